@@ -1,0 +1,32 @@
+"""Where type inference plugs in: `engine.ops` registers the one function that knows every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from engine.errors import TypeInferenceError
+
+if TYPE_CHECKING:
+    from engine.ir.node import Node
+    from engine.ir.types import ValueType
+
+Inferencer = Callable[["Node"], "Sequence[ValueType]"]
+
+
+def _missing(node: Node) -> Sequence[ValueType]:
+    raise TypeInferenceError(f"no operator set is loaded to infer the types of {node}; import engine.ops first")
+
+
+_current: Inferencer = _missing
+
+
+def set_inferencer(inferencer: Inferencer) -> None:
+    """Make `inferencer` the function that gives the output types of every operator node."""
+    global _current
+    _current = inferencer
+
+
+def infer(node: Node) -> Sequence[ValueType]:
+    """The output types of `node` from its inputs and attributes. Raises `TypeInferenceError`."""
+    return _current(node)

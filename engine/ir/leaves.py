@@ -1,0 +1,175 @@
+"""The nodes at a model's borders: `Parameter`, `Constant` and `Result`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from engine.errors import ModelError
+from engine.ir.element_type import ElementType, boolean, f32, i64, string
+from engine.ir.node import Node, OutputLike
+from engine.ir.shape import PartialShape, ShapeLike, as_shape
+from engine.ir.types import TensorType, ValueType
+
+Array = NDArray[Any]
+
+
+class Parameter(Node):
+    """An input of a model: `Parameter(f32, [1, "N"], "x")`, or of any value type: `Parameter(SequenceType(...))`."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, value_type: ElementType | ValueType, shape: ShapeLike = None, friendly_name: str | None = None
+    ) -> None:
+        if isinstance(value_type, ElementType):
+            value_type = TensorType(value_type, as_shape(shape))
+        super().__init__("Parameter", types=[value_type], friendly_name=friendly_name)
+        self._pinned = True
+
+    @property
+    def type(self) -> ValueType:
+        """The type of the value that is fed."""
+        return self._types[0]
+
+    @type.setter
+    def type(self, value_type: ValueType) -> None:
+        self._types = [value_type]
+
+    def infer_types(self) -> bool:
+        """A parameter's type is stated, never inferred."""
+        return False
+
+    def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Parameter:
+        """A parameter of the same type, name and rt_info; it has no inputs."""
+        node = Parameter(self.type, friendly_name=self._name)
+        node.rt_info.update(self.rt_info)
+        node._names = self._names
+        return node
+
+
+class Constant(Node):
+    """A tensor known when the model is built.
+
+    Args:
+        value: an array, a number, a string or nested lists. Python floats become f32, ints i64; numpy arrays keep
+            their dtype. The array is not copied and must not be written afterwards.
+        element_type: converts to this type where given.
+    """
+
+    __slots__ = ("_data", "_load")
+
+    def __init__(
+        self, value: ArrayLike, element_type: ElementType | None = None, friendly_name: str | None = None
+    ) -> None:
+        data = _as_array(value, element_type)
+        self._data: Array | None = data
+        self._load: Callable[[], Array] | None = None
+        value_type = TensorType(ElementType.from_numpy(data.dtype), PartialShape(data.shape))
+        super().__init__("Constant", types=[value_type], friendly_name=friendly_name)
+
+    @classmethod
+    def lazy(cls, value_type: TensorType, load: Callable[[], Array], friendly_name: str | None = None) -> Constant:
+        """A constant whose data `load` gives on each access that follows a `release` (and the first).
+
+        `value_type` has a static shape; `load` returns an array of that shape and dtype, or raises `ModelError`.
+        """
+        node = cls.__new__(cls)
+        node._data = None
+        node._load = load
+        Node.__init__(node, "Constant", types=[value_type], friendly_name=friendly_name)
+        return node
+
+    @property
+    def data(self) -> Array:
+        """The tensor; read-only by agreement, and often a view of a mapped file."""
+        if self._data is None:
+            assert self._load is not None
+            self._data = self._load()
+        return self._data
+
+    @property
+    def is_loaded(self) -> bool:
+        """True where `data` is at hand without loading."""
+        return self._data is not None
+
+    def release(self) -> None:
+        """Forget data that can be loaded again, once a device has packed it."""
+        if self._load is not None:
+            self._data = None
+
+    @property
+    def element_type(self) -> ElementType:
+        """The element type."""
+        return self.output(0).element_type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The static shape."""
+        return self.output(0).shape.get_shape()
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of the data in ONNX's packed storage."""
+        return self.element_type.byte_size(self.output(0).shape.size())
+
+    def infer_types(self) -> bool:
+        """A constant's type is that of its data."""
+        return False
+
+    def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Constant:
+        """A constant that shares this one's data."""
+        node = Constant.__new__(Constant)
+        node._data, node._load = self._data, self._load
+        Node.__init__(node, "Constant", types=self._types, friendly_name=self._name)
+        if self._rt_info:
+            node._rt_info = dict(self._rt_info)
+        node._names = self._names
+        return node
+
+
+class Result(Node):
+    """An output of a model: reads one value; its friendly name is the name under which users get it."""
+
+    __slots__ = ()
+
+    def __init__(self, source: OutputLike, friendly_name: str | None = None) -> None:
+        super().__init__("Result", [source], types=[])
+        self._pinned = True
+        self._name = self.input_value(0).name if friendly_name is None else friendly_name
+
+    @property
+    def type(self) -> ValueType:
+        """The type of the value that leaves the model."""
+        return self.input_value(0).type
+
+    def infer_types(self) -> bool:
+        """A result has no outputs."""
+        return False
+
+    def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Result:
+        """A result of the same name that reads the one value of `inputs`."""
+        (source,) = inputs
+        if source is None:
+            raise ModelError(f"{self} needs a value to read")
+        node = Result(source, self._name)
+        node.rt_info.update(self.rt_info)
+        return node
+
+
+def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
+    """`value` as an array of the element type's dtype; strings as an object array of str."""
+    data = np.asarray(value)
+    if data.dtype.kind in "US":
+        data = np.char.decode(data, "utf-8").astype(object) if data.dtype.kind == "S" else data.astype(object)
+    if element_type is not None:
+        return data if data.dtype == element_type.numpy else data.astype(element_type.numpy)
+    if not isinstance(value, (np.ndarray, np.generic)):
+        default = {"f": f32, "i": i64, "b": boolean, "O": string}.get(data.dtype.kind)
+        if default is None:
+            raise ModelError(f"a constant cannot be made of {type(value).__name__}; give a numpy array")
+        return data.astype(default.numpy)
+    return data

@@ -1,0 +1,296 @@
+"""`Model`: what an importer makes, passes change and plugins compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from engine.errors import GraphError, ModelError, TypeInferenceError
+from engine.ir.leaves import Parameter, Result
+from engine.ir.node import Node, Output, OutputLike, Subgraph, as_output, edits
+from engine.ir.printer import model_to_text
+
+
+class Model(Subgraph):
+    """A graph with named inputs and outputs.
+
+    A model holds its results, sinks and parameters; every other node is held by what consumes it.
+
+    Args:
+        results: the outputs: `Result` nodes, or values, from which results are made under the values' names.
+        parameters: the inputs, in order.
+        sinks: nodes that are kept for their effect; they have no consumers and are no results.
+        name: the model's name.
+        captures: for a body, further parameters whose values come from the outer graph: the node that holds the
+            body lists them as inputs after its formal ones.
+
+    Not thread-safe while it is changed; concurrent reading is fine.
+    """
+
+    __slots__ = ("_order", "_order_edits", "_parameters", "_results", "_sinks", "captures", "metadata", "name",
+                 "opset_imports", "rt_info")  # fmt: skip
+
+    captures: list[Parameter]
+    metadata: dict[str, str]
+    opset_imports: dict[str, int]
+    """Versions of custom domains, as the file stated them."""
+
+    def __init__(
+        self,
+        results: Iterable[Result | OutputLike],
+        parameters: Iterable[Parameter] = (),
+        sinks: Iterable[Node] = (),
+        name: str = "model",
+        *,
+        captures: Iterable[Parameter] = (),
+    ) -> None:
+        self._results = [r if isinstance(r, Result) else Result(r) for r in results]
+        self._parameters = list(parameters)
+        self._sinks = list(sinks)
+        self.captures = list(captures)
+        self.name = name
+        self.metadata = {}
+        self.opset_imports = {}
+        self.rt_info: dict[str, Any] = {}
+        self._order: list[Node] | None = None
+        self._order_edits = -1
+        _check_border(self)
+        for sink in self._sinks:
+            sink._pinned = True
+
+    # -- the border ---------------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> list[Result]:
+        """The `Result` nodes, in output order (a copy)."""
+        return list(self._results)
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The `Parameter` nodes, in input order (a copy)."""
+        return list(self._parameters)
+
+    @property
+    def sinks(self) -> list[Node]:
+        """The sink nodes (a copy)."""
+        return list(self._sinks)
+
+    @property
+    def inputs(self) -> list[Output]:
+        """The output ports of the parameters."""
+        return [parameter.output(0) for parameter in self._parameters]
+
+    @property
+    def outputs(self) -> list[Output]:
+        """The values that the results read."""
+        return [result.input_value(0) for result in self._results]
+
+    def parameter(self, key: str | int) -> Parameter:
+        """The input of that name or index. Raises `GraphError` listing the inputs."""
+        return _pick(self._parameters, key, "input", self.name)
+
+    def result(self, key: str | int) -> Result:
+        """The output of that name or index. Raises `GraphError` listing the outputs."""
+        return _pick(self._results, key, "output", self.name)
+
+    def node(self, friendly_name: str) -> Node:
+        """The first node of that friendly name. Linear in the number of nodes. Raises `GraphError`."""
+        for node in self.ordered_nodes():
+            if node.friendly_name == friendly_name:
+                return node
+        raise GraphError(f"model `{self.name}` has no node `{friendly_name}`")
+
+    def add_result(self, source: OutputLike, name: str | None = None) -> Result:
+        """Make a value an output of the model. Raises `GraphError` where the name is taken."""
+        result = Result(as_output(source), name)
+        self._edit(self._results, result, [r.friendly_name for r in self._results], "output")
+        return result
+
+    def add_parameter(self, parameter: Parameter) -> Parameter:
+        """Append an input. Raises `GraphError` where the name is taken."""
+        self._edit(self._parameters, parameter, [p.friendly_name for p in self._parameters], "input")
+        return parameter
+
+    def add_sink(self, sink: Node) -> None:
+        """Keep a node for its effect. Raises `GraphError` where something consumes it."""
+        if sink._is_consumed():
+            raise GraphError(f"{sink} has consumers and cannot be a sink")
+        sink._pinned = True
+        self._sinks.append(sink)
+        self._order = None
+
+    def remove_result(self, result: Result) -> None:
+        """Drop an output; what only it consumed leaves the model. Raises `GraphError`."""
+        _remove(self._results, result, self.name)
+        self._release(result)
+
+    def remove_parameter(self, parameter: Parameter) -> None:
+        """Drop an input that nothing consumes. Raises `GraphError`."""
+        if parameter._is_consumed():
+            raise GraphError(f"{parameter} still has consumers; rewire them before removing it")
+        _remove(self._parameters, parameter, self.name)
+        self._order = None
+
+    def remove_sink(self, sink: Node) -> None:
+        """Drop a sink; what only it consumed leaves the model. Raises `GraphError`."""
+        _remove(self._sinks, sink, self.name)
+        self._release(sink)
+
+    # -- walking ------------------------------------------------------------------------------------------
+
+    def ordered_nodes(self) -> list[Node]:
+        """All nodes, producers before consumers: parameters first, then depth-first from sinks and results.
+
+        Linear; the order is kept until an edge changes. Raises `GraphError` naming the nodes of a cycle.
+        """
+        if self._order is None or self._order_edits != edits.count:
+            roots: list[Node] = [*self._parameters, *self.captures, *self._sinks, *self._results]
+            self._order = _topological(roots)
+            self._order_edits = edits.count
+        return list(self._order)
+
+    # -- whole-model operations ---------------------------------------------------------------------------
+
+    def validate(self) -> bool:
+        """Check the graph and infer every type that may have changed; True where a type changed.
+
+        Raises `GraphError` for a cycle, a duplicated input or output name, or a value from a parameter that the
+        model does not have; `TypeInferenceError` where a node cannot take what it is given.
+        """
+        _check_border(self)
+        known = {*self._parameters, *self.captures}
+        changed = False
+        for node in self.ordered_nodes():
+            if isinstance(node, Parameter) and node not in known:
+                raise GraphError(
+                    f"model `{self.name}` reads {node}, which is none of its parameters; "
+                    f"add it with add_parameter, or replace it"
+                )
+            for source in node._sources:
+                if source is not None and source.index >= len(source.node._types):
+                    raise GraphError(f"{node} reads output {source.index} of {source.node}, which does not exist")
+            try:
+                changed |= node.infer_types()
+            except TypeInferenceError:
+                raise
+            except ModelError as e:
+                raise TypeInferenceError(f"{node}: {e}") from e
+        return changed
+
+    def clone(self, mapping: dict[Node, Node] | None = None) -> Model:
+        """A deep copy that shares constant data. `mapping`, where given, receives original -> copy."""
+        copies: dict[Node, Node] = {} if mapping is None else mapping
+        for node in self.ordered_nodes():
+            sources = [None if s is None else Output(copies[s.node], s.index) for s in node._sources]
+            copy = node.clone_with_new_inputs(sources)
+            copy._names = node._names
+            copies[node] = copy
+        model = Model(
+            [copies[r] for r in self._results],
+            [_as(Parameter, copies[p]) for p in self._parameters],
+            [copies[s] for s in self._sinks],
+            self.name,
+            captures=[_as(Parameter, copies[p]) for p in self.captures],
+        )
+        model.metadata = dict(self.metadata)
+        model.opset_imports = dict(self.opset_imports)
+        model.rt_info = dict(self.rt_info)
+        return model
+
+    def to_text(self) -> str:
+        """The model as readable text, one node a line; equal for equal models built in any order of creation."""
+        return model_to_text(self)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{p.friendly_name}: {p.type}" for p in self._parameters)
+        outputs = ", ".join(f"{r.friendly_name}: {r.type}" for r in self._results)
+        return f"<Model `{self.name}` ({inputs}) -> ({outputs})>"
+
+    def _edit(self, nodes: list[Any], node: Node, taken: Sequence[str], what: str) -> None:
+        if node.friendly_name in taken:
+            raise GraphError(f"model `{self.name}` has an {what} `{node.friendly_name}` already")
+        nodes.append(node)
+        self._order = None
+
+    def _release(self, node: Node) -> None:
+        from engine.ir.node import _detach
+
+        node._pinned = False
+        self._order = None
+        _detach(node)
+
+
+def _as(kind: type[Parameter], node: Node) -> Parameter:
+    assert isinstance(node, kind)
+    return node
+
+
+def _pick(nodes: list[Any], key: str | int, what: str, model: str) -> Any:
+    if isinstance(key, int) and 0 <= key < len(nodes):
+        return nodes[key]
+    for node in nodes:
+        if node.friendly_name == key:
+            return node
+    names = ", ".join(repr(node.friendly_name) for node in nodes) or "none"
+    raise GraphError(f"model `{model}` has no {what} {key!r}; it has {names}")
+
+
+def _remove(nodes: list[Any], node: Node, model: str) -> None:
+    for position, candidate in enumerate(nodes):
+        if candidate is node:
+            del nodes[position]
+            return
+    raise GraphError(f"{node} is not in model `{model}`")
+
+
+def _check_border(model: Model) -> None:
+    for nodes, what in ((model._parameters, "inputs"), (model._results, "outputs")):
+        names: set[str] = set()
+        for node in nodes:
+            if not isinstance(node, Parameter if what == "inputs" else Result):
+                raise GraphError(f"the {what} of model `{model.name}` contain {node!r}")
+            if node.friendly_name in names:
+                raise GraphError(f"two {what} of model `{model.name}` are called `{node.friendly_name}`")
+            names.add(node.friendly_name)
+
+
+def _topological(roots: Iterable[Node]) -> list[Node]:
+    order: list[Node] = []
+    done: set[Node] = set()
+    path: set[Node] = set()  # expanded and not finished: the ancestors of the node at hand
+    append, finish = order.append, done.add
+    for root in roots:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in done:
+                stack.pop()
+                continue
+            if node in path:
+                stack.pop()
+                path.discard(node)
+                finish(node)
+                append(node)
+                continue
+            path.add(node)
+            for source in reversed(node._sources):
+                if source is not None and source.node not in done:
+                    if source.node in path:
+                        raise GraphError(_describe_cycle(source.node, path))
+                    stack.append(source.node)
+    return order
+
+
+def _describe_cycle(start: Node, path: set[Node]) -> str:
+    follow: Callable[[Node], Node | None] = lambda node: next(  # noqa: E731
+        (s.node for s in node._sources if s is not None and s.node in path), None
+    )
+    names = [str(start)]
+    node = follow(start)
+    while node is not None and node is not start and len(names) < 20:
+        names.append(str(node))
+        node = follow(node)
+    return f"the graph has a cycle: {' <- '.join([*names, str(start)])}"

@@ -1,0 +1,515 @@
+"""Nodes and their ports. A node holds its producers strongly and its consumers weakly.
+
+So a node lives as long as something that consumes it lives, and a node that was made and not used disappears
+when its last Python reference does. A node that loses its last consumer is detached at once: it stops counting
+as a consumer of its own inputs, which may detach these in turn. Parameters, Results and sinks stay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from engine.errors import GraphError, ModelError
+from engine.ir import inference
+from engine.ir.element_type import ElementType
+from engine.ir.shape import PartialShape
+from engine.ir.types import UNKNOWN, TensorType, ValueType, merge_types
+
+if TYPE_CHECKING:
+    from engine.ir.model import Model
+
+_ids = itertools.count()
+_Consumers: TypeAlias = "dict[tuple[weakref.ref[Node], int], None]"
+
+
+class _Edits:
+    """Counts changes of edges between nodes, so that cached orders know when they are stale."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+edits = _Edits()
+
+
+class Output:
+    """One output port of a node: a cheap handle, equal to every other handle of the same port."""
+
+    __slots__ = ("index", "node")
+
+    node: Node
+    index: int
+
+    def __init__(self, node: Node, index: int) -> None:
+        self.node = node
+        self.index = index
+
+    @property
+    def type(self) -> ValueType:
+        """The type of the value: a tensor, sequence, optional or map type."""
+        return self.node._types[self.index]
+
+    @property
+    def element_type(self) -> ElementType:
+        """The element type of a tensor. Raises `ModelError` for other values."""
+        return self._tensor().element_type
+
+    @property
+    def shape(self) -> PartialShape:
+        """The shape of a tensor. Raises `ModelError` for other values."""
+        return self._tensor().shape
+
+    @property
+    def name(self) -> str:
+        """The tensor's name: as imported, else made from the node's friendly name."""
+        names = self.node._names
+        if names is not None and names[self.index]:
+            return names[self.index]
+        base = self.node.friendly_name
+        return base if len(self.node._types) == 1 else f"{base}.{self.index}"
+
+    @property
+    def target_inputs(self) -> list[Input]:
+        """The input ports that read this value, in the order in which they were connected (a snapshot)."""
+        consumers = self.node._consumers[self.index]
+        if not consumers:
+            return []
+        found = [(ref(), index) for ref, index in consumers]
+        return [Input(node, index) for node, index in found if node is not None]
+
+    def replace(self, replacement: Output | Node) -> None:
+        """Let every consumer of this value read `replacement` instead.
+
+        Raises `GraphError` where the node of `replacement` itself reads this value: that would be a cycle.
+        """
+        new = as_output(replacement)
+        targets = self.target_inputs
+        if any(target.node is new.node for target in targets):
+            raise GraphError(
+                f"cannot replace {self} by {new}: {new.node} reads it, so the graph would have a cycle; "
+                "to insert a node, take target_inputs first and call replace_source_output on each"
+            )
+        for target in targets:
+            target.node._set_source(target.index, new)
+
+    def _tensor(self) -> TensorType:
+        value_type = self.node._types[self.index]
+        if type(value_type) is not TensorType:
+            raise ModelError(f"{self} is a {value_type}, not a tensor; read its .type")
+        return value_type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Output) and self.node is other.node and self.index == other.index
+
+    def __hash__(self) -> int:
+        return hash((id(self.node), self.index))
+
+    def __str__(self) -> str:
+        return f"output {self.index} of {self.node}"
+
+    def __repr__(self) -> str:
+        return f"<Output {self.index} of {self.node}: {self.type}>"
+
+
+class Input:
+    """One input port of a node: a cheap handle, equal to every other handle of the same port."""
+
+    __slots__ = ("index", "node")
+
+    node: Node
+    index: int
+
+    def __init__(self, node: Node, index: int) -> None:
+        self.node = node
+        self.index = index
+
+    @property
+    def source_output(self) -> Output:
+        """The output port that this input reads. Raises `GraphError` for an omitted optional input."""
+        return self.node.input_value(self.index)
+
+    @property
+    def type(self) -> ValueType:
+        """The type of the value that is read."""
+        return self.source_output.type
+
+    @property
+    def element_type(self) -> ElementType:
+        """The element type of the tensor that is read."""
+        return self.source_output.element_type
+
+    @property
+    def shape(self) -> PartialShape:
+        """The shape of the tensor that is read."""
+        return self.source_output.shape
+
+    def replace_source_output(self, source: Output | Node) -> None:
+        """Read `source` instead. The former producer leaves the graph if this was its last consumer."""
+        self.node._set_source(self.index, as_output(source))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Input) and self.node is other.node and self.index == other.index
+
+    def __hash__(self) -> int:
+        return hash((id(self.node), ~self.index))
+
+    def __str__(self) -> str:
+        return f"input {self.index} of {self.node}"
+
+    def __repr__(self) -> str:
+        return f"<Input {self.index} of {self.node}>"
+
+
+OutputLike: TypeAlias = "Output | Node"
+
+
+def as_output(value: OutputLike) -> Output:
+    """`value` as an output port; a node converts if it has exactly one. Raises `GraphError` listing its ports."""
+    if type(value) is Output:
+        return value
+    if isinstance(value, Node):
+        if len(value._types) != 1:
+            ports = ", ".join(f"output({i}): {t}" for i, t in enumerate(value._types))
+            raise GraphError(
+                f"{value} has {len(value._types)} outputs and cannot stand for one value; choose of {ports or 'none'}"
+            )
+        return Output(value, 0)
+    raise GraphError(f"expected a Node or an Output, got {type(value).__name__}: {value!r}")
+
+
+class Node:
+    """One operation of a model.
+
+    Args:
+        op_type: the operator's name.
+        inputs: producers, in port order; None where an optional input is omitted. A node with bodies lists, after
+            its formal inputs, what the bodies capture: see `Model.captures`.
+        attributes: values by name: int, float, str, bytes, numpy array, a value type, a `Model` (a body), or
+            tuples of these.
+        domain: the operator's domain, "" for ONNX's own.
+        num_outputs: the number of output ports.
+        types: the output types, where they are known; else they are inferred (`TypeInferenceError`).
+    """
+
+    __slots__ = (
+        "__weakref__", "_attached", "_consumers", "_name", "_names", "_pinned", "_rt_info", "_seen", "_sources",
+        "_types", "attributes", "domain", "id", "op_type",
+    )  # fmt: skip
+
+    op_type: str
+    domain: str
+    attributes: dict[str, Any]
+    id: int
+
+    def __init__(
+        self,
+        op_type: str,
+        inputs: Iterable[OutputLike | None] = (),
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
+        num_outputs: int = 1,
+        types: Sequence[ValueType] | None = None,
+        friendly_name: str | None = None,
+        output_names: Sequence[str] | None = None,
+    ) -> None:
+        self.op_type = op_type
+        self.domain = domain
+        self.attributes = {} if attributes is None else dict(attributes)
+        self.id = next(_ids)
+        self._name = friendly_name
+        self._names = output_names
+        self._rt_info: dict[str, Any] | None = None
+        self._pinned = False
+        self._attached = True
+        self._sources: list[Output | None] = [v if type(v) is Output or v is None else as_output(v) for v in inputs]
+        self._seen: tuple[ValueType | None, ...] | None = None
+        self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs if types is None else types
+        self._consumers: list[_Consumers | None] = [None] * len(self._types)
+        if types is None:
+            self._types = inference.infer(self)
+            self._seen = self._input_types()
+        self._link()
+
+    # -- names and annotations ---------------------------------------------------------------------------
+
+    @property
+    def friendly_name(self) -> str:
+        """The name for people, profiles and placement: as imported or set, else op type and number."""
+        return self._name if self._name is not None else f"{self.op_type}_{self.id}"
+
+    @friendly_name.setter
+    def friendly_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def has_own_name(self) -> bool:
+        """True where the friendly name was given rather than made from type and number."""
+        return self._name is not None
+
+    @property
+    def rt_info(self) -> dict[str, Any]:
+        """Runtime info: annotations by users, plugins and passes, such as `affinity`."""
+        if self._rt_info is None:
+            self._rt_info = {}
+        return self._rt_info
+
+    # -- ports --------------------------------------------------------------------------------------------
+
+    @property
+    def num_inputs(self) -> int:
+        """The number of input ports, omitted ones in the middle included."""
+        return len(self._sources)
+
+    @property
+    def num_outputs(self) -> int:
+        """The number of output ports."""
+        return len(self._types)
+
+    def input(self, index: int) -> Input:
+        """Input port `index`. Raises `GraphError` where it does not exist."""
+        if not 0 <= index < len(self._sources):
+            raise GraphError(f"{self} has no input {index}; it has {len(self._sources)}")
+        return Input(self, index)
+
+    def output(self, index: int) -> Output:
+        """Output port `index`. Raises `GraphError` where it does not exist."""
+        if not 0 <= index < len(self._types):
+            raise GraphError(f"{self} has no output {index}; it has {len(self._types)}")
+        return Output(self, index)
+
+    @property
+    def inputs(self) -> list[Input]:
+        """All input ports."""
+        return [Input(self, index) for index in range(len(self._sources))]
+
+    @property
+    def outputs(self) -> list[Output]:
+        """All output ports."""
+        return [Output(self, index) for index in range(len(self._types))]
+
+    @property
+    def input_values(self) -> list[Output | None]:
+        """What each input port reads; None where an optional input is omitted."""
+        return list(self._sources)
+
+    def has_input(self, index: int) -> bool:
+        """True where input `index` exists and is not omitted."""
+        return 0 <= index < len(self._sources) and self._sources[index] is not None
+
+    def input_value(self, index: int) -> Output:
+        """What input `index` reads. Raises `GraphError` where it does not exist or is omitted."""
+        if not 0 <= index < len(self._sources):
+            raise GraphError(f"{self} has no input {index}; it has {len(self._sources)}")
+        source = self._sources[index]
+        if source is None:
+            raise GraphError(f"optional input {index} of {self} is omitted; ask has_input({index}) first")
+        return source
+
+    @property
+    def bodies(self) -> dict[str, Model]:
+        """The subgraphs of If, Loop, Scan and their like, by attribute name."""
+        return {name: value for name, value in self.attributes.items() if isinstance(value, Subgraph)}  # type: ignore[misc]
+
+    @property
+    def num_formal_inputs(self) -> int:
+        """The number of inputs of the operator itself, without what its bodies capture."""
+        return len(self._sources) - sum(len(body.captures) for body in self.bodies.values())
+
+    def captured_values(self, body_name: str) -> list[Output]:
+        """What the captures of one body read, in the order of `Model.captures`."""
+        position = self.num_formal_inputs
+        for name, body in self.bodies.items():
+            if name == body_name:
+                return [self.input_value(position + i) for i in range(len(body.captures))]
+            position += len(body.captures)
+        raise GraphError(f"{self} has no body {body_name!r}; it has {', '.join(self.bodies) or 'none'}")
+
+    # -- changes ------------------------------------------------------------------------------------------
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set one attribute; types are inferred again at the next validation."""
+        self.attributes[name] = value
+        self._seen = None
+
+    def set_output_type(self, index: int, value_type: ValueType) -> None:
+        """State the type of one output, as an importer does that knows it from elsewhere."""
+        types = list(self._types)
+        types[index] = value_type
+        self._types = types
+
+    def infer_types(self) -> bool:
+        """Infer the output types again where inputs or attributes changed; True where a type changed.
+
+        What was known and the operator alone cannot tell (a shape computed by other nodes) is kept while the
+        input types stay the same. Raises `TypeInferenceError`.
+        """
+        seen = self._input_types()
+        before = self._seen
+        if before is not None and all(map(_is, before, seen)) and len(before) == len(seen):
+            return False
+        inferred = inference.infer(self)
+        if before is not None and before == seen:
+            inferred = [_merged(old, new) for old, new in zip(self._types, inferred, strict=True)]
+        self._seen = seen
+        changed = list(inferred) != list(self._types)
+        if changed:
+            self._types = inferred
+        return changed
+
+    def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Node:
+        """A new node of the same operator, attributes, name and rt_info that reads `inputs`.
+
+        Bodies are cloned too. Types are inferred from the new inputs unless these have the old types.
+        """
+        sources = [None if value is None else as_output(value) for value in inputs]
+        same = [s and s.type for s in sources] == [s and s.type for s in self._sources]
+        attributes = {
+            name: value.clone() if isinstance(value, Subgraph) else value for name, value in self.attributes.items()
+        }
+        node = Node(
+            self.op_type,
+            sources,
+            attributes,
+            domain=self.domain,
+            num_outputs=len(self._types),
+            types=list(self._types) if same else None,
+            friendly_name=self._name,
+        )
+        if same:
+            node._seen = node._input_types()
+        if self._rt_info:
+            node._rt_info = dict(self._rt_info)
+        return node
+
+    # -- the edges themselves -----------------------------------------------------------------------------
+
+    def _input_types(self) -> tuple[ValueType | None, ...]:
+        return tuple([None if s is None else s.node._types[s.index] for s in self._sources])
+
+    def _link(self) -> None:
+        """Become a consumer of every source, bringing detached producers back."""
+        if not self._sources:
+            return
+        ref = weakref.ref(self)
+        for position, source in enumerate(self._sources):
+            if source is None:
+                continue
+            producer = source.node
+            consumers = producer._consumers[source.index]
+            if consumers is None:
+                consumers = producer._consumers[source.index] = {}
+            consumers[ref, position] = None
+            if not producer._attached:
+                producer._attached = True
+                _link_all(producer)
+
+    def _set_source(self, position: int, source: Output) -> None:
+        if not 0 <= position < len(self._sources):
+            raise GraphError(f"{self} has no input {position}; it has {len(self._sources)}")
+        if not 0 <= source.index < len(source.node._types):
+            raise GraphError(f"{source.node} has no output {source.index}; it has {len(source.node._types)}")
+        old = self._sources[position]
+        if old == source:
+            return
+        edits.count += 1
+        self._sources[position] = source
+        if self._seen is not None and source.node.op_type == "Constant":
+            self._seen = None  # its value may decide the output types
+        if not self._attached:
+            return
+        ref = weakref.ref(self)
+        producer = source.node
+        consumers = producer._consumers[source.index]
+        if consumers is None:
+            consumers = producer._consumers[source.index] = {}
+        consumers[ref, position] = None
+        if not producer._attached:
+            producer._attached = True
+            _link_all(producer)
+        if old is not None:
+            former = old.node._consumers[old.index]
+            if former is not None:
+                former.pop((ref, position), None)
+                if not former:
+                    _detach(old.node)
+
+    def _is_consumed(self) -> bool:
+        for consumers in self._consumers:
+            if consumers:
+                for ref, _ in consumers:
+                    if ref() is not None:
+                        return True
+        return False
+
+    def __str__(self) -> str:
+        return f"{self.op_type} `{self.friendly_name}`"
+
+    def __repr__(self) -> str:
+        return f"<{self} ({len(self._sources)} in, {len(self._types)} out)>"
+
+
+class Subgraph:
+    """What a node's attribute may hold as a body; `Model` is the only one."""
+
+    __slots__ = ()
+
+    captures: list[Any]
+
+    def clone(self) -> Any:
+        """A deep copy."""
+        raise NotImplementedError
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def _merged(old: ValueType, new: ValueType) -> ValueType:
+    try:
+        return merge_types(old, new)
+    except ModelError:
+        return new
+
+
+def _link_all(node: Node) -> None:
+    """Link a node that came back, and everything above it that had left with it."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        ref = weakref.ref(current)
+        for position, source in enumerate(current._sources):
+            if source is None:
+                continue
+            producer = source.node
+            consumers = producer._consumers[source.index]
+            if consumers is None:
+                consumers = producer._consumers[source.index] = {}
+            consumers[ref, position] = None
+            if not producer._attached:
+                producer._attached = True
+                stack.append(producer)
+
+
+def _detach(node: Node) -> None:
+    """Let `node` leave the graph if nothing consumes it, and then whatever only it consumed."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current._pinned or not current._attached or current._is_consumed():
+            continue
+        current._attached = False
+        ref = weakref.ref(current)
+        for position, source in enumerate(current._sources):
+            if source is None:
+                continue
+            consumers = source.node._consumers[source.index]
+            if consumers is not None:
+                consumers.pop((ref, position), None)
+                if not consumers:
+                    stack.append(source.node)
