@@ -1,5 +1,6 @@
 """The intermediate representation: models, nodes, ports, types. The operator set is ONNX's own."""
 
+from engine.ir.collector import paused_collector
 from engine.ir.element_type import (
     ElementType,
     bf16,
@@ -52,5 +53,5 @@ __all__ = [
     "OutputLike", "Parameter", "PartialShape", "Result", "SequenceType", "SparseTensorType", "TensorType", "ValueType",
     "as_dimension", "as_output", "as_shape", "bf16", "boolean", "c64", "c128", "f4e2m1", "f6e2m3", "f6e3m2",
     "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f16", "f32", "f64", "i2", "i4", "i8", "i16", "i32",
-    "i64", "merge_types", "string", "u2", "u4", "u8", "u16", "u32", "u64", "undefined",
+    "i64", "merge_types", "paused_collector", "string", "u2", "u4", "u8", "u16", "u32", "u64", "undefined",
 ]  # fmt: skip

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.errors import GraphError, ModelError, TypeInferenceError
+from engine.ir.collector import paused_collector
 from engine.ir.leaves import Parameter, Result
-from engine.ir.node import Node, Output, OutputLike, Subgraph, as_output, edits
+from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits
 from engine.ir.printer import model_to_text
+
+_N = TypeVar("_N", bound=Node)
 
 
 class Model(Subgraph):
@@ -180,11 +183,11 @@ class Model(Subgraph):
     def clone(self, mapping: dict[Node, Node] | None = None) -> Model:
         """A deep copy that shares constant data. `mapping`, where given, receives original -> copy."""
         copies: dict[Node, Node] = {} if mapping is None else mapping
-        for node in self.ordered_nodes():
-            sources = [None if s is None else Output(copies[s.node], s.index) for s in node._sources]
-            copy = node.clone_with_new_inputs(sources)
-            copy._names = node._names
-            copies[node] = copy
+        with paused_collector():
+            for node in self.ordered_nodes():
+                sources = [None if s is None else Output(copies[s.node], s.index) for s in node._sources]
+                copies[node] = copy = node.clone_with_new_inputs(sources)
+                copy._names = node._names
         model = Model(
             [copies[r] for r in self._results],
             [_as(Parameter, copies[p]) for p in self._parameters],
@@ -216,8 +219,6 @@ class Model(Subgraph):
         self._order = None
 
     def _release(self, node: Node) -> None:
-        from engine.ir.node import _detach
-
         node._pinned = False
         self._order = None
         _detach(node)
@@ -228,7 +229,7 @@ def _as(kind: type[Parameter], node: Node) -> Parameter:
     return node
 
 
-def _pick(nodes: list[Any], key: str | int, what: str, model: str) -> Any:
+def _pick(nodes: list[_N], key: str | int, what: str, model: str) -> _N:
     if isinstance(key, int) and 0 <= key < len(nodes):
         return nodes[key]
     for node in nodes:

@@ -1,0 +1,203 @@
+"""The graph keeps itself: who consumes what, what leaves, what is found wrong."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.errors import GraphError, ModelError, TypeInferenceError
+from engine.ir import Constant, Model, Node, Parameter, SequenceType, TensorType, f32, i64
+
+
+def chain(length: int) -> tuple[Parameter, list[Node]]:
+    x = Parameter(f32, [1, 4], "x")
+    nodes: list[Node] = []
+    for _ in range(length):
+        nodes.append(ops.create("Relu", [nodes[-1] if nodes else x]))
+    return x, nodes
+
+
+def test_ports_are_values_that_compare_by_node_and_index() -> None:
+    x, (a, b) = chain(2)
+    assert a.input_value(0) == x.output(0)
+    assert hash(a.output(0)) == hash(b.input_value(0))
+    assert [t.node for t in a.output(0).target_inputs] == [b]
+    assert a.input(0).source_output.node is x
+    assert a.output(0).shape == [1, 4]
+    assert a.output(0).element_type is f32
+
+
+def test_a_node_without_consumers_leaves_and_comes_back_when_used_again() -> None:
+    x, (a, b) = chain(2)
+    model = Model([b], [x])
+    replacement = ops.create("Neg", [x])
+    b.output(0).replace(replacement)
+    assert [t.node for t in x.output(0).target_inputs] == [replacement], (
+        "the chain that lost its reader stopped reading"
+    )
+    assert [n.op_type for n in model.ordered_nodes()] == ["Parameter", "Neg", "Result"]
+    replacement.output(0).replace(ops.create("Abs", [b]))
+    assert [n.op_type for n in model.ordered_nodes()] == ["Parameter", "Relu", "Relu", "Abs", "Result"]
+    assert [t.node for t in x.output(0).target_inputs] == [a]
+
+
+def test_a_node_that_was_made_and_not_used_is_no_consumer() -> None:
+    _, (a,) = chain(1)
+    ops.create("Neg", [a])
+    assert a.output(0).target_inputs == []
+    kept = ops.create("Neg", [a])
+    assert [t.node for t in a.output(0).target_inputs] == [kept]
+
+
+def test_sinks_and_results_stay_and_sinks_are_no_results() -> None:
+    x, (a, b) = chain(2)
+    sink = ops.create("Neg", [a])
+    model = Model([b], [x], [sink])
+    assert sink in model.ordered_nodes()
+    assert [r.input_value(0).node for r in model.results] == [b]
+    model.remove_sink(sink)
+    assert [t.node for t in a.output(0).target_inputs] == [b]
+    with pytest.raises(GraphError, match="has consumers"):
+        model.add_sink(a)
+
+
+def test_replacing_a_value_by_its_own_consumer_is_refused_before_anything_changes() -> None:
+    x, (a, b) = chain(2)
+    model = Model([b], [x])
+    before = model.to_text()
+    with pytest.raises(GraphError, match="cycle"):
+        a.output(0).replace(b)
+    assert model.to_text() == before
+
+
+def test_inserting_a_node_after_another() -> None:
+    x, (a, b) = chain(2)
+    model = Model([b], [x])
+    consumers = a.output(0).target_inputs
+    inserted = ops.create("Neg", [a])
+    for target in consumers:
+        target.replace_source_output(inserted)
+    assert [n.op_type for n in model.ordered_nodes()] == ["Parameter", "Relu", "Neg", "Relu", "Result"]
+
+
+def test_a_cycle_is_an_error_that_names_its_nodes() -> None:
+    x, (a, b, c) = chain(3)
+    for node, name in zip((a, b, c), "abc", strict=True):
+        node.friendly_name = name
+    model = Model([c], [x])
+    a.input(0).replace_source_output(b)
+    with pytest.raises(GraphError, match=r"cycle: Relu `[ab]` <- Relu `[ab]` <- Relu `[ab]`"):
+        model.ordered_nodes()
+
+
+def test_a_multi_output_node_does_not_stand_for_one_value() -> None:
+    x = Parameter(f32, [4, 2], "x")
+    split = ops.create("Split", [x], {"num_outputs": 2, "axis": 0}, num_outputs=2)
+    with pytest.raises(GraphError, match=r"2 outputs.*output\(0\): f32\[2,2\], output\(1\): f32\[2,2\]"):
+        ops.create("Relu", [split])
+
+
+@pytest.mark.parametrize("call", ["input", "output", "input_value"])
+def test_ports_that_do_not_exist_are_named(call: str) -> None:
+    _, (a,) = chain(1)
+    with pytest.raises(GraphError, match=r"Relu `.*` has no (input|output) 3; it has 1"):
+        getattr(a, call)(3)
+
+
+def test_validate_propagates_new_types_and_names_the_node_that_cannot_take_them() -> None:
+    x = Parameter(f32, [1, 4], "x")
+    relu = ops.create("Relu", [x])
+    add = ops.create("Add", [relu, Constant(np.zeros((4,), np.float32))], friendly_name="sum")
+    model = Model([add], [x])
+    x.type = TensorType(f32, Parameter(f32, [7, 4]).output(0).shape)
+    assert model.validate()
+    assert model.result(0).input_value(0).shape == [7, 4]
+    assert not model.validate()
+    x.type = Parameter(f32, [7, 5]).type
+    with pytest.raises(TypeInferenceError, match="sum"):
+        model.validate()
+
+
+def test_a_value_of_a_foreign_parameter_is_found() -> None:
+    _, (a,) = chain(1)
+    with pytest.raises(GraphError, match="none of its parameters"):
+        Model([a], []).validate()
+
+
+def test_duplicate_output_names_are_refused() -> None:
+    x, (a, b) = chain(2)
+    model = Model([a], [x])
+    with pytest.raises(GraphError, match="already"):
+        model.add_result(b, model.results[0].friendly_name)
+
+
+def test_clone_is_deep_and_shares_constant_data() -> None:
+    x = Parameter(f32, [2, 2], "x")
+    weights = Constant(np.eye(2, dtype=np.float32), friendly_name="w")
+    product = ops.create("MatMul", [x, weights], friendly_name="product")
+    product.rt_info["affinity"] = "CPU"
+    model = Model([product], [x], name="m")
+    copy = model.clone()
+    assert copy.to_text() == model.to_text()
+    copied = copy.node("product")
+    assert copied is not product
+    assert copied.rt_info == {"affinity": "CPU"}
+    constant = copied.input_value(1).node
+    assert isinstance(constant, Constant)
+    assert constant.data is weights.data
+    copied.output(0).replace(ops.create("Relu", [copied.input_value(0)]))
+    assert "MatMul" in model.to_text()
+
+
+def test_values_that_are_no_tensors_say_so() -> None:
+    s = Parameter(SequenceType(TensorType(f32, Parameter(f32, [2]).output(0).shape)), friendly_name="s")
+    assert str(s.type) == "seq(f32[2])"
+    with pytest.raises(ModelError, match="not a tensor"):
+        _ = s.output(0).shape
+
+
+def test_constants_take_python_values() -> None:
+    assert Constant(1.5).element_type is f32
+    assert Constant([1, 2]).element_type is i64
+    assert Constant("text").data.item() == "text"
+    assert Constant([1, 2], f32).data.dtype == np.float32
+
+
+def test_lazy_constants_load_once_and_again_after_release() -> None:
+    loads: list[int] = []
+
+    def load() -> np.ndarray:
+        loads.append(1)
+        return np.ones((2,), np.float32)
+
+    constant = Constant.lazy(TensorType(f32, Parameter(f32, [2]).output(0).shape), load)
+    assert not constant.is_loaded
+    assert constant.data is constant.data
+    constant.release()
+    assert constant.data.sum() == 2
+    assert len(loads) == 2
+
+
+def test_a_deep_chain_is_ordered_cloned_and_freed_without_recursion() -> None:
+    x, nodes = chain(50_000)
+    model = Model([nodes[-1]], [x])
+    nodes.clear()
+    assert len(model.clone().ordered_nodes()) == 50_002
+    del model
+    gc.collect()
+    assert x.output(0).target_inputs == []
+
+
+def test_text_form_is_stable_and_readable() -> None:
+    x = Parameter(f32, [1, "N"], "x")
+    y = ops.create("Concat", [x, x], {"axis": 1}, friendly_name="twice")
+    assert Model([y], [x], name="m").to_text().splitlines() == [
+        'model "m" {',
+        "  %0: f32[1,N] = Parameter()  # x",
+        "  %1: f32[1,?] = Concat(%0, %0) {axis=1}  # twice",
+        '  result "twice" = %1',
+        "}",
+    ]

@@ -1,0 +1,96 @@
+"""Partial shapes: what is known may be read, what is not raises, and merging never loses or invents lengths."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import ModelError
+from engine.ir import Dimension, ElementType, PartialShape, f32, i4, string
+from engine.ir.element_type import ALL
+
+dimensions = st.one_of(
+    st.integers(0, 5).map(Dimension),
+    st.tuples(st.integers(0, 3), st.integers(3, 6)).map(lambda b: Dimension(*b)),
+    st.integers(0, 3).map(Dimension.at_least),
+    st.just(Dimension()),
+    st.sampled_from("NM").map(lambda s: Dimension(symbol=s)),
+)
+shapes = st.one_of(st.just(PartialShape.dynamic()), st.lists(dimensions, max_size=3).map(PartialShape))
+
+
+def test_rank_and_single_dimensions_are_readable_where_the_shape_is_dynamic() -> None:
+    shape = PartialShape([1, "N", None, Dimension(1, 8)])
+    assert shape.rank.get_length() == 4
+    assert shape[0].get_length() == 1
+    assert shape[1].is_dynamic
+    assert shape[1].symbol == "N"
+    assert (shape[3].min, shape[3].max) == (1, 8)
+    with pytest.raises(ModelError, match=r"\[1,N,\?,1..8\] is dynamic"):
+        shape.get_shape()
+    with pytest.raises(ModelError, match="has no single length"):
+        shape[2].get_length()
+    with pytest.raises(ModelError, match="dimension 4"):
+        shape[4]
+
+
+def test_unknown_rank_raises_where_dimensions_are_asked_for() -> None:
+    shape = PartialShape.dynamic()
+    assert shape.rank.is_dynamic
+    with pytest.raises(ModelError, match="unknown rank"):
+        len(shape)
+
+
+def test_equal_symbols_take_equal_lengths() -> None:
+    shape = PartialShape(["N", "N", 3])
+    assert shape.accepts((2, 2, 3))
+    assert not shape.accepts((2, 4, 3))
+    assert not shape.accepts((2, 2))
+
+
+@given(shapes)
+def test_text_form_reads_back(shape: PartialShape) -> None:
+    assert PartialShape.parse(str(shape)) == shape
+
+
+@given(shapes, shapes, st.lists(st.integers(0, 7), max_size=3).map(tuple))
+def test_merge_takes_exactly_what_both_take(a: PartialShape, b: PartialShape, lengths: tuple[int, ...]) -> None:
+    # symbols tie dimensions of one shape together; here only the intervals are of interest
+    a, b = (PartialShape.parse(str(s).replace("N", "?").replace("M", "?")) for s in (a, b))
+    both = a.accepts(lengths) and b.accepts(lengths)
+    if not a.compatible(b):
+        assert not both
+        with pytest.raises(ModelError):
+            a.merge(b)
+    else:
+        assert a.merge(b).accepts(lengths) == both
+
+
+def test_equality_with_plain_lengths_and_hash_agree() -> None:
+    assert PartialShape([2, 3]) == (2, 3)
+    assert hash(PartialShape([2, 3])) == hash((2, 3))
+    assert PartialShape([2, None]) != (2, 3)
+
+
+@pytest.mark.parametrize("bad", [(-2, None), (3, 2)])
+def test_empty_intervals_are_refused(bad: tuple[int, int | None]) -> None:
+    with pytest.raises(ModelError):
+        Dimension(*bad)
+
+
+@pytest.mark.parametrize("element_type", [t for t in ALL if t.name not in ("undefined", "string")], ids=str)
+def test_every_element_type_maps_there_and_back(element_type: ElementType) -> None:
+    assert ElementType.from_onnx(element_type.onnx) is element_type
+    assert ElementType.from_numpy(element_type.numpy) is element_type
+    assert ElementType.parse(element_type.name) is element_type
+
+
+def test_packed_and_odd_types() -> None:
+    assert i4.byte_size(3) == 2
+    assert ElementType.from_numpy("<U5") is string
+    assert ElementType.from_numpy(">f4") is f32
+    with pytest.raises(ModelError, match="datetime64"):
+        ElementType.from_numpy("datetime64[s]")
+    with pytest.raises(ModelError, match="unknown; known: undefined, f32"):
+        ElementType.parse("float")
