@@ -127,9 +127,8 @@ f4e2m1: Final = ElementType("f4e2m1", 23, ml_dtypes.float4_e2m1fn, 4, "float")
 f8e8m0: Final = ElementType("f8e8m0", 24, ml_dtypes.float8_e8m0fnu, 8, "float")
 u2: Final = ElementType("u2", 25, ml_dtypes.uint2, 2, "uint")
 i2: Final = ElementType("i2", 26, ml_dtypes.int2, 2, "int")
-# ONNX keeps one six-bit float in each byte.
-f6e2m3: Final = ElementType("f6e2m3", 27, ml_dtypes.float6_e2m3fn, 8, "float")
-f6e3m2: Final = ElementType("f6e3m2", 28, ml_dtypes.float6_e3m2fn, 8, "float")
+f6e2m3: Final = ElementType("f6e2m3", 27, ml_dtypes.float6_e2m3fn, 6, "float")
+f6e3m2: Final = ElementType("f6e3m2", 28, ml_dtypes.float6_e3m2fn, 6, "float")
 
 ALL: Final[tuple[ElementType, ...]] = (
     undefined, f32, u8, i8, u16, i16, i32, i64, string, boolean, f16, f64, u32, u64, c64, c128, bf16,

@@ -1,0 +1,1 @@
+"""The operator set: ONNX's own, at one canonical opset."""
