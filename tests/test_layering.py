@@ -1,0 +1,216 @@
+"""Who may import whom, downwards only.
+
+An upward import is what turns rooms that can be read and replaced alone into one that cannot; a plugin that
+reaches into the core is a plugin that no third party could have written.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# A room is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names.
+# An arrow allows the rooms that its target may import, too. `native` alone imports the extension `_core`.
+ARROWS = {
+    "tools": {"__init__", "core"},
+    "testing": {"__init__", "core"},
+    "__init__": {"core"},
+    "core": {"registry", "onnx"},
+    "registry": {"plugin_api"},
+    "plugin_api": {"runtime", "properties", "blob"},
+    "runtime": {"ir"},
+    "properties": {"ir"},
+    "blob": {"ir"},
+    "passes": {"onnx", "ops", "ir"},
+    "onnx": {"ops"},
+    "ops": {"ir"},
+    "native": {"ir", "_core"},
+    "ir": {"errors"},
+    "errors": set(),
+}
+PLUGIN = {"plugin_api", "passes", "onnx", "ops", "ir", "runtime", "properties", "blob", "native", "errors"}
+# Imports that need an extra of the distribution, not its dependencies.
+EXTRAS = {"testing": {"pytest", "hypothesis"}}
+
+
+def allowed(room: str) -> set[str]:
+    """The rooms that `room` may import: those that its arrows reach, and itself."""
+    reached, ahead = {room}, {room}
+    while ahead:
+        ahead = {target for source in ahead for target in ARROWS.get(source, ())} - reached
+        reached |= ahead
+    return reached if room == "native" else reached - {"_core"}
+
+
+def violations(root: Path) -> list[str]:
+    """All imports of `engine` and `plugins` that the tables forbid, and all rooms that they do not know."""
+    found = []
+    for path in sorted((root / "engine").rglob("*.py")):
+        parts = path.relative_to(root / "engine").parts
+        room = parts[0].removesuffix(".py")
+        if room not in ARROWS:
+            found.append(f"{path.relative_to(root)}: room `{room}` is not in the table of this test")
+            continue
+        packages = declared(root) | EXTRAS.get(room, set())
+        found += check(path, root / "engine", room, allowed(room), packages)
+    for folder in sorted(path for path in (root / "plugins").glob("*") if path.is_dir()):
+        package = f"engine_{folder.name}"
+        known = declared(folder) | {package}
+        for path in sorted((folder / "src").rglob("*.py")):
+            if path.relative_to(folder / "src").parts[0] != package:
+                found.append(f"{path.relative_to(root)}: expected only the package `{package}` in src")
+                continue
+            found += check(path, folder / "src" / package, package, PLUGIN, known)
+    return found
+
+
+def check(path: Path, base: Path, room: str, rooms: set[str], packages: set[str]) -> Iterator[str]:
+    for line, module, name in imports(path, base):
+        top, *rest = module.split(".")
+        where = f"{base.name}/{path.relative_to(base)}:{line}"
+        if top == "engine":
+            target = room_of(rest, name)
+            if target not in rooms:
+                yield f"{where}: `{room}` must not import `{target}`; it may import {sorted(rooms)}"
+        elif top not in packages and top not in sys.stdlib_module_names:
+            yield f"{where}: `{top}` is not a declared dependency; the distribution has {sorted(packages)}"
+
+
+def room_of(rest: list[str], name: str | None) -> str:
+    """The room of `import engine.<rest>` or of `from engine.<rest> import <name>`."""
+    if rest:
+        return rest[0]
+    return name if name in ARROWS or name == "_core" else "__init__"
+
+
+def imports(path: Path, base: Path) -> Iterator[tuple[int, str, str | None]]:
+    """Yield (line, absolute module, imported name) of all imports, in functions and for types included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute(path, base, node)
+            yield from ((node.lineno, module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and (module := dynamic_import(node)):
+            yield node.lineno, module, None
+
+
+def absolute(path: Path, base: Path, node: ast.ImportFrom) -> str:
+    if node.level == 0:
+        assert node.module is not None
+        return node.module
+    parts = (base.name, *path.relative_to(base).parts)
+    return ".".join((*parts[: -node.level], *((node.module,) if node.module else ())))
+
+
+def dynamic_import(node: ast.Call) -> str | None:
+    """The module that `import_module("...")` or `__import__("...")` names, if it is written out."""
+    function = node.func
+    name = (
+        function.id
+        if isinstance(function, ast.Name)
+        else function.attr
+        if isinstance(function, ast.Attribute)
+        else ""
+    )
+    if name not in ("import_module", "__import__") or not node.args:
+        return None
+    argument = node.args[0]
+    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else None
+
+
+def declared(folder: Path) -> set[str]:
+    """The names of a distribution's dependencies as they are imported; all of ours are named alike."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.match(r"[\w.-]+", requirement)[0] for requirement in project["dependencies"]}  # type: ignore[index]
+    return {name.replace("-", "_").lower() for name in names}
+
+
+def test_imports_point_downwards() -> None:
+    assert violations(ROOT) == []
+
+
+def test_every_arrow_leads_to_a_room() -> None:
+    assert {target for targets in ARROWS.values() for target in targets} - set(ARROWS) == {"_core"}
+    assert set(ARROWS) >= PLUGIN
+    cyclic = {room for room in ARROWS for target in ARROWS[room] if room in allowed(target)}
+    assert cyclic == set()
+
+
+def write_tree(root: Path, files: dict[str, str]) -> None:
+    (root / "plugins" / "one" / "src").mkdir(parents=True)
+    for folder in (root, root / "plugins" / "one"):
+        (folder / "pyproject.toml").write_text('[project]\ndependencies = ["engine-sdk>=0.1", "numpy>=1"]\n')
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (
+            "engine/core.py",
+            "import os\nimport numpy\nfrom engine.registry import x\nfrom .ir.node import Node\n",
+        ),
+        (
+            "engine/ir/deep/node.py",
+            "from ...errors import EngineError\nfrom .. import types\nfrom . import other\n",
+        ),
+        ("engine/native.py", "from engine import _core\n"),
+        ("engine/testing/suite.py", "import pytest\nfrom engine import Core\n"),
+        (
+            "plugins/one/src/engine_one/__init__.py",
+            "from engine.plugin_api import Plugin\nfrom .parts import x\n",
+        ),
+        ("plugins/one/src/engine_one/deep/a.py", "from .b import c\nfrom engine import ops\n"),
+    ],
+)
+def test_allowed_imports_pass(tmp_path: Path, path: str, text: str) -> None:
+    write_tree(tmp_path, {path: text})
+    assert violations(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("engine/ir/node.py", "import engine.core\n", "`ir` must not import `core`"),
+        ("engine/ir/node.py", "from ..ops import create\n", "`ir` must not import `ops`"),
+        ("engine/ir/node.py", "from .. import ops\n", "`ir` must not import `ops`"),
+        ("engine/ops/relu.py", "def f():\n    from engine import Core\n", "`ops` must not import `__init__`"),
+        ("engine/blob.py", "import engine\n", "`blob` must not import `__init__`"),
+        ("engine/core.py", "from engine import _core\n", "`core` must not import `_core`"),
+        ("engine/core.py", "import engine.passes\n", "`core` must not import `passes`"),
+        (
+            "engine/runtime/a.py",
+            "if TYPE_CHECKING:\n    from engine.core import Core\n",
+            "must not import `core`",
+        ),
+        ("engine/onnx/a.py", "importlib.import_module('engine.core')\n", "must not import `core`"),
+        ("engine/onnx/a.py", "import onnxruntime\n", "`onnxruntime` is not a declared dependency"),
+        ("engine/helpers.py", "", "room `helpers` is not in the table"),
+        ("engine/helpers/a.py", "", "room `helpers` is not in the table"),
+        ("plugins/one/src/engine_one/a.py", "from engine.core import Core\n", "must not import `core`"),
+        ("plugins/one/src/engine_one/a.py", "from engine import Core\n", "must not import `__init__`"),
+        (
+            "plugins/one/src/engine_one/a.py",
+            "import engine_two\n",
+            "`engine_two` is not a declared dependency",
+        ),
+        ("plugins/one/src/other/a.py", "", "expected only the package `engine_one`"),
+    ],
+)
+def test_forbidden_imports_are_found(tmp_path: Path, path: str, text: str, expected: str) -> None:
+    write_tree(tmp_path, {path: text})
+    (message,) = violations(tmp_path)
+    assert message.split(":")[0] in path
+    assert expected in message
