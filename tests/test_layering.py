@@ -115,11 +115,7 @@ def dynamic_import(node: ast.Call) -> str | None:
     """The module that `import_module("...")` or `__import__("...")` names, if it is written out."""
     function = node.func
     name = (
-        function.id
-        if isinstance(function, ast.Name)
-        else function.attr
-        if isinstance(function, ast.Attribute)
-        else ""
+        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
     )
     if name not in ("import_module", "__import__") or not node.args:
         return None
