@@ -1,0 +1,136 @@
+"""What is built installs and runs away from the checkout: no file is missing, none is left over."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info", "*.so")
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command without a trace of this checkout in its environment; fail with its whole output."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    result = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+def packaged(package: Path) -> set[str]:
+    """The files of a package that have to be in its wheel: all but what Python and the builds leave there."""
+    files = (path for path in package.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".so"))
+    return {path.relative_to(package.parent).as_posix() for path in files}
+
+
+def in_wheel(wheel: Path, package: str) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if name.startswith(f"{package}/")}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout in which a module, deleted from the sources, is left in the build folder."""
+    copy = tmp_path_factory.mktemp("checkout") / "copy"
+    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    stale = copy / "build" / "lib" / "engine" / "stale.py"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("raise AssertionError('deleted, and installed all the same')\n")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def distributions(checkout: Path) -> Path:
+    """The source distributions of the root and of every plugin, and the wheels built from them."""
+    out = checkout.parent / "dist"
+    for folder in (checkout, *sorted((checkout / "plugins").iterdir())):
+        run(sys.executable, "-m", "build", "--outdir", out, folder, cwd=checkout.parent)
+    return out
+
+
+@pytest.fixture(scope="module")
+def bin_folder(distributions: Path) -> Path:
+    """The scripts of a fresh virtual environment that has the wheels and nothing else."""
+    environment = distributions.parent / "venv"
+    run(sys.executable, "-m", "venv", environment, cwd=distributions)
+    scripts = environment / ("Scripts" if os.name == "nt" else "bin")
+    run(scripts / "python", "-m", "pip", "install", *distributions.glob("*.whl"), cwd=distributions)
+    return scripts
+
+
+def plugin_names() -> Iterable[str]:
+    return sorted(path.name for path in (ROOT / "plugins").iterdir() if path.is_dir())
+
+
+def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
+    (wheel,) = distributions.glob("engine_sdk-*.whl")
+    assert in_wheel(wheel, "engine") == packaged(ROOT / "engine")
+
+
+@pytest.mark.parametrize("name", plugin_names())
+def test_the_wheel_of_a_plugin_has_every_file_and_its_entry_point(distributions: Path, name: str) -> None:
+    (wheel,) = distributions.glob(f"engine_plugin_{name}-*.whl")
+    assert in_wheel(wheel, f"engine_{name}") == packaged(ROOT / "plugins" / name / "src" / f"engine_{name}")
+    with zipfile.ZipFile(wheel) as archive:
+        (table,) = (file for file in archive.namelist() if file.endswith("entry_points.txt"))
+        assert "[engine.plugins]" in archive.read(table).decode()
+
+
+def test_the_source_distribution_has_licence_and_documents(distributions: Path) -> None:
+    (source,) = distributions.glob("engine_sdk-*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names >= {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "examples/main_job.py"}
+
+
+def test_a_module_deleted_since_the_last_build_is_not_installed(checkout: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, checkout, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "engine/stale.py" not in in_wheel(wheel, "engine")
+    assert "engine/errors.py" in in_wheel(wheel, "engine")
+
+
+def test_the_main_job_runs_on_what_is_installed(bin_folder: Path, tmp_path: Path) -> None:
+    script = shutil.copy(ROOT / "examples" / "main_job.py", tmp_path)
+    output = run(bin_folder / "python", "-W", "error", script, "squeezenet", cwd=tmp_path)
+    assert f"engine from {bin_folder.parent}" in output
+    assert output.count("ok: squeezenet on TEMPLATE") == 2
+
+
+def test_the_example_of_the_readme_runs(bin_folder: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "example.py").write_text(example, encoding="utf-8")
+    output = run(bin_folder / "python", "-W", "error", "example.py", cwd=tmp_path)
+    assert output.splitlines()[0] == "['TEMPLATE']"
+    assert output.splitlines()[-1] == "(1, 1000, 1, 1)"
+
+
+def test_the_command_line_is_installed(bin_folder: Path, tmp_path: Path) -> None:
+    assert "TEMPLATE" in run(bin_folder / "engine", "devices", cwd=tmp_path)
+
+
+def test_the_readme_has_exactly_two_set_up_commands() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert [line.split("&&")[-1].strip() for line in lines if line.startswith("pip install ")] == [
+        "python examples/main_job.py",
+        "pytest",
+    ]
