@@ -1,0 +1,29 @@
+"""Executors, inference requests and their queue."""
+
+from engine.runtime.async_request import AsyncInferRequest, Callback, Pipeline, RequestState
+from engine.runtime.executors import Executor, InlineExecutor, ThreadExecutor, shared_executor
+from engine.runtime.port import Port
+from engine.runtime.queue import AsyncInferQueue
+from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
+from engine.runtime.signature import Signature
+from engine.runtime.sync_request import Stage, SyncInferRequest
+
+__all__ = [
+    "AsyncInferQueue",
+    "AsyncInferRequest",
+    "Callback",
+    "Executor",
+    "InferResult",
+    "InlineExecutor",
+    "NodeProfile",
+    "Pipeline",
+    "Port",
+    "ProfilingInfo",
+    "RequestState",
+    "Signature",
+    "Stage",
+    "StageProfile",
+    "SyncInferRequest",
+    "ThreadExecutor",
+    "shared_executor",
+]

@@ -1,0 +1,510 @@
+"""`AsyncInferRequest`: runs the stages of a synchronous request on executors. The request that users hold."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+import threading
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, EngineError, InferError, InputError
+from engine.runtime.deadlines import Deadline, deadline_timer
+from engine.runtime.executors import Executor
+from engine.runtime.lifecycle import lifecycle
+from engine.runtime.result import InferResult, ProfilingInfo
+from engine.runtime.sync_request import Stage, SyncInferRequest
+from engine.runtime.values import Array, Value
+
+Pipeline: TypeAlias = Sequence[tuple[Executor, Stage]]
+Callback: TypeAlias = Callable[["AsyncInferRequest", "EngineError | None"], object]
+
+
+class RequestState(enum.Enum):
+    """What a request is doing."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    CANCELLED = "cancelled"
+    """Asked to stop; it becomes idle when the stage that runs next checks, or ends."""
+
+
+class AsyncInferRequest:
+    """One inference at a time, run in the background or in place; reusable after any outcome.
+
+    Made by `ExecutableNetwork.create_infer_request`. Adjacent stages of one executor run without a hop between
+    them. Every method may be called from any thread; those that touch tensors raise `Busy` while an inference
+    runs. The request keeps its network alive, and an inference in flight keeps the request alive.
+
+    Args:
+        request: whose stages run; it must be used through this object only.
+        pipeline: (executor, stage) in order; together they do what `request.infer` does.
+        callback_executor: where the completion callback runs.
+        network: kept alive.
+    """
+
+    def __init__(
+        self, request: SyncInferRequest, pipeline: Pipeline, callback_executor: Executor, network: object = None
+    ) -> None:
+        if not pipeline:
+            raise InferError(f"{request.signature.network}: the pipeline of a request has no stage")
+        self._request = request
+        self._steps = [
+            (executor, [stage for _, stage in group])
+            for executor, group in itertools.groupby(pipeline, key=lambda pair: pair[0])
+        ]
+        self._callback_executor = callback_executor
+        self._network = network
+        self._name = f"{request.signature.network}: request {request.request_id}"
+        self._callback: Callback | None = None
+        self._lock = threading.Lock()
+        self._run: _Run | None = None
+        lifecycle.track_request(self)
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def infer(self, inputs: object = None) -> InferResult:
+        """Run all stages in this thread and return the outputs; no callback is called.
+
+        `inputs`: a mapping by name or index, a list in input order, or one array; those left out keep the
+        tensors set before. Raises `Busy`, `InputError`, `Cancelled`, `DeviceError` and the device's errors.
+        """
+        with self._lock:
+            self._require_idle("infer")
+            if inputs is not None:
+                self._request.set_inputs(inputs)
+            self._request.begin()
+            run = self._run = _Run(None)
+            run.has_begun, run.thread = True, threading.get_ident()
+        try:
+            run.result = self._request.run_stages()
+            self._end(run, None)
+        except EngineError as e:
+            self._end(run, e)
+        except BaseException as e:
+            self._end(run, InferError(f"{self._name} was interrupted by {type(e).__name__}"))
+            raise
+        try:
+            return run.outcome()
+        finally:
+            # The error's traceback holds this frame, which must not hold the request that keeps the error.
+            del self, run
+
+    def start_async(self, inputs: object = None, *, deadline: float | None = None) -> None:
+        """Start an inference in the background.
+
+        `inputs` as for `infer`; the arrays must not be changed until it is done. After `deadline` seconds it is
+        cancelled and ends with `DeadlineExceeded`. Raises `Busy` and `InputError`, and then nothing has started.
+        """
+        seconds = None if deadline is None else _seconds(deadline, "deadline")
+        with self._lock:
+            self._require_idle("start_async")
+            if inputs is not None:
+                self._request.set_inputs(inputs)
+            self._request.begin()
+            run = _Run(self._callback)
+            if seconds is not None:
+                late = DeadlineExceeded(f"{self._name} was not done after its deadline of {seconds:g} s")
+                run.deadline = deadline_timer.call_after(seconds, partial(self._cancel, run, late))
+            self._run = run
+        self._submit(run)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the last started inference is done, its callback included; raise its error, if any.
+
+        Raises `DeadlineExceeded` after `timeout` seconds, where the inference goes on and can be waited for again;
+        `CallbackError`, once, where the callback raised; `InferError` where nothing was started, and on a thread
+        that the inference itself needs, such as its callback's.
+        """
+        run = self._started()
+        if not run.done.is_set():
+            self._require_may_wait(run)
+            seconds = None if timeout is None else _seconds(timeout, "timeout", zero=True)
+            if not run.done.wait(seconds):
+                raise DeadlineExceeded(f"{self._name} is not done after waiting {seconds:g} s; it goes on")
+        error = self._take_error(run)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del self, run, error  # see `infer`
+
+    def __await__(self) -> Generator[Any, None, InferResult]:
+        """Wait as `wait` does, without blocking the event loop, and return the results.
+
+        Cancelling the task that awaits cancels the inference.
+        """
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> InferResult:
+        run = self._started()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if not run.done.is_set():
+                run.waiters.append(future)
+            else:
+                future.set_result(None)
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._cancel(run, self._cancelled())
+            raise
+        error = self._take_error(run)
+        try:
+            if error is not None:
+                raise error
+            return run.outcome()
+        finally:
+            del self, run, error  # see `infer`
+
+    def cancel(self) -> None:
+        """Stop the inference that runs, if any: at once while it is queued, else at its next check.
+
+        It then ends with `Cancelled`, even where its last stage does not check. Never blocks.
+        """
+        if self._run is not None:
+            self._cancel(self._run, self._cancelled())
+
+    def set_callback(self, callback: Callback | None) -> None:
+        """Have `callback(request, error)` called after each background inference; `error` is None on success.
+
+        It runs on the network's callback executor, when the request is idle again: it may read results, set tensors
+        and start the request, but not wait for it. What it raises reaches one waiter, as `CallbackError`.
+        Raises `Busy`.
+        """
+        with self._lock:
+            self._require_idle("set_callback")
+            self._callback = callback
+
+    # -- what it knows ------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> RequestState:
+        """Idle, busy, or cancelled and about to be idle."""
+        run = self._run
+        if run is None or run.ended:
+            return RequestState.IDLE
+        return RequestState.BUSY if run.cancellation is None else RequestState.CANCELLED
+
+    @property
+    def request_id(self) -> int:
+        """The number of this request among those of its network."""
+        return self._request.request_id
+
+    @property
+    def network(self) -> Any:
+        """The network that made this request."""
+        return self._network
+
+    @property
+    def error(self) -> EngineError | None:
+        """The error with which the last inference ended; None where it succeeded or there was none."""
+        with self._lock:
+            self._require_idle("error")
+            return self._run.error if self._run is not None else None
+
+    @property
+    def results(self) -> InferResult:
+        """The outputs of the last inference. Raises its error, where it failed; `Busy` while it runs."""
+        with self._lock:
+            self._require_idle("results")
+            run = self._run
+        if run is None:
+            raise InferError(f"{self._name} has no results; infer, or start it and wait")
+        try:
+            return run.outcome()
+        finally:
+            del self, run  # see `infer`
+
+    @property
+    def profiling_info(self) -> ProfilingInfo:
+        """What the last inference recorded; empty unless compiled with PERF_COUNT. Raises `Busy`."""
+        with self._lock:
+            self._require_idle("profiling_info")
+            return self._request.profiling_info
+
+    # -- tensors ------------------------------------------------------------------------------------------
+
+    def set_input_tensor(self, key: str | int, value: Value) -> None:
+        """Bind one input by name or index; arrays and DLPack tensors in host memory are used in place.
+
+        Raises `InputError`, and keeps the tensor bound before, where the value does not fit; `Busy`.
+        """
+        with self._lock:
+            self._require_idle("set_input_tensor")
+            self._request.set_input_tensor(key, value)
+
+    def set_output_tensor(self, key: str | int, array: Array | None) -> None:
+        """Have inferences write an output into `array`; None takes that back. Raises `InputError`, `Busy`."""
+        with self._lock:
+            self._require_idle("set_output_tensor")
+            self._request.set_output_tensor(key, array)
+
+    def get_input_tensor(self, key: str | int) -> Value:
+        """Return what is bound to an input. Raises `InputError` where nothing is; `Busy`."""
+        with self._lock:
+            self._require_idle("get_input_tensor")
+            return self._request.get_input_tensor(key)
+
+    def get_output_tensor(self, key: str | int) -> Value:
+        """Return an output of the last inference, or the array set for it. Raises `InferError`, `Busy`."""
+        with self._lock:
+            self._require_idle("get_output_tensor")
+            return self._request.get_output_tensor(key)
+
+    def set_tensor(self, name: str, value: Value) -> None:
+        """Bind the input or output called `name`. Raises `InputError`, `Busy`."""
+        if self._is_input(name):
+            self.set_input_tensor(name, value)
+        else:
+            self.set_output_tensor(name, value)
+
+    def get_tensor(self, name: str) -> Value:
+        """Return the tensor of the input or output called `name`. Raises `InferError`, `Busy`."""
+        return self.get_input_tensor(name) if self._is_input(name) else self.get_output_tensor(name)
+
+    def _is_input(self, name: str) -> bool:
+        signature = self._request.signature
+        is_input, is_output = name in signature.input_index, name in signature.output_index
+        if is_input != is_output and isinstance(name, str):
+            return is_input
+        if not isinstance(name, str) or is_input:
+            reason = "names an input and an output" if isinstance(name, str) else "is no name"
+            raise InputError(f"{self._name}: {name!r} {reason}; use set_/get_input_tensor or _output_tensor")
+        listed = ", ".join(port.name for port in (*signature.inputs, *signature.outputs))
+        raise InputError(f"{self._name}: no tensor is called {name!r}; tensors: {listed}")
+
+    # -- one run, step by step ----------------------------------------------------------------------------
+
+    def _submit(self, run: _Run) -> None:
+        try:
+            self._steps[run.step][0].submit(partial(self._advance, run))
+        except Exception as e:
+            self._fail(run, e, None)
+
+    def _advance(self, run: _Run) -> None:
+        """Run one step's stages and go on to the next step. Called by an executor."""
+        with self._lock:
+            if run.ended:
+                return
+            run.has_begun, run.thread = True, threading.get_ident()
+        executor, stages = self._steps[run.step]
+        stage: Stage | None = None
+        try:
+            for stage in stages:
+                self._request.check_cancelled()
+                self._request.run_stage(stage, executor.name)
+            if run.step + 1 == len(self._steps):
+                stage = None
+                self._request.check_cancelled()
+                run.result = self._request.finish()
+        except BaseException as e:
+            self._fail(run, e, stage)
+            return
+        run.thread = None
+        if run.result is not None:
+            self._end(run, None)
+        else:
+            run.step += 1
+            self._submit(run)
+
+    def _fail(self, run: _Run, error: BaseException, stage: Stage | None) -> None:
+        """End a run that `stage`, or the runtime where it is None, could not finish."""
+        if run.has_begun:
+            self._request.abort(error)
+        _without_catching_frame(error)
+        if isinstance(error, EngineError):
+            self._end(run, error)
+            return
+        if stage is not None:
+            wrapped: EngineError = self._request.device_error(stage, error)
+        else:
+            wrapped = InferError(f"{self._name} cannot go on: {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        self._end(run, wrapped)
+
+    def _end(self, run: _Run, error: EngineError | None) -> None:
+        with self._lock:
+            if run.ended:
+                return
+            self._mark_ended(run, error)
+        self._notify(run)
+
+    def _mark_ended(self, run: _Run, error: EngineError | None) -> None:
+        """Make the request idle. Called with the lock held."""
+        run.ended = True
+        run.error = error or run.cancellation
+        if run.error is not None:
+            run.result = None
+            run.traceback = run.error.__traceback__
+            self._request.forget_outputs()
+        if run.deadline is not None:
+            run.deadline.cancel()
+
+    def _notify(self, run: _Run) -> None:
+        """Call the callback, then let waiters go on."""
+        if run.callback is None:
+            self._release(run)
+            return
+        try:
+            self._callback_executor.submit(partial(self._call_back, run))
+        except Exception as e:
+            self._callback_failed(run, e)
+            self._release(run)
+
+    def _call_back(self, run: _Run) -> None:
+        callback, run.callback = run.callback, None
+        run.thread = threading.get_ident()
+        try:
+            assert callback is not None
+            callback(self, run.error)
+        except BaseException as e:
+            self._callback_failed(run, e)
+        finally:
+            self._release(run)
+
+    def _callback_failed(self, run: _Run, error: BaseException) -> None:
+        if error is run.error:
+            return  # the callback passed the inference's own error on
+        wrapped = CallbackError(f"{self._name}: the callback raised {type(error).__name__}: {error}")
+        wrapped.__cause__ = _without_catching_frame(error)
+        run.callback_error = wrapped
+
+    def _release(self, run: _Run) -> None:
+        with self._lock:
+            run.callback = None
+            run.thread = None
+            run.done.set()
+            waiters, run.waiters = run.waiters, []
+        for future in waiters:
+            try:
+                future.get_loop().call_soon_threadsafe(_wake, future)
+            except RuntimeError:
+                continue  # its event loop was closed: nobody waits any more
+
+    # -- cancelling ---------------------------------------------------------------------------------------
+
+    def _cancelled(self) -> Cancelled:
+        return Cancelled(f"{self._name} was cancelled")
+
+    def _cancel(self, run: _Run, error: EngineError) -> None:
+        with self._lock:
+            if run.ended or run.cancellation is not None:
+                return
+            run.cancellation = error
+            if run.has_begun:
+                self._request.request_cancel(error)
+                return
+            self._mark_ended(run, error)
+        self._notify(run)
+
+    # -- checks -------------------------------------------------------------------------------------------
+
+    def _require_idle(self, what: str) -> None:
+        run = self._run
+        if run is not None and not run.ended:
+            raise Busy(f"{self._name} is running; wait for it, or cancel it and wait, before {what}")
+
+    def _started(self) -> _Run:
+        if self._run is None:
+            raise InferError(f"{self._name} was never started; call start_async first")
+        return self._run
+
+    def _require_may_wait(self, run: _Run) -> None:
+        needed = [executor for executor, _ in self._steps[run.step :]] if not run.ended else []
+        if run.callback is not None:
+            needed.append(self._callback_executor)
+        if run.thread == threading.get_ident() or any(e.owns_current_thread() for e in needed):
+            thread = threading.current_thread().name
+            raise InferError(
+                f"{self._name}: waiting on thread {thread}, which the inference itself needs, would never end; "
+                f"wait on another thread (in a callback the results are there already)"
+            )
+
+    def _take_error(self, run: _Run) -> EngineError | None:
+        """Return the run's error, each time, or the callback's, once."""
+        with self._lock:
+            callback_error, run.callback_error = run.callback_error, None
+        if run.error is None:
+            return callback_error
+        if callback_error is not None:
+            run.error.add_note(str(callback_error))
+        return run.error.with_traceback(run.traceback)
+
+    # -- fork and exit ------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """End, in the child, an inference that runs on threads of the parent."""
+        self._lock = threading.Lock()
+        run = self._run
+        if run is None or run.thread == threading.get_ident() or run.done.is_set():
+            return
+        run.done = threading.Event()
+        run.waiters, run.callback = [], None
+        if not run.ended:
+            error = InferError(f"{self._name} ran in the parent process when this one was forked; start it again")
+            self._mark_ended(run, error)
+        run.done.set()
+
+    def begin_exit(self) -> None:
+        """Cancel what runs."""
+        if self._run is not None:
+            self._cancel(self._run, Cancelled(f"{self._name} was cancelled: the interpreter exits"))
+
+    def end_exit(self, timeout: float) -> None:
+        """Nothing to wait for: the executors wait for their threads."""
+
+
+class _Run:
+    """One inference of a request, from its start until its waiters go on."""
+
+    __slots__ = (
+        "callback", "callback_error", "cancellation", "deadline", "done", "ended", "error", "has_begun", "result",
+        "step", "thread", "traceback", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, callback: Callback | None) -> None:
+        self.callback = callback
+        self.callback_error: CallbackError | None = None
+        self.cancellation: EngineError | None = None
+        self.deadline: Deadline | None = None
+        self.done = threading.Event()
+        self.ended = False  # the request is idle again; `done` follows when the callback has returned
+        self.error: EngineError | None = None
+        self.has_begun = False
+        self.result: InferResult | None = None
+        self.step = 0
+        self.thread: int | None = None
+        self.traceback: Any = None
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def outcome(self) -> InferResult:
+        """Return the result, or raise the error; its traceback does not grow with each call."""
+        error = self.error
+        if error is None:
+            assert self.result is not None
+            return self.result
+        try:
+            raise error.with_traceback(self.traceback)
+        finally:
+            del self, error
+
+
+def _without_catching_frame(error: BaseException) -> BaseException:
+    """Drop the traceback's outermost frame: the one that caught the error, and refers to who keeps it."""
+    return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _seconds(value: float, what: str, *, zero: bool = False) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not (value > 0 or (zero and value == 0)):
+        least = "0 or more" if zero else "more than 0"
+        raise InferError(f"{what} is in seconds, {least}, or None; got {value!r}")
+    return min(float(value), threading.TIMEOUT_MAX)

@@ -1,0 +1,99 @@
+"""One timer thread for the deadlines of all requests of the process."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from engine.errors import InferError
+from engine.runtime.lifecycle import lifecycle
+
+_log = logging.getLogger("engine.runtime")
+
+
+class Deadline:
+    """One pending call; `cancel` makes it a no-op and drops what it refers to."""
+
+    __slots__ = ("_action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        """Forget the call; harmless after it was made."""
+        self._action = None
+
+    def fire(self) -> None:
+        """Make the call, once."""
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+
+
+class DeadlineTimer:
+    """Calls functions at points in time, on a daemon thread that starts with the first of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._order = itertools.count()
+        self._changed = threading.Condition()
+        self._pending: list[tuple[float, int, Deadline]] = []
+        self._thread: threading.Thread | None = None
+        lifecycle.track_executor(self)
+
+    def call_after(self, seconds: float, action: Callable[[], None]) -> Deadline:
+        """Call `action`, which must be short, `seconds` from now unless the returned deadline is cancelled.
+
+        Raises `InferError` where no thread can be started.
+        """
+        deadline = Deadline(action)
+        with self._changed:
+            if self._thread is None:
+                self._thread = self._started_thread()
+            heapq.heappush(self._pending, (time.monotonic() + seconds, next(self._order), deadline))
+            self._changed.notify()
+        return deadline
+
+    def _started_thread(self) -> threading.Thread:
+        thread = threading.Thread(target=self._work, name="engine-deadlines", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            raise InferError(f"the thread that watches deadlines cannot start: {e}") from e
+        return thread
+
+    def _work(self) -> None:
+        while True:
+            deadline = self._next()
+            try:
+                deadline.fire()
+            except Exception:
+                _log.exception("a deadline's action raised")
+            del deadline
+
+    def _next(self) -> Deadline:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                if self._pending and self._pending[0][0] <= now:
+                    return heapq.heappop(self._pending)[2]
+                wait = self._pending[0][0] - now if self._pending else None
+                self._changed.wait(None if wait is None else min(wait, threading.TIMEOUT_MAX))
+
+    def after_fork(self) -> None:
+        """Forget the parent's deadlines: its requests do not run in the child."""
+        self._changed = threading.Condition()
+        self._pending = []
+        self._thread = None
+
+    def begin_exit(self) -> None:
+        """Nothing: the thread runs no code of others."""
+
+    def end_exit(self, timeout: float) -> None:
+        """Nothing to wait for."""
+
+
+deadline_timer = DeadlineTimer()

@@ -1,0 +1,186 @@
+"""Executors: where the stages of asynchronous requests run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from engine.errors import InferError
+from engine.runtime.lifecycle import lifecycle
+
+Task: TypeAlias = Callable[[], object]
+
+_log = logging.getLogger("engine.runtime")
+
+
+class Executor(ABC):
+    """Runs tasks, each once, in the order of submission where it has one thread.
+
+    A device with a queue of its own may implement it. `name` appears in profiles and thread names.
+    """
+
+    name: str = "executor"
+
+    @abstractmethod
+    def submit(self, task: Task) -> None:
+        """Run `task` now or later. Thread-safe. Raises `InferError` where the executor is shut down."""
+
+    def owns_current_thread(self) -> bool:
+        """Whether the calling thread is one of this executor's, where waiting for its tasks may deadlock."""
+        return False
+
+
+class InlineExecutor(Executor):
+    """Runs each task at once in the thread that submits it."""
+
+    name = "inline"
+
+    def submit(self, task: Task) -> None:
+        """Run `task` before returning; what it raises is raised here."""
+        task()
+
+
+class ThreadExecutor(Executor):
+    """Runs tasks on at most `threads` threads of its own, first come, first served.
+
+    Threads start when tasks arrive, stop when the executor is shut down or garbage collected (tasks that wait
+    keep alive what they refer to), start anew in a child after a fork, and never hold up the interpreter's
+    exit for longer than `lifecycle.EXIT_GRACE_SECONDS`. The tasks of a parent process do not run in its child.
+    """
+
+    def __init__(self, name: str, threads: int = 1) -> None:
+        if threads < 1:
+            raise InferError(f"executor {name}: it needs at least 1 thread; got {threads}")
+        self.name = name
+        self._pool = _Pool(name, threads)
+        self._finalizer = weakref.finalize(self, _Pool.close, self._pool)
+        self._finalizer.atexit = False
+        lifecycle.track_executor(self)
+
+    def submit(self, task: Task) -> None:
+        """Queue `task`. A task handles its own errors; one that escapes is logged."""
+        self._pool.submit(task)
+
+    def owns_current_thread(self) -> bool:
+        """Whether the calling thread is one of this executor's."""
+        return threading.current_thread() in self._pool.threads
+
+    def shutdown(self, timeout: float | None = None) -> bool:
+        """Take no more tasks, run those that wait, and wait for them; False where `timeout` (s) passes first."""
+        self._pool.close()
+        return self._pool.join(timeout)
+
+    def after_fork(self) -> None:
+        """Start afresh in the child: none of the parent's threads exist there."""
+        self._finalizer.detach()
+        self._pool = self._pool.renewed()
+        self._finalizer = weakref.finalize(self, _Pool.close, self._pool)
+        self._finalizer.atexit = False
+
+    def begin_exit(self) -> None:
+        """Take no more tasks."""
+        self._pool.close()
+
+    def end_exit(self, timeout: float) -> None:
+        """Wait for the tasks that are left."""
+        self._pool.join(timeout)
+
+
+class _Pool:
+    """The queue and threads of a `ThreadExecutor`; threads refer to it, and not to the executor."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self.limit = limit
+        self.threads: list[threading.Thread] = []
+        self._tasks: deque[Task] = deque()
+        self._idle = 0
+        self._closed = False
+        self._abandoned = False
+        # The lock is reentrant since a garbage collection inside it may run an executor's finalizer.
+        self._changed = threading.Condition()
+
+    def submit(self, task: Task) -> None:
+        with self._changed:
+            if self._closed:
+                raise InferError(f"executor {self.name} is shut down and takes no more tasks")
+            if len(self._tasks) >= self._idle and len(self.threads) < self.limit:
+                self._start_thread()
+            self._tasks.append(task)
+            self._changed.notify()
+
+    def _start_thread(self) -> None:
+        name = f"{self.name}-{len(self.threads)}" if self.limit > 1 else self.name
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            if not self.threads:
+                raise InferError(f"executor {self.name} cannot start a thread: {e}") from e
+            return
+        self.threads.append(thread)
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            try:
+                task()
+            except BaseException:
+                _log.exception("executor %s: a task raised", self.name)
+            # An idle thread must not keep the last task's request and network alive.
+            del task
+
+    def _next(self) -> Task | None:
+        if self._abandoned:
+            return None
+        with self._changed:
+            while not self._tasks and not self._closed:
+                self._idle += 1
+                self._changed.wait()
+                self._idle -= 1
+            return self._tasks.popleft() if self._tasks else None
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def join(self, timeout: float | None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        for thread in list(self.threads):
+            if thread is not threading.current_thread():
+                thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in self.threads)
+
+    def renewed(self) -> _Pool:
+        self._abandoned = True
+        fresh = _Pool(self.name, self.limit)
+        fresh._closed = self._closed
+        return fresh
+
+
+_shared: weakref.WeakValueDictionary[str, ThreadExecutor] = weakref.WeakValueDictionary()
+_shared_lock = threading.RLock()
+os.register_at_fork(
+    before=_shared_lock.acquire,
+    after_in_parent=_shared_lock.release,
+    after_in_child=_shared_lock.release,
+)
+
+
+def shared_executor(key: str) -> ThreadExecutor:
+    """The one single-threaded executor of `key` in this process, for as long as anything holds it.
+
+    Networks of one device that are compiled with EXCLUSIVE_ASYNC_REQUESTS share it. Thread-safe.
+    """
+    with _shared_lock:
+        executor = _shared.get(key)
+        if executor is None:
+            executor = _shared[key] = ThreadExecutor(key)
+        return executor

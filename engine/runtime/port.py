@@ -1,0 +1,146 @@
+"""`Port`: the description of one input or output of a compiled network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.errors import BlobFormatError, EngineError, ModelError
+from engine.ir import (
+    Dimension,
+    ElementType,
+    MapType,
+    OptionalType,
+    Parameter,
+    PartialShape,
+    Result,
+    SequenceType,
+    SparseTensorType,
+    TensorType,
+    ValueType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output: what a user must give, or gets.
+
+    `layout` ("NCHW") and `preprocess` (how the application prepares the data, JSON values) inform the user;
+    they come from the `rt_info` of the model's parameter or result and travel with a blob.
+    """
+
+    name: str
+    type: ValueType
+    layout: str = ""
+    preprocess: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, node: Parameter | Result) -> Port:
+        """Describe a model's parameter or result."""
+        layout, preprocess = node.rt_info.get("layout", ""), node.rt_info.get("preprocess", {})
+        return cls(node.friendly_name, node.type, layout, dict(preprocess))
+
+    @property
+    def element_type(self) -> ElementType:
+        """The element type of a tensor. Raises `ModelError` for other values."""
+        return self._tensor().element_type
+
+    @property
+    def shape(self) -> PartialShape:
+        """The shape of a tensor. Raises `ModelError` for other values."""
+        return self._tensor().shape
+
+    def _tensor(self) -> TensorType:
+        if not isinstance(self.type, TensorType):
+            raise ModelError(f"`{self.name}` is {self.type}, not a tensor; read its type instead")
+        return self.type
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as JSON values, for a blob's manifest."""
+        described: dict[str, Any] = {"name": self.name, "type": _type_to_json(self.type)}
+        if self.layout:
+            described["layout"] = self.layout
+        if self.preprocess:
+            described["preprocess"] = dict(self.preprocess)
+        return described
+
+    @classmethod
+    def from_json(cls, value: object) -> Port:
+        """Read what `to_json` returned. Raises `BlobFormatError` for anything else."""
+        try:
+            name, layout, preprocess = value["name"], value.get("layout", ""), value.get("preprocess", {})  # type: ignore[index,attr-defined]
+            if not (isinstance(name, str) and isinstance(layout, str) and isinstance(preprocess, dict)):
+                raise TypeError("name and layout must be strings, preprocess a mapping")
+            return cls(name, _type_from_json(value["type"]), layout, preprocess)  # type: ignore[index]
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError, EngineError) as e:
+            raise BlobFormatError(f"the description of an input or output is malformed: {e}") from e
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}{f' ({self.layout})' if self.layout else ''}"
+
+
+def _type_to_json(value_type: ValueType | None) -> Any:
+    match value_type:
+        case None:
+            return None
+        case TensorType(element_type, shape):
+            return {"tensor": element_type.name, "shape": _shape_to_json(shape)}
+        case SparseTensorType(element_type, shape):
+            return {"sparse": element_type.name, "shape": _shape_to_json(shape)}
+        case SequenceType(element):
+            return {"sequence": _type_to_json(element)}
+        case OptionalType(element):
+            return {"optional": _type_to_json(element)}
+        case MapType(key, value):
+            return {"map": key.name, "value": _type_to_json(value)}
+
+
+def _type_from_json(described: Any) -> ValueType:
+    match described:
+        case {"tensor": str(element), "shape": shape}:
+            return TensorType(ElementType.parse(element), _shape_from_json(shape))
+        case {"sparse": str(element), "shape": shape}:
+            return SparseTensorType(ElementType.parse(element), _shape_from_json(shape))
+        case {"sequence": element}:
+            return SequenceType(None if element is None else _type_from_json(element))
+        case {"optional": element}:
+            return OptionalType(None if element is None else _type_from_json(element))
+        case {"map": str(key), "value": value}:
+            return MapType(ElementType.parse(key), None if value is None else _type_from_json(value))
+    raise ValueError(f"unknown value type {described!r}")
+
+
+def _shape_to_json(shape: PartialShape) -> Any:
+    return [_dimension_to_json(dim) for dim in shape.dims] if shape.rank.is_static else None
+
+
+def _dimension_to_json(dim: Dimension) -> Any:
+    if dim.is_static:
+        return dim.min
+    bounds = {"min": dim.min} if dim.min else {}
+    bounds |= {} if dim.max is None else {"max": dim.max}
+    return bounds if dim.symbol is None else {**bounds, "symbol": dim.symbol}
+
+
+def _shape_from_json(dims: Any) -> PartialShape:
+    if dims is None:
+        return PartialShape.dynamic()
+    if not isinstance(dims, list):
+        raise TypeError(f"a shape is a list; got {dims!r}")
+    return PartialShape([_dimension_from_json(dim) for dim in dims])
+
+
+def _dimension_from_json(dim: Any) -> Dimension:
+    if _is_length(dim):
+        return Dimension(dim)
+    match dim:
+        case dict() if dim.keys() <= {"min", "max", "symbol"}:
+            low, high, symbol = dim.get("min", 0), dim.get("max"), dim.get("symbol")
+            if _is_length(low) and (high is None or _is_length(high)) and isinstance(symbol, (str, type(None))):
+                return Dimension.at_least(low, symbol) if high is None else Dimension(low, high, symbol)
+    raise TypeError(f"a dimension is a length or an interval; got {dim!r}")
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

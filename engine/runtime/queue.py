@@ -1,0 +1,198 @@
+"""`AsyncInferQueue`: a bounded number of requests, kept busy."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeAlias
+
+from engine.errors import Busy, DeadlineExceeded, EngineError, InferError
+from engine.runtime.async_request import AsyncInferRequest
+from engine.runtime.executors import Executor
+from engine.runtime.lifecycle import lifecycle
+
+JobCallback: TypeAlias = Callable[[AsyncInferRequest, Any], object]
+
+
+class QueueNetwork(Protocol):
+    """What a queue needs of a network."""
+
+    @property
+    def callback_executor(self) -> Executor:
+        """Where callbacks run."""
+
+    def create_infer_request(self) -> AsyncInferRequest:
+        """Return a new request."""
+
+    def get_metric(self, name: str) -> Any:
+        """Return a metric."""
+
+
+class AsyncInferQueue:
+    """Runs many inferences over a fixed number of requests. Thread-safe.
+
+        with AsyncInferQueue(network, callback=lambda request, i: results.__setitem__(i, request.results)) as queue:
+            for i, x in enumerate(inputs):
+                queue.start_async({"x": x}, i)
+
+    Args:
+        network: whose requests are used.
+        jobs: how many inferences are in flight at most; 0 takes OPTIMAL_NUMBER_OF_INFER_REQUESTS.
+        policy: what `start_async` does when all are in flight: "block" until one is done, or "reject" with `Busy`.
+        callback: see `set_callback`.
+    """
+
+    def __init__(
+        self,
+        network: QueueNetwork,
+        jobs: int = 0,
+        policy: Literal["block", "reject"] = "block",
+        callback: JobCallback | None = None,
+    ) -> None:
+        if policy not in ("block", "reject"):
+            raise InferError(f'the policy of a queue is "block" or "reject"; got {policy!r}')
+        if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 0:
+            raise InferError(f"a queue has 1 or more jobs, or 0 for the device's choice; got {jobs!r}")
+        count = jobs or network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+        self._requests = [network.create_infer_request() for _ in range(count)]
+        self._callback_executor = network.callback_executor
+        self._policy = policy
+        self._callback = callback
+        self._userdata: dict[AsyncInferRequest, Any] = {}
+        self._first_error: BaseException | None = None
+        self._failures = 0
+        self._idle = deque(self._requests)
+        self._changed = threading.Condition()
+        lifecycle.track_request(self)
+
+    def set_callback(self, callback: JobCallback | None) -> None:
+        """Have `callback(request, userdata)` called after each inference, also after one that failed.
+
+        `request.results` then gives its outputs or raises its error, which `wait_all` reports as it does anything
+        else that the callback raises. It must not start or wait for requests. Raises `Busy` while any is in flight.
+        """
+        with self._changed:
+            if len(self._idle) < len(self._requests):
+                raise Busy("the queue has inferences in flight; wait_all before set_callback")
+            self._callback = callback
+
+    def start_async(
+        self,
+        inputs: object = None,
+        userdata: Any = None,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Start an inference on the next idle request.
+
+        With the policy "block" this waits for one, and raises `DeadlineExceeded` after `timeout` seconds; `Busy`
+        is raised with "reject", and in a callback, where waiting would never end. `deadline` is as for a request.
+        """
+        request = self._take_idle(timeout)
+        try:
+            request.set_callback(self._finished)
+            self._userdata[request] = userdata
+            request.start_async(inputs, deadline=deadline)
+        except BaseException:
+            self._put_idle(request)
+            raise
+
+    def wait_all(self, timeout: float | None = None) -> None:
+        """Wait until nothing is in flight; then raise the first error since the last call, if there was one.
+
+        The queue stays usable whatever is raised. Raises `DeadlineExceeded` after `timeout` seconds.
+        """
+        self._require_may_wait("wait_all")
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._idle) == len(self._requests), timeout):
+                running = len(self._requests) - len(self._idle)
+                raise DeadlineExceeded(f"{running} inferences of the queue run after waiting {timeout} s; they go on")
+            error, failures = self._first_error, self._failures
+            self._first_error, self._failures = None, 0
+        if error is not None:
+            if failures > 1:
+                error.add_note(f"and {failures - 1} more inferences of the queue failed")
+            raise error
+
+    def cancel(self) -> None:
+        """Cancel everything in flight. Never blocks."""
+        for request in self._requests:
+            request.cancel()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request is idle, so that `start_async` would not wait."""
+        return bool(self._idle)
+
+    def _take_idle(self, timeout: float | None) -> AsyncInferRequest:
+        with self._changed:
+            if not self._idle and self._policy == "reject":
+                raise Busy(f"all {len(self._requests)} requests of the queue are in flight; try again later")
+            if not self._idle:
+                self._require_may_wait("start_async")
+            if not self._changed.wait_for(lambda: bool(self._idle), timeout):
+                raise DeadlineExceeded(f"no request of the queue became idle within {timeout} s")
+            return self._idle.popleft()
+
+    def _require_may_wait(self, what: str) -> None:
+        if self._callback_executor.owns_current_thread():
+            raise Busy(f"{what} in a callback would wait for the callback itself; call it on another thread")
+
+    def _finished(self, request: AsyncInferRequest, error: EngineError | None) -> None:
+        userdata = self._userdata.pop(request, None)
+        failure: BaseException | None = error
+        if self._callback is not None:
+            try:
+                self._callback(request, userdata)
+            except BaseException as e:
+                failure = error or e
+        if failure is not None:
+            with self._changed:
+                self._first_error = self._first_error or failure
+                self._failures += 1
+        self._put_idle(request)
+
+    def _put_idle(self, request: AsyncInferRequest) -> None:
+        # An idle request does not refer to the queue: dropping the queue frees both at once.
+        request.set_callback(None)
+        with self._changed:
+            self._userdata.pop(request, None)
+            self._idle.append(request)
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[AsyncInferRequest]:
+        return iter(self._requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __getitem__(self, index: int) -> AsyncInferRequest:
+        return self._requests[index]
+
+    def __enter__(self) -> AsyncInferQueue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.wait_all()
+            return
+        self.cancel()
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
+
+    def after_fork(self) -> None:
+        """Have everything idle in the child."""
+        self._changed = threading.Condition()
+        self._idle = deque(self._requests)
+        self._userdata.clear()
+
+    def begin_exit(self) -> None:
+        """Nothing: the requests are cancelled by themselves."""
+
+    def end_exit(self, timeout: float) -> None:
+        """Nothing to wait for."""

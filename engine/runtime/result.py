@@ -1,0 +1,82 @@
+"""What an inference returns, and what it records about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InputError
+
+
+class InferResult(Mapping[str, Any]):
+    """The outputs of one inference, by name (`result["y"]`) and by index (`result[0]`).
+
+    A mapping in output order: iterating gives names, `values()` the values. A tensor is a numpy array, a
+    sequence a list, an absent optional None. Later inferences do not change it, except in tensors that the
+    user set as outputs.
+    """
+
+    __slots__ = ("_index", "_values")
+
+    def __init__(self, index: Mapping[str | int, int], values: Sequence[Any]) -> None:
+        self._index = index
+        self._values = values
+
+    def __getitem__(self, key: str | int) -> Any:
+        try:
+            return self._values[self._index[key]]
+        except (KeyError, TypeError):
+            listed = ", ".join(self)
+            message = f"no output {key!r}; outputs: {listed} (or index 0 to {len(self) - 1})"
+        raise UnknownOutputError(message)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._index if isinstance(name, str))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._index
+
+    def __repr__(self) -> str:
+        shown = (f"{name}: {getattr(value, 'shape', type(value).__name__)}" for name, value in self.items())
+        return f"InferResult({', '.join(shown)})"
+
+
+class UnknownOutputError(InputError, KeyError):
+    """An output that the network does not have was asked for."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StageProfile:
+    """When one stage of a request ran (`time.perf_counter_ns`), and on which executor."""
+
+    name: str
+    executor: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProfile:
+    """When one node of the graph ran, and how: "native" or "reference", or a device's own word."""
+
+    name: str
+    op_type: str
+    status: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingInfo:
+    """What the last inference of a request recorded; empty unless PERF_COUNT is set."""
+
+    request_id: int
+    stages: tuple[StageProfile, ...]
+    nodes: tuple[NodeProfile, ...]

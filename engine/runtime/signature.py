@@ -1,0 +1,121 @@
+"""`Signature`: the inputs and outputs of a network, with everything needed to check a request's tensors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.errors import InputError, PluginContractError
+from engine.ir import TensorType
+from engine.runtime.port import Port
+from engine.runtime.values import Array, PortCheck, Value
+
+
+class Signature:
+    """Ports, the maps from name or index to index, and their checks; one a network, shared by its requests.
+
+    Immutable and thread-safe. `network` names the network in messages.
+    """
+
+    __slots__ = (
+        "_ties", "input_checks", "input_index", "inputs", "network", "output_checks", "output_index", "outputs",
+        "result_checks",
+    )  # fmt: skip
+
+    def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port], network: str) -> None:
+        self.network = network
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.input_index = _index(self.inputs, "input", network)
+        self.output_index = _index(self.outputs, "output", network)
+        self.input_checks = [PortCheck(p, f"{network}: input `{p.name}`") for p in self.inputs]
+        self.output_checks = [PortCheck(p, f"{network}: output `{p.name}`") for p in self.outputs]
+        self.result_checks = [
+            PortCheck(p, f"{network}: the device's result for output `{p.name}`", PluginContractError)
+            for p in self.outputs
+        ]
+        self._ties = _ties(self.inputs)
+
+    def find_input(self, key: str | int) -> int:
+        """Return the index of an input. Raises `InputError` listing the inputs."""
+        return self._find(key, self.input_index, "input")
+
+    def find_output(self, key: str | int) -> int:
+        """Return the index of an output. Raises `InputError` listing the outputs."""
+        return self._find(key, self.output_index, "output")
+
+    def _find(self, key: str | int, index: Mapping[str | int, int], what: str) -> int:
+        try:
+            return index[key]
+        except (KeyError, TypeError):
+            pass
+        names = [name for name in index if isinstance(name, str)]
+        close = difflib.get_close_matches(str(key), names, n=1)
+        hint = f"; did you mean `{close[0]}`?" if close else ""
+        raise InputError(f"{self.network}: no {what} {key!r}{hint}; {what}s: {', '.join(names) or 'none'}")
+
+    def bind(self, current: Sequence[Value], given: object) -> list[Value]:
+        """Return the values of all inputs: `current` replaced by what is `given`, all of it checked.
+
+        `given` is a mapping by name or index, a list or tuple in input order, or one array. Raises `InputError`.
+        """
+        bound = list(current)
+        checks, index = self.input_checks, self.input_index
+        if isinstance(given, Mapping):
+            for key, value in given.items():
+                position = index.get(key)
+                if position is None:
+                    position = self.find_input(key)
+                bound[position] = checks[position].admit(value)
+            return bound
+        values = given if isinstance(given, (list, tuple)) else (given,)
+        if len(values) != len(checks):
+            names = ", ".join(port.name for port in self.inputs) or "none"
+            raise InputError(
+                f"{self.network}: got {len(values)} inputs, expected {len(checks)} ({names}); "
+                f"give a mapping of names to values, or one value for each"
+            )
+        return [check.admit(value) for check, value in zip(checks, values, strict=True)]
+
+    def check_ties(self, values: Sequence[Value]) -> None:
+        """Raise `InputError` where a symbolic dimension has different lengths in different inputs."""
+        for symbol, places in self._ties:
+            lengths = {f"`{self.inputs[i].name}`[{axis}]": values[i].shape[axis] for i, axis in places}
+            if len(set(lengths.values())) > 1:
+                listed = ", ".join(f"{place} is {length}" for place, length in lengths.items())
+                raise InputError(f"{self.network}: dimension {symbol} must be the same everywhere: {listed}")
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether any symbolic dimension occurs in several inputs."""
+        return bool(self._ties)
+
+
+def _index(ports: Sequence[Port], what: str, network: str) -> Mapping[str | int, int]:
+    index: dict[str | int, int] = {}
+    for position, port in enumerate(ports):
+        if port.name in index:
+            raise PluginContractError(f"{network}: two {what}s are called `{port.name}`")
+        index[port.name] = position
+    index.update({position: position for position in range(len(ports))})
+    return index
+
+
+def _ties(ports: Sequence[Port]) -> list[tuple[str, list[tuple[int, int]]]]:
+    places: dict[str, list[tuple[int, int]]] = {}
+    for position, port in enumerate(ports):
+        if isinstance(port.type, TensorType) and port.type.shape.rank.is_static:
+            for axis, dim in enumerate(port.type.shape):
+                if dim.symbol is not None:
+                    places.setdefault(dim.symbol, []).append((position, axis))
+    return [(symbol, found) for symbol, found in places.items() if len({i for i, _ in found}) > 1]
+
+
+def overlaps(array: Array, others: Sequence[Any]) -> bool:
+    """Whether `array` may share memory with any array among `others`; sequences count as sharing."""
+    return any(
+        np.may_share_memory(array, other) if isinstance(other, np.ndarray) else other is not None for other in others
+    )

@@ -1,0 +1,311 @@
+"""`SyncInferRequest`: one inference, as stages that run in order. The class that a device derives its request from."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from engine.errors import DeviceError, EngineError, InferError, InputError, PluginContractError
+from engine.ir import OptionalType, ValueType
+from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
+from engine.runtime.signature import Signature, overlaps
+from engine.runtime.values import Array, Value
+
+Stage: TypeAlias = Callable[[], object]
+
+_MISSING: Final[Any] = object()
+
+
+class RequestOwner(Protocol):
+    """What a request needs of the network that creates it."""
+
+    @property
+    def signature(self) -> Signature:
+        """The inputs and outputs."""
+
+    @property
+    def is_profiling(self) -> bool:
+        """Whether PERF_COUNT is set."""
+
+    def next_request_id(self) -> int:
+        """Return a number that no other request of the network has."""
+
+
+class SyncInferRequest(ABC):
+    """One inference at a time over one set of tensors; not thread-safe.
+
+    A device implements the stages, which run in this order and only after the inputs were checked:
+
+    - `infer_preprocess`: prepare the inputs on the host (optional).
+    - `start_pipeline`: compute, or hand the work to the device.
+    - `wait_pipeline`: wait for the device (optional).
+    - `infer_postprocess`: bring the results to the host (optional).
+
+    Stages read `self.inputs`, a list in input order of C-contiguous numpy arrays (or lists, None), which they
+    must not write to; they give every output once, through `output_buffer` or `store_output`; and they call
+    `check_cancelled` between pieces of work. Keep what you need of the network (its compiled plan), not
+    the network itself: a cycle would keep its memory until a garbage collection.
+    """
+
+    def __init__(self, network: RequestOwner) -> None:
+        self.signature = network.signature
+        self.request_id = network.next_request_id()
+        self.is_profiling = network.is_profiling
+        self.inputs: list[Value] = [_absent(port.type) for port in self.signature.inputs]
+        self._outputs: list[Value] = []
+        self._user_outputs: dict[int, Array] = {}
+        self._in_place: set[int] = set()
+        self._no_outputs = [_MISSING] * len(self.signature.outputs)
+        self._cancellation: EngineError | None = None
+        self._stage_profiles: list[StageProfile] = []
+        self._node_profiles: list[NodeProfile] = []
+
+    # -- what a device implements -------------------------------------------------------------------------
+
+    def infer_preprocess(self) -> None:  # noqa: B027
+        """Prepare the inputs on the host."""
+
+    @abstractmethod
+    def start_pipeline(self) -> None:
+        """Compute, or hand the work to the device and return."""
+
+    def wait_pipeline(self) -> None:  # noqa: B027
+        """Wait until the device is done."""
+
+    def infer_postprocess(self) -> None:  # noqa: B027
+        """Bring the results to the host."""
+
+    def abort_pipeline(self) -> None:  # noqa: B027
+        """Undo a begun inference that fails or is cancelled: let go of the device, so that it can begin anew."""
+
+    # -- what stages call ---------------------------------------------------------------------------------
+
+    def output_buffer(self, index: int, shape: tuple[int, ...]) -> Array:
+        """Return the uninitialised C-contiguous array of `shape` to write output `index` into.
+
+        It is the user's own where one was set and can be written to while the inputs are read.
+        """
+        if index in self._in_place and self._user_outputs[index].shape == shape:
+            buffer = self._user_outputs[index]
+        else:
+            self._check_user_shape(index, shape)
+            buffer = np.empty(shape, self.signature.outputs[index].element_type.numpy)
+        self._outputs[index] = self.signature.result_checks[index].admit(buffer)
+        return buffer
+
+    def store_output(self, index: int, value: Value, *, copy: bool = True) -> None:
+        """Give output `index` its value.
+
+        Pass `copy=False` only for a new array that nothing else refers to: never an input, a view of one, a
+        constant, or memory that the next inference reuses. Raises `PluginContractError` where it does not fit.
+        """
+        value = self.signature.result_checks[index].admit(value)
+        if index in self._user_outputs:
+            self._check_user_shape(index, value.shape)
+            if index in self._in_place:
+                np.copyto(self._user_outputs[index], value)
+                value = self._user_outputs[index]
+                copy = False
+        self._outputs[index] = _copied(value) if copy else value
+
+    def check_cancelled(self) -> None:
+        """Raise `Cancelled` or `DeadlineExceeded` where this inference should stop. Cheap; call it often."""
+        if self._cancellation is not None:
+            raise self._cancellation
+
+    def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
+        """Record when a node ran (`time.perf_counter_ns`); call it only while `is_profiling`."""
+        self._node_profiles.append(NodeProfile(name, op_type, status, start_ns, end_ns - start_ns))
+
+    def record_nodes(self, profiles: Iterable[NodeProfile]) -> None:
+        """Record many nodes at once; call it only while `is_profiling`."""
+        self._node_profiles.extend(profiles)
+
+    # -- tensors ------------------------------------------------------------------------------------------
+
+    def set_inputs(self, inputs: object) -> None:
+        """Bind several inputs, or none of them where any does not fit: a mapping, a list, or one array.
+
+        Arrays are used in place: do not change them while an inference runs. Raises `InputError`.
+        """
+        self.inputs = self.signature.bind(self.inputs, inputs)
+
+    def set_input_tensor(self, key: str | int, value: Value) -> None:
+        """Bind one input, used in place. Raises `InputError`, and keeps the old one, where it does not fit."""
+        index = self.signature.find_input(key)
+        self.inputs[index] = self.signature.input_checks[index].admit(value)
+
+    def set_output_tensor(self, key: str | int, array: Array | None) -> None:
+        """Have inferences write an output into `array`; None takes that back. Raises `InputError`."""
+        index = self.signature.find_output(key)
+        if array is None:
+            self._user_outputs.pop(index, None)
+            self._in_place.discard(index)
+        else:
+            self._user_outputs[index] = self.signature.output_checks[index].admit_output(array)
+
+    def get_input_tensor(self, key: str | int) -> Value:
+        """Return the value bound to an input. Raises `InputError` where there is none."""
+        value = self.inputs[self.signature.find_input(key)]
+        if value is _MISSING:
+            raise InputError(f"{self.signature.network}: input {key!r} is not set")
+        return value
+
+    def get_output_tensor(self, key: str | int) -> Value:
+        """Return an output of the last inference, or the array set for it. Raises `InferError`."""
+        index = self.signature.find_output(key)
+        if index < len(self._outputs) and self._outputs[index] is not _MISSING:
+            return self._outputs[index]
+        if index in self._user_outputs:
+            return self._user_outputs[index]
+        raise InferError(f"{self.signature.network}: output {key!r} has no value; no inference has finished")
+
+    def clear_tensors(self) -> None:
+        """Let go of all tensors, as if none had been set."""
+        self.inputs = [_absent(port.type) for port in self.signature.inputs]
+        self._outputs = []
+        self._user_outputs.clear()
+        self._in_place.clear()
+
+    @property
+    def profiling_info(self) -> ProfilingInfo:
+        """What the last inference recorded; empty unless the network was compiled with PERF_COUNT."""
+        return ProfilingInfo(self.request_id, tuple(self._stage_profiles), tuple(self._node_profiles))
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def infer(self, inputs: object = None) -> InferResult:
+        """Bind `inputs`, run all stages in this thread and return the outputs; reusable after any error.
+
+        Raises `InputError` before any stage runs, the stages' own `EngineError`s, and `DeviceError` from
+        anything else that they raise.
+        """
+        if inputs is not None:
+            self.set_inputs(inputs)
+        self.begin()
+        return self.run_stages()
+
+    def run_stages(self) -> InferResult:
+        """Run all stages of a begun inference in this thread; raises as `infer` does."""
+        stage: Stage = self.infer_preprocess
+        try:
+            if self.is_profiling:
+                for stage in (self.infer_preprocess, self.start_pipeline, self.wait_pipeline, self.infer_postprocess):
+                    self.run_stage(stage, "inline")
+            else:
+                stage()
+                stage = self.start_pipeline
+                stage()
+                stage = self.wait_pipeline
+                stage()
+                stage = self.infer_postprocess
+                stage()
+            return self.finish()
+        except BaseException as e:
+            self.abort(e)
+            if isinstance(e, EngineError) or not isinstance(e, Exception):
+                raise
+            raise self.device_error(stage, e) from e
+
+    def begin(self) -> None:
+        """Check that everything is there for an inference, and forget the last one's outputs and profile."""
+        for index, value in enumerate(self.inputs):
+            if value is _MISSING:
+                port = self.signature.inputs[index]
+                raise InputError(f"{self.signature.network}: input `{port.name}` ({port.type}) is missing")
+        if self.signature.is_tied:
+            self.signature.check_ties(self.inputs)
+        if self._user_outputs:
+            self._in_place = self._writable_in_place()
+        self._outputs = self._no_outputs.copy()
+        self._cancellation = None
+        if self.is_profiling:
+            self._stage_profiles, self._node_profiles = [], []
+
+    def run_stage(self, stage: Stage, executor: str) -> None:
+        """Run one stage, recording it where profiling."""
+        if not self.is_profiling:
+            stage()
+            return
+        start = time.perf_counter_ns()
+        try:
+            stage()
+        finally:
+            name = getattr(stage, "__name__", type(stage).__name__)
+            self._stage_profiles.append(StageProfile(name, executor, start, time.perf_counter_ns()))
+
+    def finish(self) -> InferResult:
+        """Return the outputs. Raises `PluginContractError` where the stages left one without a value."""
+        outputs = self._outputs
+        for index, value in enumerate(outputs):
+            if value is _MISSING:
+                name = self.signature.outputs[index].name
+                raise PluginContractError(f"{self.signature.network}: the stages gave output `{name}` no value")
+        for index, array in self._user_outputs.items():
+            if outputs[index] is not array:
+                np.copyto(array, outputs[index])
+                outputs[index] = array
+        return InferResult(self.signature.output_index, outputs)
+
+    def abort(self, error: BaseException) -> None:
+        """End a begun inference that failed with `error`: no outputs, and the device let go of."""
+        self.forget_outputs()
+        self._cancellation = None
+        try:
+            self.abort_pipeline()
+        except Exception as e:
+            error.add_note(f"and abort_pipeline failed: {type(e).__name__}: {e}")
+
+    def forget_outputs(self) -> None:
+        """Have no outputs, as before the first inference."""
+        self._outputs = []
+
+    def request_cancel(self, error: EngineError) -> None:
+        """Make the next `check_cancelled` of the running inference raise `error`. Thread-safe."""
+        self._cancellation = error
+
+    def device_error(self, stage: Stage, error: BaseException) -> DeviceError:
+        """Return the error that tells a user of something unexpected in a stage."""
+        name = getattr(stage, "__name__", type(stage).__name__)
+        request = f"{self.signature.network}: request {self.request_id}"
+        return DeviceError(f"{request}: {name} failed: {type(error).__name__}: {error}")
+
+    def _check_user_shape(self, index: int, shape: tuple[int, ...]) -> None:
+        array = self._user_outputs.get(index)
+        if array is not None and array.shape != shape:
+            raise InputError(
+                f"{self.signature.network}: output `{self.signature.outputs[index].name}` has shape {shape} for "
+                f"these inputs; the array set for it has {array.shape}"
+            )
+
+    def _writable_in_place(self) -> set[int]:
+        in_place = set()
+        arrays = list(self._user_outputs.items())
+        for position, (index, array) in enumerate(arrays):
+            for other, taken in arrays[:position]:
+                if np.shares_memory(array, taken):
+                    names = f"`{self.signature.outputs[other].name}` and `{self.signature.outputs[index].name}`"
+                    raise InputError(f"{self.signature.network}: the arrays set for {names} share memory")
+            flags = array.flags
+            if flags.c_contiguous and flags.aligned and not overlaps(array, self.inputs):
+                in_place.add(index)
+        return in_place
+
+
+def _absent(value_type: ValueType) -> Value:
+    """What an input is before it is set: an optional may stay absent."""
+    return None if isinstance(value_type, OptionalType) else _MISSING
+
+
+def _copied(value: Value) -> Value:
+    if isinstance(value, np.ndarray):
+        return np.array(value, order="C")
+    if isinstance(value, list):
+        return [_copied(element) for element in value]
+    if isinstance(value, dict):
+        return {key: _copied(element) for key, element in value.items()}
+    return value

@@ -1,0 +1,170 @@
+"""Checks of the values that cross a request's border: nothing is cast, and copied only where it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import EngineError, InputError
+from engine.ir import ElementType, MapType, OptionalType, SequenceType, TensorType, ValueType, string, undefined
+from engine.runtime.port import Port
+
+Array: TypeAlias = NDArray[Any]
+Value: TypeAlias = Any
+"""A tensor: numpy array; a sequence: list of values; an optional: a value or None; a map: dict."""
+
+_REMEMBERED_SHAPES = 64
+
+
+class _Mismatch(Exception):
+    """Why a value does not fit, without the name of the port."""
+
+
+class PortCheck:
+    """Admits the values of one port. Remembers the shapes that fitted, so that the usual check is a lookup.
+
+    `where` begins every message ("CPU: input `x`"). Mismatches raise `error`. Shared between threads.
+    """
+
+    __slots__ = ("_dtype", "_error", "_fitting", "_where", "port")
+
+    def __init__(self, port: Port, where: str, error: type[EngineError] = InputError) -> None:
+        self.port = port
+        self._where = where
+        self._error = error
+        self._fitting: set[tuple[int, ...]] = set()
+        is_plain = isinstance(port.type, TensorType) and port.type.element_type not in (string, undefined)
+        self._dtype = port.element_type.numpy if is_plain else None
+
+    def admit(self, value: Value) -> Value:
+        """Return `value` as stages get it: C-contiguous aligned numpy arrays of the port's type and shape.
+
+        Such an array is passed on as it is, and DLPack tensors in host memory without a copy.
+        """
+        if type(value) is np.ndarray and value.dtype is self._dtype and value.shape in self._fitting:
+            flags = value.flags
+            if flags.c_contiguous and flags.aligned:
+                return value
+        return self._guarded(lambda: self._admit_any(value))
+
+    def admit_output(self, array: object) -> Array:
+        """Return the array that a user wants an output written to; it may be strided, and must be writable."""
+        admitted: Array = self._guarded(lambda: self._admit_output(array))
+        return admitted
+
+    def _admit_output(self, value: object) -> Array:
+        array = value if isinstance(value, np.ndarray) else _from_dlpack(value)
+        if not array.flags.writeable:
+            raise _Mismatch("the array is read-only; give one that can be written to")
+        self._check_tensor(array)
+        return array
+
+    def _guarded(self, admit: Callable[[], Value]) -> Value:
+        try:
+            return admit()
+        except _Mismatch as e:
+            reason = str(e)
+        raise self._error(f"{self._where}: {reason}")
+
+    def _admit_any(self, value: Value) -> Value:
+        if self._dtype is None and not isinstance(self.port.type, TensorType):
+            return _admit(value, self.port.type)
+        array = _as_array(value, self.port.element_type)
+        self._check_tensor(array)
+        return array
+
+    def _check_tensor(self, array: Array) -> None:
+        if self._dtype is not None and array.dtype == self._dtype and array.shape in self._fitting:
+            return
+        if not isinstance(self.port.type, TensorType):
+            raise _Mismatch(f"only a tensor can be set as output; {self.port.name} is {self.port.type}")
+        _check_tensor(array, self.port.type)
+        if len(self._fitting) >= _REMEMBERED_SHAPES:
+            self._fitting.clear()
+        self._fitting.add(array.shape)
+
+
+def _admit(value: Value, value_type: ValueType | None) -> Value:
+    match value_type:
+        case TensorType():
+            array = _as_array(value, value_type.element_type)
+            _check_tensor(array, value_type)
+            return array
+        case SequenceType():
+            if not isinstance(value, (list, tuple)):
+                raise _Mismatch(f"a sequence is a list of values; got {type(value).__name__}")
+            return [_admit_member(element, value_type.element, f"[{i}]") for i, element in enumerate(value)]
+        case OptionalType():
+            return None if value is None else _admit(value, value_type.element)
+        case MapType():
+            if not isinstance(value, Mapping):
+                raise _Mismatch(f"a map is a dict; got {type(value).__name__}")
+            return dict(value)
+        case None:
+            return value
+    raise _Mismatch(f"a value of type {value_type} cannot be given or returned; use a dense tensor")
+
+
+def _admit_member(value: Value, value_type: ValueType | None, position: str) -> Value:
+    try:
+        return _admit(value, value_type)
+    except _Mismatch as e:
+        raise _Mismatch(f"{position}: {e}") from None
+
+
+def _as_array(value: object, element_type: ElementType) -> Array:
+    array = value if isinstance(value, np.ndarray) else _imported(value, element_type)
+    if isinstance(array, np.ma.MaskedArray):
+        raise _Mismatch("a masked array would lose its mask; fill it first")
+    if element_type is string:
+        return _as_strings(array)
+    # Subclasses become plain arrays; only strided or unaligned data is copied.
+    return np.require(np.asarray(array), requirements=["C", "A"])
+
+
+def _imported(value: object, element_type: ElementType) -> Array:
+    if isinstance(value, np.generic) or (element_type is string and isinstance(value, str)):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(value)
+    dtype = "object" if element_type is string else f"np.{element_type.numpy}"
+    raise _Mismatch(f"expected an array, got {type(value).__name__}; use np.asarray(value, dtype={dtype})")
+
+
+def _from_dlpack(value: Any) -> Array:
+    if not hasattr(value, "__dlpack__"):
+        raise _Mismatch(f"expected a numpy array or DLPack tensor, got {type(value).__name__}")
+    try:
+        return np.from_dlpack(value)
+    except Exception as e:
+        kind = type(value).__name__
+        raise _Mismatch(f"the {kind} cannot be read through DLPack ({e}); copy it to host memory first") from e
+
+
+def _as_strings(array: Array) -> Array:
+    if array.dtype.kind in "UT":
+        return array.astype(object)
+    if array.dtype.kind != "O":
+        raise _Mismatch(f"element type is {array.dtype}, expected strings (dtype object or str)")
+    for element in array.flat:
+        if not isinstance(element, str):
+            raise _Mismatch(f"it holds a {type(element).__name__}, expected only str")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _check_tensor(array: Array, expected: TensorType) -> None:
+    dtype = expected.element_type.numpy
+    if expected.element_type is not undefined and array.dtype != dtype:
+        shown = "str" if expected.element_type is string else dtype
+        raise _Mismatch(f"element type is {array.dtype}, expected {shown}; nothing is cast for you")
+    if expected.shape.accepts(array.shape):
+        return
+    if expected.shape.rank.is_static and len(expected.shape) != array.ndim:
+        raise _Mismatch(f"rank is {array.ndim} {array.shape}, expected {len(expected.shape)} {expected.shape}")
+    lengths = zip(array.shape, expected.shape.dims, strict=True)
+    wrong = next((i for i, (length, dim) in enumerate(lengths) if not dim.accepts(length)), None)
+    where = "equal symbols have different lengths" if wrong is None else f"see dimension {wrong}"
+    raise _Mismatch(f"shape is {array.shape}, expected {expected.shape}; {where}")
