@@ -73,6 +73,12 @@ class Output:
         base = self.node.friendly_name
         return base if len(self.node._types) == 1 else f"{base}.{self.index}"
 
+    @name.setter
+    def name(self, name: str) -> None:
+        names = [""] * len(self.node._types) if self.node._names is None else list(self.node._names)
+        names[self.index] = name
+        self.node._names = names
+
     @property
     def target_inputs(self) -> list[Input]:
         """The input ports that read this value, in the order in which they were connected (a snapshot)."""
@@ -218,6 +224,7 @@ class Node:
         friendly_name: str | None = None,
         output_names: Sequence[str] | None = None,
     ) -> None:
+        self._attached = False
         self.op_type = op_type
         self.domain = domain
         self.attributes = {} if attributes is None else dict(attributes)
@@ -226,7 +233,6 @@ class Node:
         self._names = output_names
         self._rt_info: dict[str, Any] | None = None
         self._pinned = False
-        self._attached = True
         self._sources: list[Output | None] = [v if type(v) is Output or v is None else as_output(v) for v in inputs]
         self._seen: tuple[ValueType | None, ...] | None = None
         self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs if types is None else types
@@ -343,6 +349,13 @@ class Node:
         types[index] = value_type
         self._types = types
 
+    def settle_types(self) -> None:
+        """Take the output types for those that the present inputs give, as an importer does that knows them.
+
+        Until an input's type or an attribute changes, validation then infers nothing and keeps them.
+        """
+        self._seen = self._input_types()
+
     def infer_types(self) -> bool:
         """Infer the output types again where inputs or attributes changed; True where a type changed.
 
@@ -387,6 +400,20 @@ class Node:
             node._rt_info = dict(self._rt_info)
         return node
 
+    def __del__(self) -> None:
+        # A node that is gone consumes nothing. Its weak references still work here.
+        try:
+            if not self._attached:
+                return
+        except AttributeError:  # its __init__ raised
+            return
+        ref = weakref.ref(self)
+        for position, source in enumerate(self._sources):
+            if source is not None:
+                consumers = source.node._consumers[source.index]
+                if consumers is not None:
+                    consumers.pop((ref, position), None)
+
     # -- the edges themselves -----------------------------------------------------------------------------
 
     def _input_types(self) -> tuple[ValueType | None, ...]:
@@ -394,6 +421,7 @@ class Node:
 
     def _link(self) -> None:
         """Become a consumer of every source, bringing detached producers back."""
+        self._attached = True
         if not self._sources:
             return
         ref = weakref.ref(self)
@@ -440,12 +468,7 @@ class Node:
                     _detach(old.node)
 
     def _is_consumed(self) -> bool:
-        for consumers in self._consumers:
-            if consumers:
-                for ref, _ in consumers:
-                    if ref() is not None:
-                        return True
-        return False
+        return any(self._consumers)
 
     def __str__(self) -> str:
         return f"{self.op_type} `{self.friendly_name}`"
