@@ -1,0 +1,52 @@
+"""The container of compiled networks: header, manifest, sections; what a section holds is opaque here.
+
+A blob is, all integers little-endian:
+
+======================  ==================================================================================
+bytes                   content
+======================  ==================================================================================
+0..7                    magic, ``93 45 42 4C 4F 42 0D 0A``
+8..15                   format version
+16..23                  manifest length in bytes
+24..31                  length of the whole blob in bytes
+32..63                  SHA-256 of the manifest
+64..95                  SHA-256 of bytes 0..63; the header's layout is the same in every format version
+96..                    manifest: canonical JSON (UTF-8, sorted keys, no spaces), see `BlobManifest`
+..                      zeros up to the next multiple of 64: the start of the data area
+data area               sections in the manifest's order, each at the first multiple of 64 after the one
+                        before, zeros between them; the blob ends where the last section ends
+======================  ==================================================================================
+
+A section's offset counts from the start of the data area, so that it does not depend on the manifest's
+own length. There is one byte string for given contents: anything else (a gap, an overlap, a byte that is
+not zero in the padding, a manifest spelt otherwise, bytes after the end) is refused. A section may itself
+hold a blob.
+
+Every failure is a `BlobError`: `BlobFormatError` where the bytes contradict themselves, `BlobCorruptError`
+where a section does not have its hash, `BlobIncompatibleError` for another format version, and `BlobError`
+itself where a file or stream fails (its error is the cause). The hashes detect damage; they are no
+signature, so a blob from an untrusted source is checked for form and not for authorship.
+"""
+
+from engine.blob.check import BlobCheck, check_blob, check_manifest
+from engine.blob.container import FORMAT_VERSION
+from engine.blob.manifest import BlobManifest, BlobSection
+from engine.blob.reader import BlobReader
+from engine.blob.source import ALIGNMENT, BlobInput, ReadableStream
+from engine.blob.writer import BlobWriter, Buffer, WritableStream
+
+__all__ = [
+    "ALIGNMENT",
+    "FORMAT_VERSION",
+    "BlobCheck",
+    "BlobInput",
+    "BlobManifest",
+    "BlobReader",
+    "BlobSection",
+    "BlobWriter",
+    "Buffer",
+    "ReadableStream",
+    "WritableStream",
+    "check_blob",
+    "check_manifest",
+]

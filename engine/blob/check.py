@@ -1,0 +1,136 @@
+"""Whether a blob would load here, from its header and manifest alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from engine.blob.container import read_prologue
+from engine.blob.manifest import BlobManifest
+from engine.blob.source import BlobInput, open_source
+from engine.errors import BlobIncompatibleError
+
+_EXPORT_AGAIN = "compile the model again and export it"
+
+
+@dataclass(frozen=True, slots=True)
+class BlobCheck:
+    """The answer of `check_blob`: why a blob would not load here, one sentence per reason.
+
+    `manifest` is None only where the blob has another format version.
+    """
+
+    reasons: tuple[str, ...]
+    manifest: BlobManifest | None
+
+    @property
+    def compatible(self) -> bool:
+        """Whether nothing speaks against loading the blob."""
+        return not self.reasons
+
+    def require(self) -> None:
+        """Raise `BlobIncompatibleError` with all reasons unless the blob is compatible."""
+        if self.reasons:
+            raise BlobIncompatibleError("; ".join(self.reasons))
+
+
+def check_blob(
+    source: BlobInput,
+    *,
+    device: str | None = None,
+    plugin_name: str | None = None,
+    plugin_version: str | None = None,
+    engine_version: str | None = None,
+    api_version: str | None = None,
+    available: Mapping[str, str | Collection[str]] | None = None,
+) -> BlobCheck:
+    """Whether the blob would load here, and if not why. Sections are neither read nor hashed.
+
+    See `check_manifest` for the rules. The blob's sizes are checked against the size of the file, of
+    the buffer, or of a stream that can seek; such a stream is put back to where it was, another one
+    stands behind the manifest afterwards.
+
+    Another format version is an answer. A blob that is damaged or no blob raises `BlobFormatError`, a
+    source that cannot be read `BlobError`.
+    """
+    with open_source(source) as opened:
+        try:
+            manifest = read_prologue(opened).manifest
+        except BlobIncompatibleError as e:
+            return BlobCheck((str(e),), None)
+        finally:
+            opened.rewind()
+    return check_manifest(
+        manifest,
+        device=device,
+        plugin_name=plugin_name,
+        plugin_version=plugin_version,
+        engine_version=engine_version,
+        api_version=api_version,
+        available=available,
+    )
+
+
+def check_manifest(
+    manifest: BlobManifest,
+    *,
+    device: str | None = None,
+    plugin_name: str | None = None,
+    plugin_version: str | None = None,
+    engine_version: str | None = None,
+    api_version: str | None = None,
+    available: Mapping[str, str | Collection[str]] | None = None,
+) -> BlobCheck:
+    """Whether a blob with `manifest` would load here. An argument of None leaves its part unchecked.
+
+    Rules: device, plugin name and API version are equal; plugin and engine versions are equal in major
+    and minor number; each requirement is a key of `available`, and every value that it asks for is there.
+    `available` gives per key the one value or the collection of values that this host has. Pass `{}`
+    for a host that offers nothing.
+    """
+    reasons = [
+        *_unequal("device", manifest.device, device),
+        *_unequal("plugin", manifest.plugin_name, plugin_name),
+        *_other_release("plugin", manifest.plugin_version, plugin_version),
+        *_other_release("engine", manifest.engine_version, engine_version),
+        *_unequal("plugin API version", manifest.api_version, api_version),
+    ]
+    if available is not None:
+        for key, required in manifest.requirements.items():
+            reasons += _unmet(key, _as_set(required), available.get(key))
+    return BlobCheck(tuple(reasons), manifest)
+
+
+def _unequal(what: str, of_blob: str, here: str | None) -> list[str]:
+    if here is None or of_blob == here:
+        return []
+    return [f"{what}: the blob was compiled for {of_blob!r}, here is {here!r}; {_EXPORT_AGAIN} for {here!r}"]
+
+
+def _other_release(what: str, of_blob: str, here: str | None) -> list[str]:
+    if here is None or _release(of_blob) == _release(here):
+        return []
+    return [
+        f"{what} version: the blob has {of_blob}, here is {here}; expected equal major and minor: "
+        f"{_EXPORT_AGAIN} with {here}"
+    ]
+
+
+def _release(version: str) -> tuple[str, ...]:
+    public = version.partition("+")[0]
+    return (*public.split("."), "0")[:2]
+
+
+def _unmet(key: str, required: frozenset[str], here: str | Collection[str] | None) -> list[str]:
+    missing = required - (_as_set(here) if here is not None else frozenset())
+    if here is not None and not missing:
+        return []
+    has = "nothing of that name" if here is None else ", ".join(sorted(_as_set(here))) or "none"
+    return [
+        f"requirement {key!r}: the blob needs {', '.join(sorted(missing)) or 'it'}, this host has {has}; "
+        f"{_EXPORT_AGAIN} on this host"
+    ]
+
+
+def _as_set(value: str | Collection[str]) -> frozenset[str]:
+    return frozenset([value]) if isinstance(value, str) else frozenset(value)

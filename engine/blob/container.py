@@ -1,0 +1,126 @@
+"""The header and the layout of a blob, shared by what writes and what reads one."""
+
+from __future__ import annotations
+
+import hashlib
+import reprlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.blob.manifest import BlobManifest, BlobSection, decode_manifest
+from engine.blob.source import ALIGNMENT, Source
+from engine.errors import BlobFormatError, BlobIncompatibleError
+
+FORMAT_VERSION = 1
+"""The one format version that this engine writes and reads."""
+
+MAX_MANIFEST_SIZE = 16 * 2**20
+"""Bytes of JSON; what is larger belongs in a section."""
+
+_MAGIC = b"\x93EBLOB\r\n"
+_HEADER = struct.Struct("<8sQQQ32s")
+HEADER_SIZE = _HEADER.size + 32
+_AGAIN = "it was damaged after it was written: export it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Prologue:
+    """What stands before the data area. `padding` and `data_size` are in bytes."""
+
+    manifest: BlobManifest
+    padding: int
+    data_size: int
+
+
+def read_prologue(source: Source) -> Prologue:
+    """Read header and manifest, and not a byte more, and check them against each other and the source's size.
+
+    Raises `BlobFormatError`; `BlobIncompatibleError` for another format version; `BlobError` where the
+    source fails.
+    """
+    manifest_size, blob_size, digest = _read_header(source)
+    data_start = aligned(HEADER_SIZE + manifest_size)
+    if manifest_size > MAX_MANIFEST_SIZE or data_start > blob_size:
+        raise BlobFormatError(
+            f"{source.where}: the header gives a manifest of {manifest_size} bytes in a blob of {blob_size}; "
+            f"expected at most {MAX_MANIFEST_SIZE}, and inside the blob"
+        )
+    _check_size(source, blob_size)
+    manifest_bytes = bytes(source.read(manifest_size))
+    if hashlib.sha256(manifest_bytes).digest() != digest:
+        raise BlobFormatError(f"{source.where}: the manifest does not have the hash in the header; {_AGAIN}")
+    try:
+        manifest = decode_manifest(manifest_bytes)
+        data_size = _laid_out(manifest.sections)
+    except BlobFormatError as e:
+        raise BlobFormatError(f"{source.where}: {e}") from e
+    if data_start + data_size != blob_size:
+        raise BlobFormatError(
+            f"{source.where}: the header gives {blob_size} bytes, header, manifest and sections "
+            f"take {data_start + data_size}"
+        )
+    return Prologue(manifest, data_start - HEADER_SIZE - manifest_size, data_size)
+
+
+def pack_header(manifest_bytes: bytes, blob_size: int) -> bytes:
+    """The header of a blob of `blob_size` bytes with this manifest."""
+    digest = hashlib.sha256(manifest_bytes).digest()
+    fields = _HEADER.pack(_MAGIC, FORMAT_VERSION, len(manifest_bytes), blob_size, digest)
+    return fields + hashlib.sha256(fields).digest()
+
+
+def aligned(size: int) -> int:
+    """`size` rounded up to a multiple of `ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _read_header(source: Source) -> tuple[int, int, bytes]:
+    """Manifest size, blob size and the manifest's digest."""
+    if source.size == 0:
+        raise BlobFormatError(f"{source.where}: empty; expected a blob")
+    # The magic first: a short file of another kind is named as that, not as a truncated blob.
+    wanted = len(_MAGIC) if source.size is None else min(len(_MAGIC), source.size)
+    magic = bytes(source.read(wanted))
+    if not _MAGIC.startswith(magic):
+        raise BlobFormatError(f"{source.where}: not a blob; it starts with {magic!r}, expected {_MAGIC!r}")
+    if source.size is not None and source.size < HEADER_SIZE:
+        raise BlobFormatError(
+            f"{source.where}: truncated; {source.size} bytes are there, the header takes {HEADER_SIZE}"
+        )
+    rest = bytes(source.read(HEADER_SIZE - len(magic)))
+    head, check = (magic + rest)[: _HEADER.size], rest[-32:]
+    if hashlib.sha256(head).digest() != check:
+        raise BlobFormatError(f"{source.where}: the header does not have its own hash; {_AGAIN}")
+    _, version, manifest_size, blob_size, digest = _HEADER.unpack(head)
+    if version != FORMAT_VERSION:
+        raise BlobIncompatibleError(
+            f"{source.where}: format version {version}; this engine reads {FORMAT_VERSION}: export the network "
+            "again with this engine, or read the blob with the engine that wrote it"
+        )
+    return manifest_size, blob_size, digest
+
+
+def _check_size(source: Source, blob_size: int) -> None:
+    if source.size is None or blob_size == source.size:
+        return
+    if blob_size > source.size:
+        raise BlobFormatError(f"{source.where}: truncated; {source.size} bytes are there, the header gives {blob_size}")
+    if source.is_exact:
+        raise BlobFormatError(
+            f"{source.where}: {source.size - blob_size} bytes follow the blob's end at {blob_size}; to read "
+            "a blob that other data follows, pass a stream"
+        )
+
+
+def _laid_out(sections: Iterable[BlobSection]) -> int:
+    """The data area's size in bytes; every section must lie exactly where the writer would have put it."""
+    end = 0
+    for section in sections:
+        if section.offset != aligned(end):
+            raise BlobFormatError(
+                f"section {reprlib.repr(section.name)}: offset {section.offset}, expected {aligned(end)}: the "
+                f"first multiple of {ALIGNMENT} after the section before it"
+            )
+        end = section.offset + section.size
+    return end

@@ -1,0 +1,121 @@
+"""Reading a blob: everything but the sections' contents is checked on opening, those on first use."""
+
+from __future__ import annotations
+
+import hashlib
+import reprlib
+from dataclasses import dataclass, field
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from engine.blob.container import read_prologue
+from engine.blob.manifest import BlobManifest, BlobSection
+from engine.blob.source import BlobInput, open_source
+from engine.errors import BlobCorruptError, BlobError, BlobFormatError
+
+
+class BlobReader:
+    """A blob, opened from a path, from bytes, or from a binary stream.
+
+    A path is read into memory, or mapped with `mmap=True`: then pages are loaded on use, and a file that
+    another process truncates while it is mapped kills this one. A buffer is used in place. A stream is
+    read from its position to the blob's last byte, and no further; after a path's or a buffer's blob
+    nothing may follow.
+
+    Sections start at addresses that are multiples of 64 when read from a path (mapped or not) or a
+    stream; in a given buffer, where the buffer's own address is one. That holds for a nested blob too:
+    `BlobReader(reader.section("part"))` reads in place.
+
+    All methods may be called from any thread.
+
+    Raises `BlobFormatError` where the bytes are no blob, are cut short or contradict themselves,
+    `BlobIncompatibleError` for another format version, `BlobError` where file or stream cannot be read.
+    """
+
+    __slots__ = ("_data", "_entries", "_manifest", "_where")
+
+    def __init__(self, source: BlobInput, *, mmap: bool = False) -> None:
+        with open_source(source, use_mmap=mmap) as opened:
+            prologue = read_prologue(opened)
+            self._where = opened.where
+            self._manifest = prologue.manifest
+            self._check_zero(opened.read(prologue.padding), "after the manifest")
+            data = opened.read(prologue.data_size)
+        self._entries = {section.name: _Entry(section) for section in prologue.manifest.sections}
+        self._data: memoryview | None = data
+        end = 0
+        for section in prologue.manifest.sections:
+            self._check_zero(data[end : section.offset], f"before section {reprlib.repr(section.name)}")
+            end = section.offset + section.size
+
+    @property
+    def manifest(self) -> BlobManifest:
+        """What the blob says about itself; readable after `close` too."""
+        return self._manifest
+
+    @property
+    def section_names(self) -> tuple[str, ...]:
+        """The sections' names in the order in which they lie in the blob."""
+        return tuple(self._entries)
+
+    def section(self, name: str) -> memoryview:
+        """The content of section `name`: a read-only view of bytes, nothing copied.
+
+        The section's hash is verified on its first use, by one thread while others that ask for the same
+        section wait. The view stays valid after `close`.
+
+        Raises `BlobFormatError` where there is no such section, `BlobCorruptError` where the content does
+        not have its hash, `BlobError` after `close`.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            available = ", ".join(map(repr, self.section_names[:20])) or "none"
+            raise BlobFormatError(f"{self._where}: no section {name!r}; it has {available}")
+        data = self._data
+        if data is None:
+            raise BlobError(f"{self._where}: section {name!r} asked for after close")
+        view = data[entry.section.offset : entry.section.offset + entry.section.size]
+        with entry.lock:
+            if not entry.is_verified:
+                self._verify(entry.section, view)
+                entry.is_verified = True
+        return view
+
+    def verify(self) -> None:
+        """Verify the hash of every section that has not been used yet; raises `BlobCorruptError`."""
+        for name in self._entries:
+            self.section(name)
+
+    def close(self) -> None:
+        """Let go of the data; memory, or the mapping, is freed when the last view of a section is."""
+        self._data = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_zero(self, padding: memoryview, place: str) -> None:
+        if any(padding):
+            raise BlobFormatError(
+                f"{self._where}: the padding {place} is not zero; the blob was damaged: export it again"
+            )
+
+    def _verify(self, section: BlobSection, view: memoryview) -> None:
+        digest = hashlib.sha256(view).hexdigest()
+        if digest != section.sha256:
+            raise BlobCorruptError(
+                f"{self._where}: section {section.name!r} ({section.size} bytes) has SHA-256 {digest}, the "
+                f"manifest says {section.sha256}; the blob was damaged: export it again"
+            )
+
+
+@dataclass(slots=True)
+class _Entry:
+    section: BlobSection
+    lock: Lock = field(default_factory=Lock)
+    is_verified: bool = False

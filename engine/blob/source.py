@@ -1,0 +1,212 @@
+"""What a blob can be read from: a path, a buffer, or a binary stream, behind one way to take bytes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from mmap import ACCESS_READ
+from mmap import mmap as MemoryMap  # noqa: N812
+from typing import BinaryIO, Protocol, TypeAlias, cast
+
+import numpy as np
+
+from engine.errors import BlobError, BlobFormatError
+
+
+class ReadableStream(Protocol):
+    """A blocking binary stream. One that has `seekable`, `tell` and `seek` too has its size checked."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """At most `size` bytes, and none only at the end."""
+
+
+BlobInput: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | ReadableStream
+"""A path, the bytes of a blob, or a binary stream that stands at a blob's first byte."""
+
+ALIGNMENT = 64
+"""Sections start at multiples of this many bytes: a cache line, and the widest vector load."""
+
+_CHUNK = 2**20
+
+
+class Source(Protocol):
+    """Bytes taken from front to back."""
+
+    where: str
+    """How messages name it."""
+    size: int | None
+    """Bytes from the first to the last, where that is known."""
+    is_exact: bool
+    """Whether data after the blob is an error."""
+
+    def read(self, count: int) -> memoryview:
+        """The next `count` bytes, read-only; raises `BlobFormatError` where there are fewer."""
+
+    def rewind(self) -> None:
+        """Put a stream that can seek back to where it was."""
+
+
+@contextmanager
+def open_source(source: BlobInput, *, use_mmap: bool = False) -> Iterator[Source]:
+    """Open `source`, and close on leaving what was opened here; views that were read stay valid."""
+    if isinstance(source, (str, os.PathLike)):
+        where = f"blob {os.fspath(source)}"
+        with _open_regular(source, where) as file:
+            size = os.fstat(file.fileno()).st_size
+            if use_mmap:
+                yield ViewSource(_mapped(file, size, where), where)
+            else:
+                yield StreamSource(file, where, size, is_exact=True)
+        return
+    if use_mmap:
+        raise BlobError(f"mmap=True needs a path; got {type(source).__name__}")
+    # Buffers first: a mmap.mmap is both, and is used in place.
+    if (view := _flat(source)) is not None:
+        yield ViewSource(view, "blob in memory")
+        return
+    if not hasattr(source, "read"):
+        raise BlobError(f"a blob is read from a path, bytes or a binary stream; got {type(source).__name__}")
+    where = f"blob stream {type(source).__name__}"
+    # Only `read` is needed; whether the stream has the rest of the interface is asked before use.
+    stream = cast(BinaryIO, source)
+    yield StreamSource(stream, where, _remaining(stream, where), is_exact=False)
+
+
+class ViewSource:
+    """A blob that is in memory or mapped already; nothing is copied."""
+
+    is_exact = True
+
+    def __init__(self, view: memoryview, where: str) -> None:
+        self.where = where
+        self.size: int | None = len(view)
+        self._view = view
+        self._position = 0
+
+    def read(self, count: int) -> memoryview:
+        """The next `count` bytes of the buffer itself."""
+        start, self._position = self._position, self._position + count
+        if self._position > len(self._view):
+            raise BlobFormatError(f"{self.where}: truncated; no {count} bytes at {start} of {len(self._view)}")
+        return self._view[start : self._position]
+
+    def rewind(self) -> None:
+        """Nothing to do."""
+
+
+class StreamSource:
+    """A blob in a stream; `size` is what follows the position now, where the stream can tell."""
+
+    def __init__(self, stream: BinaryIO, where: str, size: int | None, *, is_exact: bool) -> None:
+        self.where = where
+        self.size = size
+        self.is_exact = is_exact
+        self._stream = stream
+        self._position = 0
+
+    def read(self, count: int) -> memoryview:
+        """The next `count` bytes in memory of its own, its address a multiple of 64.
+
+        Where the size is not known, memory grows with what really arrives: `count` may be forged.
+        """
+        capacity = count if self.size is not None else min(count, _CHUNK)
+        buffer = self._allocate(capacity)
+        filled = 0
+        while filled < count:
+            if filled == capacity:
+                capacity = min(count, 2 * capacity)
+                grown = self._allocate(capacity)
+                grown[:filled] = buffer
+                buffer = grown
+            chunk = self._read_some(min(_CHUNK, capacity - filled))
+            buffer[filled : filled + len(chunk)] = chunk
+            filled += len(chunk)
+        return buffer.toreadonly()
+
+    def rewind(self) -> None:
+        """Put the stream back to where it was, if it can seek."""
+        if not _can_seek(self._stream):
+            return
+        try:
+            self._stream.seek(-self._position, os.SEEK_CUR)
+        except Exception as e:
+            raise BlobError(f"{self.where}: the stream cannot be put back to the blob's start: {e}") from e
+
+    def _read_some(self, limit: int) -> bytes:
+        try:
+            chunk = self._stream.read(limit)
+        except Exception as e:
+            raise BlobError(f"{self.where}: reading failed at byte {self._position}: {e}") from e
+        if not isinstance(chunk, (bytes, bytearray, memoryview)) or len(chunk) > limit:
+            got = f"{len(chunk)} bytes" if isinstance(chunk, bytes) else type(chunk).__name__
+            raise BlobError(f"{self.where}: read({limit}) gave {got}; expected a blocking binary stream")
+        if not chunk:
+            raise BlobFormatError(f"{self.where}: truncated; the data ends at byte {self._position}")
+        self._position += len(chunk)
+        return bytes(chunk)
+
+    def _allocate(self, size: int) -> memoryview:
+        try:
+            memory = np.empty(size + ALIGNMENT, np.uint8)
+        except (MemoryError, ValueError) as e:
+            raise BlobError(f"{self.where}: no memory for {size} bytes; open a file with mmap=True") from e
+        start = -memory.ctypes.data % ALIGNMENT
+        return memory.data[start : start + size]
+
+
+def _open_regular(path: str | os.PathLike[str], where: str) -> BinaryIO:
+    try:
+        # Opening a pipe would wait for its writer, so ask first.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise BlobError(f"{where}: not a regular file; open it and pass the stream")
+        return open(path, "rb", buffering=0)
+    except (OSError, ValueError) as e:
+        raise BlobError(f"{where}: cannot be opened: {e}") from e
+
+
+def _mapped(file: BinaryIO, size: int, where: str) -> memoryview:
+    if size == 0:  # which the system refuses to map
+        return memoryview(b"")
+    try:
+        return memoryview(MemoryMap(file.fileno(), size, access=ACCESS_READ))
+    except (OSError, ValueError) as e:
+        raise BlobError(f"{where}: cannot be mapped: {e}; open it with mmap=False") from e
+
+
+def _flat(source: object) -> memoryview | None:
+    """The bytes of a buffer, in place and read-only; None for an object that is no buffer."""
+    try:
+        view = memoryview(source)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    except (BufferError, ValueError) as e:
+        raise BlobError(f"blob in memory: {type(source).__name__} gives no plain bytes: {e}") from e
+    if not view.c_contiguous:
+        raise BlobError("blob in memory: expected contiguous bytes, got a strided buffer; pass bytes() of it")
+    return (view.cast("B") if view.nbytes else memoryview(b"")).toreadonly()
+
+
+def _remaining(stream: BinaryIO, where: str) -> int | None:
+    """Bytes from the stream's position to its end; None where it cannot tell."""
+    if not _can_seek(stream):
+        return None
+    try:
+        start = stream.tell()
+        stream.seek(0, os.SEEK_END)
+        end = stream.tell()
+    except Exception:  # gzip before Python 3.12 seeks, and does not know its end
+        return None
+    try:
+        stream.seek(start)
+        return max(end - start, 0)
+    except Exception as e:
+        raise BlobError(f"{where}: seeking back from its end failed: {e}") from e
+
+
+def _can_seek(stream: BinaryIO) -> bool:
+    try:
+        return bool(stream.seekable())
+    except Exception:  # no such method, or the stream is closed, which reading will report
+        return False

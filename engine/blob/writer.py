@@ -1,0 +1,232 @@
+"""Writing a blob to a stream, or to a file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.blob.container import HEADER_SIZE, MAX_MANIFEST_SIZE, aligned, pack_header
+from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
+from engine.errors import BlobError, EngineError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
+"""C-contiguous memory; any other object with the buffer protocol is taken as well."""
+
+_CHUNK = 16 * 2**20
+
+
+class WritableStream(Protocol):
+    """A blocking binary stream; one that has `flush` too is flushed."""
+
+    def write(self, data: memoryview, /) -> int | None:
+        """Take bytes from the front of `data`, and return how many."""
+
+
+class BlobWriter:
+    """Collects sections, then writes header, manifest and sections in one go.
+
+    Buffers are kept by reference and never copied: leave them as they are until the blob is written.
+    Hashes are taken when writing; one writer may write any number of times. Not thread-safe.
+    """
+
+    __slots__ = ("_manifest", "_sections")
+
+    def __init__(self, manifest: BlobManifest) -> None:
+        if not isinstance(manifest, BlobManifest):
+            raise BlobError(f"BlobWriter: expected a BlobManifest, got {type(manifest).__name__}")
+        self._manifest = manifest
+        self._sections: dict[str, list[memoryview]] = {}
+
+    def add_section(self, name: str, data: Buffer | Iterable[Buffer]) -> None:
+        """Add a section of the bytes of `data`, or of its buffers one after the other.
+
+        Raises `BlobError` for an empty, repeated or unencodable name, and for memory that is not
+        C-contiguous.
+        """
+        if not isinstance(name, str) or not name:
+            raise BlobError(f"add_section: expected a non-empty name, got {name!r}")
+        where = f"section {name!r}"
+        name = checked_text(name, where)
+        if name in self._sections:
+            raise BlobError(f"{where}: already added; section names are unique in a blob")
+        self._sections[name] = _buffers(data, where)
+
+    def write(self, stream: WritableStream) -> int:
+        """Write the blob at the position of `stream`, flush it, and return the number of bytes.
+
+        A stream that takes fewer bytes than given is given the rest. An object that is not from `io` may
+        return None from `write`, which counts as all.
+
+        Raises `BlobError`, with the stream's own error as cause, where the stream fails; it has then
+        taken a part of the blob, which no reader accepts.
+        """
+        manifest, encoded = self._encode()
+        data_start = aligned(HEADER_SIZE + len(encoded))
+        last = manifest.sections[-1] if manifest.sections else None
+        total = data_start + (last.offset + last.size if last else 0)
+        written = 0
+        for chunk in self._chunks(encoded, data_start, total):
+            written += _write_all(stream, chunk, written, total)
+        _flush(stream, total)
+        return written
+
+    def write_file(self, path: str | os.PathLike[str]) -> int:
+        """Write the blob to the file `path` and return the number of bytes.
+
+        The file appears under its name only when it is complete and on disk: until then it has a temporary
+        name in the same folder, which is removed on any failure; a file that was there before stays as it
+        was. Where `path` is a symbolic link, its target is replaced.
+
+        Raises `BlobError`, with the system's error as cause.
+        """
+        target = _target(path)
+        temporary = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.tmp")
+        try:
+            with open(temporary, "xb", buffering=0) as file:
+                written = self.write(file)
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException as e:
+            with suppress(OSError):
+                os.unlink(temporary)
+            if isinstance(e, BlobError):
+                raise BlobError(f"cannot write blob {target}: {e}") from (e.__cause__ or e)
+            if isinstance(e, Exception):
+                raise BlobError(f"cannot write blob {target}: {e}") from e
+            raise
+        _sync_folder(os.path.dirname(target))
+        return written
+
+    def _encode(self) -> tuple[BlobManifest, bytes]:
+        sections = []
+        end = 0
+        for name, buffers in self._sections.items():
+            digest = hashlib.sha256()
+            for buffer in buffers:
+                digest.update(buffer)
+            section = BlobSection(name, aligned(end), sum(map(len, buffers)), digest.hexdigest())
+            end = section.offset + section.size
+            sections.append(section)
+        manifest = replace(self._manifest, sections=tuple(sections))
+        encoded = encode_manifest(manifest)
+        if len(encoded) > MAX_MANIFEST_SIZE:
+            raise BlobError(
+                f"the manifest takes {len(encoded)} bytes, at most {MAX_MANIFEST_SIZE} are allowed; "
+                "store large metadata in a section"
+            )
+        return manifest, encoded
+
+    def _chunks(self, encoded: bytes, data_start: int, total: int) -> Iterator[memoryview]:
+        prologue = pack_header(encoded, total) + encoded
+        yield memoryview(prologue.ljust(data_start, b"\0"))
+        end = 0
+        for buffers in self._sections.values():
+            yield memoryview(bytes(aligned(end) - end))
+            end = aligned(end) + sum(map(len, buffers))
+            for buffer in buffers:
+                # Bounded pieces, for a stream that copies what it is given.
+                for start in range(0, len(buffer), _CHUNK):
+                    yield buffer[start : start + _CHUNK]
+
+
+def _buffers(data: Buffer | Iterable[Buffer], where: str) -> list[memoryview]:
+    if _is_buffer(data):
+        return [_flat(data, where)]
+    if isinstance(data, str) or not isinstance(data, Iterable):
+        raise BlobError(f"{where}: expected bytes, an array, or buffers; got {type(data).__name__}")
+    try:
+        return [_flat(buffer, f"{where}, buffer {i}") for i, buffer in enumerate(data)]
+    except EngineError:
+        raise
+    except Exception as e:
+        raise BlobError(f"{where}: iterating over its buffers failed: {e}") from e
+
+
+def _is_buffer(data: object) -> bool:
+    if isinstance(data, np.ndarray):
+        return True
+    try:
+        memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
+
+
+def _flat(data: object, where: str) -> memoryview:
+    """One-dimensional bytes of `data`, in place."""
+    try:
+        if isinstance(data, np.ndarray):
+            if not data.flags.c_contiguous:
+                raise BlobError(f"{where}: the array is not C-contiguous; pass numpy.ascontiguousarray of it")
+            # Through uint8, as the buffer protocol has no names for bfloat16 and its kin.
+            return np.asarray(data).reshape(-1).view(np.uint8).data
+        view = memoryview(data)  # type: ignore[arg-type]
+        return view.cast("B") if view.nbytes else memoryview(b"")
+    except (TypeError, ValueError) as e:
+        raise BlobError(f"{where}: expected C-contiguous bytes or numbers, got {type(data).__name__}: {e}") from e
+
+
+def _write_all(stream: WritableStream, chunk: memoryview, before: int, total: int) -> int:
+    done = 0
+    while done < len(chunk):
+        at = f"the stream failed after {before + done} of {total} bytes"
+        try:
+            count: object = stream.write(chunk[done:])
+        except Exception as e:
+            raise BlobError(f"{at}: {e}") from e
+        if count is None and not isinstance(stream, io.IOBase):
+            count = len(chunk) - done
+        if type(count) is not int or not 0 < count <= len(chunk) - done:
+            raise BlobError(
+                f"{at}: write() returned {count!r} for {len(chunk) - done} bytes; expected a blocking stream"
+            )
+        done += count
+    return done
+
+
+def _flush(stream: WritableStream, total: int) -> None:
+    flush = getattr(stream, "flush", None)
+    if flush is None:
+        return
+    try:
+        flush()
+    except Exception as e:
+        raise BlobError(f"the stream failed when flushing {total} bytes: {e}") from e
+
+
+def _target(path: str | os.PathLike[str]) -> str:
+    """The file that `path` leads to, or where it would be made."""
+    try:
+        name = os.fsdecode(path)
+        target = os.path.realpath(name)
+        if not os.path.basename(name):
+            raise BlobError(f"cannot write blob {name!r}: that names a folder; add a file name")
+        mode = os.stat(name).st_mode
+    except FileNotFoundError:
+        return target
+    except (OSError, ValueError, TypeError) as e:
+        raise BlobError(f"cannot write blob {path!r}: {e}") from e
+    # Renaming over /dev/null would replace the device for everyone.
+    if not stat.S_ISREG(mode):
+        raise BlobError(f"cannot write blob {target}: not a regular file; open it and pass the stream")
+    return target
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the new name durable; the file itself is complete whether or not this succeeds."""
+    with suppress(OSError):  # some systems cannot open or sync a folder
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
