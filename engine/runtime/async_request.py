@@ -60,7 +60,9 @@ class AsyncInferRequest:
         self._name = f"{request.signature.network}: request {request.request_id}"
         self._callback: Callback | None = None
         self._lock = threading.Lock()
+        self._done = threading.Condition(self._lock)
         self._run: _Run | None = None
+        self._starts = 0
         lifecycle.track_request(self)
 
     # -- running ------------------------------------------------------------------------------------------
@@ -98,17 +100,18 @@ class AsyncInferRequest:
         `inputs` as for `infer`; the arrays must not be changed until it is done. After `deadline` seconds it is
         cancelled and ends with `DeadlineExceeded`. Raises `Busy` and `InputError`, and then nothing has started.
         """
-        seconds = None if deadline is None else _seconds(deadline, "deadline")
+        time_limit = None if deadline is None else seconds(deadline, "deadline")
         with self._lock:
             self._require_idle("start_async")
             if inputs is not None:
                 self._request.set_inputs(inputs)
             self._request.begin()
             run = _Run(self._callback)
-            if seconds is not None:
-                late = DeadlineExceeded(f"{self._name} was not done after its deadline of {seconds:g} s")
-                run.deadline = deadline_timer.call_after(seconds, partial(self._cancel, run, late))
+            if time_limit is not None:
+                late = DeadlineExceeded(f"{self._name} was not done after its deadline of {time_limit:g} s")
+                run.deadline = deadline_timer.call_after(time_limit, partial(self._cancel, run, late))
             self._run = run
+            self._starts += 1
         self._submit(run)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -119,11 +122,12 @@ class AsyncInferRequest:
         that the inference itself needs, such as its callback's.
         """
         run = self._started()
-        if not run.done.is_set():
+        time_limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
+        if not run.is_done:
             self._require_may_wait(run)
-            seconds = None if timeout is None else _seconds(timeout, "timeout", zero=True)
-            if not run.done.wait(seconds):
-                raise DeadlineExceeded(f"{self._name} is not done after waiting {seconds:g} s; it goes on")
+            with self._lock:
+                if not self._done.wait_for(lambda: run.is_done, time_limit):
+                    raise DeadlineExceeded(f"{self._name} is not done after waiting {time_limit:g} s; it goes on")
         error = self._take_error(run)
         if error is not None:
             try:
@@ -142,7 +146,7 @@ class AsyncInferRequest:
         run = self._started()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
-            if not run.done.is_set():
+            if not run.is_done:
                 run.waiters.append(future)
             else:
                 future.set_result(None)
@@ -192,6 +196,11 @@ class AsyncInferRequest:
     def request_id(self) -> int:
         """The number of this request among those of its network."""
         return self._request.request_id
+
+    @property
+    def starts(self) -> int:
+        """How many inferences were started in the background so far."""
+        return self._starts
 
     @property
     def network(self) -> Any:
@@ -376,7 +385,8 @@ class AsyncInferRequest:
         with self._lock:
             run.callback = None
             run.thread = None
-            run.done.set()
+            run.is_done = True
+            self._done.notify_all()
             waiters, run.waiters = run.waiters, []
         for future in waiters:
             try:
@@ -438,15 +448,15 @@ class AsyncInferRequest:
     def after_fork(self) -> None:
         """End, in the child, an inference that runs on threads of the parent."""
         self._lock = threading.Lock()
+        self._done = threading.Condition(self._lock)
         run = self._run
-        if run is None or run.thread == threading.get_ident() or run.done.is_set():
+        if run is None or run.thread == threading.get_ident() or run.is_done:
             return
-        run.done = threading.Event()
         run.waiters, run.callback = [], None
         if not run.ended:
             error = InferError(f"{self._name} ran in the parent process when this one was forked; start it again")
             self._mark_ended(run, error)
-        run.done.set()
+        run.is_done = True
 
     def begin_exit(self) -> None:
         """Cancel what runs."""
@@ -461,7 +471,7 @@ class _Run:
     """One inference of a request, from its start until its waiters go on."""
 
     __slots__ = (
-        "callback", "callback_error", "cancellation", "deadline", "done", "ended", "error", "has_begun", "result",
+        "callback", "callback_error", "cancellation", "deadline", "ended", "error", "has_begun", "is_done", "result",
         "step", "thread", "traceback", "waiters",
     )  # fmt: skip
 
@@ -470,8 +480,8 @@ class _Run:
         self.callback_error: CallbackError | None = None
         self.cancellation: EngineError | None = None
         self.deadline: Deadline | None = None
-        self.done = threading.Event()
-        self.ended = False  # the request is idle again; `done` follows when the callback has returned
+        self.ended = False  # the request is idle again
+        self.is_done = False  # its callback has returned, too
         self.error: EngineError | None = None
         self.has_begun = False
         self.result: InferResult | None = None
@@ -502,7 +512,8 @@ def _wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _seconds(value: float, what: str, *, zero: bool = False) -> float:
+def seconds(value: float, what: str, *, zero: bool = False) -> float:
+    """Return a time limit that a user gave. Raises `InferError` where it is no positive number."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not (value > 0 or (zero and value == 0)):
         least = "0 or more" if zero else "more than 0"

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
 from engine.errors import Busy, DeadlineExceeded, EngineError, InferError
-from engine.runtime.async_request import AsyncInferRequest
+from engine.runtime.async_request import AsyncInferRequest, seconds
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import lifecycle
 
@@ -71,7 +71,8 @@ class AsyncInferQueue:
         """Have `callback(request, userdata)` called after each inference, also after one that failed.
 
         `request.results` then gives its outputs or raises its error, which `wait_all` reports as it does anything
-        else that the callback raises. It must not start or wait for requests. Raises `Busy` while any is in flight.
+        else that the callback raises. It may start its request again, which goes on with the same job; it must
+        not wait, nor give the request another callback. Raises `Busy` while any is in flight.
         """
         with self._changed:
             if len(self._idle) < len(self._requests):
@@ -106,8 +107,9 @@ class AsyncInferQueue:
         The queue stays usable whatever is raised. Raises `DeadlineExceeded` after `timeout` seconds.
         """
         self._require_may_wait("wait_all")
+        time_limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._idle) == len(self._requests), timeout):
+            if not self._changed.wait_for(lambda: len(self._idle) == len(self._requests), time_limit):
                 running = len(self._requests) - len(self._idle)
                 raise DeadlineExceeded(f"{running} inferences of the queue run after waiting {timeout} s; they go on")
             error, failures = self._first_error, self._failures
@@ -128,12 +130,13 @@ class AsyncInferQueue:
         return bool(self._idle)
 
     def _take_idle(self, timeout: float | None) -> AsyncInferRequest:
+        time_limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
         with self._changed:
             if not self._idle and self._policy == "reject":
                 raise Busy(f"all {len(self._requests)} requests of the queue are in flight; try again later")
             if not self._idle:
                 self._require_may_wait("start_async")
-            if not self._changed.wait_for(lambda: bool(self._idle), timeout):
+            if not self._changed.wait_for(lambda: bool(self._idle), time_limit):
                 raise DeadlineExceeded(f"no request of the queue became idle within {timeout} s")
             return self._idle.popleft()
 
@@ -142,18 +145,19 @@ class AsyncInferQueue:
             raise Busy(f"{what} in a callback would wait for the callback itself; call it on another thread")
 
     def _finished(self, request: AsyncInferRequest, error: EngineError | None) -> None:
-        userdata = self._userdata.pop(request, None)
         failure: BaseException | None = error
+        starts = request.starts
         if self._callback is not None:
             try:
-                self._callback(request, userdata)
+                self._callback(request, self._userdata.get(request))
             except BaseException as e:
                 failure = error or e
         if failure is not None:
             with self._changed:
                 self._first_error = self._first_error or failure
                 self._failures += 1
-        self._put_idle(request)
+        if request.starts == starts:
+            self._put_idle(request)
 
     def _put_idle(self, request: AsyncInferRequest) -> None:
         # An idle request does not refer to the queue: dropping the queue frees both at once.

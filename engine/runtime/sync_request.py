@@ -55,7 +55,8 @@ class SyncInferRequest(ABC):
         self.signature = network.signature
         self.request_id = network.next_request_id()
         self.is_profiling = network.is_profiling
-        self.inputs: list[Value] = [_absent(port.type) for port in self.signature.inputs]
+        self._no_inputs = [_absent(port.type) for port in self.signature.inputs]
+        self.inputs: list[Value] = self._no_inputs
         self._outputs: list[Value] = []
         self._user_outputs: dict[int, Array] = {}
         self._in_place: set[int] = set()
@@ -137,7 +138,8 @@ class SyncInferRequest(ABC):
     def set_input_tensor(self, key: str | int, value: Value) -> None:
         """Bind one input, used in place. Raises `InputError`, and keeps the old one, where it does not fit."""
         index = self.signature.find_input(key)
-        self.inputs[index] = self.signature.input_checks[index].admit(value)
+        admitted = self.signature.input_checks[index].admit(value)
+        self.inputs = [*self.inputs[:index], admitted, *self.inputs[index + 1 :]]
 
     def set_output_tensor(self, key: str | int, array: Array | None) -> None:
         """Have inferences write an output into `array`; None takes that back. Raises `InputError`."""
@@ -166,7 +168,7 @@ class SyncInferRequest(ABC):
 
     def clear_tensors(self) -> None:
         """Let go of all tensors, as if none had been set."""
-        self.inputs = [_absent(port.type) for port in self.signature.inputs]
+        self.inputs = self._no_inputs
         self._outputs = []
         self._user_outputs.clear()
         self._in_place.clear()

@@ -166,5 +166,7 @@ def _check_tensor(array: Array, expected: TensorType) -> None:
         raise _Mismatch(f"rank is {array.ndim} {array.shape}, expected {len(expected.shape)} {expected.shape}")
     lengths = zip(array.shape, expected.shape.dims, strict=True)
     wrong = next((i for i, (length, dim) in enumerate(lengths) if not dim.accepts(length)), None)
-    where = "equal symbols have different lengths" if wrong is None else f"see dimension {wrong}"
-    raise _Mismatch(f"shape is {array.shape}, expected {expected.shape}; {where}")
+    if wrong is None:
+        raise _Mismatch(f"shape is {array.shape}, expected {expected.shape}; equal symbols have different lengths")
+    got, dim = array.shape[wrong], expected.shape[wrong]
+    raise _Mismatch(f"shape is {array.shape}, expected {expected.shape}; dimension {wrong} is {got}, expected {dim}")
