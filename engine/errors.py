@@ -35,6 +35,10 @@ class UnsupportedError(EngineError):
     """A device, or the engine, does not support what a model asks for; the message names node and reason."""
 
 
+class UnknownOperatorError(UnsupportedError, AttributeError):
+    """An operator's name is not in the operator set; the message names close matches."""
+
+
 class PassError(EngineError):
     """A transformation pass failed or broke its contract; the message names the pass and the node."""
 

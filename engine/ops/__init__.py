@@ -1,1 +1,41 @@
-"""The operator set: ONNX's own, at one canonical opset."""
+"""The operator set: ONNX's own, at one canonical opset, with type inference and reference evaluation.
+
+`ops.Relu(x)`, `ops.Conv(x, w, strides=[2, 2])`: every operator of ONNX's own domain is a constructor here; inputs
+come positionally in the schema's order, attributes by keyword. `create` makes nodes of every known domain.
+"""
+
+from collections.abc import Callable
+
+from engine.ir import Constant, Node, Parameter, Result
+from engine.ops import elementwise, inference, movement  # noqa: F401  they register themselves
+from engine.ops.create import create, make_constructor
+from engine.ops.registry import (
+    CANONICAL_OPSET,
+    CANONICAL_VERSIONS,
+    ML_OPSET,
+    TRAINING_OPSET,
+    AttributeDef,
+    OpDef,
+    Port,
+    all_ops,
+    attribute,
+    find_op,
+    get_op,
+)
+
+__all__ = [
+    "CANONICAL_OPSET", "CANONICAL_VERSIONS", "ML_OPSET", "TRAINING_OPSET", "AttributeDef", "Constant", "OpDef",
+    "Parameter", "Port", "Result", "all_ops", "attribute", "create", "find_op", "get_op",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Callable[..., Node]:
+    if not name[:1].isupper():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    constructor = make_constructor(get_op(name))
+    globals()[name] = constructor
+    return constructor
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(op.name for op in all_ops() if not op.domain)})

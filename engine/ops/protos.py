@@ -68,9 +68,7 @@ def type_from_proto(proto: onnx.TypeProto) -> ValueType:
         return SparseTensorType(ElementType.from_onnx(sparse.elem_type), shape_from_proto(sparse))
     if kind == "map_type":
         return MapType(ElementType.from_onnx(proto.map_type.key_type), _element(proto.map_type.value_type))
-    raise ModelReadError(
-        f"values of type {kind} are not supported; known are tensor, sequence, optional and map types"
-    )
+    raise ModelReadError(f"values of type {kind} are not supported; known are tensor, sequence, optional and map types")
 
 
 def shape_from_proto(proto: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> PartialShape:
@@ -148,15 +146,9 @@ def attribute_from_proto(proto: onnx.AttributeProto, graph_from_proto: GraphFrom
     if kind in _READ_MANY:
         return tuple(_READ_MANY[kind](proto))
     if kind in (_A.GRAPH, _A.GRAPHS) and graph_from_proto is not None:
-        return (
-            graph_from_proto(proto.g)
-            if kind == _A.GRAPH
-            else tuple(graph_from_proto(g) for g in proto.graphs)
-        )
+        return graph_from_proto(proto.g) if kind == _A.GRAPH else tuple(graph_from_proto(g) for g in proto.graphs)
     if proto.ref_attr_name:
-        raise ModelReadError(
-            f"attribute `{proto.name}` refers to `{proto.ref_attr_name}` outside of a function"
-        )
+        raise ModelReadError(f"attribute `{proto.name}` refers to `{proto.ref_attr_name}` outside of a function")
     known = _A.AttributeType.Name(kind) if kind in _A.AttributeType.values() else str(kind)
     raise ModelReadError(f"attribute `{proto.name}` of type {known} cannot be read here")
 

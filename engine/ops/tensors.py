@@ -44,9 +44,7 @@ def tensor_from_raw(data: Buffer, element_type: ElementType, shape: Sequence[int
     Raises `ModelReadError` where the length of `data` is not that of `shape`, and for strings.
     """
     if element_type.bits == 0:
-        raise ModelReadError(
-            f"tensor `{name}`: {element_type} tensors have no raw form; expected string_data"
-        )
+        raise ModelReadError(f"tensor `{name}`: {element_type} tensors have no raw form; expected string_data")
     flat = np.frombuffer(data, dtype=np.uint8)
     count = _count(shape, name)
     expected = element_type.byte_size(count)

@@ -1,0 +1,222 @@
+"""Making nodes: `create` for any operator, and the constructors behind `ops.Relu(x)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import onnx
+
+from engine.errors import GraphError, ModelError
+from engine.ir import ElementType, Model, Node, OutputLike
+from engine.ops.protos import SparseTensor, attribute_kind
+from engine.ops.registry import AttributeDef, OpDef, get_op
+
+_A: Final = onnx.AttributeProto
+
+
+def create(
+    op_type: str,
+    inputs: Iterable[OutputLike | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    domain: str = "",
+    num_outputs: int | None = None,
+    friendly_name: str | None = None,
+) -> Node:
+    """A node of an operator of the canonical opset, with its types inferred.
+
+    Args:
+        op_type: the operator's name.
+        inputs: producers in the schema's order; None where an optional input is omitted. For a node with bodies,
+            what the bodies capture follows (see `engine.ir.Model.captures`).
+        attributes: values by name; None is "not given". An `ElementType` may stand where a type's number goes.
+        domain: the operator's domain, "" for ONNX's own.
+        num_outputs: the number of outputs; by default those that the operator requires, or, for a variadic
+            operator, as many as inputs and attributes tell.
+        friendly_name: the name for people; by default made from type and number.
+
+    Raises:
+        UnknownOperatorError: the operator is not known; the message names close matches.
+        ModelError: an attribute is unknown, missing or of a wrong type, or a number of ports is wrong.
+        TypeInferenceError: the operator cannot take these inputs.
+    """
+    if op_type == "Constant" and not domain:
+        raise ModelError("a constant is made by ops.Constant(value), not by create")
+    if domain == "ai.onnx":
+        domain = ""
+    return _build(get_op(op_type, domain), tuple(inputs), attributes, num_outputs, friendly_name)
+
+
+def make_constructor(op: OpDef) -> Callable[..., Node]:
+    """The function behind `ops.<op>`: inputs positionally, attributes by keyword."""
+    counts_by_attribute = "num_outputs" in op.attributes
+
+    def constructor(
+        *inputs: OutputLike | None, friendly_name: str | None = None, num_outputs: int | None = None, **attributes: Any
+    ) -> Node:
+        if counts_by_attribute and num_outputs is not None and len(inputs) < 2:
+            attributes["num_outputs"] = num_outputs
+        return _build(op, inputs, attributes, num_outputs, friendly_name)
+
+    constructor.__name__ = constructor.__qualname__ = op.name
+    constructor.__doc__ = _document(op)
+    constructor.__signature__ = _signature(op)  # type: ignore[attr-defined]
+    return constructor
+
+
+def _build(
+    op: OpDef,
+    inputs: tuple[OutputLike | None, ...],
+    attributes: Mapping[str, Any] | None,
+    num_outputs: int | None,
+    friendly_name: str | None,
+) -> Node:
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    checked = _check_attributes(op, attributes or {}) if attributes or op.required else {}
+    count = len(inputs)
+    if count < op.min_inputs or count > op.max_inputs:
+        _check_count(op, count, checked)
+    for index, source in enumerate(inputs):
+        if source is None and not op.input_port(index).is_optional:
+            raise ModelError(f"{op}: input {index} ({op.input_name(index)}) is required and was given as None")
+    if num_outputs is None:
+        num_outputs = _count_outputs(op, inputs, checked)
+    elif not op.min_outputs <= num_outputs <= op.max_outputs:
+        raise ModelError(f"{op} has {_range(op.min_outputs, op.max_outputs)} outputs, not {num_outputs}")
+    try:
+        return Node(op.name, inputs, checked, domain=op.domain, num_outputs=num_outputs, friendly_name=friendly_name)
+    except GraphError as e:
+        _explain(op, inputs, e)
+
+
+def _count_outputs(op: OpDef, inputs: Sequence[Any], attributes: dict[str, Any]) -> int:
+    if op.max_outputs == 1 or op.count_outputs is None:
+        return op.min_outputs
+    return op.count_outputs(inputs, attributes)
+
+
+def _check_count(op: OpDef, count: int, attributes: dict[str, Any]) -> None:
+    captured = sum(len(value.captures) for value in attributes.values() if isinstance(value, Model))
+    if op.min_inputs <= count - captured <= op.max_inputs:
+        return
+    names = ", ".join(
+        f"*{port.name}" if port.is_variadic else f"{port.name}=None" if port.is_optional else port.name
+        for port in op.inputs
+    )
+    also = f" and {captured} captured values" if captured else ""
+    raise ModelError(f"{op} takes {_range(op.min_inputs, op.max_inputs)} inputs ({names}){also}, got {count}")
+
+
+def _range(low: int, high: int) -> str:
+    if low == high:
+        return str(low)
+    return f"{low} or more" if high >= 2**31 - 1 else f"{low} to {high}"
+
+
+def _explain(op: OpDef, inputs: Sequence[Any], error: GraphError) -> NoReturn:
+    for index, source in enumerate(inputs):
+        if isinstance(source, (np.ndarray, np.generic, int, float, str, list)):
+            raise GraphError(
+                f"{op}: input {index} ({op.input_name(index)}) is {type(source).__name__}, not a node or an output; "
+                "wrap values in ops.Constant, which decides the element type"
+            ) from error
+    raise GraphError(f"{op}: {error}") from error
+
+
+# -- attributes -------------------------------------------------------------------------------------------
+
+
+def _check_attributes(op: OpDef, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for name, value in attributes.items():
+        definition = op.attributes.get(name)
+        if definition is None:
+            raise ModelError(f"{op} has no attribute {name!r}; it has {', '.join(sorted(op.attributes)) or 'none'}")
+        if value is not None:
+            checked[name] = _check_attribute(op, definition, value)
+    for name in op.required:
+        if name not in checked:
+            raise ModelError(f"{op}: required attribute {name!r} is missing")
+    return checked
+
+
+def _check_attribute(op: OpDef, definition: AttributeDef, value: Any) -> Any:
+    kind = definition.kind
+    if kind == _A.INT and isinstance(value, ElementType):
+        return value.onnx
+    if kind in _ITEMS and isinstance(value, (tuple, list, np.ndarray)) and np.ndim(value) == 1:
+        items = value.tolist() if isinstance(value, np.ndarray) else value
+        of_item = AttributeDef(definition.name, _ITEMS[kind], definition.required, None)
+        return tuple(_check_attribute(op, of_item, item) for item in items)
+    given = attribute_kind(value)
+    if given == _A.INT and kind in (_A.INT, _A.FLOAT):
+        return int(value) if kind == _A.INT else float(value)
+    if given == kind:
+        return float(value) if kind == _A.FLOAT else value
+    if kind == _A.TENSOR and isinstance(value, np.generic):
+        return np.asarray(value)
+    raise ModelError(
+        f"{op}: attribute {definition.name!r} is {_TEXTS.get(kind, 'of another type')}, "
+        f"got {type(value).__name__} {value!r}"
+    )
+
+
+_ITEMS: Final[dict[int, int]] = {
+    _A.INTS: _A.INT,
+    _A.FLOATS: _A.FLOAT,
+    _A.STRINGS: _A.STRING,
+    _A.TENSORS: _A.TENSOR,
+    _A.GRAPHS: _A.GRAPH,
+    _A.TYPE_PROTOS: _A.TYPE_PROTO,
+    _A.SPARSE_TENSORS: _A.SPARSE_TENSOR,
+}
+_TEXTS: Final[dict[int, str]] = {
+    _A.INT: "an int",
+    _A.FLOAT: "a float",
+    _A.STRING: "a str",
+    _A.TENSOR: "a numpy array",
+    _A.GRAPH: "a Model",
+    _A.TYPE_PROTO: "a value type",
+    _A.SPARSE_TENSOR: f"a {SparseTensor.__name__}",
+    _A.INTS: "a sequence of ints",
+    _A.FLOATS: "a sequence of floats",
+    _A.STRINGS: "a sequence of str",
+}
+
+
+# -- what help() shows ------------------------------------------------------------------------------------
+
+
+def _signature(op: OpDef) -> inspect.Signature:
+    kinds = inspect.Parameter
+    parameters = [
+        kinds(port.name, kinds.VAR_POSITIONAL)
+        if port.is_variadic
+        else kinds(port.name, kinds.POSITIONAL_ONLY, default=None if port.is_optional else kinds.empty)
+        for port in op.inputs
+    ]
+    taken = {parameter.name for parameter in parameters}
+    defaults: dict[str, Any] = {name: kinds.empty if a.required else a.default for name, a in op.attributes.items()}
+    for name, default in {**defaults, "num_outputs": None, "friendly_name": None}.items():
+        if name not in taken:
+            parameters.append(kinds(name, kinds.KEYWORD_ONLY, default=default))
+    try:
+        return inspect.Signature(parameters, return_annotation=Node)
+    except ValueError:  # an optional input before a required one (Loop)
+        return inspect.signature(make_constructor)
+
+
+def _document(op: OpDef) -> str:
+    lines = [f"A node of ONNX's {op.name} (since opset {op.since_version}).", "", "Inputs:"]
+    lines += [f"    {p.name}{' (optional)' if p.is_optional else ''}: {p.type_name}" for p in op.inputs] or ["    none"]
+    if op.attributes:
+        lines += ["", "Attributes:"]
+        for name, a in sorted(op.attributes.items()):
+            default = "required" if a.required else f"default {a.default!r}"
+            lines.append(f"    {name}: {_TEXTS.get(a.kind, 'a value')}, {default}")
+    lines += ["", (op.schema.doc or "").strip()]
+    return "\n".join(lines)

@@ -1,0 +1,170 @@
+"""Type rules of operators that keep a shape or broadcast shapes: the ones that passes create most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from engine.errors import ModelError
+from engine.ir import ElementType, Node, TensorType, ValueType, boolean, undefined
+from engine.ops.registry import OpDef, TypeRule, attribute, get_op, infers
+from engine.ops.rules import broadcast_shapes, check_inputs, fail, normalize_axis, tensor_type, with_element
+
+# The output is what the only input is.
+_UNARY: Final = [
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh", "Elu",
+    "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish", "Neg", "Not",
+    "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
+    "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+]  # fmt: skip
+_UNARY_ALONG_AXIS: Final = ["Hardmax", "LogSoftmax", "LpNormalization", "Softmax"]
+# The output is what the first input is.
+_FIRST: Final = ["Clip", "CumProd", "CumSum", "InstanceNormalization", "LRN", "ReverseSequence", "Trilu"]
+_ARITHMETIC: Final = [
+    "Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Sub",
+    "Sum",
+]  # fmt: skip
+_PREDICATE: Final = ["And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Or", "Xor"]
+
+
+def _unary_rule(op: OpDef) -> TypeRule:
+    allowed = op.inputs[0].elements
+
+    def rule(node: Node) -> Sequence[ValueType] | None:
+        source = node.input_value(0)
+        value_type = source.type
+        if type(value_type) is TensorType and value_type.element_type in allowed:
+            return (value_type,)
+        check_inputs(node, op)
+        return (value_type,)
+
+    return rule
+
+
+def _broadcast_rule(op: OpDef, result: ElementType | None) -> TypeRule:
+    allowed = op.inputs[0].elements
+
+    def rule(node: Node) -> Sequence[ValueType] | None:
+        if node.num_inputs != 2:
+            return general(node)
+        a, b = node.input_value(0).type, node.input_value(1).type
+        if type(a) is not TensorType or type(b) is not TensorType:
+            return general(node)
+        element_type = a.element_type
+        if element_type is not b.element_type or element_type not in allowed:
+            return general(node)
+        if a.shape is b.shape or a.shape == b.shape:
+            return (a if result is None else TensorType(result, a.shape),)
+        return (TensorType(result or element_type, broadcast_shapes(node, (a.shape, b.shape))),)
+
+    def general(node: Node) -> Sequence[ValueType]:
+        check_inputs(node, op)
+        types = [tensor_type(node, index) for index in range(node.num_inputs)]
+        known = [t.element_type for t in types if t.element_type is not undefined]
+        shape = broadcast_shapes(node, [t.shape for t in types])
+        return (TensorType(result or (known[0] if known else undefined), shape),)
+
+    return rule
+
+
+def _register(op_types: Sequence[str], make: Callable[[OpDef], TypeRule]) -> None:
+    for op_type in op_types:
+        op = get_op(op_type)
+        op.rule = make(op)
+
+
+_register(_UNARY, _unary_rule)
+_register(_ARITHMETIC, lambda op: _broadcast_rule(op, None))
+_register(_PREDICATE, lambda op: _broadcast_rule(op, boolean))
+
+
+@infers("Identity")
+def _infer_identity(node: Node) -> Sequence[ValueType]:
+    return (node.input_value(0).type,)
+
+
+@infers(*_UNARY_ALONG_AXIS)
+def _infer_along_axis(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type))
+    value_type = tensor_type(node, 0)
+    if value_type.shape.rank.is_static:
+        normalize_axis(node, attribute(node, "axis"), len(value_type.shape))
+    return (value_type,)
+
+
+@infers(*_FIRST)
+def _infer_first(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type))
+    return (tensor_type(node, 0),)
+
+
+@infers("MeanVarianceNormalization", "GroupNormalization")
+def _infer_normalization(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type))
+    value_type = tensor_type(node, 0)
+    if node.op_type == "GroupNormalization" and value_type.shape.rank.is_static:
+        _check_groups(node, value_type)
+    return (value_type,)
+
+
+def _check_groups(node: Node, value_type: TensorType) -> None:
+    if len(value_type.shape) < 2:
+        fail(node, f"X must have rank 2 or more ([N, C, ...]), got {value_type.shape}")
+    channels, groups = value_type.shape[1], attribute(node, "num_groups")
+    if channels.is_static and (groups < 1 or channels.min % groups):
+        fail(node, f"num_groups {groups} does not divide the {channels} channels of X")
+    for index in (1, 2):
+        shape = tensor_type(node, index).shape
+        if not shape.compatible(type(shape)([channels])):
+            fail(node, f"input {index} has shape {shape}; expected one value a channel, [{channels}]")
+
+
+@infers("Pow")
+def _infer_pow(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op("Pow"))
+    base, exponent = tensor_type(node, 0), tensor_type(node, 1)
+    return (TensorType(base.element_type, broadcast_shapes(node, (base.shape, exponent.shape))),)
+
+
+@infers("PRelu")
+def _infer_prelu(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op("PRelu"))
+    data, slope = tensor_type(node, 0), tensor_type(node, 1)
+    if data.shape.rank.is_static and slope.shape.rank.is_static:
+        shape = broadcast_shapes(node, (data.shape, slope.shape))
+        if len(shape) != len(data.shape) or not shape.compatible(data.shape):
+            fail(node, f"slope {slope.shape} must broadcast to the shape of X, {data.shape}")
+    return (data,)
+
+
+@infers("Where")
+def _infer_where(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op("Where"))
+    types = [tensor_type(node, index) for index in range(3)]
+    element_type = types[1].element_type if types[1].element_type is not undefined else types[2].element_type
+    return (TensorType(element_type, broadcast_shapes(node, [t.shape for t in types])),)
+
+
+@infers("IsNaN", "IsInf")
+def _infer_predicate(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type))
+    return (with_element(tensor_type(node, 0), boolean),)
+
+
+@infers("Cast")
+def _infer_cast(node: Node) -> Sequence[ValueType]:
+    op = get_op("Cast")
+    check_inputs(node, op)
+    try:
+        element_type = ElementType.from_onnx(attribute(node, "to"))
+    except ModelError as e:
+        fail(node, str(e), e)
+    if element_type not in op.outputs[0].elements:
+        fail(node, f"Cast does not convert to {element_type}")
+    return (with_element(tensor_type(node, 0), element_type),)
+
+
+@infers("CastLike")
+def _infer_cast_like(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op("CastLike"))
+    return (with_element(tensor_type(node, 0), tensor_type(node, 1).element_type),)

@@ -1,0 +1,123 @@
+"""Type inference of one node: rules of ours first, then a memo, then ONNX's own inference of that one node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import onnx
+import onnx.shape_inference
+from onnx.checker import ValidationError
+
+from engine.errors import ModelError, TypeInferenceError
+from engine.ir import UNKNOWN, Constant, Node, TensorType, ValueType, undefined
+from engine.ir.inference import set_inferencer
+from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
+from engine.ops.registry import CANONICAL_VERSIONS, OpDef, find_op
+from engine.ops.rules import check_inputs, fail
+from engine.ops.tensors import Array
+
+_MEMO_SIZE: Final = 20_000
+_LARGEST_CONSTANT: Final = 1024
+_OPSETS: Final = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in CANONICAL_VERSIONS.items()]
+
+_memo: dict[Any, tuple[ValueType, ...]] = {}
+
+
+def infer(node: Node) -> Sequence[ValueType]:
+    """The output types of `node`; `UNKNOWN` for operators of custom domains.
+
+    Raises `TypeInferenceError` where the operator cannot take its inputs or attributes.
+    """
+    op = find_op(node.op_type, node.domain)
+    if op is None:
+        return (UNKNOWN,) * node.num_outputs
+    if op.rule is not None:
+        types = op.rule(node)
+        if types is not None:
+            return types
+    return _infer_by_schema(node, op)
+
+
+def _infer_by_schema(node: Node, op: OpDef) -> Sequence[ValueType]:
+    types = tuple([None if source is None else source.type for source in node.input_values])
+    constants = _deciding_constants(node)
+    try:
+        key = (
+            op,
+            node.num_outputs,
+            types,
+            frozenset(node.attributes.items()),
+            tuple([(index, data.dtype, data.tobytes()) for index, data in constants.items()]),
+        )
+        found = _memo.get(key)
+    except TypeError:  # an attribute that has no hash, such as a tensor
+        return _ask_onnx(node, op, types, constants)
+    if found is None:
+        found = _ask_onnx(node, op, types, constants)
+        if len(_memo) >= _MEMO_SIZE:
+            _memo.clear()
+        _memo[key] = found
+    return found
+
+
+def _deciding_constants(node: Node) -> dict[int, Array]:
+    """The inputs whose values may decide an output's type: small constants of shapes, axes, sizes, scales."""
+    found: dict[int, Array] = {}
+    for index, source in enumerate(node.input_values):
+        if source is None or not isinstance(source.node, Constant):
+            continue
+        value_type = source.type
+        if not isinstance(value_type, TensorType) or not value_type.shape.is_static or len(value_type.shape) > 1:
+            continue
+        limit = _LARGEST_CONSTANT if value_type.element_type.is_integral else 8
+        if value_type.element_type.bits >= 8 and value_type.shape.size() <= limit:
+            found[index] = source.node.data
+    return found
+
+
+def _ask_onnx(
+    node: Node, op: OpDef, types: Sequence[ValueType | None], constants: dict[int, Array]
+) -> tuple[ValueType, ...]:
+    check_inputs(node, op)
+    proto = onnx.NodeProto(op_type=op.name, domain=op.domain)
+    known: dict[str, onnx.TypeProto] = {}
+    is_complete = True
+    for index, value_type in enumerate(types):
+        proto.input.append("" if value_type is None else f"x{index}")
+        if value_type is not None:
+            known[f"x{index}"] = type_to_proto(value_type)
+            is_complete &= not (isinstance(value_type, TensorType) and value_type.element_type is undefined)
+    proto.output.extend(f"y{index}" for index in range(node.num_outputs))
+    try:
+        for name, value in node.attributes.items():
+            definition = op.attributes.get(name)
+            proto.attribute.append(attribute_to_proto(name, value, definition.kind if definition else None))
+        inferred = onnx.shape_inference.infer_node_outputs(
+            op.schema,
+            proto,
+            known,
+            {f"x{index}": tensor_to_proto(data) for index, data in constants.items()},
+            opset_imports=_OPSETS,
+        )
+        outputs = [inferred.get(name) for name in proto.output]
+        return tuple([UNKNOWN if output is None else type_from_proto(output) for output in outputs])
+    except (onnx.shape_inference.InferenceError, ValidationError, ValueError, IndexError, RuntimeError) as e:
+        if not is_complete:
+            return (UNKNOWN,) * node.num_outputs
+        fail(node, _clean(str(e)), e)
+    except TypeInferenceError:
+        raise
+    except ModelError as e:
+        fail(node, str(e), e)
+
+
+def _clean(message: str) -> str:
+    """What ONNX says, without its own naming of the place."""
+    message = re.sub(r"\(op_type:[^)]*\):?\s*", "", message)
+    message = re.sub(r"\[\w+Error\]\s*", "", message).strip()
+    return re.sub(r"\bx(\d+)\b", r"input \1", message) or "ONNX's type inference refuses it"
+
+
+set_inferencer(infer)

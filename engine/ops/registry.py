@@ -1,0 +1,282 @@
+"""The op registry: one `OpDef` per operator at the canonical opset, made from its `onnx.defs` schema.
+
+What a schema cannot say (own type rules, own evaluation) is attached to the `OpDef` by the decorators here, in one
+module a family of operators.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import onnx
+import onnx.defs
+
+from engine.errors import ModelError, UnknownOperatorError
+from engine.ir import ElementType, Node, ValueType
+from engine.ir.element_type import ALL
+from engine.ops.protos import attribute_from_proto
+
+CANONICAL_OPSET: Final = 28
+"""The version of ONNX's own domain at which every node of a `Model` is expressed."""
+ML_OPSET: Final = 5
+"""The canonical version of `ai.onnx.ml`."""
+TRAINING_OPSET: Final = 1
+"""The canonical version of `ai.onnx.preview.training`."""
+CANONICAL_VERSIONS: Final[dict[str, int]] = {
+    "": CANONICAL_OPSET,
+    "ai.onnx.ml": ML_OPSET,
+    "ai.onnx.preview": 1,
+    "ai.onnx.preview.training": TRAINING_OPSET,
+}
+"""Canonical version by domain; a domain that is not here is a custom one."""
+KEPT_DEPRECATED: Final = frozenset({("ai.onnx.ml", "TreeEnsembleClassifier"), ("ai.onnx.ml", "TreeEnsembleRegressor")})
+"""Operators that stay though deprecated: their successor cannot say all that they can (base values, for one)."""
+
+TypeRule: TypeAlias = "Callable[[Node], Sequence[ValueType] | None]"
+"""The output types of a node; None leaves them to ONNX's own inference. Raises `TypeInferenceError`."""
+Evaluator: TypeAlias = "Callable[[Sequence[Any]], tuple[Any, ...]]"
+"""The outputs of one node for its inputs; None stands for an omitted input. Safe for concurrent calls."""
+EvaluatorFactory: TypeAlias = "Callable[[Node], Evaluator]"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A formal input or output of an operator.
+
+    Attributes:
+        name: its name in the schema.
+        elements: the element types that a tensor may have here; empty where no tensor may come.
+        others: the types of sequences, optionals and maps, as ONNX writes them (`seq(tensor(float))`).
+        type_name: ports of one type name have one type, unless that is no type variable.
+    """
+
+    name: str
+    elements: frozenset[ElementType]
+    others: frozenset[str]
+    type_name: str
+    is_optional: bool
+    is_variadic: bool
+    is_homogeneous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeDef:
+    """An attribute of an operator: `kind` is a value of `AttributeProto.AttributeType`; None is no default."""
+
+    name: str
+    kind: int
+    required: bool
+    default: Any
+
+
+class OpDef:
+    """What is known of one operator at the canonical opset.
+
+    Attributes:
+        name: the op type.
+        domain: its domain, "" for ONNX's own.
+        schema: the `onnx.defs.OpSchema`.
+        inputs: the formal inputs in order; a variadic one is last.
+        outputs: the formal outputs in order; a variadic one is last.
+        min_inputs: how many inputs are required.
+        max_inputs: how many there may be; variadic inputs have no bound.
+        min_outputs: how many outputs a node has at least.
+        max_outputs: how many outputs a node may have.
+        attributes: the attributes by name.
+        required: the names of the attributes without which a node is not valid.
+        is_commutative: whether the first two inputs may change places.
+        is_deterministic: whether equal inputs and attributes give equal outputs.
+        rule: the type rule of ours, if any.
+        evaluator: the evaluation of ours, if any.
+        count_outputs: how many outputs a node has whose caller did not say; None is the number required.
+    """
+
+    __slots__ = (
+        "attributes", "count_outputs", "domain", "evaluator", "inputs", "is_commutative", "is_deterministic",
+        "max_inputs", "max_outputs", "min_inputs", "min_outputs", "name", "outputs", "required", "rule", "schema",
+    )  # fmt: skip
+
+    def __init__(self, schema: onnx.defs.OpSchema) -> None:
+        self.name: str = schema.name
+        self.domain: str = schema.domain
+        self.schema = schema
+        self.inputs = tuple(_port(port) for port in schema.inputs)
+        self.outputs = tuple(_port(port) for port in schema.outputs)
+        self.min_inputs: int = schema.min_input
+        self.max_inputs: int = schema.max_input
+        self.min_outputs: int = max(schema.min_output, 1)
+        self.max_outputs: int = schema.max_output
+        self.attributes = {name: _attribute(a) for name, a in schema.attributes.items()}
+        self.required = tuple(name for name, a in self.attributes.items() if a.required)
+        self.is_commutative = not self.domain and self.name in _COMMUTATIVE
+        self.is_deterministic = self.domain != "" or self.name not in _RANDOM
+        self.rule: TypeRule | None = None
+        self.evaluator: EvaluatorFactory | None = None
+        self.count_outputs: Callable[[Sequence[Any], dict[str, Any]], int] | None = None
+
+    @property
+    def since_version(self) -> int:
+        """The opset version in which the operator got its present form."""
+        return int(self.schema.since_version)
+
+    @property
+    def is_variadic(self) -> bool:
+        """True where the last formal input may repeat."""
+        return bool(self.inputs) and self.inputs[-1].is_variadic
+
+    def input_port(self, index: int) -> Port:
+        """The formal input of input `index`; the last one repeats where it is variadic."""
+        return self.inputs[min(index, len(self.inputs) - 1)]
+
+    def input_name(self, index: int) -> str:
+        """The name of input `index` in the schema; variadic ones are numbered."""
+        port = self.input_port(index)
+        return f"{port.name}[{index - len(self.inputs) + 1}]" if port.is_variadic else port.name
+
+    def __str__(self) -> str:
+        return f"{self.domain}.{self.name}" if self.domain else self.name
+
+    def __repr__(self) -> str:
+        return f"<OpDef {self} since {self.since_version}>"
+
+
+def get_op(op_type: str, domain: str = "") -> OpDef:
+    """The definition of an operator. Raises `UnknownOperatorError`, naming close matches."""
+    found = find_op(op_type, domain)
+    if found is None:
+        raise UnknownOperatorError(_unknown(op_type, domain))
+    return found
+
+
+def find_op(op_type: str, domain: str = "") -> OpDef | None:
+    """The definition of an operator; None where the canonical opset has none of that name."""
+    if domain:
+        return _OTHER_OPS.get((domain, op_type))
+    return _OPS.get(op_type)
+
+
+def all_ops() -> list[OpDef]:
+    """Every operator of the canonical opsets, ONNX's own first, by name."""
+    return [*_OPS.values(), *_OTHER_OPS.values()]
+
+
+def attribute(node: Node, name: str) -> Any:
+    """The value of an attribute of `node`, else its default in the schema; None where it has none.
+
+    Raises `ModelError` where the operator has no such attribute, or requires it and the node lacks it.
+    """
+    value = node.attributes.get(name)
+    if value is not None:
+        return value
+    definition = get_op(node.op_type, node.domain).attributes.get(name)
+    if definition is None:
+        known = ", ".join(sorted(get_op(node.op_type, node.domain).attributes)) or "none"
+        raise ModelError(f"{node}: {node.op_type} has no attribute {name!r}; it has {known}")
+    if definition.required:
+        raise ModelError(f"{node}: required attribute {name!r} is missing")
+    return definition.default
+
+
+# -- what the families of operators attach ----------------------------------------------------------------
+
+
+def infers(*op_types: str, domain: str = "") -> Callable[[TypeRule], TypeRule]:
+    """Decorator: the function is the type rule of these operators."""
+
+    def register(rule: TypeRule) -> TypeRule:
+        for op_type in op_types:
+            get_op(op_type, domain).rule = rule
+        return rule
+
+    return register
+
+
+def compiles(*op_types: str, domain: str = "") -> Callable[[EvaluatorFactory], EvaluatorFactory]:
+    """Decorator: the function makes the evaluator of a node of these operators, once for many calls."""
+
+    def register(factory: EvaluatorFactory) -> EvaluatorFactory:
+        for op_type in op_types:
+            get_op(op_type, domain).evaluator = factory
+        return factory
+
+    return register
+
+
+# -- schemas to definitions -------------------------------------------------------------------------------
+
+_COMMUTATIVE: Final = frozenset(
+    ["Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean", "BitwiseAnd", "BitwiseOr", "BitwiseXor"]
+)  # fmt: skip
+# The schemas' own flag is set where a function body is undetermined, too (DepthToSpace).
+_RANDOM: Final = frozenset(
+    ["Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
+)  # fmt: skip
+_NO_DEFAULT: Final = (onnx.AttributeProto.UNDEFINED, onnx.AttributeProto.GRAPH)
+
+
+def _onnx_names() -> dict[str, ElementType]:
+    names = {onnx.TensorProto.DataType.Name(t.onnx).lower(): t for t in ALL if t.onnx}
+    return {f"tensor({name})": element_type for name, element_type in names.items()}
+
+
+_TENSOR_NAMES: Final = _onnx_names()
+
+
+def _port(port: onnx.defs.OpSchema.FormalParameter) -> Port:
+    option = onnx.defs.OpSchema.FormalParameterOption
+    return Port(
+        name=port.name,
+        elements=frozenset(_TENSOR_NAMES[name] for name in port.types if name in _TENSOR_NAMES),
+        others=frozenset(name for name in port.types if name not in _TENSOR_NAMES),
+        type_name=port.type_str,
+        is_optional=port.option == option.Optional,
+        is_variadic=port.option == option.Variadic,
+        is_homogeneous=port.is_homogeneous,
+    )
+
+
+def _attribute(attribute: onnx.defs.OpSchema.Attribute) -> AttributeDef:
+    default = attribute.default_value
+    has_default = default.type not in _NO_DEFAULT and not attribute.required
+    return AttributeDef(
+        name=attribute.name,
+        kind=int(attribute.type),  # type: ignore[call-overload]
+        required=attribute.required,
+        default=attribute_from_proto(default) if has_default else None,
+    )
+
+
+def _definitions(domains: Iterable[str]) -> dict[tuple[str, str], OpDef]:
+    found: dict[tuple[str, str], OpDef] = {}
+    names = sorted({(s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain in domains})
+    for domain, name in names:
+        try:
+            schema = onnx.defs.get_schema(name, CANONICAL_VERSIONS[domain], domain)
+        except onnx.defs.SchemaError:
+            continue  # came after the canonical opset
+        if not schema.deprecated or (domain, name) in KEPT_DEPRECATED:
+            found[domain, name] = OpDef(schema)
+    return found
+
+
+_DEFINITIONS: Final = _definitions(CANONICAL_VERSIONS)
+_OPS: Final = {name: op for (domain, name), op in _DEFINITIONS.items() if not domain}
+_OTHER_OPS: Final = {key: op for key, op in _DEFINITIONS.items() if key[0]}
+
+
+def _unknown(op_type: str, domain: str) -> str:
+    version = CANONICAL_VERSIONS.get(domain)
+    if version is None:
+        return (
+            f"operator {op_type!r} of domain {domain!r} is not one of ONNX's; "
+            f"build a node of a custom domain with engine.ir.Node({op_type!r}, inputs, attributes, domain={domain!r})"
+        )
+    names = {op.name.lower(): op.name for op in all_ops() if op.domain == domain}
+    close = [names[name] for name in difflib.get_close_matches(op_type.lower(), list(names), n=3)]
+    elsewhere = [str(op) for op in all_ops() if op.name == op_type and op.domain != domain]
+    hint = f"did you mean {', '.join(close + elsewhere)}?" if close or elsewhere else "see engine.ops.all_ops()"
+    place = f"opset {version} of {domain or 'ONNX'}"
+    return f"operator {op_type!r} is not in {place}; {hint}"

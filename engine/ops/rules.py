@@ -1,0 +1,145 @@
+"""What type rules share: errors that name node, inputs and the way out, type checks, and broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from engine.errors import TypeInferenceError
+from engine.ir import (
+    Dimension,
+    ElementType,
+    Node,
+    PartialShape,
+    SparseTensorType,
+    TensorType,
+    ValueType,
+    undefined,
+)
+from engine.ops.registry import OpDef, Port, get_op
+
+
+def fail(node: Node, problem: str, cause: Exception | None = None) -> NoReturn:
+    """Raise `TypeInferenceError`: the node, what is wrong, and what each input is."""
+    op = get_op(node.op_type, node.domain)
+    parts = []
+    for index, source in enumerate(node.input_values):
+        is_formal = op.is_variadic or index < len(op.inputs)
+        name = op.input_name(index) if is_formal else "captured"
+        parts.append(f"{name} {'omitted' if source is None else source.type}")
+    attributes = [f"{k}={v!r}" for k, v in node.attributes.items() if isinstance(v, (int, float, str, tuple))]
+    text = f"{node}: {problem}; inputs: {', '.join(parts) or 'none'}"
+    if attributes:
+        text += f"; attributes: {', '.join(attributes)}"
+    raise TypeInferenceError(text) from cause
+
+
+def tensor_type(node: Node, index: int) -> TensorType:
+    """The type of tensor input `index`. Raises `TypeInferenceError` for an omitted input or another value."""
+    source = node.input_values[index] if index < node.num_inputs else None
+    value_type = None if source is None else source.type
+    if not isinstance(value_type, TensorType):
+        name = get_op(node.op_type, node.domain).input_name(index)
+        fail(node, f"input {index} ({name}) must be a tensor, got {value_type or 'nothing'}")
+    return value_type
+
+
+def check_inputs(node: Node, op: OpDef) -> None:
+    """Check every input against the types that the operator takes, and type variables against each other."""
+    bound: dict[str, tuple[int, str]] = {}
+    for index, source in enumerate(node.input_values):
+        port = op.input_port(index) if op.inputs else None
+        if port is None:
+            fail(node, f"{op} takes no inputs")
+        if source is None:
+            if not port.is_optional:
+                fail(node, f"required input {index} ({op.input_name(index)}) is omitted")
+            continue
+        name = _checked_name(node, op, index, port, source.type)
+        if name is None or (port.is_variadic and not port.is_homogeneous):
+            continue
+        first, expected = bound.setdefault(port.type_name, (index, name))
+        if name != expected:
+            fail(
+                node,
+                f"input {index} ({op.input_name(index)}) is {source.type} and must have the element type of "
+                f"input {first} ({op.input_name(first)}); insert a Cast",
+            )
+    if node.num_inputs < op.min_inputs:
+        fail(node, f"required input {node.num_inputs} ({op.input_name(node.num_inputs)}) is missing")
+
+
+def _checked_name(node: Node, op: OpDef, index: int, port: Port, value_type: ValueType) -> str | None:
+    """The type of an input without its shape; None where it is not known. Fails where the port does not take it."""
+    if isinstance(value_type, TensorType):
+        if value_type.element_type is undefined:
+            return None
+        if value_type.element_type in port.elements:
+            return value_type.element_type.name
+    elif not isinstance(value_type, SparseTensorType) and port.others:
+        return None  # sequences, optionals and maps: ONNX's own inference looks into them
+    allowed = [t.name for t in sorted(port.elements, key=lambda t: t.onnx)] + sorted(port.others)
+    fail(node, f"input {index} ({op.input_name(index)}) is {value_type}; expected one of {', '.join(allowed)}")
+
+
+def normalize_axis(node: Node, axis: int, rank: int, what: str = "axis", of: str = "input 0") -> int:
+    """`axis` as 0..rank-1. Raises `TypeInferenceError` where it is out of range."""
+    if not -rank <= axis < rank:
+        expected = f"{-rank}..{rank - 1}" if rank else "none, the rank is 0"
+        fail(node, f"{what} {axis} is out of range for rank {rank} of {of}; expected {expected}")
+    return axis + rank if axis < 0 else axis
+
+
+def broadcast_shapes(node: Node, shapes: Sequence[PartialShape]) -> PartialShape:
+    """The shape to which all `shapes` broadcast, by numpy's rule. Raises `TypeInferenceError`."""
+    result = shapes[0]
+    for index, shape in enumerate(shapes[1:], 1):
+        if shape is result or shape == result:
+            continue
+        if result.rank.is_dynamic or shape.rank.is_dynamic:
+            return PartialShape.dynamic()
+        result = _broadcast_two(node, result, shape, index)
+    return result
+
+
+def _broadcast_two(node: Node, a: PartialShape, b: PartialShape, index: int) -> PartialShape:
+    long, short = (a.dims, b.dims) if len(a) >= len(b) else (b.dims, a.dims)
+    offset = len(long) - len(short)
+    dims = list(long[:offset])
+    for position, (x, y) in enumerate(zip(long[offset:], short, strict=True)):
+        dim = _broadcast_dims(x, y)
+        if dim is None:
+            fail(
+                node,
+                f"shapes {a} and {b} do not broadcast: dimension {position - len(short)} is {x} against {y}; "
+                "expected equal lengths or 1",
+            )
+        dims.append(dim)
+    return PartialShape(dims)
+
+
+def _broadcast_dims(x: Dimension, y: Dimension) -> Dimension | None:
+    """The dimension to which two broadcast; None where they cannot."""
+    if x is y or x == y:
+        return x
+    if x.min == x.max == 1:
+        return y
+    if y.min == y.max == 1:
+        return x
+    # A length that cannot be 1 is the result's, whatever the other turns out to be.
+    if x.min > 1 or x.max == 0:
+        return (x.merge(y) if x.is_dynamic and y.min > 1 else x) if _may_meet(x, y) else None
+    if y.min > 1 or y.max == 0:
+        return y if _may_meet(y, x) else None
+    if x.max is None or y.max is None:
+        return Dimension.at_least(min(x.min, y.min))
+    return Dimension(min(x.min, y.min), max(x.max, y.max))
+
+
+def _may_meet(fixed: Dimension, other: Dimension) -> bool:
+    return other.accepts(1) or fixed.compatible(other)
+
+
+def with_element(value_type: TensorType, element_type: ElementType) -> TensorType:
+    """The same shape with another element type."""
+    return value_type if value_type.element_type is element_type else TensorType(element_type, value_type.shape)
