@@ -1,0 +1,57 @@
+"""An inference engine: ONNX models in, discovered devices, portable compiled networks.
+
+    from engine import Core
+
+    core = Core()
+    network = core.compile_model("model.onnx", "TEMPLATE")
+    result = network({"x": array})["y"]
+
+These names are for applications. A plugin's author reads `engine.plugin_api`; `engine.errors` has every error,
+`engine.ir` the graph, `engine.properties` the properties.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.core import Core
+    from engine.errors import EngineError
+    from engine.ir import Model
+    from engine.plugin_api import ExecutableNetwork, QueryResult
+    from engine.runtime import AsyncInferQueue, AsyncInferRequest, InferResult
+
+    __version__: str
+
+__all__ = [
+    "AsyncInferQueue", "AsyncInferRequest", "Core", "EngineError", "ExecutableNetwork", "InferResult", "Model",
+    "QueryResult", "__version__",
+]  # fmt: skip
+
+# Loaded when first used, so that `import engine` takes no time and a plugin imports only the parts that it names.
+_HOMES = {
+    "AsyncInferQueue": "engine.runtime",
+    "AsyncInferRequest": "engine.runtime",
+    "Core": "engine.core",
+    "EngineError": "engine.errors",
+    "ExecutableNetwork": "engine.plugin_api",
+    "InferResult": "engine.runtime",
+    "Model": "engine.ir",
+    "QueryResult": "engine.plugin_api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = importlib.import_module("engine.plugin_api").engine_version()
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

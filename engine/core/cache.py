@@ -1,0 +1,111 @@
+"""`CompileCache`: compiled networks in a folder, found again by the hash of everything that went into them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from engine.errors import EngineError
+from engine.plugin_api import ExecutableNetwork
+
+_SUFFIX: Final = ".blob"
+# Nothing else is deleted, in case the folder is not the cache's alone.
+_ENTRY: Final = re.compile(r"[0-9a-f]{64}\.blob")
+_TEMPORARY: Final = re.compile(r"\.[0-9a-f]{32}\.tmp")
+# Longer than any export takes: what is older was left by a process that died while it wrote.
+_ABANDONED_SECONDS: Final = 24 * 3600.0
+_log = logging.getLogger("engine.cache")
+
+
+class CompileCache:
+    """The folder CACHE_DIR. Any number of threads and processes may use one folder at once.
+
+    An entry appears whole or not at all, and is never changed. Nothing that goes wrong with the folder keeps a
+    model from being compiled: it is logged as a warning to "engine.cache".
+
+    Args:
+        folder: made if it is not there.
+        max_bytes: after a network is stored, the entries that were not used for the longest time are deleted until
+            all of them together take at most this many bytes; 0 is no limit.
+    """
+
+    def __init__(self, folder: str, max_bytes: int = 0) -> None:
+        self.folder = os.path.abspath(folder)
+        self.max_bytes = max_bytes
+
+    def fetch(
+        self, key: str, load: Callable[[str], ExecutableNetwork], compile: Callable[[], ExecutableNetwork]
+    ) -> ExecutableNetwork:
+        """Return the network of `key`: as `load` reads it from its file, else compiled, and then stored.
+
+        A file that `load` refuses with an `EngineError` is replaced.
+        """
+        path = os.path.join(self.folder, key + _SUFFIX)
+        found = self._load(path, load)
+        if found is not None:
+            found.loaded_from_cache = True
+            return found
+        network = compile()
+        self._store(path, network)
+        return network
+
+    def _load(self, path: str, load: Callable[[str], ExecutableNetwork]) -> ExecutableNetwork | None:
+        if not os.path.lexists(path):
+            return None
+        try:
+            network = load(path)
+        except EngineError as e:
+            _log.warning("cache entry %s cannot be used; the model is compiled again: %s", path, e)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # what `_prune` goes by
+        return network
+
+    def _store(self, path: str, network: ExecutableNetwork) -> None:
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            network.export_model(path)
+        except (EngineError, OSError) as e:
+            _log.warning("the network `%s` is not cached: %s", network.name, e)
+            return
+        self._prune()
+
+    def _prune(self) -> None:
+        now = time.time()
+        entries = sorted(self._files(), key=lambda entry: entry.used, reverse=True)
+        total = 0
+        for entry in entries:
+            if entry.is_temporary:
+                is_due = now - entry.used > _ABANDONED_SECONDS
+            else:
+                total += entry.size
+                is_due = 0 < self.max_bytes < total
+            if is_due:
+                _log.info("cache entry %s is deleted, last used %.0f s ago", entry.path, now - entry.used)
+                with contextlib.suppress(OSError):  # another process was first, or has the file open
+                    os.unlink(entry.path)
+
+    def _files(self) -> Iterator[_File]:
+        with contextlib.suppress(OSError), os.scandir(self.folder) as files:
+            for file in files:
+                is_temporary = _TEMPORARY.fullmatch(file.name) is not None
+                if is_temporary or _ENTRY.fullmatch(file.name):
+                    with contextlib.suppress(OSError):  # another process deleted it
+                        status = file.stat(follow_symlinks=False)
+                        yield _File(file.path, is_temporary, status.st_size, status.st_mtime)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """`used`: when it was last stored or loaded, in seconds since the epoch."""
+
+    path: str
+    is_temporary: bool
+    size: int
+    used: float

@@ -1,0 +1,51 @@
+"""Whether a blob fits a plugin on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from engine.blob import BlobCheck, BlobManifest, check_manifest
+from engine.errors import PluginContractError
+from engine.plugin_api import API_VERSION, Plugin, engine_version, plugin_errors
+from engine.properties import IMPORT_EXPORT_SUPPORT
+
+
+def check_for_plugin(plugin: Plugin, manifest: BlobManifest, device_id: str) -> BlobCheck:
+    """Every reason why the plugin could not import a blob with this manifest. Raises `DeviceNotFoundError`."""
+    check = check_manifest(
+        manifest,
+        device=plugin.name,
+        plugin_name=plugin.name if manifest.device == plugin.name else None,
+        plugin_version=plugin.version,
+        engine_version=engine_version(),
+        api_version=str(API_VERSION),
+        available=host_features(plugin, device_id),
+    )
+    if plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
+        return check
+    reason = f"{plugin.name} cannot import compiled networks; compile the model instead"
+    return BlobCheck((*check.reasons, reason), manifest)
+
+
+def host_features(plugin: Plugin, device_id: str) -> Mapping[str, str | Collection[str]]:
+    """What the plugin finds on this machine of what blobs may require.
+
+    Raises `DeviceNotFoundError` for an unknown device id, `PluginContractError` for a malformed answer.
+    """
+    device_id = plugin.resolve_device_id(device_id)
+    with plugin_errors(plugin.name, "host_features"):
+        features = plugin.host_features(device_id)
+        if isinstance(features, Mapping) and all(map(_is_text, features)) and all(map(_is_value, features.values())):
+            return features
+    raise PluginContractError(
+        f"plugin {plugin.name}: host_features must return a mapping of names to strings or collections of strings; "
+        f"got {features!r}"
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_value(value: object) -> bool:
+    return _is_text(value) or (isinstance(value, Collection) and all(map(_is_text, value)))

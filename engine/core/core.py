@@ -1,0 +1,320 @@
+"""`Core`: reads models, and compiles, imports and queries them on the devices that plugins provide."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.blob import BlobCheck, BlobInput, BlobManifest, BlobReader
+from engine.blob import check_blob as read_manifest
+from engine.core.cache import CompileCache
+from engine.core.compatibility import check_for_plugin
+from engine.core.device_name import DeviceName, is_device_id, parse_device
+from engine.core.fingerprint import cache_key, plugin_identity
+from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, stated_config, with_core_defaults
+from engine.errors import DeviceNotFoundError, EngineError, PluginContractError, PluginError, PropertyError
+from engine.ir import Model
+from engine.plugin_api import (
+    ExecutableNetwork,
+    Plugin,
+    QueryResult,
+    compile_network,
+    import_network,
+    query_network,
+)
+from engine.properties import (
+    AVAILABLE_DEVICES,
+    CACHE_DIR,
+    CONFIG,
+    DEVICE_ID,
+    DEVICE_PRIORITIES,
+    ENABLE_MMAP,
+    IMPORT_EXPORT_SUPPORT,
+    Config,
+)
+from engine.registry import PluginOrigin, PluginRegistry, PluginSource
+from engine.runtime.lifecycle import ForkSafeLock
+
+if TYPE_CHECKING:
+    from engine.onnx import ModelSource
+
+
+@dataclass(frozen=True, slots=True)
+class PluginVersion:
+    """What provides a device: the plugin's own version, the API that it was written for, where it comes from."""
+
+    device: str
+    version: str
+    api_version: int
+    origin: PluginOrigin
+
+
+class Core:
+    """The engine of an application: its plugins, and the defaults for what it compiles.
+
+        core = Core()
+        network = core.compile_model("model.onnx", "TEMPLATE")
+        result = network({"x": array})["y"]
+
+    A device string is a plugin's name ("CPU"), with the id of one of its devices ("OPENCL.1"), or with the devices
+    that it shall run on ("HETERO:OPENCL.1,CPU"). Plugins are found in the entry-point group `engine.plugins` and
+    loaded when they are first asked for; a broken one affects no other.
+
+    Cores share nothing with each other. All methods may be called from any thread. Networks outlive their core.
+    """
+
+    def __init__(self) -> None:
+        self._registry = PluginRegistry(self)
+        self._defaults = Config(CORE_PROPERTIES, where="Core")
+        self._lock = ForkSafeLock()
+
+    # -- models and networks ------------------------------------------------------------------------------
+
+    def read_model(self, model: ModelSource) -> Model:
+        """Read an ONNX model from a path, bytes, a binary stream or a `ModelProto`; see `engine.onnx.read_model`."""
+        from engine.onnx import read_model
+
+        return read_model(model)
+
+    def compile_model(
+        self, model: Model | ModelSource, device: str, config: Mapping[str, object] | None = None
+    ) -> ExecutableNetwork:
+        """Compile a model, or what `read_model` takes, for a device.
+
+        `config` overrides the defaults that `set_property` made. Where CACHE_DIR is set and the device can export
+        networks, an equal compilation is loaded from there; LOADED_FROM_CACHE tells. The model is not changed, and
+        changing it later does not change the network.
+
+        Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` naming the
+        node that the device cannot run, and other `EngineError`s of the device.
+        """
+        plugin, stated = self._settled(device, config)
+        complete = plugin.config.merged(stated)
+        ready = self._ready(model)
+        if not complete[CACHE_DIR] or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
+            return compile_network(plugin, ready, stated)
+        cache = CompileCache(complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES])
+        return cache.fetch(
+            cache_key(ready, self._identity(plugin, complete)),
+            lambda path: self._import(plugin, BlobReader(path, mmap=True), stated),
+            lambda: compile_network(plugin, ready, stated),
+        )
+
+    def import_model(
+        self, blob: BlobInput, device: str | None = None, config: Mapping[str, object] | None = None
+    ) -> ExecutableNetwork:
+        """Import a compiled network from a path, bytes or a binary stream, which is read to the blob's end.
+
+        `device` is the one that the blob was compiled for, unless given. The configuration is the exported one,
+        overridden by `config`. A file is read into memory; with ENABLE_MMAP it is mapped.
+
+        Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, and what
+        `compile_model` raises for device and configuration.
+        """
+        reader = None if isinstance(blob, (str, os.PathLike)) else BlobReader(blob)
+        manifest = _manifest_of(blob) if reader is None else reader.manifest
+        plugin, stated = self._settled(manifest.device if device is None else device, config, manifest.config)
+        if reader is None:
+            # Whether to map is never taken from the blob: that is the risk of who imports it.
+            reader = BlobReader(blob, mmap=plugin.config.merged(stated)[ENABLE_MMAP])
+        return self._import(plugin, reader, stated)
+
+    def query_model(
+        self, model: Model | ModelSource, device: str, config: Mapping[str, object] | None = None
+    ) -> QueryResult:
+        """Ask, for every node of a model, whether a device runs it natively, by reference evaluation, or not at all.
+
+        Raises what `compile_model` raises for model, device and configuration.
+        """
+        plugin, stated = self._settled(device, config)
+        return query_network(plugin, self._ready(model), stated)
+
+    def check_blob(self, blob: BlobInput, device: str | None = None) -> BlobCheck:
+        """Say whether a blob would load here, and every reason against it, from its header and manifest alone.
+
+        `device` is the one that the blob was compiled for, unless given. A stream that can seek is put back.
+        Raises `BlobFormatError` for what is damaged or no blob, `BlobError` where it cannot be read.
+        """
+        target = None if device is None else self._parse(device)
+        check = read_manifest(blob)
+        manifest = check.manifest
+        if manifest is None:
+            return check
+        try:
+            target = self._parse(manifest.device) if target is None else target
+            plugin = self._plugin(target)
+            return check_for_plugin(plugin, manifest, _device_id(plugin, manifest, target.device_id))
+        except PluginError as e:
+            return BlobCheck((str(e),), manifest)
+
+    # -- devices and plugins ------------------------------------------------------------------------------
+
+    @property
+    def available_devices(self) -> list[str]:
+        """The devices that can be used now: "CPU", or "OPENCL.0" and "OPENCL.1" where a plugin has several.
+
+        Loads every plugin; those that fail, and those that find no device, are left out: see
+        `unavailable_devices`.
+        """
+        return self._survey()[0]
+
+    @property
+    def unavailable_devices(self) -> dict[str, EngineError]:
+        """Why each of the other plugins cannot be used, by device name."""
+        return self._survey()[1]
+
+    def get_versions(self) -> dict[str, PluginVersion]:
+        """Return the version of every plugin that can be loaded, by device name."""
+        versions = {}
+        for name in self._registry.names:
+            with suppress(PluginError):
+                plugin = self._registry.get(name)
+                (origin,) = self._registry.origins(name)
+                versions[name] = PluginVersion(name, plugin.version, plugin.api_version, origin)
+        return versions
+
+    def register_plugin(self, name: str, plugin: PluginSource) -> None:
+        """Add a plugin to this core: a `Plugin` subclass, a function of the core that makes one, or "module:name".
+
+        A class serves under `name` whatever its own name is, so that one class may be added under several.
+        Nothing is imported or created before its first use. Raises `PluginError` for a malformed name or plugin,
+        `PluginConflictError` where the name is taken and was not unloaded.
+        """
+        self._registry.register(name, plugin)
+
+    def unload_plugin(self, name: str) -> None:
+        """Forget a plugin's instance with its defaults, or why it failed; its next use creates it anew.
+
+        Its networks and requests stay usable, and the name can be registered again. Raises `DeviceNotFoundError`.
+        """
+        self._registry.unload(self._parse(name).name)
+
+    # -- properties ---------------------------------------------------------------------------------------
+
+    def get_property(self, device: str, name: str | None = None) -> Any:
+        """Read a property: `get_property("TEMPLATE", "FULL_DEVICE_NAME")`, or the core's: `get_property("CACHE_DIR")`.
+
+        Of a config key, the value that the next compilation takes. Raises `PropertyError` listing what there is.
+        """
+        if name is None:
+            return self._defaults[device]
+        target, plugin = self._resolve(device)
+        if plugin.declared.require(name, where=plugin.name).mutability is CONFIG:
+            stated = stated_config(plugin, target, None)
+            return plugin.config.merged(with_core_defaults(plugin, stated, self._defaults))[name]
+        return plugin.get_metric(name, target.device_id)
+
+    def set_property(self, device: str | Mapping[str, object], values: Mapping[str, object] | None = None) -> None:
+        """Set defaults for later compilations: `set_property("TEMPLATE", {"PERF_COUNT": True})`, or for all devices.
+
+        A device's own default goes before one for all devices: `set_property({"CACHE_DIR": "cache"})`. All values
+        are set, or none. Raises `PropertyError` for unknown names and values that are not allowed.
+        """
+        if isinstance(device, str) and values is not None:
+            target, plugin = self._resolve(device)
+            if str(target) != target.name:
+                raise PropertyError(
+                    f"defaults are set for a plugin as a whole: {target.name!r}, not {device!r}; give what is "
+                    "for one device to compile_model"
+                )
+            plugin.set_config(values)
+            return
+        if isinstance(device, str) or values is not None:
+            raise PropertyError("set_property takes a device and a mapping, or a mapping alone for all devices")
+        with self._lock:
+            self._defaults = self._defaults.merged(device)
+
+    # -- steps --------------------------------------------------------------------------------------------
+
+    def _parse(self, device: str) -> DeviceName:
+        try:
+            return parse_device(device, self._registry.names)
+        except DeviceNotFoundError as e:
+            raise DeviceNotFoundError(f"{e}; {self._listed_devices()}") from None
+
+    def _plugin(self, target: DeviceName) -> Plugin:
+        names = self._registry.names
+        if target.name in names:
+            return self._registry.get(target.name)
+        close = difflib.get_close_matches(target.name, names, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise DeviceNotFoundError(f"no plugin provides device {str(target)!r}{hint}; {self._listed_devices()}")
+
+    def _resolve(self, device: str) -> tuple[DeviceName, Plugin]:
+        target = self._parse(device)
+        return target, self._plugin(target)
+
+    def _listed_devices(self) -> str:
+        devices = ", ".join(self.available_devices)
+        return f"available devices: {devices or 'none; install a plugin, such as engine-plugin-template'}"
+
+    def _survey(self) -> tuple[list[str], dict[str, EngineError]]:
+        """What can be used, and why the rest cannot."""
+        available: list[str] = []
+        unavailable: dict[str, EngineError] = {}
+        for name in self._registry.names:
+            try:
+                available += _device_strings(self._registry.get(name))
+            except EngineError as e:
+                unavailable[name] = e
+        return available, unavailable
+
+    def _settled(
+        self, device: str, config: Mapping[str, object] | None, exported: Mapping[str, Any] | None = None
+    ) -> tuple[Plugin, dict[str, Any]]:
+        """The plugin of a device string, and all that is said over its own defaults and the exported values."""
+        target, plugin = self._resolve(device)
+        stated = stated_config(plugin, target, config)
+        return plugin, with_core_defaults(plugin, stated, self._defaults, exported or {})
+
+    def _ready(self, model: Model | ModelSource) -> Model:
+        if not isinstance(model, Model):
+            return self.read_model(model)
+        import engine.ops  # noqa: F401  (which knows the types of operators)
+
+        model.validate()
+        return model
+
+    def _import(self, plugin: Plugin, reader: BlobReader, stated: Mapping[str, Any]) -> ExecutableNetwork:
+        device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
+        check_for_plugin(plugin, reader.manifest, device_id).require()
+        return import_network(plugin, reader, stated)
+
+    def _identity(self, plugin: Plugin, config: Config, above: tuple[Plugin, ...] = ()) -> dict[str, Any]:
+        """What a compilation depends on: the plugin, its configuration, and those of the devices it runs on."""
+        targets = []
+        if DEVICE_PRIORITIES in plugin.declared:
+            listed = config[DEVICE_PRIORITIES]
+            for device in listed.split(",") if listed else self.available_devices:
+                other, stated = self._settled(device, None)
+                if other is not plugin and other not in above:
+                    targets.append(self._identity(other, other.config.merged(stated), (*above, plugin)))
+        return plugin_identity(plugin, config, targets)
+
+
+def _manifest_of(blob: BlobInput) -> BlobManifest:
+    check = read_manifest(blob)
+    check.require()
+    assert check.manifest is not None
+    return check.manifest
+
+
+def _device_id(plugin: Plugin, manifest: BlobManifest, stated: str) -> str:
+    """Which device a blob is for: as asked for, else as exported, else the plugin's default."""
+    exported = manifest.config.get(DEVICE_ID.name)
+    return stated or (exported if isinstance(exported, str) else plugin.config[DEVICE_ID])
+
+
+def _device_strings(plugin: Plugin) -> list[str]:
+    ids = plugin.get_metric(AVAILABLE_DEVICES.name)
+    if not ids:
+        raise DeviceNotFoundError(f"{plugin.name} finds no device on this machine")
+    if wrong := [device_id for device_id in ids if not is_device_id(device_id)]:
+        raise PluginContractError(
+            f"plugin {plugin.name}: a device id consists of letters, digits, - and _; device_ids returned {wrong}"
+        )
+    return [f"{plugin.name}.{device_id}" for device_id in ids] if len(ids) > 1 else [plugin.name]

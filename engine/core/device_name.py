@@ -1,0 +1,86 @@
+"""Device strings: which plugin an application asks for, which of its devices, and which devices it may use."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.errors import DeviceNotFoundError
+from engine.registry import is_device_name
+
+_ID = re.compile(r"[A-Za-z0-9_-]+")
+_FORMS = '"CPU", "OPENCL.1" or "HETERO:OPENCL.1,CPU"'
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceName:
+    """A device string in its parts: `NAME`, `NAME.ID`, `NAME:TARGETS` or `NAME.ID:TARGETS`.
+
+    `device_id` is "" and `targets` empty where the string has none.
+    """
+
+    name: str
+    device_id: str = ""
+    targets: tuple[DeviceName, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.name}.{self.device_id}" if self.device_id else self.name
+        return f"{text}:{self.priorities}" if self.targets else text
+
+    @property
+    def priorities(self) -> str:
+        """The targets as they were written: "OPENCL.1,CPU"."""
+        return ",".join(map(str, self.targets))
+
+
+def parse_device(text: object, known: Iterable[str] = ()) -> DeviceName:
+    """Read a device string; `known` are the names to suggest from.
+
+    Raises `DeviceNotFoundError` saying what is wrong with the string; whether there is such a device is not
+    asked here.
+    """
+    if not isinstance(text, str):
+        raise DeviceNotFoundError(f"a device is a string such as {_FORMS}; got {text!r} ({type(text).__name__})")
+    head, colon, tail = text.partition(":")
+    names = tuple(known)
+    device = _parse_single(head, text, names)
+    if not colon:
+        return device
+    parts = tail.split(",")
+    if ":" in tail or not all(parts):
+        raise DeviceNotFoundError(
+            f"device {text!r}: what follows the colon is a list of devices, each once, separated by single "
+            f"commas, such as {_FORMS}"
+        )
+    targets = tuple(_parse_single(part, text, names) for part in parts)
+    if len(set(targets)) < len(targets):
+        twice = next(str(target) for target in targets if targets.count(target) > 1)
+        raise DeviceNotFoundError(f"device {text!r}: {twice} is listed twice; list each device once")
+    return DeviceName(device.name, device.device_id, targets)
+
+
+def is_device_id(text: str) -> bool:
+    """Whether `text` can be the id of one of a plugin's devices."""
+    return _ID.fullmatch(text) is not None
+
+
+def _parse_single(part: str, whole: str, known: tuple[str, ...]) -> DeviceName:
+    name, dot, device_id = part.partition(".")
+    where = f"device {whole!r}" if part == whole else f"device {whole!r}, part {part!r}"
+    if not name:
+        raise DeviceNotFoundError(f"{where}: the device's name is missing; expected a string such as {_FORMS}")
+    if not is_device_name(name):
+        close = difflib.get_close_matches(name.strip().upper(), known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise DeviceNotFoundError(
+            f"{where}: a device's name is an upper-case letter followed by upper-case letters, digits and "
+            f"underscores, such as {_FORMS}{hint}"
+        )
+    if dot and not is_device_id(device_id):
+        raise DeviceNotFoundError(
+            f"{where}: after the dot stands a device id of letters, digits, - and _, such as {_FORMS}; "
+            f"got {device_id!r}"
+        )
+    return DeviceName(name, device_id)
