@@ -14,7 +14,7 @@ from engine.errors import ModelError, TypeInferenceError
 from engine.ir import UNKNOWN, Constant, Node, TensorType, ValueType, undefined
 from engine.ir.inference import set_inferencer
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
-from engine.ops.registry import CANONICAL_VERSIONS, OpDef, find_op
+from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find_op
 from engine.ops.rules import check_inputs, fail
 from engine.ops.tensors import Array
 
@@ -99,7 +99,7 @@ def _ask_onnx(
             proto,
             known,
             {f"x{index}": tensor_to_proto(data) for index, data in constants.items()},
-            opset_imports=_OPSETS,
+            opset_imports=_opsets(op),
         )
         outputs = [inferred.get(name) for name in proto.output]
         return tuple([UNKNOWN if output is None else type_from_proto(output) for output in outputs])
@@ -111,6 +111,12 @@ def _ask_onnx(
         raise
     except ModelError as e:
         fail(node, str(e), e)
+
+
+def _opsets(op: OpDef) -> list[onnx.OperatorSetIdProto]:
+    if (op.domain, op.name) not in KEPT_DEPRECATED:
+        return _OPSETS
+    return [onnx.OperatorSetIdProto(domain=op.domain, version=op.since_version)]
 
 
 def _clean(message: str) -> str:
