@@ -85,23 +85,31 @@ class Output:
         consumers = self.node._consumers[self.index]
         if not consumers:
             return []
-        found = [(ref(), index) for ref, index in consumers]
-        return [Input(node, index) for node, index in found if node is not None]
+        return [Input(node, index) for ref, index in consumers if (node := ref()) is not None]
+
+    @property
+    def num_consumers(self) -> int:
+        """The number of input ports that read this value."""
+        return len(self.node._consumers[self.index] or ())
 
     def replace(self, replacement: Output | Node) -> None:
         """Let every consumer of this value read `replacement` instead.
 
         Raises `GraphError` where the node of `replacement` itself reads this value: that would be a cycle.
         """
-        new = as_output(replacement)
-        targets = self.target_inputs
-        if any(target.node is new.node for target in targets):
-            raise GraphError(
-                f"cannot replace {self} by {new}: {new.node} reads it, so the graph would have a cycle; "
-                "to insert a node, take target_inputs first and call replace_source_output on each"
-            )
-        for target in targets:
-            target.node._set_source(target.index, new)
+        new = replacement if type(replacement) is Output else as_output(replacement)
+        producer = new.node
+        if producer is self.node and new.index == self.index:
+            return
+        for source in producer._sources:
+            if source is not None and source.node is self.node and source.index == self.index:
+                raise GraphError(
+                    f"cannot replace {self} by {new}: {producer} reads it, so the graph would have a cycle; "
+                    "to insert a node, take target_inputs first and call replace_source_output on each"
+                )
+        if not 0 <= new.index < len(producer._types):
+            raise GraphError(f"{producer} has no output {new.index}; it has {len(producer._types)}")
+        _move_consumers(self, new)
 
     def _tensor(self) -> TensorType:
         value_type = self.node._types[self.index]
@@ -227,19 +235,23 @@ class Node:
         self._attached = False
         self.op_type = op_type
         self.domain = domain
-        self.attributes = {} if attributes is None else dict(attributes)
+        self.attributes = dict(attributes) if attributes else {}
         self.id = next(_ids)
         self._name = friendly_name
         self._names = output_names
         self._rt_info: dict[str, Any] | None = None
         self._pinned = False
-        self._sources: list[Output | None] = [v if type(v) is Output or v is None else as_output(v) for v in inputs]
+        self._sources: list[Output | None] = [
+            v if type(v) is Output or v is None else as_output(v) for v in inputs
+        ]
         self._seen: tuple[ValueType | None, ...] | None = None
-        self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs if types is None else types
-        self._consumers: list[_Consumers | None] = [None] * len(self._types)
         if types is None:
+            self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs
             self._types = inference.infer(self)
-            self._seen = self._input_types()
+            self._seen = tuple([None if s is None else s.node._types[s.index] for s in self._sources])
+        else:
+            self._types = types
+        self._consumers: list[_Consumers | None] = [None] * len(self._types)
         self._link()
 
     # -- names and annotations ---------------------------------------------------------------------------
@@ -498,6 +510,31 @@ def _merged(old: ValueType, new: ValueType) -> ValueType:
         return merge_types(old, new)
     except ModelError:
         return new
+
+
+def _move_consumers(old: Output, new: Output) -> None:
+    """Let everything that reads `old` read `new`; the producer of `old` may leave the graph."""
+    moved = old.node._consumers[old.index]
+    if not moved:
+        return
+    edits.count += 1
+    producer = new.node
+    consumers = producer._consumers[new.index]
+    if consumers is None:
+        consumers = producer._consumers[new.index] = {}
+    is_constant = producer.op_type == "Constant"
+    for key in moved:
+        reader = key[0]()
+        if reader is not None:
+            reader._sources[key[1]] = new
+            consumers[key] = None
+            if is_constant:
+                reader._seen = None  # its value may decide the output types
+    old.node._consumers[old.index] = None
+    if not producer._attached:
+        producer._attached = True
+        _link_all(producer)
+    _detach(old.node)
 
 
 def _link_all(node: Node) -> None:
