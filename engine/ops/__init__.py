@@ -7,8 +7,10 @@ come positionally in the schema's order, attributes by keyword. `create` makes n
 from collections.abc import Callable
 
 from engine.ir import Constant, Node, Parameter, Result
-from engine.ops import elementwise, inference, movement  # noqa: F401  they register themselves
+from engine.ops import control_flow, elementwise, inference, movement  # noqa: F401  they register themselves
 from engine.ops.create import create, make_constructor
+from engine.ops.evaluator import ModelEvaluator, evaluate_model
+from engine.ops.reference import compile_node, evaluate
 from engine.ops.registry import (
     CANONICAL_OPSET,
     CANONICAL_VERSIONS,
@@ -24,8 +26,9 @@ from engine.ops.registry import (
 )
 
 __all__ = [
-    "CANONICAL_OPSET", "CANONICAL_VERSIONS", "ML_OPSET", "TRAINING_OPSET", "AttributeDef", "Constant", "OpDef",
-    "Parameter", "Port", "Result", "all_ops", "attribute", "create", "find_op", "get_op",
+    "CANONICAL_OPSET", "CANONICAL_VERSIONS", "ML_OPSET", "TRAINING_OPSET", "AttributeDef", "Constant",
+    "ModelEvaluator", "OpDef", "Parameter", "Port", "Result", "all_ops", "attribute", "compile_node", "create",
+    "evaluate", "evaluate_model", "find_op", "get_op",
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ module a family of operators.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -205,6 +206,32 @@ def compiles(*op_types: str, domain: str = "") -> Callable[[EvaluatorFactory], E
     return register
 
 
+def evaluates(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the function evaluates these operators.
+
+    It takes the inputs positionally (None where omitted) and, as keyword-only parameters, the attributes that it
+    names, and `num_outputs` if it names that; it returns the output, or a tuple of outputs.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = inspect.signature(function).parameters.values()
+        names = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+        def factory(node: Node) -> Evaluator:
+            keywords = {n: node.num_outputs if n == "num_outputs" else attribute(node, n) for n in names}
+
+            def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+                result = function(*inputs, **keywords)
+                return result if type(result) is tuple else (result,)
+
+            return run
+
+        compiles(*op_types, domain=domain)(factory)
+        return function
+
+    return register
+
+
 # -- schemas to definitions -------------------------------------------------------------------------------
 
 _COMMUTATIVE: Final = frozenset(
@@ -257,7 +284,9 @@ def _definitions(domains: Iterable[str]) -> dict[tuple[str, str], OpDef]:
             schema = onnx.defs.get_schema(name, CANONICAL_VERSIONS[domain], domain)
         except onnx.defs.SchemaError:
             continue  # came after the canonical opset
-        if not schema.deprecated or (domain, name) in KEPT_DEPRECATED:
+        if (domain, name) in KEPT_DEPRECATED and schema.deprecated:
+            schema = onnx.defs.get_schema(name, schema.since_version - 1, domain)  # the same, and inferred by ONNX
+        if not schema.deprecated:
             found[domain, name] = OpDef(schema)
     return found
 

@@ -1,0 +1,365 @@
+"""If, Loop, Scan and SequenceMap: types from their bodies, and evaluation of their bodies.
+
+A body's captures read what the node lists after its formal inputs (`Node.captured_values`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.errors import ModelError, TypeInferenceError
+from engine.ir import (
+    UNKNOWN,
+    Constant,
+    Dimension,
+    Model,
+    Node,
+    OptionalType,
+    Parameter,
+    PartialShape,
+    SequenceType,
+    TensorType,
+    ValueType,
+    as_dimension,
+    boolean,
+    i64,
+    undefined,
+)
+from engine.ops.evaluator import ModelEvaluator
+from engine.ops.registry import Evaluator, attribute, compiles, get_op, infers
+from engine.ops.rules import fail, normalize_axis
+
+_MAX_ROUNDS = 4
+
+# -- types ------------------------------------------------------------------------------------------------
+
+
+@infers("If")
+def _infer_if(node: Node) -> Sequence[ValueType]:
+    if node.num_formal_inputs != 1:
+        fail(node, f"If takes its condition and what its bodies capture, got {node.num_inputs} inputs")
+    branches = [
+        _infer_body(node, name, _body(node, name, 0, node.num_outputs), []) for name in ("then_branch", "else_branch")
+    ]
+    return [_join_or_fail(node, index, a, b) for index, (a, b) in enumerate(zip(*branches, strict=True))]
+
+
+@infers("Loop")
+def _infer_loop(node: Node) -> Sequence[ValueType]:
+    num_carried = node.num_formal_inputs - 2
+    if not 0 <= num_carried <= node.num_outputs:
+        fail(node, f"{num_carried} loop-carried inputs do not fit {node.num_outputs} outputs")
+    body = _body(node, "body", 2 + num_carried, 1 + node.num_outputs)
+    scalar = PartialShape([])
+    fixed: list[ValueType] = [TensorType(i64, scalar), TensorType(boolean, scalar)]
+    results, carried = _infer_repeated(node, body, fixed, _types(node, 2, 2 + num_carried), [], 1)
+    count = _trip_count(node)
+    return [*carried, *(_stacked(node, t, count, 0) for t in results[1 + num_carried :])]
+
+
+@infers("Scan")
+def _infer_scan(node: Node) -> Sequence[ValueType]:
+    num_scanned = attribute(node, "num_scan_inputs")
+    num_state = node.num_formal_inputs - num_scanned
+    if num_scanned < 1 or not 0 <= num_state <= node.num_outputs:
+        fail(node, f"num_scan_inputs {num_scanned} does not fit {node.num_formal_inputs} inputs")
+    body = _body(node, "body", node.num_formal_inputs, node.num_outputs)
+    length = as_dimension(None)
+    elements: list[ValueType] = []
+    axes = attribute(node, "scan_input_axes") or (0,) * num_scanned
+    for position, (value_type, axis) in enumerate(
+        zip(_types(node, num_state, num_state + num_scanned), axes, strict=True)
+    ):
+        element, dim = _without_axis(node, value_type, axis, num_state + position)
+        elements.append(element)
+        if not length.compatible(dim):
+            fail(node, f"the scan inputs have sequence lengths {length} and {dim}; expected equal ones")
+        length = length.merge(dim)
+    results, states = _infer_repeated(node, body, [], _types(node, 0, num_state), elements, 0)
+    stacked = results[num_state:]
+    out_axes = attribute(node, "scan_output_axes") or (0,) * len(stacked)
+    return [*states, *(_stacked(node, t, length, axis) for t, axis in zip(stacked, out_axes, strict=True))]
+
+
+@infers("SequenceMap")
+def _infer_sequence_map(node: Node) -> Sequence[ValueType]:
+    formal = node.num_formal_inputs
+    body = _body(node, "body", formal, node.num_outputs)
+    given = [
+        (t.element or UNKNOWN) if isinstance(t, SequenceType) else UNKNOWN if index == 0 else t
+        for index, t in enumerate(_types(node, 0, formal))
+    ]
+    return [SequenceType(t) for t in _infer_body(node, "body", body, given)]
+
+
+def _body(node: Node, name: str, num_parameters: int, num_results: int) -> Model:
+    body = node.attributes.get(name)
+    if not isinstance(body, Model):
+        fail(node, f"body {name!r} is missing; give a Model")
+    if len(body.parameters) != num_parameters or len(body.results) != num_results:
+        fail(
+            node,
+            f"body `{body.name}` ({name}) has {len(body.parameters)} inputs and {len(body.results)} outputs; "
+            f"expected {num_parameters} and {num_results}",
+        )
+    return body
+
+
+def _types(node: Node, start: int, stop: int) -> list[ValueType]:
+    return [UNKNOWN if source is None else source.type for source in node.input_values[start:stop]]
+
+
+def _infer_body(node: Node, name: str, body: Model, given: Sequence[ValueType]) -> list[ValueType]:
+    """The types of the body's results when its parameters have the `given` types."""
+    captured = [value.type for value in node.captured_values(name)]
+    for parameter, value_type in zip([*body.parameters, *body.captures], [*given, *captured], strict=True):
+        _set_type(parameter, value_type)
+    try:
+        body.validate()
+    except ModelError as e:
+        raise TypeInferenceError(f"{node}, {name}: {e}") from e
+    return [result.type for result in body.results]
+
+
+def _set_type(parameter: Parameter, value_type: ValueType) -> None:
+    # Where nothing is known of the outer value, what the model's file declares is kept.
+    if value_type != UNKNOWN and parameter.type != value_type:
+        parameter.type = value_type
+
+
+def _infer_repeated(
+    node: Node,
+    body: Model,
+    fixed: Sequence[ValueType],
+    states: Sequence[ValueType],
+    elements: Sequence[ValueType],
+    first_state: int,
+) -> tuple[list[ValueType], list[ValueType]]:
+    """Result types of a body whose state goes round, and the states' types: those that hold in every iteration.
+
+    A dimension that changes from one iteration to the next becomes unknown, a rank that changes makes the shape so.
+    """
+    current = list(states)
+    for _ in range(_MAX_ROUNDS):
+        results = _infer_body(node, "body", body, [*fixed, *current, *elements])
+        produced = results[first_state : first_state + len(current)]
+        joined = [
+            _join_or_fail(node, index, a, b, widen=True)
+            for index, (a, b) in enumerate(zip(current, produced, strict=True))
+        ]
+        if joined == current:
+            return results, joined
+        current = joined
+    # Ranks that keep changing, of sequences' elements say.
+    current = [_without_shape(t) for t in current]
+    return _infer_body(node, "body", body, [*fixed, *current, *elements]), current
+
+
+def _join_or_fail(node: Node, index: int, a: ValueType, b: ValueType, widen: bool = False) -> ValueType:
+    joined = _join(a, b, widen)
+    if joined is None:
+        what = "state" if widen else "output"
+        fail(node, f"{what} {index} is {a} in one case and {b} in another; expected one element type")
+    return joined
+
+
+def _join(a: ValueType | None, b: ValueType | None, widen: bool) -> ValueType | None:
+    """A type that takes in both; None where they differ in kind or element type."""
+    if a is None or a in (UNKNOWN, b):
+        return b
+    if b is None or b == UNKNOWN:
+        return a
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        if undefined not in (a.element_type, b.element_type) and a.element_type is not b.element_type:
+            return None
+        element_type = a.element_type if a.element_type is not undefined else b.element_type
+        return TensorType(element_type, _join_shapes(a.shape, b.shape, widen))
+    for kind in (SequenceType, OptionalType):
+        if isinstance(a, kind) and isinstance(b, kind):
+            element = _join(a.element, b.element, widen)
+            return None if element is None and a.element is not None and b.element is not None else kind(element)
+    return None
+
+
+def _join_shapes(a: PartialShape, b: PartialShape, widen: bool) -> PartialShape:
+    if a.rank.is_dynamic or b.rank.is_dynamic or len(a) != len(b):
+        return PartialShape.dynamic()
+    return PartialShape([_join_dims(x, y, widen) for x, y in zip(a, b, strict=True)])
+
+
+def _join_dims(x: Dimension, y: Dimension, widen: bool) -> Dimension:
+    if x == y:
+        return x
+    if widen:
+        return as_dimension(None)
+    if x.max is None or y.max is None:
+        return Dimension.at_least(min(x.min, y.min))
+    return Dimension(min(x.min, y.min), max(x.max, y.max))
+
+
+def _without_shape(value_type: ValueType) -> ValueType:
+    if isinstance(value_type, TensorType):
+        return TensorType(value_type.element_type, PartialShape.dynamic())
+    if isinstance(value_type, (SequenceType, OptionalType)) and value_type.element is not None:
+        return type(value_type)(_without_shape(value_type.element))
+    return value_type
+
+
+def _trip_count(node: Node) -> Dimension:
+    """The number of iterations: at most the first input, where that is a constant."""
+    source = node.input_values[0]
+    if source is None or not isinstance(source.node, Constant) or source.node.data.size != 1:
+        return as_dimension(None)
+    return Dimension(0, max(0, int(source.node.data.reshape(-1)[0])))
+
+
+def _stacked(node: Node, value_type: ValueType, length: Dimension, axis: int) -> ValueType:
+    if not isinstance(value_type, TensorType):
+        fail(node, f"a scan output must be a tensor, got {value_type}")
+    if value_type.shape.rank.is_dynamic:
+        return value_type
+    dims = list(value_type.shape.dims)
+    dims.insert(normalize_axis(node, axis, len(dims) + 1, "scan output axis", "the output"), length)
+    return TensorType(value_type.element_type, PartialShape(dims))
+
+
+def _without_axis(node: Node, value_type: ValueType, axis: int, index: int) -> tuple[ValueType, Dimension]:
+    if not isinstance(value_type, TensorType):
+        fail(node, f"scan input {index} must be a tensor, got {value_type}")
+    if value_type.shape.rank.is_dynamic:
+        return value_type, as_dimension(None)
+    dims = list(value_type.shape.dims)
+    dim = dims.pop(normalize_axis(node, axis, len(dims), "scan input axis", f"input {index}"))
+    return TensorType(value_type.element_type, PartialShape(dims)), dim
+
+
+# -- evaluation -------------------------------------------------------------------------------------------
+
+
+@compiles("If")
+def _compile_if(node: Node) -> Evaluator:
+    branches = []
+    position = node.num_formal_inputs
+    for name, body in node.bodies.items():
+        branches.append((name == "then_branch", ModelEvaluator(body), position, position + len(body.captures)))
+        position += len(body.captures)
+
+    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        condition = _as_bool(inputs[0])
+        for is_then, body, start, stop in branches:
+            if is_then == condition:
+                return tuple(body.run(inputs[start:stop]))
+        raise ModelError(f"the {'then' if condition else 'else'} branch is missing")
+
+    return run
+
+
+@compiles("Loop")
+def _compile_loop(node: Node) -> Evaluator:
+    body = ModelEvaluator(node.attributes["body"])
+    formal, num_carried = node.num_formal_inputs, node.num_formal_inputs - 2
+    stacked_types = [result.type for result in node.attributes["body"].results[1 + num_carried :]]
+
+    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        limit = math.inf if inputs[0] is None else int(np.asarray(inputs[0]).reshape(-1)[0])
+        condition = True if inputs[1] is None else _as_bool(inputs[1])
+        carried, captured = list(inputs[2:formal]), inputs[formal:]
+        stacks: list[list[Any]] = [[] for _ in stacked_types]
+        iteration = 0
+        while condition and iteration < limit:
+            outputs = body.run([np.asarray(iteration, np.int64), np.asarray(condition), *carried, *captured])
+            condition, carried = _as_bool(outputs[0]), outputs[1 : 1 + num_carried]
+            for stack, value in zip(stacks, outputs[1 + num_carried :], strict=True):
+                stack.append(value)
+            iteration += 1
+        return (*carried, *(_stack(stack, t, 0) for stack, t in zip(stacks, stacked_types, strict=True)))
+
+    return run
+
+
+@compiles("Scan")
+def _compile_scan(node: Node) -> Evaluator:
+    body = ModelEvaluator(node.attributes["body"])
+    formal, num_scanned = node.num_formal_inputs, attribute(node, "num_scan_inputs")
+    num_state = formal - num_scanned
+    stacked_types = [result.type for result in node.attributes["body"].results[num_state:]]
+    in_axes = attribute(node, "scan_input_axes") or (0,) * num_scanned
+    in_reversed = attribute(node, "scan_input_directions") or (0,) * num_scanned
+    out_axes = attribute(node, "scan_output_axes") or (0,) * len(stacked_types)
+    out_reversed = attribute(node, "scan_output_directions") or (0,) * len(stacked_types)
+
+    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        states, captured = list(inputs[:num_state]), inputs[formal:]
+        sequences = [
+            np.moveaxis(value, axis, 0)[:: -1 if is_reversed else 1]
+            for value, axis, is_reversed in zip(inputs[num_state:formal], in_axes, in_reversed, strict=True)
+        ]
+        lengths = {len(sequence) for sequence in sequences}
+        if len(lengths) != 1:
+            raise ModelError(f"the scan inputs have sequence lengths {sorted(lengths)}; expected one length")
+        stacks: list[list[Any]] = [[] for _ in stacked_types]
+        for elements in zip(*sequences, strict=True):
+            outputs = body.run([*states, *(np.asarray(element) for element in elements), *captured])
+            states = outputs[:num_state]
+            for stack, value in zip(stacks, outputs[num_state:], strict=True):
+                stack.append(value)
+        stacked = [
+            _stack(stack[::-1] if is_reversed else stack, t, axis)
+            for stack, t, axis, is_reversed in zip(stacks, stacked_types, out_axes, out_reversed, strict=True)
+        ]
+        return (*states, *stacked)
+
+    return run
+
+
+@compiles("SequenceMap")
+def _compile_sequence_map(node: Node) -> Evaluator:
+    body = ModelEvaluator(node.attributes["body"])
+    formal, num_outputs = node.num_formal_inputs, node.num_outputs
+
+    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        length = len(inputs[0])
+        for value in inputs[1:formal]:
+            if isinstance(value, list) and len(value) != length:
+                raise ModelError(
+                    f"a sequence of {len(value)} is mapped along with one of {length}; expected one length"
+                )
+        columns: list[list[Any]] = [[] for _ in range(num_outputs)]
+        for position in range(length):
+            elements = [value[position] if isinstance(value, list) else value for value in inputs[:formal]]
+            for column, value in zip(columns, body.run([*elements, *inputs[formal:]]), strict=True):
+                column.append(value)
+        return tuple(columns)
+
+    return run
+
+
+def _as_bool(value: Any) -> bool:
+    return bool(np.asarray(value).reshape(-1)[0])
+
+
+def _stack(values: list[Any], value_type: ValueType, axis: int) -> Any:
+    if values:
+        return np.stack(values, axis=axis)
+    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
+        raise ModelError("no iteration ran, and the shape of a scan output is not known without one")
+    shape = [dim.min if dim.is_static else 0 for dim in value_type.shape]
+    shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 0)
+    return np.empty(shape, dtype=value_type.element_type.numpy)
+
+
+def _count_results(body_name: str, skipped: int) -> Any:
+    def count(inputs: Sequence[Any], attributes: dict[str, Any]) -> int:
+        return len(attributes[body_name].results) - skipped
+
+    return count
+
+
+get_op("If").count_outputs = _count_results("then_branch", 0)
+get_op("Loop").count_outputs = _count_results("body", 1)
+get_op("Scan").count_outputs = _count_results("body", 0)
+get_op("SequenceMap").count_outputs = _count_results("body", 0)

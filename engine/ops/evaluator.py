@@ -1,0 +1,100 @@
+"""Reference evaluation of whole models: a list of steps over slots, values freed after their last use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.errors import InputError
+from engine.ir import Constant, Model, Node, Output
+from engine.ops.reference import compile_node
+from engine.ops.registry import Evaluator
+
+
+def evaluate_model(model: Model, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+    """The outputs of `model`, in order, for its inputs by name or in order.
+
+    A list is one value a parameter; a mapping has the parameters' names. Values are taken as they are: the caller
+    sees to types and shapes. Raises `InputError` for missing or surplus inputs, `UnsupportedError`, `DeviceError`.
+    """
+    return ModelEvaluator(model).run(_in_order(model, inputs))
+
+
+class ModelEvaluator:
+    """Evaluates one model any number of times; safe for concurrent calls.
+
+    The model's bodies are compiled with it; later changes of the model are not seen. Raises `UnsupportedError`
+    where a node has no reference evaluation.
+    """
+
+    __slots__ = ("_constants", "_num_inputs", "_num_slots", "_results", "_steps", "name")
+
+    def __init__(self, model: Model) -> None:
+        self.name = model.name
+        slots: dict[tuple[Node, int], int] = {}
+        borders = [*model.parameters, *model.captures]
+        for parameter in borders:
+            slots[parameter, 0] = len(slots)
+        self._num_inputs = len(borders)
+        self._constants: list[tuple[int, Constant]] = []
+        steps: list[tuple[Evaluator, list[int], list[int]]] = []
+        for node in model.ordered_nodes():
+            if node.op_type in ("Parameter", "Result"):
+                continue
+            outputs = [slots.setdefault((node, index), len(slots)) for index in range(node.num_outputs)]
+            if isinstance(node, Constant):
+                self._constants.append((outputs[0], node))
+            else:
+                steps.append((compile_node(node), [_slot(slots, source) for source in node.input_values], outputs))
+        self._results = [_slot(slots, result.input_value(0)) for result in model.results]
+        self._num_slots = len(slots)
+        self._steps = _with_releases(steps, {*self._results, *(slot for slot, _ in self._constants)})
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for the values of the parameters, followed by those of the captures."""
+        if len(inputs) != self._num_inputs:
+            raise InputError(f"model `{self.name}` takes {self._num_inputs} inputs, got {len(inputs)}")
+        values: list[Any] = [*inputs, *([None] * (self._num_slots + 1 - len(inputs)))]  # the last one stays None
+        for slot, constant in self._constants:
+            values[slot] = constant.data
+        for call, sources, outputs, dead in self._steps:
+            for slot, value in zip(outputs, call([values[source] for source in sources]), strict=True):
+                values[slot] = value
+            for slot in dead:
+                values[slot] = None
+        return [values[slot] for slot in self._results]
+
+
+def _slot(slots: dict[tuple[Node, int], int], source: Output | None) -> int:
+    return -1 if source is None else slots[source.node, source.index]
+
+
+def _with_releases(
+    steps: list[tuple[Evaluator, list[int], list[int]]], kept: set[int]
+) -> list[tuple[Evaluator, list[int], list[int], list[int]]]:
+    """Each step with the slots that nothing reads after it."""
+    seen = {*kept, -1}
+    reversed_steps = []
+    for call, sources, outputs in reversed(steps):
+        dead = [slot for slot in dict.fromkeys((*sources, *outputs)) if slot not in seen]
+        seen.update(dead)
+        reversed_steps.append((call, sources, outputs, dead))
+    return reversed_steps[::-1]
+
+
+def _in_order(model: Model, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+    names = [parameter.friendly_name for parameter in model.parameters]
+    if isinstance(inputs, np.ndarray):
+        inputs = [inputs]
+    if not isinstance(inputs, Mapping):
+        return list(inputs)
+    surplus = [name for name in inputs if name not in names]
+    missing = [name for name in names if name not in inputs]
+    if surplus or missing:
+        raise InputError(
+            f"model `{model.name}` takes inputs {', '.join(names) or 'none'}; "
+            f"missing {', '.join(missing) or 'none'}, unknown {', '.join(surplus) or 'none'}"
+        )
+    return [inputs[name] for name in names]

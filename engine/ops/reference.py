@@ -1,0 +1,109 @@
+"""Reference evaluation of single nodes: ours where an operator has one, else `onnx.reference` at the canonical opset.
+
+Values are numpy arrays (strings as object arrays of str), lists (sequences), dicts (maps) and None (an empty
+optional). Outputs may alias inputs; inputs are never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnx.reference.ops
+import onnx.reference.ops.aionnx_preview
+import onnx.reference.ops.aionnx_preview_training
+import onnx.reference.ops.aionnxml
+
+from engine.errors import DeviceError, EngineError, UnsupportedError
+from engine.ir import Node
+from engine.ops.protos import attribute_to_proto
+from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
+
+_LOADERS: Final[dict[str, Callable[..., Any]]] = {
+    "": onnx.reference.ops.load_op,
+    "ai.onnx.ml": onnx.reference.ops.aionnxml.load_op,
+    "ai.onnx.preview": onnx.reference.ops.aionnx_preview.load_op,
+    "ai.onnx.preview.training": onnx.reference.ops.aionnx_preview_training.load_op,
+}
+_RUN_PARAMS: Final[dict[str, Any]] = {
+    "log": lambda pattern, *arguments: None,
+    "opsets": CANONICAL_VERSIONS,
+    "verbose": 0,
+    "new_ops": None,
+}
+
+
+def evaluate(node: Node, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of one node for the values of its inputs, None standing for an omitted one.
+
+    Raises `UnsupportedError` where there is no evaluation, `DeviceError` naming node and inputs where it fails.
+    """
+    return compile_node(node)(inputs)
+
+
+def compile_node(node: Node) -> Evaluator:
+    """An evaluator of `node` for many calls: attributes are read once; safe for concurrent calls.
+
+    Raises `UnsupportedError` where there is no evaluation. The evaluator does not keep the node alive.
+    """
+    op = find_op(node.op_type, node.domain)
+    if op is None:
+        raise UnsupportedError(
+            f"{node}: operator {node.op_type!r} of domain {node.domain!r} has no reference evaluation; "
+            "replace it by operators of ONNX, or compile for a device that supports it"
+        )
+    run = (op.evaluator or _compile_onnx)(node)
+    title, names = str(node), [op.input_name(i) if i < op.max_inputs else f"{i}" for i in range(node.num_inputs)]
+    num_outputs = node.num_outputs
+
+    def call(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        try:
+            with np.errstate(all="ignore"):
+                outputs = run(inputs)
+        except EngineError:
+            raise
+        except Exception as e:
+            given = ", ".join(f"{name} {describe(v)}" for name, v in zip(names, inputs, strict=False))
+            raise DeviceError(f"{title}: evaluation failed for inputs {given or 'none'}: {e}") from e
+        settled = tuple([_settle(value) for value in outputs[:num_outputs]])
+        return settled if len(settled) == num_outputs else settled + (None,) * (num_outputs - len(settled))
+
+    return call
+
+
+def describe(value: Any) -> str:
+    """A value in words for messages: `float32[2,3]`, `a list of 3`."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return "none" if value is None else type(value).__name__
+
+
+def _compile_onnx(node: Node) -> Evaluator:
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=node.friendly_name)
+    proto.input.extend("" if s is None else f"x{i}" for i, s in enumerate(node.input_values))
+    proto.output.extend(f"y{i}" for i in range(node.num_outputs))
+    op = find_op(node.op_type, node.domain)
+    for name, value in node.attributes.items():
+        definition = op.attributes.get(name) if op else None
+        proto.attribute.append(attribute_to_proto(name, value, definition.kind if definition else None))
+    try:
+        implementation = _LOADERS[node.domain](node.domain, node.op_type, CANONICAL_VERSIONS[node.domain])
+        run = implementation(proto, _RUN_PARAMS).run
+    except Exception as e:
+        raise UnsupportedError(f"{node}: operator {op} has no reference evaluation: {e}") from e
+    return lambda inputs: run(*inputs)
+
+
+def _settle(value: Any) -> Any:
+    """`value` in the forms that this module promises."""
+    if type(value) is np.ndarray:
+        return value.astype(object) if value.dtype.kind in "US" else value
+    if isinstance(value, (list, tuple)):
+        return [_settle(item) for item in value]
+    if value is None or isinstance(value, dict):
+        return value
+    return _settle(np.asarray(value))
