@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, EngineError, InferError, InputError
 from engine.runtime.deadlines import Deadline, deadline_timer
 from engine.runtime.executors import Executor
-from engine.runtime.lifecycle import lifecycle
+from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.sync_request import Stage, SyncInferRequest
 from engine.runtime.values import Array, Value
@@ -31,7 +31,7 @@ class RequestState(enum.Enum):
     """Asked to stop; it becomes idle when the stage that runs next checks, or ends."""
 
 
-class AsyncInferRequest:
+class AsyncInferRequest(Participant):
     """One inference at a time, run in the background or in place; reusable after any outcome.
 
     Made by `ExecutableNetwork.create_infer_request`. Adjacent stages of one executor run without a hop between
@@ -63,7 +63,7 @@ class AsyncInferRequest:
         self._done = threading.Condition(self._lock)
         self._run: _Run | None = None
         self._starts = 0
-        lifecycle.track_request(self)
+        lifecycle.track(self)
 
     # -- running ------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class AsyncInferRequest:
         try:
             return run.outcome()
         finally:
-            # The error's traceback holds this frame, which must not hold the request that keeps the error.
+            # The error's traceback keeps this frame, which must not keep the request that keeps the error.
             del self, run
 
     def start_async(self, inputs: object = None, *, deadline: float | None = None) -> None:
@@ -292,6 +292,8 @@ class AsyncInferRequest:
             self._steps[run.step][0].submit(partial(self._advance, run))
         except Exception as e:
             self._fail(run, e, None)
+        finally:
+            del self, run  # see `infer`
 
     def _advance(self, run: _Run) -> None:
         """Run one step's stages and go on to the next step. Called by an executor."""
@@ -299,31 +301,29 @@ class AsyncInferRequest:
             if run.ended:
                 return
             run.has_begun, run.thread = True, threading.get_ident()
-        executor, stages = self._steps[run.step]
         stage: Stage | None = None
         try:
+            executor, stages = self._steps[run.step]
             for stage in stages:
                 self._request.check_cancelled()
                 self._request.run_stage(stage, executor.name)
-            if run.step + 1 == len(self._steps):
-                stage = None
-                self._request.check_cancelled()
-                run.result = self._request.finish()
+            stage, run.thread = None, None
+            if run.step + 1 < len(self._steps):
+                run.step += 1
+                self._submit(run)
+                return
+            self._request.check_cancelled()
+            run.result = self._request.finish()
+            self._end(run, None)
         except BaseException as e:
             self._fail(run, e, stage)
-            return
-        run.thread = None
-        if run.result is not None:
-            self._end(run, None)
-        else:
-            run.step += 1
-            self._submit(run)
+        finally:
+            del self, run  # see `infer`
 
     def _fail(self, run: _Run, error: BaseException, stage: Stage | None) -> None:
         """End a run that `stage`, or the runtime where it is None, could not finish."""
         if run.has_begun:
             self._request.abort(error)
-        _without_catching_frame(error)
         if isinstance(error, EngineError):
             self._end(run, error)
             return
@@ -373,12 +373,13 @@ class AsyncInferRequest:
             self._callback_failed(run, e)
         finally:
             self._release(run)
+            del self, run  # see `infer`
 
     def _callback_failed(self, run: _Run, error: BaseException) -> None:
         if error is run.error:
             return  # the callback passed the inference's own error on
         wrapped = CallbackError(f"{self._name}: the callback raised {type(error).__name__}: {error}")
-        wrapped.__cause__ = _without_catching_frame(error)
+        wrapped.__cause__ = error
         run.callback_error = wrapped
 
     def _release(self, run: _Run) -> None:
@@ -445,8 +446,7 @@ class AsyncInferRequest:
 
     # -- fork and exit ------------------------------------------------------------------------------------
 
-    def after_fork(self) -> None:
-        """End, in the child, an inference that runs on threads of the parent."""
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
         self._done = threading.Condition(self._lock)
         run = self._run
@@ -458,13 +458,9 @@ class AsyncInferRequest:
             self._mark_ended(run, error)
         run.is_done = True
 
-    def begin_exit(self) -> None:
-        """Cancel what runs."""
+    def _begin_exit(self) -> None:
         if self._run is not None:
             self._cancel(self._run, Cancelled(f"{self._name} was cancelled: the interpreter exits"))
-
-    def end_exit(self, timeout: float) -> None:
-        """Nothing to wait for: the executors wait for their threads."""
 
 
 class _Run:
@@ -500,11 +496,6 @@ class _Run:
             raise error.with_traceback(self.traceback)
         finally:
             del self, error
-
-
-def _without_catching_frame(error: BaseException) -> BaseException:
-    """Drop the traceback's outermost frame: the one that caught the error, and refers to who keeps it."""
-    return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

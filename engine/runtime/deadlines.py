@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from engine.errors import InferError
-from engine.runtime.lifecycle import lifecycle
+from engine.runtime.lifecycle import Participant, lifecycle
 
 _log = logging.getLogger("engine.runtime")
 
@@ -34,7 +34,7 @@ class Deadline:
             action()
 
 
-class DeadlineTimer:
+class DeadlineTimer(Participant):
     """Calls functions at points in time, on a daemon thread that starts with the first of them. Thread-safe."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class DeadlineTimer:
         self._changed = threading.Condition()
         self._pending: list[tuple[float, int, Deadline]] = []
         self._thread: threading.Thread | None = None
-        lifecycle.track_executor(self)
+        lifecycle.track(self)
 
     def call_after(self, seconds: float, action: Callable[[], None]) -> Deadline:
         """Call `action`, which must be short, `seconds` from now unless the returned deadline is cancelled.
@@ -83,17 +83,10 @@ class DeadlineTimer:
                 wait = self._pending[0][0] - now if self._pending else None
                 self._changed.wait(None if wait is None else min(wait, threading.TIMEOUT_MAX))
 
-    def after_fork(self) -> None:
-        """Forget the parent's deadlines: its requests do not run in the child."""
+    def _after_fork(self) -> None:
         self._changed = threading.Condition()
         self._pending = []
         self._thread = None
-
-    def begin_exit(self) -> None:
-        """Nothing: the thread runs no code of others."""
-
-    def end_exit(self, timeout: float) -> None:
-        """Nothing to wait for."""
 
 
 deadline_timer = DeadlineTimer()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from engine.errors import InferError
-from engine.runtime.lifecycle import lifecycle
+from engine.runtime.lifecycle import Participant, lifecycle
 
 Task: TypeAlias = Callable[[], object]
 
@@ -47,7 +47,7 @@ class InlineExecutor(Executor):
         task()
 
 
-class ThreadExecutor(Executor):
+class ThreadExecutor(Executor, Participant):
     """Runs tasks on at most `threads` threads of its own, first come, first served.
 
     Threads start when tasks arrive, stop when the executor is shut down or garbage collected (tasks that wait
@@ -62,7 +62,7 @@ class ThreadExecutor(Executor):
         self._pool = _Pool(name, threads)
         self._finalizer = weakref.finalize(self, _Pool.close, self._pool)
         self._finalizer.atexit = False
-        lifecycle.track_executor(self)
+        lifecycle.track(self)
 
     def submit(self, task: Task) -> None:
         """Queue `task`. A task handles its own errors; one that escapes is logged."""
@@ -77,20 +77,17 @@ class ThreadExecutor(Executor):
         self._pool.close()
         return self._pool.join(timeout)
 
-    def after_fork(self) -> None:
-        """Start afresh in the child: none of the parent's threads exist there."""
+    def _after_fork(self) -> None:
         self._finalizer.detach()
         self._pool = self._pool.renewed()
         self._finalizer = weakref.finalize(self, _Pool.close, self._pool)
         self._finalizer.atexit = False
 
-    def begin_exit(self) -> None:
-        """Take no more tasks."""
-        self._pool.close()
+    def _is_busy(self) -> bool:
+        return self._pool.is_busy()
 
-    def end_exit(self, timeout: float) -> None:
-        """Wait for the tasks that are left."""
-        self._pool.join(timeout)
+    def _end_exit(self, timeout: float) -> None:
+        self.shutdown(timeout)
 
 
 class _Pool:
@@ -145,6 +142,10 @@ class _Pool:
                 self._changed.wait()
                 self._idle -= 1
             return self._tasks.popleft() if self._tasks else None
+
+    def is_busy(self) -> bool:
+        with self._changed:
+            return bool(self._tasks) or self._idle < len(self.threads)
 
     def close(self) -> None:
         with self._changed:

@@ -7,47 +7,44 @@ import os
 import threading
 import time
 import weakref
-from typing import Protocol
 
 EXIT_GRACE_SECONDS = 5.0
 """How long the interpreter's exit waits for stages that are running; later it leaves them behind."""
 
 
-class Participant(Protocol):
-    """An object whose threads or waiters do not survive a fork, or must end before the interpreter does."""
+class Participant:
+    """An object whose threads or locks do not survive a fork, or whose threads must end before the interpreter."""
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Become usable in the child, where no other thread runs and any lock may be left locked."""
 
-    def begin_exit(self) -> None:
-        """Stop taking work; must not block."""
+    def _begin_exit(self) -> None:
+        """End soon what runs; must not block."""
 
-    def end_exit(self, timeout: float) -> None:
-        """Wait, at most `timeout` seconds, until running work has ended."""
+    def _is_busy(self) -> bool:
+        """Whether the exit should wait for what runs."""
+        return False
+
+    def _end_exit(self, timeout: float) -> None:
+        """End; wait at most `timeout` seconds."""
 
 
 class Lifecycle:
-    """The live participants, weakly, in the order in which they leave: requests before executors."""
+    """The live participants, held weakly."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests: weakref.WeakSet[Participant] = weakref.WeakSet()
-        self._executors: weakref.WeakSet[Participant] = weakref.WeakSet()
+        self._participants: weakref.WeakSet[Participant] = weakref.WeakSet()
 
-    def track_request(self, request: Participant) -> None:
-        """Include a request for as long as it lives."""
+    def track(self, participant: Participant) -> None:
+        """Include a participant for as long as it lives."""
         with self._lock:
-            self._requests.add(request)
-
-    def track_executor(self, executor: Participant) -> None:
-        """Include an executor, or another owner of threads, for as long as it lives."""
-        with self._lock:
-            self._executors.add(executor)
+            self._participants.add(participant)
 
     def live(self) -> list[Participant]:
-        """Everything that is alive, requests first."""
+        """Everything that is alive."""
         with self._lock:
-            return [*self._requests, *self._executors]
+            return list(self._participants)
 
     def before_fork(self) -> None:
         """Keep the sets from being changed, half-way, by a thread that the child will not have."""
@@ -61,16 +58,19 @@ class Lifecycle:
         """Make every participant usable in the child."""
         self._lock = threading.Lock()
         for participant in self.live():
-            participant.after_fork()
+            participant._after_fork()
 
     def exit(self) -> None:
-        """Cancel requests, stop executors, and wait a bounded time for what is running."""
+        """Cancel requests, let callbacks run, stop executors; wait a bounded time for what is running."""
         participants = self.live()
         for participant in participants:
-            participant.begin_exit()
+            participant._begin_exit()
         end = time.monotonic() + EXIT_GRACE_SECONDS
+        # One executor's last task may submit to another, so none is stopped before all are idle.
+        while time.monotonic() < end and any(participant._is_busy() for participant in participants):
+            time.sleep(0.001)
         for participant in participants:
-            participant.end_exit(max(0.0, end - time.monotonic()))
+            participant._end_exit(max(0.0, end - time.monotonic()))
 
 
 lifecycle = Lifecycle()
@@ -85,12 +85,12 @@ os.register_at_fork(
 )
 
 
-class ForkSafeLock:
+class ForkSafeLock(Participant):
     """A lock that is free in a child process, whoever held it in the parent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        lifecycle.track_executor(self)
+        lifecycle.track(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -98,12 +98,5 @@ class ForkSafeLock:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def after_fork(self) -> None:
-        """Be free."""
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
-
-    def begin_exit(self) -> None:
-        """Nothing to stop."""
-
-    def end_exit(self, timeout: float) -> None:
-        """Nothing to wait for."""

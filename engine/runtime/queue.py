@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from engine.errors import Busy, DeadlineExceeded, EngineError, InferError
 from engine.runtime.async_request import AsyncInferRequest, seconds
 from engine.runtime.executors import Executor
-from engine.runtime.lifecycle import lifecycle
+from engine.runtime.lifecycle import Participant, lifecycle
 
 JobCallback: TypeAlias = Callable[[AsyncInferRequest, Any], object]
 
@@ -30,7 +30,7 @@ class QueueNetwork(Protocol):
         """Return a metric."""
 
 
-class AsyncInferQueue:
+class AsyncInferQueue(Participant):
     """Runs many inferences over a fixed number of requests. Thread-safe.
 
         with AsyncInferQueue(network, callback=lambda request, i: results.__setitem__(i, request.results)) as queue:
@@ -65,7 +65,7 @@ class AsyncInferQueue:
         self._failures = 0
         self._idle = deque(self._requests)
         self._changed = threading.Condition()
-        lifecycle.track_request(self)
+        lifecycle.track(self)
 
     def set_callback(self, callback: JobCallback | None) -> None:
         """Have `callback(request, userdata)` called after each inference, also after one that failed.
@@ -189,14 +189,7 @@ class AsyncInferQueue:
         with self._changed:
             self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
 
-    def after_fork(self) -> None:
-        """Have everything idle in the child."""
+    def _after_fork(self) -> None:
         self._changed = threading.Condition()
         self._idle = deque(self._requests)
         self._userdata.clear()
-
-    def begin_exit(self) -> None:
-        """Nothing: the requests are cancelled by themselves."""
-
-    def end_exit(self, timeout: float) -> None:
-        """Nothing to wait for."""
