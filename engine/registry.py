@@ -20,7 +20,7 @@ from engine.errors import (
     PluginLoadError,
 )
 from engine.plugin_api import API_VERSION, CoreHandle, Plugin
-from engine.runtime.lifecycle import lifecycle
+from engine.runtime.lifecycle import Participant, lifecycle
 
 GROUP: Final = "engine.plugins"
 """The entry-point group: each entry is a device's name and the `Plugin` subclass that serves it."""
@@ -44,7 +44,7 @@ class PluginOrigin:
         return f"{self.target} of {self.distribution}" if self.distribution else f"{self.target}, registered here"
 
 
-class PluginRegistry:
+class PluginRegistry(Participant):
     """The plugins of one core, each created at its first use; nothing is imported before. Thread-safe.
 
     A plugin that fails to be imported or created, or does not keep the contract, stays out of use until `unload`:
@@ -59,7 +59,7 @@ class PluginRegistry:
         self._entries: dict[str, _Entry] | None = None
         # One lock for all: plugins that ask for each other while they are created cannot deadlock.
         self._lock = threading.RLock()
-        lifecycle.track_executor(self)
+        lifecycle.track(self)
 
     @property
     def names(self) -> list[str]:
@@ -182,19 +182,11 @@ class PluginRegistry:
         _check_plugin(plugin, entry)
         return plugin
 
-    # -- forks --------------------------------------------------------------------------------------------
-
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Be usable in a child process, whichever thread of the parent was creating a plugin."""
         self._lock = threading.RLock()
         for entry in (self._entries or {}).values():
             entry.is_creating = False
-
-    def begin_exit(self) -> None:
-        """Nothing to stop."""
-
-    def end_exit(self, timeout: float) -> None:
-        """Nothing to wait for."""
 
 
 def is_device_name(name: object) -> bool:
