@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine import ops
-from engine.ir import Constant, Output, boolean, f64, undefined
+from engine.ir import Constant, Dimension, Output, as_dimension, boolean, f64, undefined
 from engine.onnx.upgrades.call import OldCall, Upgraded, upgrade
 from engine.onnx.upgrades.emit import (
     cast,
@@ -106,15 +106,17 @@ def _per_channel_scale(call: OldCall) -> OldCall:
     Statistics were of X's own precision, from 21 on f32 by default; f64 must not lose digits by that.
     """
     x, groups = call.input(0), call.integer("num_groups")
-    scale, bias = [_repeated(x, call.input(index), groups) for index in (1, 2)]
+    channels = x.shape[1] if (rank_of(x) or 0) > 1 else as_dimension(None)
+    if groups < 1 or (channels.is_static and channels.get_length() % groups):
+        call.invalid(f"num_groups is {groups}, which does not divide the {channels} channels of X")
+    scale, bias = [_repeated(x, channels, call.input(index), groups) for index in (1, 2)]
     precision: dict[str, Any] = {"stash_type": f64.onnx} if x.element_type is f64 else {}
     return call.at(21, inputs=[x, scale, bias], **precision)
 
 
-def _repeated(x: Output, value: Output, groups: int) -> Output:
+def _repeated(x: Output, channels: Dimension, value: Output, groups: int) -> Output:
     """`value`, one element a group, as one element a channel of x."""
-    channels = x.shape[1] if rank_of(x) is not None else None
-    if channels is not None and channels.is_static:
+    if channels.is_static:
         if channels == groups:
             return value
         shape = i64s([groups, channels.get_length() // groups])

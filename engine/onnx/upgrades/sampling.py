@@ -28,8 +28,10 @@ def _upsample_scales(call: OldCall) -> OldCall:
 
 @upgrade("Upsample", since=7, to=9)
 def _upsample_scales_input(call: OldCall) -> OldCall:
-    scales = f32s(call.attributes.get("scales", ()))
-    return call.at(9, drop=["scales"], inputs=[call.input(0), scales])
+    scales = call.attributes.get("scales")
+    if not scales:
+        call.invalid("attribute `scales` is missing")
+    return call.at(9, drop=["scales"], inputs=[call.input(0), f32s(scales)])
 
 
 @upgrade("Upsample", since=9, to=10)

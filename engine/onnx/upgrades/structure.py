@@ -28,7 +28,10 @@ def _shape_input(call: OldCall) -> OldCall:
 
 @upgrade("Squeeze", "Unsqueeze", since=11, to=13)
 def _axes_input(call: OldCall) -> OldCall:
+    """Squeeze without axes drops every dimension of length 1, before and after."""
     axes = call.integers("axes")
+    if call.op_type == "Unsqueeze" and "axes" not in call.attributes:
+        call.invalid("attribute `axes` is missing")
     return call.at(13, drop=["axes"], inputs=[call.input(0), i64s(axes)] if axes else [call.input(0)])
 
 
