@@ -175,6 +175,19 @@ def test_sizes_that_are_no_integers_are_refused(key: str, value: Any) -> None:
             BlobReader(sealed(with_section(index, **{key: value})))
 
 
+@pytest.mark.parametrize("key", ["offset", "size"])
+def test_the_largest_file_offset_is_the_limit(key: str) -> None:
+    for number in (2**63 - 1, 2**63):
+        is_named = f"{key}: expected an integer in 0..2**63-1" in str(refusal(sealed(with_section(0, **{key: number}))))
+        assert is_named is (number == 2**63)
+
+
+def refusal(blob: bytes) -> BlobFormatError:
+    with pytest.raises(BlobFormatError) as caught:
+        BlobReader(blob)
+    return caught.value
+
+
 @pytest.mark.parametrize("size", [0, 96, len(BLOB) - 1, len(BLOB) + 1, len(BLOB) + 64, 2**63, 2**64 - 1])
 def test_a_forged_blob_size_is_refused(size: int, read: Read) -> None:
     with pytest.raises(BlobFormatError):
@@ -217,6 +230,8 @@ def test_sections_that_overlap_or_are_out_of_order_are_refused() -> None:
         (MANIFEST.replace(b'"k":1', b'"k":1e999'), "no inf"),
         (MANIFEST.replace(b'"k":1', b'"k":1' + b"0" * 25), "outside -2"),
         (MANIFEST.replace(b'"k":1', b'"k":18446744073709551616'), "outside -2"),
+        (MANIFEST.replace(b'"k":1', b'"k":-' + b"9" * 1_000_000), "outside -2"),
+        (MANIFEST + b" " * 2**24, "expected at most 16777216"),
         (MANIFEST.replace(b'"k":1', b'"k":1,"k":1'), "key 'k' appears twice"),
         (MANIFEST.replace(b'"device":"D"', b'"device":"D","device":"D"'), "key 'device' appears twice"),
         (MANIFEST.replace(b'"k":1', b'"k":' + b"[" * 100_000 + b"]" * 100_000), "nested deeper"),
