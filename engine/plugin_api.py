@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, ClassVar, Final, Protocol, TypeAlias, final
 
 from engine.blob import BlobManifest, BlobReader, BlobWriter
 from engine.errors import (
+    BlobFormatError,
     Busy,
     Cancelled,
     DeadlineExceeded,
@@ -603,5 +604,7 @@ def _interface(source: Model | BlobManifest) -> tuple[str, list[Port], list[Port
     if isinstance(source, Model):
         return source.name, [Port.of(p) for p in source.parameters], [Port.of(r) for r in source.results]
     name = source.metadata.get("network_name")
+    if not isinstance(name, str):
+        raise BlobFormatError(f"the manifest's metadata has no network_name; got {name!r}")
     inputs, outputs = ([Port.from_json(port) for port in ports] for ports in (source.inputs, source.outputs))
-    return name if isinstance(name, str) else "", inputs, outputs
+    return name, inputs, outputs
