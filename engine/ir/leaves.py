@@ -101,6 +101,12 @@ class Constant(Node):
         if self._load is not None:
             self._data = None
 
+    def shares_data(self, other: Constant) -> bool:
+        """True where both are of one tensor in memory or in a file, as a constant and its clones are."""
+        return self.output(0).type == other.output(0).type and (
+            self._load is other._load if self._load is not None else self._data is other._data
+        )
+
     @property
     def element_type(self) -> ElementType:
         """The element type."""

@@ -258,12 +258,14 @@ _same_padding = _is_in("auto_pad", "SAME_UPPER", "SAME_LOWER")
 _negative_axis = ((11, _is_negative("axis")),)
 _broadcast = ((8, _broadcasts),)
 _scalar_scale = ((13, _is_per_axis),)
+_ceiling = ((22, lambda node: bool(node.attributes.get("ceil_mode"))),)  # before, windows in padding alone counted
 _min_max = ((18, _is_in("reduction", "min", "max")),)
 
 NEWLY_ALLOWED: Final[dict[tuple[str, str], tuple[tuple[int, Callable[[Node], bool]], ...]]] = {
     ("", "ArgMax"): _negative_axis,
     ("", "ArgMin"): _negative_axis,
     ("", "Attention"): ((24, lambda node: node.has_input(3)),),  # a mask may be shorter than the keys
+    ("", "AveragePool"): _ceiling,
     ("", "Compress"): _negative_axis,
     ("", "Concat"): _negative_axis,
     ("", "Conv"): ((11, _same_padding),),
@@ -272,8 +274,9 @@ NEWLY_ALLOWED: Final[dict[tuple[str, str], tuple[tuple[int, Callable[[Node], boo
     ("", "Flatten"): _negative_axis,
     ("", "Gather"): ((11, _may_be_negative(1)),),
     ("", "If"): ((11, _always),),  # branches may differ in shape
-    ("", "LpPool"): ((11, _same_padding),),
+    ("", "LpPool"): ((11, _same_padding), *_ceiling),
     ("", "Max"): _broadcast,
+    ("", "MaxPool"): _ceiling,
     ("", "Mean"): _broadcast,
     ("", "Min"): _broadcast,
     ("", "Mod"): ((28, _is_floored_float),),

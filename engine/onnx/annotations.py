@@ -1,0 +1,84 @@
+"""What travels with nodes beside their meaning: `rt_info` and names, to and from the metadata of protos."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from engine.errors import ModelReadError
+from engine.ir import Node
+from engine.onnx.functions import OPSET_TAG
+
+RT_INFO: Final = "engine.rt_info"
+"""Metadata key under which a skeleton keeps the whole rt_info, as JSON."""
+NAME: Final = "engine.name"
+"""Metadata key under which a skeleton keeps a friendly name that is not the name of what carries it."""
+
+_N = TypeVar("_N", bound=Node)
+
+
+def annotated(node: _N, proto: Any) -> _N:
+    """`node` with what the metadata of `proto` says in its rt_info. Raises `ModelReadError`."""
+    metadata: dict[str, str] = {}
+    for entry in proto.metadata_props:
+        if entry.key == "affinity":
+            node.rt_info["affinity"] = entry.value
+        elif entry.key == RT_INFO:
+            node.rt_info.update(parse_rt_info(entry.value))
+        elif entry.key == NAME:
+            node.friendly_name = entry.value
+        elif entry.key != OPSET_TAG:
+            metadata[entry.key] = entry.value
+    if metadata:
+        node.rt_info["metadata"] = metadata
+    if proto.doc_string:
+        node.rt_info["doc_string"] = proto.doc_string
+    return node
+
+
+def annotate(proto: Any, node: Node) -> None:
+    """Write what others understand of the node's rt_info into the metadata of `proto`."""
+    info = node._rt_info
+    if not info:
+        return
+    if "affinity" in info:
+        proto.metadata_props.add(key="affinity", value=str(info["affinity"]))
+    for key, value in (info.get("metadata") or {}).items():
+        proto.metadata_props.add(key=str(key), value=str(value))
+    if info.get("doc_string"):
+        proto.doc_string = str(info["doc_string"])
+
+
+def annotate_exactly(proto: Any, node: Node, name: str) -> None:
+    """Write what JSON can hold of the node's rt_info, and its friendly name if it is not `name`, for `annotated`."""
+    if node.has_own_name and node.friendly_name != name:
+        proto.metadata_props.add(key=NAME, value=node.friendly_name)
+    if node._rt_info:
+        text = rt_info_text(node._rt_info)
+        if text != "{}":
+            proto.metadata_props.add(key=RT_INFO, value=text)
+
+
+def rt_info_text(info: Mapping[str, Any]) -> str:
+    """What of `info` JSON can hold, as JSON."""
+    return json.dumps({key: value for key, value in info.items() if isinstance(key, str) and _is_json(value)})
+
+
+def parse_rt_info(text: str) -> dict[str, Any]:
+    """The annotations that `rt_info_text` wrote. Raises `ModelReadError`."""
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise ModelReadError(f"metadata `{RT_INFO}` is no JSON: {e}") from e
+    if not isinstance(info, dict):
+        raise ModelReadError(f"metadata `{RT_INFO}` is a {type(info).__name__}; expected an object")
+    return info
+
+
+def _is_json(value: Any) -> bool:
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return True
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_json, value))
+    return isinstance(value, dict) and all(isinstance(k, str) and _is_json(v) for k, v in value.items())

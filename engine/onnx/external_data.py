@@ -1,0 +1,112 @@
+"""Tensor data in files beside the model, used in place and never read from outside of the model's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import onnx
+
+from engine.errors import ExternalDataError, ModelReadError
+from engine.onnx.source import map_file
+
+_KNOWN_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "basepath"})
+
+
+class ExternalData:
+    """The data files of one model; each is mapped once. `model` is None where the model came without a folder."""
+
+    __slots__ = ("_files", "_folders")
+
+    def __init__(self, model: Path | None) -> None:
+        self._files: dict[str, memoryview] = {}
+        self._folders: list[Path] | None = None
+        if model is not None:
+            # A model that is a link, as in a download cache, may have its data beside the link or beside the target.
+            folders = [Path(os.path.realpath(model.parent)), Path(os.path.realpath(model)).parent]
+            self._folders = list(dict.fromkeys(folders))
+
+    def content(self, tensor: onnx.TensorProto, needed: int) -> memoryview:
+        """The `needed` bytes of `tensor`. Raises `ExternalDataError` naming the tensor, needed and available bytes."""
+        entries = _entries(tensor)
+        location = entries.get("location", "")
+        start = _number(tensor, entries, "offset", 0)
+        length = _number(tensor, entries, "length", needed)
+        if length != needed:
+            raise ExternalDataError(
+                f"tensor `{tensor.name}` takes {needed} bytes, and its external data in `{location}` is said to have "
+                f"{length}"
+            )
+        if not needed:
+            self._resolve(tensor, location)
+            return memoryview(b"")
+        data = self._file(tensor, location, needed)
+        if start + needed > len(data):
+            raise ExternalDataError(
+                f"tensor `{tensor.name}` needs {needed} bytes at offset {start} of its external data `{location}`, "
+                f"and {max(0, len(data) - start)} are available (the file has {len(data)}); the file is cut off or "
+                "belongs to another model"
+            )
+        return data[start : start + needed]
+
+    def _file(self, tensor: onnx.TensorProto, location: str, needed: int) -> memoryview:
+        data = self._files.get(location)
+        if data is None:
+            path = self._resolve(tensor, location)
+            try:
+                data = map_file(path, f"external data `{location}` of tensor `{tensor.name}`")
+            except ModelReadError as e:
+                raise ExternalDataError(f"{e}; {needed} bytes of it are needed") from e
+            self._files[location] = data
+        return data
+
+    def _resolve(self, tensor: onnx.TensorProto, location: str) -> Path:
+        """The real path of `location`, which lies in one of the model's folders."""
+        if self._folders is None:
+            raise ExternalDataError(
+                f"tensor `{tensor.name}` has its data in the file `{location}`, and the model was not read from a "
+                "path; read it by its path, or put the data into the model (onnx.external_data_helper)"
+            )
+        if not location or "\0" in location:
+            raise ExternalDataError(f"tensor `{tensor.name}` has external data with no usable location: {location!r}")
+        parts = location.replace("\\", "/").split("/")
+        if os.path.isabs(location) or location.startswith("\\") or ".." in parts or parts[0].endswith(":"):
+            raise ExternalDataError(_outside(tensor, location))
+        found = self._folders[0] / location
+        for folder in self._folders:
+            path = folder / location
+            if os.path.lexists(path):
+                found = path
+                break
+        real = Path(os.path.realpath(found))
+        if not any(real.is_relative_to(folder) for folder in self._folders):
+            raise ExternalDataError(_outside(tensor, location))
+        return real
+
+
+def _outside(tensor: onnx.TensorProto, location: str) -> str:
+    return (
+        f"tensor `{tensor.name}` has its data at `{location}`, outside of the model's folder, where it is not read; "
+        "move the file beside the model and name it relative to it"
+    )
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    entries: dict[str, str] = {}
+    for entry in tensor.external_data:
+        if entry.key in entries and entry.key in _KNOWN_KEYS:
+            raise ExternalDataError(f"tensor `{tensor.name}` states its external {entry.key} twice")
+        entries[entry.key] = entry.value
+    return entries
+
+
+def _number(tensor: onnx.TensorProto, entries: dict[str, str], key: str, default: int) -> int:
+    text = entries.get(key)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+        raise ExternalDataError(
+            f"tensor `{tensor.name}`: external {key} {text[:40]!r} is no number of bytes; expected digits"
+        )
+    return int(text)

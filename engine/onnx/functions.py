@@ -1,0 +1,166 @@
+"""Model-local functions: checked, then inlined by the `onnx` package on the weightless model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias
+
+import onnx
+import onnx.inliner
+
+from engine.errors import EngineError, GraphError, ModelReadError
+from engine.onnx.upgrades import resolve_version
+from engine.ops import CANONICAL_VERSIONS
+
+OPSET_TAG: Final = "engine.opset"
+"""Metadata key of a node whose operator's version is not that of the model's opset but of the opset in its value."""
+
+_MAX_CALL_DEPTH: Final = 100
+_MAX_NODES: Final = 10_000_000
+
+_Key: TypeAlias = tuple[str, str, str]
+_Functions: TypeAlias = dict[_Key, onnx.FunctionProto]
+
+
+def inline_functions(model: onnx.ModelProto) -> bool:
+    """Replace, in `model`, every call of a local function by the function's nodes; True where opsets are mixed.
+
+    A call's metadata goes onto its nodes, where these do not say otherwise. A function may be written for another
+    opset than the model's: its nodes whose operators changed in between carry `OPSET_TAG`.
+
+    Raises `ModelReadError` for functions that are defined twice, call themselves, or explode in number of nodes.
+    """
+    if not model.functions:
+        return False
+    functions = _by_key(model.functions)
+    _check_expansion(model, functions)
+    opsets = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    mixed = False
+    for function in functions.values():
+        mixed |= _align_opsets(function, opsets)
+    for domain in opsets.keys() - {_domain(entry.domain) for entry in model.opset_import}:
+        model.opset_import.add(domain=domain, version=opsets[domain])
+    added = _specialise(model, functions)
+    model.functions.extend(added)
+    try:
+        inlined = onnx.inliner.inline_local_functions(model)
+    except Exception as e:  # the inliner raises whatever its C++ does
+        raise ModelReadError(f"the model's local functions cannot be inlined: {e}") from e
+    model.CopyFrom(inlined)
+    model.ClearField("functions")
+    return mixed
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The bodies in a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of bodies included."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from _walk(graph.node)
+
+
+def _by_key(functions: Iterable[onnx.FunctionProto]) -> _Functions:
+    found: _Functions = {}
+    for function in functions:
+        key = (_domain(function.domain), function.name, function.overload)
+        if key in found:
+            raise ModelReadError(f"local function {_label(key)} is defined twice")
+        found[key] = function
+    return found
+
+
+def _callee(node: onnx.NodeProto, functions: _Functions) -> _Key | None:
+    key = (_domain(node.domain), node.op_type, node.overload)
+    return key if key in functions else None
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _label(key: _Key) -> str:
+    domain, name, overload = key
+    return f"`{domain}.{name}{':' if overload else ''}{overload}`"
+
+
+def _check_expansion(model: onnx.ModelProto, functions: _Functions) -> None:
+    """Refuse recursion, and the few lines of functions that double at each level and inline to billions of nodes."""
+    sizes: dict[_Key, int] = {}
+    path: list[_Key] = []
+
+    def size_of(nodes: Iterable[onnx.NodeProto]) -> int:
+        size = 0
+        for node in _walk(nodes):
+            callee = _callee(node, functions)
+            size += 1 if callee is None else size_of_function(callee)
+            if size > _MAX_NODES:
+                raise ModelReadError(f"the model has more than {_MAX_NODES} nodes once its functions are inlined")
+        return size
+
+    def size_of_function(key: _Key) -> int:
+        if key not in sizes:
+            if key in path:
+                cycle = " -> ".join(map(_label, [*path[path.index(key) :], key]))
+                raise GraphError(f"local functions call themselves: {cycle}")
+            if len(path) >= _MAX_CALL_DEPTH:
+                raise ModelReadError(f"local functions call each other more than {_MAX_CALL_DEPTH} deep")
+            path.append(key)
+            sizes[key] = size_of(functions[key].node)
+            path.pop()
+        return sizes[key]
+
+    size_of(model.graph.node)
+
+
+def _align_opsets(function: onnx.FunctionProto, opsets: dict[str, int]) -> bool:
+    """State the model's opsets for `function`, tagging each node whose operator is another there; True if any is."""
+    own = {_domain(entry.domain): entry.version for entry in function.opset_import}
+    for domain, version in own.items():
+        opsets.setdefault(domain, version)
+    changed = {domain for domain, version in own.items() if opsets[domain] != version and domain in CANONICAL_VERSIONS}
+    for entry in function.opset_import:
+        entry.version = opsets[_domain(entry.domain)]
+    tagged = False
+    if changed:
+        for node in _walk(function.node):
+            domain = _domain(node.domain)
+            if domain in changed and not _same_version(node.op_type, domain, own[domain], opsets[domain]):
+                node.metadata_props.add(key=OPSET_TAG, value=str(own[domain]))
+                tagged = True
+    return tagged
+
+
+def _same_version(op_type: str, domain: str, opset: int, other: int) -> bool:
+    try:
+        return resolve_version(op_type, domain, opset) == resolve_version(op_type, domain, other)
+    except EngineError:
+        return False  # whatever is wrong is said when the node itself is read
+
+
+def _specialise(model: onnx.ModelProto, functions: _Functions) -> list[onnx.FunctionProto]:
+    """Give each call that has metadata a function of its own, whose nodes carry it; these functions."""
+    added: list[onnx.FunctionProto] = []
+    pending: list[onnx.NodeProto] = list(_walk(model.graph.node))
+    while pending:
+        call = pending.pop()
+        callee = _callee(call, functions)
+        if callee is None or not call.metadata_props:
+            continue
+        own = onnx.FunctionProto()
+        own.CopyFrom(functions[callee])
+        own.overload = call.overload = f"{callee[2]}\0{len(added)}"
+        for node in _walk(own.node):
+            present = {entry.key for entry in node.metadata_props}
+            node.metadata_props.extend(entry for entry in call.metadata_props if entry.key not in present)
+        added.append(own)
+        pending += _walk(own.node)
+    return added

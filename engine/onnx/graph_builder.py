@@ -1,0 +1,357 @@
+"""Graph protos into the IR: one node after the other, upgraded, typed, with what bodies capture made explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import onnx
+
+from engine import ops
+from engine.errors import GraphError, ModelError, ModelReadError, TypeInferenceError, UnsupportedError
+from engine.ir import (
+    UNKNOWN,
+    Constant,
+    Model,
+    Node,
+    Output,
+    Parameter,
+    Result,
+    TensorType,
+    ValueType,
+    undefined,
+)
+from engine.onnx.annotations import annotated
+from engine.onnx.attributes import attribute_type, read_attribute, read_constant
+from engine.onnx.functions import OPSET_TAG
+from engine.onnx.ordering import describe
+from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_corrected, refine
+from engine.onnx.skeleton import INLINE_BYTES
+from engine.onnx.stored_tensors import TensorStore
+from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
+
+_GRAPH: Final = onnx.AttributeProto.GRAPH
+
+
+@dataclass(frozen=True, slots=True)
+class ImportContext:
+    """What all graphs of one model share.
+
+    Attributes:
+        store: reads tensors.
+        types: reads types.
+        opsets: versions by domain.
+        exact: the file states every type as it is to be: nothing is upgraded or inferred.
+    """
+
+    store: TensorStore
+    types: TypeReader
+    opsets: Mapping[str, int]
+    exact: bool = False
+
+
+class GraphBuilder:
+    """Builds one graph; its bodies are built by builders whose `outer` it is."""
+
+    __slots__ = ("_captured", "_changed", "_context", "_counts", "_declared", "_graph", "_inferred", "_outer",
+                 "_parameters", "_sinks", "_values")  # fmt: skip
+
+    def __init__(
+        self,
+        context: ImportContext,
+        graph: onnx.GraphProto,
+        declared: DeclaredTypes | None = None,
+        outer: GraphBuilder | None = None,
+    ) -> None:
+        self._context = context
+        self._graph = graph
+        self._declared = declared
+        self._outer = outer
+        self._inferred = {value.name: value.type for value in (*graph.value_info, *graph.output)}
+        self._values: dict[str, Output] = {}
+        self._captured: list[tuple[Parameter, Output]] = []
+        self._parameters: list[Parameter] = []
+        self._sinks: list[Node] = []
+        self._counts: dict[str, int] = {}
+        self._changed: set[Output | None] = set()  # values whose types inference over the whole graph did not know
+
+    def build(self) -> tuple[Model, list[Output]]:
+        """The graph as a model, and the values of the outer graph that its captures read, in their order.
+
+        The graph is in order (`order_graph`). Raises `ModelError`, and `UnsupportedError` for what is valid and
+        newer than what is known here.
+        """
+        self._add_leaves()
+        for proto in self._graph.node:
+            self._add_node(proto)
+        results = [self._result(info) for info in self._graph.output]
+        name = self._graph.name or "graph"
+        sources = dict(self._captured)
+        captures = list(sources)
+        if captures:
+            # In the order of their use, which does not depend on the order of the file.
+            draft = Model(results, self._parameters, self._sinks, name, captures=captures)
+            captures = _in_order_of_use(draft)
+        model = Model(results, self._parameters, self._sinks, name, captures=captures)
+        return model, [sources[capture] for capture in captures]
+
+    # -- values -------------------------------------------------------------------------------------------
+
+    def _add_leaves(self) -> None:
+        graph, store = self._graph, self._context.store
+        for tensor in graph.initializer:
+            self._values[tensor.name] = annotated(store.constant(tensor), tensor).output(0)
+        for sparse in graph.sparse_initializer:
+            self._values[sparse.values.name] = store.sparse_constant(sparse).output(0)
+        for info in graph.input:
+            constant = self._values.get(info.name)
+            if constant is not None:
+                constant.node.rt_info["overridable"] = True
+                continue
+            value_type = self._context.types.read(info.type, info.name)
+            parameter = Parameter(value_type, friendly_name=info.name)
+            annotated(parameter, info)
+            self._parameters.append(parameter)
+            self._values[info.name] = parameter.output(0)
+
+    def _value(self, name: str) -> Output:
+        """The value called `name`; one of an outer graph becomes a capture, or a copy if it is a small constant."""
+        value = self._values.get(name)
+        if value is not None:
+            return value
+        if self._outer is None:
+            raise GraphError(f"graph `{self._graph.name}` reads `{name}`, which nothing defines")
+        source = self._outer._value(name)
+        if isinstance(source.node, Constant) and source.node.byte_size <= INLINE_BYTES:
+            value = source.node.clone_with_new_inputs([]).output(0)
+        else:
+            capture = Parameter(source.type, friendly_name=name)
+            self._captured.append((capture, source))
+            value = capture.output(0)
+            if source in self._outer._changed:
+                self._changed.add(value)
+        self._values[name] = value
+        return value
+
+    def _result(self, info: onnx.ValueInfoProto) -> Result:
+        source = self._value(info.name)
+        declared = self._context.types.read(info.type, info.name) if self._declared is None else None
+        if self._declared is not None:
+            declared = self._declared.get(info.name, self._context.types)
+        if declared is not None:
+            _check_element(source, declared, info.name)
+        return annotated(Result(source, info.name), info)
+
+    # -- nodes --------------------------------------------------------------------------------------------
+
+    def _add_node(self, proto: onnx.NodeProto) -> None:
+        op_type, domain = proto.op_type, proto.domain
+        if domain == "ai.onnx":
+            domain = ""
+        outputs = _without_tail(proto.output)
+        values = self._values
+        inputs = [(values.get(name) or self._value(name)) if name else None for name in proto.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        try:
+            if op_type == "Constant" and not domain:
+                constant = read_constant(proto, self._context.store)
+                self._values[constant.friendly_name] = annotated(constant, proto).output(0)
+                return
+            name = self._unique(proto.name or next(filter(None, outputs), op_type))
+            attributes = self._attributes(proto, inputs)
+            if self._context.exact or domain not in ops.CANONICAL_VERSIONS:
+                types = [self._stated_type(output) for output in outputs]
+                node = Node(op_type, inputs, attributes, domain=domain, types=types, friendly_name=name)
+                self._adopt(node, outputs, proto)
+                return
+            version = resolve_version(op_type, domain, self._opset(proto, domain))
+        except (ModelError, UnsupportedError) as e:
+            raise type(e)(f"{describe(proto)}: {e}") from e
+        if not needs_upgrade(op_type, domain, version):
+            self._adopt(self._typed_node(op_type, inputs, attributes, domain, outputs, name), outputs, proto)
+            return
+        call = OldCall(op_type, domain, version, tuple(inputs), attributes, len(outputs), name)
+        upgraded = upgrade_call(call)
+        if isinstance(upgraded, OldCall):
+            self._name_made(_nameless(upgraded.inputs), name, proto)
+            node = self._typed_node(
+                upgraded.op_type, upgraded.inputs, upgraded.attributes, upgraded.domain, outputs, name
+            )
+            self._adopt(node, outputs, proto)
+        else:
+            self._adopt_values(upgraded, outputs, proto, name)
+
+    def _typed_node(
+        self,
+        op_type: str,
+        inputs: Sequence[Output | None],
+        attributes: Mapping[str, Any],
+        domain: str,
+        outputs: Sequence[str],
+        name: str,
+    ) -> Node:
+        """A canonical node: with the types that whole-graph inference found, or else inferred by itself.
+
+        Where its own inference finds other types, the nodes that read them are inferred by themselves, too.
+        """
+        stated = [self._stated_type(output) for output in outputs]
+        if (
+            all(is_complete(t) or not o for t, o in zip(stated, outputs, strict=True))
+            and not is_corrected(op_type, domain, attributes)
+            and not (self._changed and any(source in self._changed for source in inputs))
+        ):
+            return Node(op_type, inputs, attributes, domain=domain, types=stated, friendly_name=name)
+        node = Node(op_type, inputs, attributes, domain=domain, num_outputs=len(outputs), friendly_name=name)
+        for index, value_type in enumerate(stated):
+            self._refine(node.output(index), value_type)
+        return node
+
+    def _refine(self, value: Output, stated: ValueType) -> None:
+        """Add to the type of `value` what is stated of it, noting where the statement says less or is wrong."""
+        value_type = refine(value.type, stated)
+        value.node.set_output_type(value.index, value_type)
+        if value_type != stated:
+            self._changed.add(value)
+
+    def _adopt(self, node: Node, outputs: Sequence[str], proto: onnx.NodeProto) -> None:
+        """Make `node` the producer of `outputs`."""
+        node.settle_types()
+        if len(outputs) != 1 or outputs[0] != node.friendly_name:
+            node._names = outputs
+        for index, output in enumerate(outputs):
+            if output:
+                self._values[output] = Output(node, index)
+        if not outputs:
+            self._sinks.append(node)
+        if proto.metadata_props or proto.doc_string:
+            annotated(node, proto)
+
+    def _adopt_values(self, values: Sequence[Output], outputs: Sequence[str], proto: onnx.NodeProto, name: str) -> None:
+        """Make `values`, which an upgrade computes by nodes without names, stand for `outputs`."""
+        made = _nameless(values)
+        if made:
+            main = next(iter(made))
+            self._name_made(made, name, proto)
+            main.friendly_name = name
+        for value, output in zip(values, outputs, strict=False):
+            if not output:
+                continue
+            if value.node in made:
+                value.name = output
+                self._refine(value, self._stated_type(output))
+            self._values[output] = value
+
+    def _name_made(self, made: Iterable[Node], name: str, proto: onnx.NodeProto) -> None:
+        """Give nodes that an upgrade made for node `name` names below its name, and its annotations."""
+        for node in made:
+            node.friendly_name = self._unique(f"{name}/{node.op_type}")
+            if not isinstance(node, Constant):
+                annotated(node, proto)
+            for body in node.bodies.values():
+                inner = [n for n in body.ordered_nodes() if not n.has_own_name and n.num_outputs]
+                self._name_made(inner, name, proto)
+
+    def _stated_type(self, name: str) -> ValueType:
+        """What inference over the whole graph and the file's declarations say of a value."""
+        if not name:
+            return UNKNOWN
+        proto, types = self._inferred.get(name), self._context.types
+        if self._context.exact:
+            return UNKNOWN if proto is None else types.read(proto, name)
+        found = UNKNOWN if proto is None else types.inferred(proto)
+        return found if self._declared is None else refine(found, self._declared.get(name, types))
+
+    def _opset(self, proto: onnx.NodeProto, domain: str) -> int:
+        for entry in proto.metadata_props:
+            if entry.key == OPSET_TAG:
+                return int(entry.value)
+        opset = self._context.opsets.get(domain)
+        if opset is None:
+            raise ModelReadError(f"the model does not import any opset of domain `{domain or 'ai.onnx'}`")
+        return opset
+
+    def _unique(self, name: str) -> str:
+        """`name`, or with a number where another node of this graph has it."""
+        counts = self._counts
+        if name not in counts:
+            counts[name] = 0
+            return name
+        while True:
+            counts[name] += 1
+            candidate = f"{name}_{counts[name]}"
+            if candidate not in counts:
+                counts[candidate] = 0
+                return candidate
+
+    # -- attributes ---------------------------------------------------------------------------------------
+
+    def _attributes(self, proto: onnx.NodeProto, inputs: list[Output | None]) -> dict[str, Any]:
+        """The attributes of a node. What its bodies capture is appended to `inputs`."""
+        attributes: dict[str, Any] = {}
+        for attribute in proto.attribute:
+            kind = attribute.type or attribute_type(attribute)
+            if kind == _GRAPH:
+                body, captured = GraphBuilder(self._context, attribute.g, outer=self).build()
+                attributes[attribute.name] = body
+                inputs += captured
+            else:
+                attributes[attribute.name] = read_attribute(attribute, kind, self._context.store, self._closed_body)
+        return attributes
+
+    def _closed_body(self, graph: onnx.GraphProto) -> Model:
+        """A body in a list of bodies, whose captures the IR cannot tell apart."""
+        body, captured = GraphBuilder(self._context, graph, outer=self).build()
+        if captured:
+            names = ", ".join(f"`{value.name}`" for value in captured)
+            raise UnsupportedError(
+                f"body `{graph.name}`, one of a list of bodies, reads {names} of the graph around it; "
+                "pass these as inputs of the node"
+            )
+        return body
+
+
+def _without_tail(names: Sequence[str]) -> list[str]:
+    """`names` without omitted ones at the end."""
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept
+
+
+def _nameless(values: Iterable[Output | None]) -> dict[Node, None]:
+    """The nodes without names from which `values` are computed, the producer of the first value first."""
+    found: dict[Node, None] = {}
+    stack = [value.node for value in values if value is not None][::-1]
+    while stack:
+        node = stack.pop()
+        if node in found or node.has_own_name:
+            continue
+        found[node] = None
+        stack += [source.node for source in reversed(node.input_values) if source is not None]
+    return found
+
+
+def _in_order_of_use(body: Model) -> list[Parameter]:
+    """The captures of `body` that are read, in the order in which its nodes read them."""
+    captures = dict.fromkeys(body.captures)
+    used: dict[Parameter, None] = {}
+    for node in body.ordered_nodes():
+        for source in node.input_values:
+            if source is not None and isinstance(source.node, Parameter) and source.node in captures:
+                used[source.node] = None
+    return list(used)
+
+
+def _check_element(source: Output, declared: ValueType, name: str) -> None:
+    """Refuse an output that is declared to be of another element type or kind than what is computed."""
+    found = source.type
+    if declared == UNKNOWN or found == UNKNOWN:
+        return
+    if type(found) is not type(declared):
+        raise TypeInferenceError(f"output `{name}` is declared as {declared}, and its value is a {found}")
+    if isinstance(found, TensorType) and isinstance(declared, TensorType):
+        pair = (found.element_type, declared.element_type)
+        if pair[0] is not pair[1] and undefined not in pair:
+            raise TypeInferenceError(f"output `{name}` is declared as {declared}, and its value is {found}")

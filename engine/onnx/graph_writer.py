@@ -1,0 +1,161 @@
+"""The IR into graph protos: captures implicit again, names unique, annotations as metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from engine.errors import ModelError, ModelWriteError
+from engine.ir import (
+    UNKNOWN,
+    Constant,
+    MapType,
+    Model,
+    Node,
+    OptionalType,
+    Parameter,
+    Result,
+    SequenceType,
+    SparseTensorType,
+    TensorType,
+    ValueType,
+    undefined,
+)
+from engine.onnx.annotations import annotate, annotate_exactly
+from engine.onnx.downgrade import attributes_at
+from engine.onnx.naming import Scope
+from engine.ops import CANONICAL_VERSIONS, find_op
+from engine.ops.protos import attribute_to_proto, type_to_proto
+
+TensorWriter = Callable[[Constant, str, bool], "onnx.TensorProto | None"]
+"""Writes a constant under a name, given whether it is of the main graph; None where it is added to the file later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportContext:
+    """What all graphs of one model share.
+
+    Attributes:
+        opsets: versions by domain.
+        write_tensor: writes constants.
+        exact: write for `join_model` rather than for the world: all types, names and JSON-like rt_info as they are.
+    """
+
+    opsets: Mapping[str, int]
+    write_tensor: TensorWriter
+    exact: bool = False
+
+
+class GraphWriter:
+    """Writes the graph of one scope."""
+
+    __slots__ = ("_context", "_graph", "_scope")
+
+    def __init__(self, context: ExportContext, scope: Scope) -> None:
+        self._context = context
+        self._scope = scope
+        self._graph = onnx.GraphProto(name=scope.model.name)
+
+    def write(self) -> onnx.GraphProto:
+        """The graph. Raises `ModelWriteError`."""
+        scope, graph = self._scope, self._graph
+        model = scope.model
+        for parameter in model.parameters:
+            graph.input.append(self._value(scope.names[parameter.output(0)], parameter.type, parameter))
+        outputs = set(scope.results)
+        for node in model.ordered_nodes():
+            if isinstance(node, Constant):
+                if node not in scope.shared:
+                    self._add_constant(node)
+            elif not isinstance(node, (Parameter, Result)):
+                self._add_node(node, outputs)
+        for identity in scope.identities.values():
+            self._add_node(identity, outputs)
+        for result, name in zip(model.results, scope.results, strict=True):
+            graph.output.append(self._value(name, result.type, result))
+        return graph
+
+    def _value(self, name: str, value_type: ValueType, node: Node | None = None) -> onnx.ValueInfoProto:
+        info = onnx.ValueInfoProto(name=name)
+        if self._context.exact:
+            info.type.CopyFrom(_exact_type(value_type))
+        elif is_stated(value_type):
+            info.type.CopyFrom(type_to_proto(value_type))
+        if node is not None:
+            self._annotate(info, node, name)
+        return info
+
+    def _add_constant(self, node: Constant) -> None:
+        name = self._scope.names[node.output(0)]
+        tensor = self._context.write_tensor(node, name, not self._scope.is_body)
+        if tensor is not None:
+            self._annotate(tensor, node, name)
+            self._graph.initializer.append(tensor)
+        if not self._context.exact and node.rt_info.get("overridable"):
+            self._graph.input.append(self._value(name, node.output(0).type))
+
+    def _add_node(self, node: Node, outputs: set[str]) -> None:
+        names = self._scope.names
+        proto = self._graph.node.add(op_type=node.op_type, domain=node.domain, name=node.friendly_name)
+        formal = node.input_values[: node.num_formal_inputs]
+        proto.input.extend("" if source is None else names[source] for source in formal)
+        proto.output.extend(names[output] for output in node.outputs)
+        known = find_op(node.op_type, node.domain)
+        try:
+            for key, value in self._attributes(node).items():
+                definition = known.attributes.get(key) if known is not None else None
+                kind = None if definition is None else definition.kind
+                proto.attribute.append(attribute_to_proto(key, value, kind, self._body))
+        except ModelError as e:
+            raise ModelWriteError(f"{node} cannot be written: {e}") from e
+        self._annotate(proto, node, node.friendly_name)
+        for output in node.outputs:
+            name, value_type = names[output], output.type
+            stated = value_type != UNKNOWN if self._context.exact else is_stated(value_type)
+            if name and name not in outputs and stated:
+                self._graph.value_info.append(self._value(name, value_type))
+
+    def _attributes(self, node: Node) -> dict[str, Any]:
+        opset = self._context.opsets.get(node.domain)
+        if self._context.exact or opset is None or node.domain not in CANONICAL_VERSIONS:
+            return node.attributes
+        return attributes_at(node, opset)
+
+    def _body(self, body: Model) -> onnx.GraphProto:
+        scope = self._scope.bodies.get(id(body))
+        if scope is None:  # one of a list of bodies, which capture nothing
+            scope = Scope(body, strict=False, outer=self._scope)
+        return GraphWriter(self._context, scope).write()
+
+    def _annotate(self, proto: Any, node: Node, name: str) -> None:
+        if self._context.exact:
+            annotate_exactly(proto, node, name)
+        else:
+            annotate(proto, node)
+
+
+def is_stated(value_type: ValueType | None) -> bool:
+    """True where ONNX can state the type in a valid model."""
+    if isinstance(value_type, (TensorType, SparseTensorType)):
+        return value_type.element_type is not undefined
+    if isinstance(value_type, (SequenceType, OptionalType)):
+        return is_stated(value_type.element)
+    return isinstance(value_type, MapType) and is_stated(value_type.value)
+
+
+def _exact_type(value_type: ValueType) -> onnx.TypeProto:
+    """The type with everything that the IR knows, bounds without a symbol included."""
+    proto = type_to_proto(value_type)
+    inner: ValueType | None = value_type
+    place = proto
+    while isinstance(inner, (SequenceType, OptionalType)):
+        place = place.sequence_type.elem_type if isinstance(inner, SequenceType) else place.optional_type.elem_type
+        inner = inner.element
+    if isinstance(inner, TensorType) and inner.shape.rank.is_static:
+        for dim, target in zip(inner.shape.dims, place.tensor_type.shape.dim, strict=True):
+            if dim.is_dynamic and (dim.min or dim.max is not None):
+                target.dim_param = str(dim)
+    return proto

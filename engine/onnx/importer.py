@@ -1,0 +1,122 @@
+"""`read_model`: an ONNX model from a path, bytes, a stream or a proto, into the IR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+from engine.errors import ModelReadError
+from engine.ir import Model
+from engine.ir.collector import paused_collector
+from engine.onnx.external_data import ExternalData
+from engine.onnx.functions import inline_functions
+from engine.onnx.graph_builder import GraphBuilder, ImportContext
+from engine.onnx.ordering import order_graph
+from engine.onnx.shapes import DeclaredTypes, TypeReader, infer_graph
+from engine.onnx.skeleton import Skeleton, parse_model
+from engine.onnx.source import ModelSource, OpenedModel, describe_other_format, open_model
+from engine.onnx.stored_tensors import FileTensors
+from engine.ops import CANONICAL_VERSIONS
+
+__all__ = ["read_model"]
+
+_FIRST_IR_WITH_OPSETS = 3
+
+
+def read_model(source: ModelSource) -> Model:
+    """Read an ONNX model, of any opset, at the canonical opset.
+
+    Weights are not copied: constants are views of the mapped file, of its external data files, or of the bytes that
+    are given. None of these may change while the model lives. Local functions are inlined; initializers are
+    constants, also where the file lists them as inputs. What a node's metadata says is in its `rt_info`:
+    "affinity", and the rest under "metadata"; what the file says of itself is in the model's `metadata` and
+    in `rt_info["onnx"]`.
+
+    Args:
+        source: a path (a str is always one), bytes, a binary stream, or a `ModelProto`.
+
+    Raises:
+        ModelReadError: the file is missing, cut off or no ONNX model; `ExternalDataError` where its data is.
+        GraphError: a cycle, a value that nothing defines, or one that is defined twice.
+        TypeInferenceError: an operator cannot take what it is given.
+        UnsupportedError: the model is valid, and newer or of another kind than what is known here.
+    """
+    opened = open_model(source)
+    skeleton, proto = _weightless(opened)
+    try:
+        with paused_collector():
+            return _build(opened, skeleton, proto)
+    except RecursionError as e:
+        raise ModelReadError(f"{opened.label} is nested too deep: {e}") from e
+
+
+def _weightless(opened: OpenedModel) -> tuple[Skeleton, onnx.ModelProto]:
+    try:
+        skeleton = Skeleton(opened.data)
+        return skeleton, parse_model(skeleton.data)
+    except ModelReadError as e:
+        found = describe_other_format(opened.data)
+        if found is not None:
+            raise ModelReadError(f"{opened.label} is {found}") from e
+        raise ModelReadError(f"{opened.label} is no ONNX model, or is cut off: {e}") from e
+
+
+def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto) -> Model:
+    _check_versions(opened, proto)
+    mixed = inline_functions(proto)
+    order_graph(proto.graph)
+    declared = DeclaredTypes(proto.graph)
+    inferred = proto if mixed else infer_graph(proto)
+    store = FileTensors(opened.data, skeleton, ExternalData(opened.path))
+    types = TypeReader(inferred.graph.input)
+    context = ImportContext(store, types, opsets_of(proto))
+    model, _ = GraphBuilder(context, inferred.graph, declared).build()
+    describe_model(model, proto)
+    if not proto.graph.name and opened.path is not None:
+        model.name = opened.path.stem
+    return model
+
+
+def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
+    """The opset versions of a model by domain, ONNX's own as ""."""
+    opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in proto.opset_import}
+    # Before there were opsets, all operators were of what became opset 1.
+    return opsets if proto.opset_import else {"": 1}
+
+
+def describe_model(model: Model, proto: onnx.ModelProto) -> None:
+    """Keep what the file says of itself."""
+    model.metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    model.opset_imports = {
+        domain: version for domain, version in opsets_of(proto).items() if domain not in CANONICAL_VERSIONS
+    }
+    graph = proto.graph
+    about: dict[str, Any] = {
+        "ir_version": proto.ir_version,
+        "opsets": opsets_of(proto),
+        "producer_name": proto.producer_name,
+        "producer_version": proto.producer_version,
+        "domain": proto.domain,
+        "model_version": proto.model_version,
+        "doc_string": proto.doc_string,
+        "graph_doc_string": graph.doc_string,
+        "graph_metadata": {entry.key: entry.value for entry in graph.metadata_props},
+        "quantization_annotation": {
+            annotation.tensor_name: {entry.key: entry.value for entry in annotation.quant_parameter_tensor_names}
+            for annotation in graph.quantization_annotation
+        },
+    }
+    model.rt_info["onnx"] = {key: value for key, value in about.items() if value}
+
+
+def _check_versions(opened: OpenedModel, proto: onnx.ModelProto) -> None:
+    if not proto.opset_import and proto.ir_version >= _FIRST_IR_WITH_OPSETS:
+        raise ModelReadError(
+            f"{opened.label} imports no opset, so nothing says what its operators mean; perhaps it is cut off"
+        )
+    for domain, version in opsets_of(proto).items():
+        if version < 1:
+            raise ModelReadError(
+                f"{opened.label} imports opset {version} of domain `{domain or 'ai.onnx'}`; expected 1 or more"
+            )

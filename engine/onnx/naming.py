@@ -1,0 +1,158 @@
+"""Names for what is exported: unique in their graph and in all graphs around it, as ONNX asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from engine.errors import ModelWriteError
+from engine.ir import Constant, Model, Node, Output, Result
+
+
+class Scope:
+    """The names of one graph's values, and the nodes that writing it takes beyond its own.
+
+    A capture has the name that its value has in the graph around it, so that it becomes implicit again; so does a
+    constant that is also in the graph around it, of which the importer gives bodies copies. A value
+    that is an output has the output's name; one that cannot (an input, or an output under two names) gets an
+    Identity.
+
+    Args:
+        model: the graph.
+        strict: whether inputs and outputs must keep their names; `ModelWriteError` where two would be equal.
+        outer: the scope of the graph around a body.
+        captured: what the captures of a body read in it.
+
+    Attributes:
+        names: the name of every value; "" for an output that is left out.
+        identities: for results that need one, the Identity node that they are written by.
+        results: the names of the outputs, in order.
+        shared: constants that are written in a graph around this one.
+        bodies: the scopes of the bodies, by the id of the body.
+    """
+
+    __slots__ = (
+        "_constants",
+        "_counts",
+        "_outer",
+        "_strict",
+        "bodies",
+        "identities",
+        "model",
+        "names",
+        "results",
+        "shared",
+    )
+
+    def __init__(
+        self, model: Model, *, strict: bool, outer: Scope | None = None, captured: Sequence[Output] = ()
+    ) -> None:
+        self.model = model
+        self.names: dict[Output, str] = {}
+        self.identities: dict[Result, Node] = {}
+        self.results: list[str] = []
+        self.shared: set[Node] = set()
+        self.bodies: dict[int, Scope] = {}
+        self._constants: dict[str, Constant] = {}
+        self._outer = outer
+        self._strict = strict and outer is None  # the inputs and outputs of a body go by position
+        self._counts: dict[str, int] = {}  # of each name that is taken: the last number that was appended to it
+        if outer is not None:
+            for capture, value in zip(model.captures, captured, strict=True):
+                self.names[capture.output(0)] = outer.names[value]
+        self._name_border()
+        nodes = model.ordered_nodes()
+        for node in nodes:
+            for output in node.outputs:
+                if output not in self.names:
+                    self.names[output] = self._name(output)
+            if isinstance(node, Constant) and node not in self.shared:
+                self._constants[self.names[node.output(0)]] = node
+        for node in nodes:
+            for key, body in node.bodies.items():
+                self.bodies[id(body)] = Scope(body, strict=strict, outer=self, captured=node.captured_values(key))
+
+    @property
+    def is_body(self) -> bool:
+        """True for the graphs in nodes."""
+        return self._outer is not None
+
+    def walk(self) -> Iterator[Scope]:
+        """This scope and those of all bodies in it."""
+        yield self
+        for body in self.bodies.values():
+            yield from body.walk()
+
+    def _name_border(self) -> None:
+        inputs: set[Output] = set()
+        for parameter in self.model.parameters:
+            value = parameter.output(0)
+            self.names[value] = self._border_name(parameter.friendly_name, "input")
+            inputs.add(value)
+        for result in self.model.results:
+            name, source = result.friendly_name, result.input_value(0)
+            if source in inputs and self.names[source] == name:
+                self.results.append(name)
+                continue
+            name = self._border_name(name, "output")
+            self.results.append(name)
+            if source in self.names:
+                identity = Node("Identity", [source], types=[source.type], friendly_name=f"{name}/Identity")
+                self.identities[result] = identity
+                self.names[identity.output(0)] = name
+            else:
+                self.names[source] = name
+
+    def _name(self, output: Output) -> str:
+        if isinstance(output.node, Constant) and self._find_shared(output.node):
+            self.shared.add(output.node)
+            return output.node.friendly_name
+        return "" if _is_left_out(output) else self._fresh(output.name)
+
+    def _find_shared(self, constant: Constant) -> bool:
+        """Whether the value of that name which is seen from here is a constant of the same data."""
+        name, scope = constant.friendly_name, self._outer
+        while scope is not None:
+            if name in scope._counts:
+                found = scope._constants.get(name)
+                return found is not None and found.shares_data(constant)
+            scope = scope._outer
+        return False
+
+    def _border_name(self, name: str, what: str) -> str:
+        if not self._strict:
+            return self._fresh(name)
+        if not name or name in self._counts:
+            problem = "has no name" if not name else f"`{name}` has the name of another input or output"
+            raise ModelWriteError(
+                f"model `{self.model.name}`: an {what} {problem}; rename it, ONNX tells them apart by name"
+            )
+        self._counts[name] = 0
+        return name
+
+    def _fresh(self, base: str) -> str:
+        """`base`, or with a number where this graph or one around it has a value of that name."""
+        base = base or "value"
+        if not self._is_taken(base):
+            self._counts[base] = 0
+            return base
+        count = self._counts.get(base, 0)
+        while True:
+            count += 1
+            name = f"{base}_{count}"
+            if not self._is_taken(name):
+                self._counts[base], self._counts[name] = count, 0
+                return name
+
+    def _is_taken(self, name: str) -> bool:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope._counts:
+                return True
+            scope = scope._outer
+        return False
+
+
+def _is_left_out(output: Output) -> bool:
+    """Whether the file that the node came from did not name this output, and nothing has read it since."""
+    names = output.node._names
+    return names is not None and not names[output.index] and not output.target_inputs

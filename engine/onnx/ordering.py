@@ -1,0 +1,143 @@
+"""Names and order of a graph proto: every value is defined once, before it is read, or the graph is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import onnx
+
+from engine.errors import GraphError
+from engine.onnx.functions import subgraphs
+
+_Readers: TypeAlias = dict[str, str]
+"""For each value that is read, who reads it, for messages."""
+
+
+def order_graph(graph: onnx.GraphProto) -> None:
+    """Check the names of `graph` and of the bodies in it, and sort its nodes where they are out of order.
+
+    Linear, and the order of a graph that is in order stays. Raises `GraphError`: a value that nothing defines,
+    a value that is defined twice, a cycle; each names the nodes and the values.
+    """
+    for name, reader in _order(graph).items():
+        raise GraphError(
+            f"{reader} reads `{name}`, which is no input, no initializer and no output of another node: "
+            "the model lacks an initializer, or was cut apart"
+        )
+
+
+def describe(node: onnx.NodeProto) -> str:
+    """What messages call a node."""
+    if node.name:
+        return f"{node.op_type} `{node.name}`"
+    return f"{node.op_type} of output `{next(iter(node.output), '')}`"
+
+
+def _order(graph: onnx.GraphProto) -> _Readers:
+    """Order `graph` and its bodies; what it reads from graphs around it."""
+    defined: set[str] = {tensor.name for tensor in graph.initializer}
+    if len(defined) != len(graph.initializer):
+        raise _twice("initializer", [tensor.name for tensor in graph.initializer])
+    for sparse in graph.sparse_initializer:
+        if sparse.values.name in defined:
+            raise _twice("initializer", [*defined, sparse.values.name])
+        defined.add(sparse.values.name)
+    inputs = {value.name for value in graph.input}
+    if len(inputs) != len(graph.input):
+        raise _twice("input", [value.name for value in graph.input])
+    defined |= inputs
+    free: list[_Readers | None] = []
+    early: _Readers = {}  # read before any node has defined it
+    produced: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        captured = _captured(node)
+        free.append(captured)
+        for name in node.input:
+            if name and name not in defined and name not in early:
+                early[name] = describe(node)
+        if captured is not None:
+            for name, reader in captured.items():
+                if name not in defined:
+                    early.setdefault(name, reader)
+        for name in node.output:
+            if not name:
+                continue
+            if name in defined:
+                raise _redefined(graph, name, node, produced)
+            defined.add(name)
+            produced[name] = index
+    for value in graph.output:
+        if value.name not in defined:
+            early.setdefault(value.name, f"the output list of graph `{graph.name}`")
+    if any(name in produced for name in early):
+        _sort(graph, produced, free)
+    return {name: reader for name, reader in early.items() if name not in produced}
+
+
+def _captured(node: onnx.NodeProto) -> _Readers | None:
+    """What the bodies of `node` read from around it; None where it has no body."""
+    captured: _Readers | None = None
+    for body in subgraphs(node):
+        captured = {} if captured is None else captured
+        for name, reader in _order(body).items():
+            captured.setdefault(name, reader)
+    return captured
+
+
+def _sort(graph: onnx.GraphProto, produced: Mapping[str, int], free: list[_Readers | None]) -> None:
+    nodes = list(graph.node)
+    sources: list[list[int]] = []
+    for node, captured in zip(nodes, free, strict=True):
+        names = [*node.input, *(captured or ())]
+        sources.append([produced[name] for name in names if name in produced])
+    order = _topological(sources, nodes)
+    ordered = [onnx.NodeProto() for _ in order]
+    for copy, index in zip(ordered, order, strict=True):
+        copy.CopyFrom(nodes[index])
+    graph.ClearField("node")
+    graph.node.extend(ordered)
+
+
+def _topological(sources: list[list[int]], nodes: list[onnx.NodeProto]) -> list[int]:
+    """Depth-first in the order of the file, so that what was in order stays nearly as it was."""
+    order: list[int] = []
+    state = bytearray(len(sources))  # 1 while the node's sources are visited, 2 once it is in the order
+    for root in range(len(sources)):
+        stack = [root]
+        while stack:
+            index = stack[-1]
+            if state[index]:
+                stack.pop()
+                if state[index] == 1:
+                    state[index] = 2
+                    order.append(index)
+                continue
+            state[index] = 1
+            for source in reversed(sources[index]):
+                if state[source] == 1:
+                    raise GraphError(_cycle(source, sources, state, nodes))
+                if not state[source]:
+                    stack.append(source)
+    return order
+
+
+def _cycle(start: int, sources: list[list[int]], state: bytearray, nodes: list[onnx.NodeProto]) -> str:
+    names, index = [describe(nodes[start])], start
+    while len(names) < 20:
+        index = next((source for source in sources[index] if state[source] == 1), start)
+        names.append(describe(nodes[index]))
+        if index == start:
+            break
+    return f"the graph has a cycle: {' <- '.join(names)}"
+
+
+def _twice(what: str, names: list[str]) -> GraphError:
+    seen: set[str] = set()
+    repeated = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    return GraphError(f"{what} `{repeated}` is defined twice")
+
+
+def _redefined(graph: onnx.GraphProto, name: str, node: onnx.NodeProto, produced: Mapping[str, int]) -> GraphError:
+    first = describe(graph.node[produced[name]]) if name in produced else "an input or initializer"
+    return GraphError(f"value `{name}` is defined twice: by {first} and by {describe(node)}")

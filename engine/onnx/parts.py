@@ -1,0 +1,129 @@
+"""A model in the parts of a blob: a small skeleton, and each constant's bytes for itself, to be used in place.
+
+The skeleton is a `ModelProto` of the canonical opset that states every type, name and JSON-like annotation, so that
+reading it upgrades and infers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import onnx
+
+from engine.errors import ModelReadError
+from engine.ir import Constant, Model, TensorType
+from engine.ir.collector import paused_collector
+from engine.onnx.annotations import RT_INFO, parse_rt_info, rt_info_text
+from engine.onnx.graph_builder import GraphBuilder, ImportContext
+from engine.onnx.graph_writer import ExportContext, GraphWriter
+from engine.onnx.naming import Scope
+from engine.onnx.ordering import order_graph
+from engine.onnx.shapes import TypeReader
+from engine.onnx.skeleton import INLINE_BYTES, RAW_DATA, parse_model
+from engine.onnx.stored_tensors import TensorStore
+from engine.onnx.wire import Buffer
+from engine.ops import CANONICAL_VERSIONS
+from engine.ops.protos import tensor_to_proto, tensor_to_raw
+
+__all__ = ["Section", "join_model", "split_model"]
+
+_SECTION: Final = "engine.section"
+
+
+class Section(NamedTuple):
+    """The data of one constant.
+
+    Attributes:
+        name: the name by which the skeleton refers to it.
+        type: its element type and static shape.
+        data: a buffer of its bytes in ONNX's raw storage: little-endian, narrow types packed.
+    """
+
+    name: str
+    type: TensorType
+    data: Any
+
+
+def split_model(model: Model) -> tuple[bytes, list[Section]]:
+    """`model` as a skeleton and the sections of its constants; small and string constants stay in the skeleton.
+
+    What `rt_info` holds that JSON cannot is left out. Data of contiguous constants is not copied. Raises
+    `ModelWriteError`.
+    """
+    sections: list[Section] = []
+
+    def write_tensor(constant: Constant, name: str, is_main: bool) -> onnx.TensorProto:
+        value_type = constant.output(0).type
+        assert isinstance(value_type, TensorType)
+        if constant.byte_size <= INLINE_BYTES:
+            return tensor_to_proto(constant.data, name)
+        section = Section(str(len(sections)), value_type, tensor_to_raw(constant.data))
+        sections.append(section)
+        tensor = onnx.TensorProto(name=name, data_type=value_type.element_type.onnx, dims=constant.shape)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key=_SECTION, value=section.name)
+        return tensor
+
+    context = ExportContext(CANONICAL_VERSIONS, write_tensor, exact=True)
+    proto = onnx.ModelProto(ir_version=onnx.IR_VERSION)
+    proto.graph.CopyFrom(GraphWriter(context, Scope(model, strict=False)).write())
+    for domain, version in {**CANONICAL_VERSIONS, **model.opset_imports}.items():
+        proto.opset_import.add(domain=domain, version=version)
+    for key, value in model.metadata.items():
+        proto.metadata_props.add(key=key, value=value)
+    proto.graph.metadata_props.add(key=RT_INFO, value=rt_info_text(model.rt_info))
+    return proto.SerializeToString(), sections
+
+
+def join_model(skeleton: bytes, load: Callable[[str], Buffer]) -> Model:
+    """The model of which `split_model` made `skeleton`; `load` gives a section's bytes by name.
+
+    Constants are views of what `load` returns. Nothing in the skeleton is trusted: whatever is wrong with it is a
+    `ModelError`; what `load` raises passes through.
+    """
+    try:
+        proto = parse_model(skeleton)
+    except ModelReadError as e:
+        raise ModelReadError(f"the model's skeleton is damaged: {e}") from e
+    try:
+        with paused_collector():
+            return _join(proto, load)
+    except RecursionError as e:
+        raise ModelReadError(f"the model's skeleton is nested too deep: {e}") from e
+
+
+def _join(proto: onnx.ModelProto, load: Callable[[str], Buffer]) -> Model:
+    order_graph(proto.graph)
+    context = ImportContext(_SectionTensors(load), TypeReader(proto.graph.input), {}, exact=True)
+    model, _ = GraphBuilder(context, proto.graph).build()
+    model.name = proto.graph.name
+    model.metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    model.opset_imports = {
+        entry.domain: entry.version for entry in proto.opset_import if entry.domain not in CANONICAL_VERSIONS
+    }
+    for entry in proto.graph.metadata_props:
+        if entry.key == RT_INFO:
+            model.rt_info.update(parse_rt_info(entry.value))
+    return model
+
+
+class _SectionTensors(TensorStore):
+    """The tensors of a skeleton, whose data `load` gives."""
+
+    __slots__ = ("_load",)
+
+    def __init__(self, load: Callable[[str], Buffer]) -> None:
+        self._load = load
+
+    def content(self, tensor: onnx.TensorProto, needed: int) -> tuple[int, Buffer]:
+        """See `TensorStore`."""
+        entries = tensor.external_data
+        if len(entries) != 1 or entries[0].key != _SECTION:
+            raise ModelReadError(f"tensor `{tensor.name}` of the skeleton names no section")
+        data = memoryview(self._load(entries[0].value)).cast("B")
+        if len(data) != needed:
+            raise ModelReadError(
+                f"tensor `{tensor.name}` takes {needed} bytes, and section `{entries[0].value}` has {len(data)}"
+            )
+        return RAW_DATA, data

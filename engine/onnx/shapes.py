@@ -1,0 +1,172 @@
+"""Types of a model's values before its nodes exist: ONNX's inference over the whole skeleton, and what is declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import onnx
+import onnx.shape_inference
+
+from engine.errors import ModelError, ModelReadError
+from engine.ir import (
+    UNKNOWN,
+    Dimension,
+    OptionalType,
+    PartialShape,
+    SequenceType,
+    TensorType,
+    ValueType,
+    undefined,
+)
+from engine.ops import CANONICAL_VERSIONS
+from engine.ops.protos import type_from_proto
+
+# What ONNX's data propagation calls the dimensions that it knows nothing of.
+_GENERATED: Final = re.compile(rb"unk__\d")
+_GENERATED_NAME: Final = re.compile(r"unk__\d+")
+
+
+_CORRECTED: Final = frozenset({
+    "BlackmanWindow", "GroupNormalization", "HammingWindow", "HannWindow", "MaxUnpool", "MeanVarianceNormalization",
+    "MelWeightMatrix", "STFT",
+})  # fmt: skip
+_POOLING: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
+
+
+def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bool:
+    """Whether `engine.ops` infers a call right that ONNX's inference over the whole graph gets wrong, or not at all.
+
+    Before opset 22, ONNX counts windows of a pooling with ceil_mode that lie in the padding alone; nobody has them.
+    """
+    if domain:
+        return False
+    return op_type in _CORRECTED or (op_type in _POOLING and bool(attributes.get("ceil_mode")))
+
+
+class DeclaredTypes:
+    """What a graph's value_info and outputs say, taken out of the graph so that inference does not build on it."""
+
+    __slots__ = ("_protos",)
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._protos = {value.name: value.type for value in (*graph.value_info, *graph.output)}
+
+    def get(self, name: str, types: TypeReader) -> ValueType | None:
+        """The declared type of a value, if there is one. Raises `ModelError`."""
+        proto = self._protos.get(name)
+        return None if proto is None else types.read(proto, name)
+
+
+def infer_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` with every type that ONNX can infer in the value_info and outputs of its graphs.
+
+    What the file declared of the main graph's values is dropped first, unless their operator is not ONNX's: it may
+    be wrong, and ONNX stops at a contradiction. Where ONNX refuses the model as a whole it comes back as it is.
+    """
+    graph = model.graph
+    foreign = {name for node in graph.node if node.domain not in CANONICAL_VERSIONS for name in node.output}
+    kept = [value for value in graph.value_info if value.name in foreign]
+    graph.ClearField("value_info")
+    graph.value_info.extend(kept)
+    # A value that nothing computes has no other source of its type.
+    given = foreign | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    for value in graph.output:
+        if value.name not in given:
+            value.ClearField("type")
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # C++ exceptions of any kind: then each node is inferred by itself, with errors that name it
+        return model
+
+
+class TypeReader:
+    """Value types of protos; equal protos share one type."""
+
+    __slots__ = ("_known", "_symbols")
+
+    def __init__(self, inputs: Iterable[onnx.ValueInfoProto]) -> None:
+        self._known: dict[bytes, ValueType] = {b"": UNKNOWN}
+        self._symbols = {dim.dim_param for value in inputs for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+
+    def read(self, proto: onnx.TypeProto, name: str) -> ValueType:
+        """The type that a file states for value `name`. Raises `ModelReadError`."""
+        key = proto.SerializeToString()
+        known = self._known.get(key)
+        if known is None:
+            try:
+                known = type_from_proto(proto)
+            except ModelError as e:
+                raise ModelReadError(f"the type of value `{name}`: {e}") from e
+            self._known[key] = known
+        return known
+
+    def inferred(self, proto: onnx.TypeProto) -> ValueType:
+        """The type that inference found; dimensions for which it only made up a name are unknown."""
+        key = b"?" + proto.SerializeToString()
+        known = self._known.get(key)
+        if known is None:
+            try:
+                known = type_from_proto(proto)
+            except ModelError:
+                known = UNKNOWN  # a negative length, say, of a computation that a bad model leads to
+            if _GENERATED.search(key):
+                known = self._without_generated(known)
+            self._known[key] = known
+        return known
+
+    def _without_generated(self, value_type: ValueType | None) -> ValueType:
+        if isinstance(value_type, TensorType) and value_type.shape.rank.is_static:
+            return TensorType(value_type.element_type, PartialShape(map(self._known_symbol, value_type.shape.dims)))
+        if isinstance(value_type, SequenceType) and value_type.element is not None:
+            return SequenceType(self._without_generated(value_type.element))
+        if isinstance(value_type, OptionalType) and value_type.element is not None:
+            return OptionalType(self._without_generated(value_type.element))
+        return UNKNOWN if value_type is None else value_type
+
+    def _known_symbol(self, dim: Dimension) -> Dimension | None:
+        symbol = dim.symbol
+        made_up = symbol is not None and _GENERATED_NAME.fullmatch(symbol) and symbol not in self._symbols
+        return None if made_up else dim
+
+
+def is_complete(value_type: ValueType) -> bool:
+    """True where inference of the single node can add nothing but lengths."""
+    if isinstance(value_type, TensorType):
+        return value_type.element_type is not undefined and value_type.shape.rank.is_static
+    return not isinstance(value_type, (SequenceType, OptionalType)) or value_type.element is not None
+
+
+def refine(inferred: ValueType, declared: ValueType | None) -> ValueType:
+    """`inferred` with what `declared` adds where the two agree; where they contradict each other, `inferred`."""
+    if declared is None or declared is inferred or declared == UNKNOWN:
+        return inferred
+    if inferred == UNKNOWN:
+        return declared
+    if isinstance(inferred, TensorType) and isinstance(declared, TensorType):
+        element = inferred.element_type if inferred.element_type is not undefined else declared.element_type
+        if element is not declared.element_type:
+            return inferred
+        return TensorType(element, _refine_shape(inferred.shape, declared.shape))
+    if isinstance(inferred, SequenceType) and isinstance(declared, SequenceType):
+        return SequenceType(_refine_element(inferred.element, declared.element))
+    if isinstance(inferred, OptionalType) and isinstance(declared, OptionalType):
+        return OptionalType(_refine_element(inferred.element, declared.element))
+    return inferred
+
+
+def _refine_element(inferred: ValueType | None, declared: ValueType | None) -> ValueType | None:
+    return declared if inferred is None else refine(inferred, declared)
+
+
+def _refine_shape(inferred: PartialShape, declared: PartialShape) -> PartialShape:
+    if inferred == declared or inferred.is_static or not declared.rank.is_static:
+        return inferred
+    if not inferred.rank.is_static:
+        return declared
+    if len(inferred) != len(declared):
+        return inferred
+    pairs = zip(inferred.dims, declared.dims, strict=True)
+    # The declared symbol, if any, is the one that the file's author chose.
+    return PartialShape([stated.merge(found) if found.compatible(stated) else found for found, stated in pairs])

@@ -1,0 +1,130 @@
+"""A model file without its weights: large tensors are left where they lie and replaced by references.
+
+What remains is a small `ModelProto` that protobuf, the inliner and shape inference can handle in milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+import onnx
+
+from engine.errors import ModelReadError
+from engine.onnx.wire import LENGTH, MAX_DEPTH, Buffer, WireError, encode_length, encode_varint, fields
+
+INLINE_BYTES: Final = 1024
+"""Tensors of at most this many bytes stay in the skeleton: shape inference reads them."""
+
+_MAX_PROTO: Final = (1 << 31) - 1
+_MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _FUNCTION, _DROPPED = range(8)
+
+# For each kind of message, the fields through which a tensor can be reached. Training is none of our business.
+_CHILDREN: Final[dict[int, dict[int, int]]] = {
+    _MODEL: {7: _GRAPH, 20: _DROPPED, 25: _FUNCTION},
+    _GRAPH: {1: _NODE, 5: _TENSOR, 15: _SPARSE},
+    _NODE: {5: _ATTRIBUTE},
+    _ATTRIBUTE: {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH, 22: _SPARSE, 23: _SPARSE},
+    _SPARSE: {1: _TENSOR, 2: _TENSOR},
+    _FUNCTION: {7: _NODE},
+}
+
+RAW_DATA: Final = 9
+# float, int32, int64, raw, double and uint64 data; strings stay in the skeleton, they become Python objects anyway.
+_DATA_FIELDS: Final = frozenset({4, 5, 7, RAW_DATA, 10, 11})
+_EXTERNAL_DATA: Final = 13
+_LOCATION_IS_EXTERNAL: Final = encode_varint(14 << 3) + encode_varint(onnx.TensorProto.EXTERNAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The content of a tensor's data field: which field, and where in the file it lies."""
+
+    field: int
+    start: int
+    stop: int
+
+
+def parse_model(data: bytes) -> onnx.ModelProto:
+    """`data` as a `ModelProto` that has a graph. Raises `ModelReadError`."""
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except Exception as e:  # protobuf's DecodeError; protobuf comes with onnx and is no dependency of ours
+        raise ModelReadError(f"protobuf cannot read it: {e}") from e
+    if not proto.HasField("graph"):
+        raise ModelReadError("it has no graph")
+    return proto
+
+
+class Skeleton:
+    """The weightless model in `data`, and the spans that its references stand for.
+
+    A reference looks like external data; `span_of` tells it from what a file itself calls external by a secret
+    that is drawn anew for each skeleton, so that no file can forge one.
+    """
+
+    __slots__ = ("_key", "data", "spans")
+
+    data: bytes
+    spans: list[Span]
+
+    def __init__(self, source: Buffer) -> None:
+        self._key = os.urandom(16).hex()
+        self.spans = []
+        chunks: list[Buffer] = []
+        size = self._copy(source, 0, len(source), _MODEL, chunks, 0)
+        if size > _MAX_PROTO:
+            raise ModelReadError(f"the model takes {size} bytes without its weights; protobuf reads at most 2 GB")
+        self.data = b"".join(chunks)
+
+    def span_of(self, tensor: onnx.TensorProto) -> Span | None:
+        """The span that `tensor` refers to; None where it is no reference of this skeleton."""
+        entries = tensor.external_data
+        if len(entries) != 1 or entries[0].key != self._key:
+            return None
+        return self.spans[int(entries[0].value)]
+
+    def _copy(self, source: Buffer, start: int, end: int, kind: int, chunks: list[Buffer], depth: int) -> int:
+        """Append the message `source[start:end]` to `chunks`, weightless, and return its new size."""
+        if depth > MAX_DEPTH:
+            raise WireError(start, f"messages are nested more than {MAX_DEPTH} deep")
+        children = _CHILDREN[kind]
+        size, kept = 0, start
+        for number, wire, begin, payload, stop in fields(source, start, end):
+            # A message that is small as a whole holds no large tensor.
+            if number not in children or wire != LENGTH or stop - payload <= INLINE_BYTES:
+                continue
+            chunks.append(source[kept:begin])
+            size += begin - kept
+            kept = stop
+            child = children[number]
+            if child == _DROPPED:
+                continue
+            mark = len(chunks)
+            chunks.append(b"")
+            if child == _TENSOR:
+                length = self._copy_tensor(source, payload, stop, chunks)
+            else:
+                length = self._copy(source, payload, stop, child, chunks, depth + 1)
+            chunks[mark] = head = encode_length(number, length)
+            size += len(head) + length
+        chunks.append(source[kept:end])
+        return size + end - kept
+
+    def _copy_tensor(self, source: Buffer, start: int, end: int, chunks: list[Buffer]) -> int:
+        data = [field for field in fields(source, start, end) if field[0] in _DATA_FIELDS]
+        # Data in several pieces is legal and never seen; it goes through protobuf, which joins the pieces.
+        if len(data) != 1 or data[0][1] != LENGTH or data[0][4] - data[0][3] <= INLINE_BYTES:
+            chunks.append(source[start:end])
+            return end - start
+        number, _, begin, payload, stop = data[0]
+        reference = self._reference(len(self.spans))
+        self.spans.append(Span(number, payload, stop))
+        chunks += (source[start:begin], source[stop:end], reference)
+        return begin - start + end - stop + len(reference)
+
+    def _reference(self, index: int) -> bytes:
+        key, value = self._key.encode(), str(index).encode()
+        entry = encode_length(1, len(key)) + key + encode_length(2, len(value)) + value
+        return encode_length(_EXTERNAL_DATA, len(entry)) + entry + _LOCATION_IS_EXTERNAL

@@ -1,0 +1,139 @@
+"""Where a model comes from: a path, bytes, a stream or a proto, each made one buffer."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, TypeAlias
+
+import onnx
+
+from engine.errors import ModelReadError
+from engine.onnx.wire import Buffer
+
+ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | onnx.ModelProto"
+
+_OTHER_FORMATS: Final[tuple[tuple[bytes, str], ...]] = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"),
+    (b"PK\x03\x04", "a zip archive, such as a PyTorch checkpoint or a Keras file; export it to ONNX first"),
+    (b"\x89HDF", "an HDF5 file, such as Keras writes; convert it to ONNX first"),
+    (b"\x80\x02", "a Python pickle, such as PyTorch writes; export it to ONNX first"),
+    (b"<", "an XML or HTML file, not an ONNX model"),
+    (b"\x1f\x8b", "gzip-compressed; unpack it first"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """The bytes of a model.
+
+    Attributes:
+        data: all of them; of a file, a read-only mapping that lives as long as something reads it.
+        path: the file; None where the bytes came without one, and so without a folder for external data.
+        label: what messages call the model.
+    """
+
+    data: Buffer
+    path: Path | None
+    label: str
+
+
+def open_model(source: ModelSource) -> OpenedModel:
+    """`source` as one buffer, without reading a file or copying bytes. Raises `ModelReadError`."""
+    if isinstance(source, (str, os.PathLike)):
+        path = _as_path(source)
+        return OpenedModel(map_file(path, f"model `{path}`"), path, f"model `{path}`")
+    if isinstance(source, bytes):
+        return OpenedModel(_checked(source), None, "the model")
+    if isinstance(source, (bytearray, memoryview)):
+        return OpenedModel(_checked(_as_bytes(source)), None, "the model")
+    if isinstance(source, onnx.ModelProto):
+        return OpenedModel(_serialized(source), None, "the model")
+    if hasattr(source, "read"):
+        return OpenedModel(_checked(_read_all(source)), None, "the model")
+    raise ModelReadError(
+        f"cannot read a model from {type(source).__name__}; give a path, bytes, a binary stream or an onnx.ModelProto"
+    )
+
+
+def map_file(path: Path, label: str) -> memoryview:
+    """The content of a regular file, mapped read-only; an empty file is refused. Raises `ModelReadError`.
+
+    A file must not be changed while a model read from it lives: shortening a mapped file ends the process.
+    """
+    try:
+        # Without O_NONBLOCK, opening a named pipe waits for its other end, perhaps for ever.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as e:
+        raise ModelReadError(f"{label} cannot be opened: {getattr(e, 'strerror', None) or e}") from e
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelReadError(f"{label} is a directory; give the path of the .onnx file in it")
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelReadError(f"{label} is not a regular file; open it and pass the stream")
+        if not status.st_size:
+            raise ModelReadError(f"{label} is empty")
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    except OSError as e:
+        raise ModelReadError(f"{label} cannot be mapped: {e.strerror or e}") from e
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def describe_other_format(data: Buffer) -> str | None:
+    """What `data` is, where it begins like a well-known format that is not ONNX."""
+    head = bytes(data[:64])
+    for magic, description in _OTHER_FORMATS:
+        if head.startswith(magic):
+            return description
+    if head[4:8] == b"TFL3":
+        return "a TensorFlow Lite model; convert it to ONNX first"
+    return None
+
+
+def _as_path(source: str | os.PathLike[str]) -> Path:
+    path = Path(source)
+    if not str(source):
+        raise ModelReadError("the model's path is empty")
+    return path
+
+
+def _as_bytes(source: bytearray | memoryview) -> Buffer:
+    if isinstance(source, bytearray):
+        return bytes(source)
+    try:
+        return source.cast("B")
+    except TypeError as e:
+        raise ModelReadError(f"the model's memoryview is not contiguous: {e}; pass bytes(view)") from e
+
+
+def _serialized(proto: onnx.ModelProto) -> bytes:
+    try:
+        data: bytes = proto.SerializeToString()
+    except Exception as e:  # upb raises several kinds, none of them public
+        raise ModelReadError(f"the ModelProto cannot be serialized: {e}; a model above 2 GB is read by its path") from e
+    return data
+
+
+def _read_all(stream: BinaryIO) -> bytes:
+    try:
+        data: object = stream.read()
+    except (OSError, ValueError) as e:
+        raise ModelReadError(f"the model's stream cannot be read: {e}") from e
+    if not isinstance(data, bytes):
+        raise ModelReadError(
+            f"the model's stream gives {type(data).__name__}, expected bytes; open the file in binary mode"
+        )
+    return data
+
+
+def _checked(data: Buffer) -> Buffer:
+    if not len(data):
+        raise ModelReadError("the model is empty: 0 bytes")
+    return data

@@ -1,0 +1,156 @@
+"""The protobuf wire format, read in place: where the fields of a message lie, and no more.
+
+Every length is checked against the message that holds it before it is used, so that nothing is read or allocated
+by a forged size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import ModelReadError
+
+Buffer: TypeAlias = "bytes | memoryview"
+
+VARINT: Final = 0
+FIXED64: Final = 1
+LENGTH: Final = 2
+FIXED32: Final = 5
+
+MAX_DEPTH: Final = 100
+"""Messages nest at most this deep; protobuf's own limit."""
+
+_MAX_FIELD: Final = (1 << 29) - 1
+_VARINT_BYTES: Final = 10
+_CHUNK: Final = 1 << 20
+
+
+class WireError(ModelReadError):
+    """Bytes are no protobuf message; `offset` is where."""
+
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(f"byte {offset}: {problem}")
+        self.offset = offset
+
+
+def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """The fields of the message in `data[start:end]`, in order: (number, wire type, begin, payload, stop).
+
+    The field with its tag is `data[begin:stop]`; a LENGTH field's content is `data[payload:stop]`. Raises
+    `WireError` where a field is malformed or reaches beyond `end`.
+    """
+    position = start
+    while position < end:
+        begin = position
+        tag = data[position]
+        position += 1
+        if tag >= 0x80:
+            tag, position = varint(data, begin, end)
+        wire = tag & 7
+        number = tag >> 3
+        if not 0 < number <= _MAX_FIELD:
+            raise WireError(begin, f"field number {number} does not exist")
+        if wire == LENGTH:
+            length = data[position] if position < end else 0x80
+            if length < 0x80:
+                position += 1
+            else:
+                length, position = varint(data, position, end)
+            payload = position
+            position += length
+        elif wire == VARINT:
+            payload = position
+            _, position = varint(data, position, end)
+        elif wire in (FIXED32, FIXED64):
+            payload = position
+            position += 4 if wire == FIXED32 else 8
+        else:
+            raise WireError(begin, f"wire type {wire} is not used by ONNX")
+        if position > end:
+            raise WireError(
+                begin, f"field {number} needs {position - payload} bytes and its message has {end - payload} left"
+            )
+        yield number, wire, begin, payload, position
+
+
+def varint(data: Buffer, start: int, end: int) -> tuple[int, int]:
+    """The variable-length integer at `start`, and where it ends. Raises `WireError` at `end` and past 64 bits."""
+    value = shift = 0
+    position = start
+    while position < end:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, position
+        shift += 7
+        if position - start == _VARINT_BYTES:
+            break
+    else:
+        raise WireError(start, "an integer is cut off")
+    raise WireError(start, "an integer has more than 64 bits")
+
+
+def encode_varint(value: int) -> bytes:
+    """`value`, not negative, as a variable-length integer."""
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def encode_length(number: int, length: int) -> bytes:
+    """The tag and length that stand before the content of LENGTH field `number`."""
+    return encode_varint(number << 3 | LENGTH) + encode_varint(length)
+
+
+def count_varints(data: Buffer) -> int:
+    """How many integers a packed field holds. Raises `WireError` where the last one is cut off."""
+    flat = np.frombuffer(data, dtype=np.uint8)
+    count = 0
+    for start in range(0, flat.size, _CHUNK):
+        count += int(np.count_nonzero(flat[start : start + _CHUNK] < 0x80))
+    if flat.size and flat[-1] >= 0x80:
+        raise WireError(int(flat.size), "an integer is cut off")
+    return count
+
+
+def decode_varints(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The integers of a packed field, cut to the width of `dtype`, by a few megabytes of scratch memory.
+
+    Raises `WireError` where one is cut off or longer than ten bytes.
+    """
+    flat = np.frombuffer(data, dtype=np.uint8)
+    result = np.empty(count_varints(data), dtype=dtype)
+    start = done = 0
+    while start < flat.size:
+        part = flat[start : start + _CHUNK]
+        ends = np.flatnonzero(part < 0x80)
+        if not ends.size:
+            raise WireError(start, "an integer has more than 64 bits")
+        values = _decode_part(part[: ends[-1] + 1], ends, start)
+        result[done : done + ends.size] = values.astype(dtype)
+        done += ends.size
+        start += int(ends[-1]) + 1
+    return result
+
+
+def _decode_part(part: NDArray[np.uint8], ends: NDArray[np.intp], offset: int) -> NDArray[np.uint64]:
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    longest = int((ends - starts).max()) + 1
+    if longest > _VARINT_BYTES:
+        raise WireError(offset, "an integer has more than 64 bits")
+    values = np.zeros(ends.size, dtype=np.uint64)
+    for index in range(longest):
+        live = starts + index <= ends
+        septets = part[starts[live] + index] & np.uint8(0x7F)
+        values[live] |= septets.astype(np.uint64) << np.uint64(7 * index)
+    return values
