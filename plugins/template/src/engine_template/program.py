@@ -1,0 +1,69 @@
+"""The device graph: what the device runs, with everything that can be decided before an inference decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.ir import Constant
+from engine.ops.reference import compile_node
+from engine.plugin_api import Model
+
+Value = Any
+"""A numpy array, a list of values, or None for an empty optional."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation: which memory slots it reads, writes, and is the last to read."""
+
+    name: str
+    op_type: str
+    run: Callable[[Sequence[Value]], Sequence[Value]]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    frees: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Program:
+    """The steps in order, and the slots of inputs, outputs and constants. Shared by requests, so never written."""
+
+    steps: list[Step]
+    inputs: list[int]
+    outputs: list[int]
+    memory: list[Value]
+    """The device memory with the constants in place: what each inference starts from a copy of."""
+    constants: list[int]
+
+    def fill_weights(self, graph: Model) -> None:
+        """Step three of compiling: bring the constants into device memory. On the host they stay where they are."""
+        constants = [node for node in graph.ordered_nodes() if isinstance(node, Constant)]
+        for slot, constant in zip(self.constants, constants, strict=True):
+            self.memory[slot] = constant.data
+
+
+def map_to_device(graph: Model) -> Program:
+    """Step two of compiling: a slot for every value, a step for every operation, memory freed after its last use."""
+    nodes = graph.ordered_nodes()
+    # Slot 0 stays empty: it stands for every optional input that is left out.
+    slots: dict[tuple[object, int], int] = {}
+    for node in nodes:
+        for index in range(node.num_outputs):
+            slots[node, index] = len(slots) + 1
+    read = {node: tuple(0 if s is None else slots[s.node, s.index] for s in node.input_values) for node in nodes}
+    outputs = [read[result][0] for result in graph.results]
+    constants = [slots[node, 0] for node in nodes if isinstance(node, Constant)]
+    kept = {0, *outputs, *constants}
+    steps: list[Step] = []
+    for node in reversed(nodes):  # backwards: the first reader met is the last to run
+        if node.op_type in ("Parameter", "Constant", "Result"):
+            continue
+        written = tuple(slots[node, index] for index in range(node.num_outputs))
+        frees = tuple({*read[node], *written} - kept)
+        kept.update(frees)
+        steps.append(Step(node.friendly_name, node.op_type, compile_node(node), read[node], written, frees))
+    steps.reverse()
+    inputs = [slots[parameter, 0] for parameter in graph.parameters]
+    return Program(steps, inputs, outputs, [None] * (len(slots) + 1), constants)

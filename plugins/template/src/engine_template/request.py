@@ -1,0 +1,54 @@
+"""The synchronous request: one inference as stages. The engine makes the asynchronous one of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from engine.plugin_api import SyncInferRequest
+from engine_template.program import Program, Value
+
+if TYPE_CHECKING:
+    from engine_template.network import TemplateNetwork
+
+
+class TemplateInferRequest(SyncInferRequest):
+    """Holds what one inference needs for itself: its own copy of the table of device memory."""
+
+    def __init__(self, network: TemplateNetwork, program: Program) -> None:
+        super().__init__(network)
+        self.program = program
+        self.memory: list[Value] = []
+
+    def infer_preprocess(self) -> None:
+        """Host: bring inputs to the device. The engine has checked names, types and shapes before."""
+        self.memory = self.program.memory.copy()
+        for slot, value in zip(self.program.inputs, self.inputs, strict=True):
+            self.memory[slot] = value
+
+    def start_pipeline(self) -> None:
+        """Device: run the program. A real device enqueues its commands here and returns."""
+        memory = self.memory
+        for step in self.program.steps:
+            self.check_cancelled()
+            start = time.perf_counter_ns() if self.is_profiling else 0
+            values = step.run([memory[slot] for slot in step.inputs])
+            if self.is_profiling:
+                self.record_node(step.name, step.op_type, "native", start, time.perf_counter_ns())
+            for slot, value in zip(step.outputs, values, strict=True):
+                memory[slot] = value
+            for slot in step.frees:
+                memory[slot] = None
+
+    def wait_pipeline(self) -> None:
+        """Device: wait for what was enqueued. This device computes in `start_pipeline`, so nothing is left."""
+
+    def infer_postprocess(self) -> None:
+        """Host: bring results back. An output may be an input, a constant or a view of one, hence the copy."""
+        for index, slot in enumerate(self.program.outputs):
+            self.store_output(index, self.memory[slot])
+        self.memory = []
+
+    def abort_pipeline(self) -> None:
+        """After an error or a cancellation: let go of what the inference held."""
+        self.memory = []
