@@ -1,0 +1,1 @@
+"""Passes that are ready to use, one a file; `CommonOptimizations` bundles them."""

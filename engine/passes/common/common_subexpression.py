@@ -1,0 +1,78 @@
+"""`CommonSubexpressionSharing`: what is computed twice is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from engine.ir import Constant, Model, Node
+from engine.ops import find_op
+from engine.passes.base import ModelPass
+from engine.passes.runtime_info import copy_runtime_info
+from engine.passes.surgery import replace_node
+
+_SMALL_BYTES = 4096
+
+
+class CommonSubexpressionSharing(ModelPass):
+    """Joins operations of the same operator, attributes and inputs, and equal small constants.
+
+    Constants above 4 KiB are joined where they share memory only: comparing all weights would read every file
+    that is mapped. Random operators and operations with bodies are left alone. A network output keeps its own
+    node where joining would take its name.
+    """
+
+    def run_on_model(self, model: Model) -> bool:
+        """Linear in the number of nodes; True where anything was joined."""
+        first: dict[Hashable, Node] = {}
+        changed = False
+        for node in model.ordered_nodes():
+            for body in node.bodies.values():
+                changed |= self.run_on_model(body)
+            key = _key(node)
+            if key is None or self.transformation_callback(node):
+                continue
+            kept = first.setdefault(key, node)
+            if kept is node or _feeds_result(node):
+                continue
+            copy_runtime_info([kept, node], kept)
+            replace_node(node, kept)
+            changed = True
+        return changed
+
+
+def _feeds_result(node: Node) -> bool:
+    return any(target.node.op_type == "Result" for output in node.outputs for target in output.target_inputs)
+
+
+def _key(node: Node) -> Hashable | None:
+    if isinstance(node, Constant):
+        return _constant_key(node)
+    op = find_op(node.op_type, node.domain)
+    if op is None or not op.is_deterministic or node.bodies:
+        return None
+    attributes = tuple(sorted((name, _hashable(value)) for name, value in node.attributes.items()))
+    sources = tuple([None if s is None else (id(s.node), s.index) for s in node.input_values])
+    affinity = (node._rt_info or {}).get("affinity")
+    return node.domain, node.op_type, node.num_outputs, attributes, sources, affinity
+
+
+def _constant_key(node: Constant) -> Hashable:
+    value_type = node.output(0).type
+    if node.byte_size > _SMALL_BYTES:
+        if not node.is_loaded:
+            return id(node)
+        interface = node.data.__array_interface__
+        return "Constant", value_type, interface["data"][0], interface["strides"]
+    return "Constant", value_type, _hashable(node.data)
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, np.ndarray):
+        content = tuple(value.ravel().tolist()) if value.dtype == object else np.ascontiguousarray(value).tobytes()
+        return value.dtype.str, value.shape, content
+    if isinstance(value, float):
+        return value.hex()
+    return (type(value).__name__, value) if isinstance(value, Hashable) else id(value)

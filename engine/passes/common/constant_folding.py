@@ -1,0 +1,68 @@
+"""`ConstantFolding`: everything that depends on constants only becomes a constant."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.ir import Constant, Model, Node, Output, TensorType, i64
+from engine.passes.base import ModelPass
+from engine.passes.folding import constant_fold, is_foldable
+from engine.passes.runtime_info import copy_runtime_info
+from engine.passes.surgery import replace_node
+
+MAX_OUTPUT_BYTES = 64 << 20
+
+
+class ConstantFolding(ModelPass):
+    """Evaluates operations whose inputs are constants, and `Shape` and `Size` of tensors of static shape.
+
+    DequantizeLinear stays, since devices compute on the integers behind it, and so does any result larger than
+    `max_output_bytes` that is also larger than its inputs: a blob should not grow by a folded Expand. Random
+    operators are never folded. `transformation_callback(node)` returning True keeps a node.
+    """
+
+    def __init__(self, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
+        self.max_output_bytes = max_output_bytes
+
+    def run_on_model(self, model: Model) -> bool:
+        """Fold in topological order; bodies included."""
+        changed = False
+        for node in model.ordered_nodes():
+            for body in node.bodies.values():
+                changed |= self.run_on_model(body)
+            if self.transformation_callback(node):
+                continue
+            folded = self._fold(node)
+            if folded is None:
+                continue
+            copy_runtime_info(node, [output.node for output in folded])
+            replace_node(node, folded)
+            changed = True
+        return changed
+
+    def _fold(self, node: Node) -> list[Output] | None:
+        if node.op_type in ("Shape", "Size") and not node.domain:
+            return _fold_shape(node)
+        if not is_foldable(node):
+            return None
+        inputs = sum(s.node.byte_size for s in node.input_values if s is not None and isinstance(s.node, Constant))
+        return constant_fold(node, max(self.max_output_bytes, inputs))
+
+
+def _fold_shape(node: Node) -> list[Output] | None:
+    """The result of Shape or Size from the type of its input alone."""
+    source_type = node.input_value(0).type
+    if not isinstance(source_type, TensorType) or source_type.shape.rank.is_dynamic:
+        return None
+    dims = source_type.shape.dims
+    if node.op_type == "Size":
+        if source_type.shape.is_dynamic:
+            return None
+        data = np.array(source_type.shape.size(), np.int64)
+    else:
+        start, end, _ = slice(node.attributes.get("start", 0), node.attributes.get("end")).indices(len(dims))
+        chosen = dims[start:end]
+        if any(dim.is_dynamic for dim in chosen):
+            return None
+        data = np.array([dim.get_length() for dim in chosen], np.int64)
+    return [Constant(data, i64, friendly_name=node.friendly_name).output(0)]

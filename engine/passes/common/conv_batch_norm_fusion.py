@@ -1,0 +1,70 @@
+"""`ConvBatchNormFusion`: a batch normalization after a convolution goes into its weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Constant, Node, Output
+from engine.passes.base import MatcherPass
+from engine.passes.pattern import Matcher, attrs_match, consumers_count, wrap_const, wrap_type
+from engine.passes.runtime_info import copy_runtime_info
+from engine.passes.surgery import replace_node
+
+
+class ConvBatchNormFusion(MatcherPass):
+    """Folds `BatchNormalization(Conv(x, w, b))`, both with constant parameters, into one Conv (or ConvTranspose).
+
+    With s = scale / sqrt(var + epsilon): w' = w * s for each output channel, b' = (b - mean) * s + shift. The
+    weights are computed in double precision and rounded once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv = wrap_type(["Conv", "ConvTranspose"], predicate=consumers_count(1))
+        parameters = [wrap_const() for _ in range(4)]
+        norm = wrap_type("BatchNormalization", [conv, *parameters], attrs_match(training_mode=0))
+
+        def callback(m: Matcher) -> bool:
+            convolution = m.pattern_value_map[conv].node
+            node = m.match_root
+            if node.num_outputs != 1 or self.transformation_callback(node):
+                return False
+            folded = _fold(convolution, node)
+            if folded is None:
+                return False
+            weights, bias = folded
+            fused = ops.create(convolution.op_type, [convolution.input_value(0), weights, bias], convolution.attributes)
+            fused.friendly_name = node.friendly_name
+            copy_runtime_info(m.matched_nodes, [fused, weights, bias])
+            replace_node(node, fused)
+            return True
+
+        self.register_matcher(Matcher(norm, "ConvBatchNormFusion"), callback)
+
+
+def _fold(convolution: Node, norm: Node) -> tuple[Constant, Constant] | None:
+    weights = _constant(convolution.input_value(1))
+    bias = _constant(convolution.input_value(2)) if convolution.has_input(2) else None
+    if weights is None or (convolution.has_input(2) and bias is None):
+        return None
+    epsilon = float(ops.attribute(norm, "epsilon"))
+    parameters = [_constant(norm.input_value(i)) for i in range(1, 5)]
+    scale, shift, mean, variance = (p.data.astype(np.float64) for p in parameters if p is not None)
+    factor = scale / np.sqrt(variance + epsilon)
+    transposed = convolution.op_type == "ConvTranspose"
+    group = int(ops.attribute(convolution, "group")) if transposed else 1
+    old = weights.data.astype(np.float64)
+    if transposed:  # [C, M / group, ...]: output channel g * M / group + m stands at [:, m] of the rows of group g
+        grouped = old.reshape(group, old.shape[0] // group, *old.shape[1:])
+        per_channel = factor.reshape(group, 1, old.shape[1], *([1] * (old.ndim - 2)))
+        new = (grouped * per_channel).reshape(old.shape)
+    else:
+        new = old * factor.reshape(-1, *([1] * (old.ndim - 1)))
+    offset = (0.0 if bias is None else bias.data.astype(np.float64)) - mean
+    dtype = weights.data.dtype
+    return Constant(new.astype(dtype)), Constant((offset * factor + shift).astype(dtype))
+
+
+def _constant(value: Output) -> Constant | None:
+    return value.node if isinstance(value.node, Constant) else None

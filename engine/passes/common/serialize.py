@@ -1,0 +1,26 @@
+"""`Serialize`: writes the model as ONNX in the middle of a pipeline."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from engine.errors import PassError
+from engine.ir import Model
+from engine.onnx import write_model
+from engine.passes.base import ModelPass
+
+
+class Serialize(ModelPass):
+    """Writes the model, as it is at this point of the pipeline, to an ONNX file; changes nothing."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def run_on_model(self, model: Model) -> bool:
+        """Write the file. Raises `PassError` where that fails."""
+        try:
+            write_model(model, self.path)
+        except OSError as e:
+            raise PassError(f"Serialize cannot write {self.path}: {e}") from e
+        return False

@@ -1,0 +1,14 @@
+"""`Validate`: checks the graph and infers types, as a pass."""
+
+from __future__ import annotations
+
+from engine.ir import Model
+from engine.passes.base import ModelPass
+
+
+class Validate(ModelPass):
+    """Runs `Model.validate`: for pipelines whose manager was told not to validate by itself."""
+
+    def run_on_model(self, model: Model) -> bool:
+        """True where a type changed."""
+        return model.validate()

@@ -1,0 +1,208 @@
+"""`VisualizeTree`: a picture of a model, as dot text or as SVG, without any system package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from engine.errors import PassError
+from engine.ir import Constant, Model, Node
+from engine.passes.base import ModelPass
+from engine.passes.common.layered_layout import Box, place
+
+SHAPES = "ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES"
+TYPES = "ENGINE_VISUALIZE_TREE_OUTPUT_TYPES"
+TIME = "time_ms"
+"""The rt_info key whose value, in milliseconds, the picture shows for a node."""
+
+_PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#ff9d98", "#d6a5c9", "#f2cf5b", "#83bcb6", "#bab0ac")
+_CHAR = 7.0
+_LINE = 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class PictureOptions:
+    """What a picture shows besides operators and names."""
+
+    shapes: bool = True
+    types: bool = True
+    rt_info: bool = False
+
+    @staticmethod
+    def from_environment(**given: bool | None) -> PictureOptions:
+        """Options from `ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES` and `..._TYPES` (on by default), overridden by `given`."""
+        values = {"shapes": os.environ.get(SHAPES, "1") != "0", "types": os.environ.get(TYPES, "1") != "0"}
+        values |= {name: value for name, value in given.items() if value is not None}
+        return PictureOptions(**values)
+
+
+class VisualizeTree(ModelPass):
+    """Writes a picture of the model to `path`, `.svg` or `.dot`; changes nothing.
+
+    Nodes show operator, friendly name and, as asked for, types, shapes and rt_info; `affinity` colours them and
+    `time_ms` in rt_info (a profile) is printed. Raises `PassError` for another suffix or an unwritable path.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shapes: bool | None = None,
+        types: bool | None = None,
+        rt_info: bool | None = None,
+    ) -> None:
+        self.path = Path(path)
+        if self.path.suffix not in (".svg", ".dot"):
+            raise PassError(f"VisualizeTree writes .svg or .dot, not {self.path.name!r}")
+        self.options = PictureOptions.from_environment(shapes=shapes, types=types, rt_info=rt_info)
+
+    def run_on_model(self, model: Model) -> bool:
+        """Write the picture; never changes the model."""
+        try:
+            write_picture(model, self.path, self.options)
+        except OSError as e:
+            raise PassError(f"VisualizeTree cannot write {self.path}: {e}") from e
+        return False
+
+
+def write_picture(model: Model, path: Path, options: PictureOptions | None = None) -> None:
+    """Write `model` as SVG or dot, by the suffix of `path`."""
+    options = options or PictureOptions.from_environment()
+    text = to_dot(model, options) if path.suffix == ".dot" else to_svg(model, options)
+    path.write_text(text, encoding="utf-8")
+
+
+def to_dot(model: Model, options: PictureOptions) -> str:
+    """The model in Graphviz's language; bodies are clusters."""
+    lines = ["digraph model {", '  node [shape=box, style="rounded,filled", fontname="monospace", fontsize=10];']
+    colours = _colours(model)
+    _dot_graph(model, options, colours, lines, "n", "  ")
+    return "\n".join([*lines, "}", ""])
+
+
+def _dot_graph(
+    model: Model, options: PictureOptions, colours: dict[str, str], lines: list[str], prefix: str, indent: str
+) -> None:
+    ids = {node: f"{prefix}{i}" for i, node in enumerate(model.ordered_nodes())}
+    for node, name in ids.items():
+        label = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in _label(node, options))
+        lines.append(f'{indent}{name} [label="{label}", fillcolor="{_colour(node, colours)}"];')
+        for attribute, body in node.bodies.items():
+            lines.append(f'{indent}subgraph "cluster_{name}_{attribute}" {{ label="{attribute}";')
+            _dot_graph(body, options, colours, lines, f"{name}_{attribute}_", indent + "  ")
+            lines.append(f"{indent}}}")
+        for source in node.input_values:
+            if source is not None:
+                tail = f' [taillabel="{source.index}"]' if source.node.num_outputs > 1 else ""
+                lines.append(f"{indent}{ids[source.node]} -> {name}{tail};")
+
+
+def to_svg(model: Model, options: PictureOptions) -> str:
+    """The model as an SVG document: layered, inputs at the top. Bodies are drawn below the main graph."""
+    colours = _colours(model)
+    parts: list[str] = []
+    width, y = 200.0, 0.0
+    for title, graph in _graphs(model, model.name):
+        parts.append(f'<text x="24" y="{y + 20:.0f}" font-weight="bold">{escape(title)}</text>')
+        shapes, graph_width, height = _svg_graph(graph, options, colours, y)
+        parts += shapes
+        width, y = max(width, graph_width), y + height
+    legend = [
+        f'<g><rect x="{24 + 140 * i}" y="{y:.0f}" width="12" height="12" fill="{colour}"/>'
+        f'<text x="{42 + 140 * i}" y="{y + 11:.0f}">{escape(name)}</text></g>'
+        for i, (name, colour) in enumerate(colours.items())
+    ]
+    width = max(width, 40 + 140 * len(colours))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{y + 30:.0f}" '
+        'font-family="monospace" font-size="11"><defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" '
+        'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#666"/></marker></defs>'
+    )
+    return "\n".join([head, *parts, *legend, "</svg>", ""])
+
+
+def _graphs(model: Model, title: str) -> Iterable[tuple[str, Model]]:
+    yield title, model
+    for node in model.ordered_nodes():
+        for attribute, body in node.bodies.items():
+            yield from _graphs(body, f"{title} / {node.friendly_name} / {attribute}")
+
+
+def _svg_graph(
+    model: Model, options: PictureOptions, colours: dict[str, str], top: float
+) -> tuple[list[str], float, float]:
+    nodes = model.ordered_nodes()
+    index = {node: i for i, node in enumerate(nodes)}
+    labels = [_label(node, options) for node in nodes]
+    sizes = [(max(map(len, label)) * _CHAR + 12, len(label) * _LINE + 8) for label in labels]
+    edges = [(index[s.node], i) for i, node in enumerate(nodes) for s in node.input_values if s is not None]
+    boxes = place(sizes, edges)
+    parts = [_svg_edge(boxes[a], boxes[b], top) for a, b in edges]
+    for node, label, box in zip(nodes, labels, boxes, strict=True):
+        parts.append(_svg_box(label, box, _colour(node, colours), top))
+    width = max((box.x + box.width for box in boxes), default=0) + 24
+    height = max((box.y + box.height for box in boxes), default=0) + 24
+    return parts, width, height
+
+
+def _svg_edge(source: Box, target: Box, top: float) -> str:
+    x1, y1 = source.x + source.width / 2, source.y + source.height + top
+    x2, y2 = target.x + target.width / 2, target.y + top
+    bend = (y2 - y1) / 2
+    path = f"M{x1:.0f} {y1:.0f}C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} {x2:.0f} {y2:.0f}"
+    return f'<path d="{path}" fill="none" stroke="#666" marker-end="url(#a)"/>'
+
+
+def _svg_box(label: list[str], box: Box, colour: str, top: float) -> str:
+    rows = "".join(
+        f'<text x="{box.x + 6:.0f}" y="{box.y + top + _LINE * (i + 0.9):.0f}">{escape(line)}</text>'
+        for i, line in enumerate(label)
+    )
+    return (
+        f'<g><rect x="{box.x:.0f}" y="{box.y + top:.0f}" width="{box.width:.0f}" height="{box.height:.0f}" rx="4" '
+        f'fill="{colour}" stroke="#444"/>{rows}</g>'
+    )
+
+
+def _label(node: Node, options: PictureOptions) -> list[str]:
+    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    lines = [kind, node.friendly_name] if node.has_own_name else [kind]
+    if isinstance(node, Constant) and node.output(0).shape.size() <= 4:
+        lines.append(str(node.data.tolist()))
+    for value_type in node._types:
+        text = str(value_type)
+        if not options.types and not options.shapes:
+            break
+        bracket = text.find("[") if text.endswith("]") else -1
+        if bracket >= 0 and not options.shapes:
+            text = text[:bracket]
+        elif bracket >= 0 and not options.types:
+            text = text[bracket:]
+        lines.append(text)
+    info = node._rt_info or {}
+    if TIME in info:
+        lines.append(f"{info[TIME]:.3f} ms")
+    if options.rt_info:
+        lines += [f"{key}: {value}" for key, value in info.items() if key != TIME]
+    return [line if len(line) <= 60 else line[:57] + "..." for line in lines]
+
+
+def _colours(model: Model) -> dict[str, str]:
+    """A colour for each affinity in the model, in order of appearance."""
+    affinities = dict.fromkeys(
+        str(node._rt_info["affinity"])
+        for _, graph in _graphs(model, "")
+        for node in graph.ordered_nodes()
+        if node._rt_info and "affinity" in node._rt_info
+    )
+    return {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(affinities)}
+
+
+def _colour(node: Node, colours: dict[str, str]) -> str:
+    affinity = (node._rt_info or {}).get("affinity")
+    if affinity is not None:
+        return colours[str(affinity)]
+    return {"Parameter": "#e8f4e8", "Result": "#f4e8e8", "Constant": "#f0f0f0"}.get(node.op_type, "#ffffff")

@@ -1,0 +1,158 @@
+"""The nodes that patterns are made of. They are IR nodes, so that they can be inputs of ordinary operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from engine.errors import PassError, UnknownOperatorError
+from engine.ir import UNKNOWN, Node, Output, OutputLike
+from engine.ops import CANONICAL_VERSIONS, get_op
+from engine.passes.pattern.predicates import Predicate, PredicateLike, as_predicate, value_matches
+
+PATTERN_DOMAIN = "engine.pattern"
+
+
+class PatternNode(Node):
+    """A node that stands for what it may match. It has one output; `output(i)` asks for output i of a match."""
+
+    __slots__ = ("predicate",)
+
+    predicate: Predicate | None
+
+    def __init__(self, kind: str, inputs: Sequence[OutputLike | None], predicate: PredicateLike | None) -> None:
+        super().__init__(kind, inputs, domain=PATTERN_DOMAIN, types=[UNKNOWN])
+        self.predicate = None if predicate is None else as_predicate(predicate)
+
+    def output(self, index: int) -> Output:
+        """Output `index` of whatever this matches."""
+        while len(self._types) <= index:
+            self._types = [*self._types, UNKNOWN]
+            self._consumers.append(None)
+        return Output(self, index)
+
+    @property
+    def num_outputs(self) -> int:
+        """One: a pattern node stands for one value."""
+        return 1
+
+
+class AnyInput(PatternNode):
+    """Any value; it ends the pattern there."""
+
+    __slots__ = ()
+
+
+class WrapType(PatternNode):
+    """A node of one of several operators."""
+
+    __slots__ = ("any_inputs", "kinds")
+
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        inputs: Sequence[OutputLike | None] | None,
+        predicate: PredicateLike | None,
+    ) -> None:
+        super().__init__("WrapType", inputs or (), predicate)
+        self.kinds = frozenset(split_kind(kind) for kind in kinds)
+        self.any_inputs = inputs is None
+
+
+class OptionalNode(WrapType):
+    """A node of one of several operators, or, where there is none, what would be its first input."""
+
+    __slots__ = ()
+
+
+class AnyOf(PatternNode):
+    """The first alternative that matches."""
+
+    __slots__ = ()
+
+
+class Block(PatternNode):
+    """A named sub-pattern; its parts are found by name in `Matcher.block`."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, root: OutputLike, name: str, parts: dict[str, Node]) -> None:
+        super().__init__("Block", [root], None)
+        self.friendly_name = name
+        self.parts = parts
+
+
+Kinds: TypeAlias = "str | Sequence[str]"
+Inputs: TypeAlias = "Sequence[OutputLike | None]"
+
+
+def split_kind(kind: str) -> tuple[str, str]:
+    """Domain and operator of `Relu`, `ai.onnx.ml.LabelEncoder` or `engine.ConvActivation`."""
+    if not isinstance(kind, str) or not kind:
+        raise PassError(f"an operator type is a name such as 'Relu' or 'com.example.Op', got {kind!r}")
+    domain, _, op_type = kind.rpartition(".")
+    return domain, op_type
+
+
+def any_input(predicate: PredicateLike | None = None) -> AnyInput:
+    """Any value for which `predicate` holds. It is in `pattern_value_map`, not among `matched_nodes`."""
+    return AnyInput("AnyInput", (), predicate)
+
+
+def wrap_type(kinds: Kinds, inputs: Inputs | None = None, predicate: PredicateLike | None = None) -> WrapType:
+    """A node of one of the operators `kinds`, whatever its attributes.
+
+    Args:
+        kinds: `"Relu"`, `"com.example.Op"`, or several.
+        inputs: patterns of its inputs, all of them; None in the list is an omitted optional input; without the
+            list any inputs in any number match. The inputs of commutative operators match in both orders.
+        predicate: a condition on the matched output; a function of an `Output`, or of `pattern`'s predicates.
+
+    Raises `PassError` for an operator that is unknown in a domain that the engine knows.
+    """
+    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    if not names:
+        raise PassError("wrap_type needs at least one operator type")
+    _check_kinds(names)
+    return WrapType(names, inputs, predicate)
+
+
+def optional(kinds: Kinds, inputs: Inputs, predicate: PredicateLike | None = None) -> OptionalNode:
+    """Like `wrap_type`, but where there is no such node the first of `inputs` is matched instead."""
+    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    _check_kinds(names)
+    if not inputs or inputs[0] is None:
+        raise PassError(f"optional({kinds!r}) needs a first input: it is what matches where the operator is absent")
+    return OptionalNode(names, inputs, predicate)
+
+
+def any_of(alternatives: Sequence[OutputLike]) -> AnyOf:
+    """The first of several patterns that matches, in the order given."""
+    if not alternatives:
+        raise PassError("any_of needs at least one alternative")
+    return AnyOf("AnyOf", alternatives, None)
+
+
+def wrap_const(value: object = None, predicate: PredicateLike | None = None) -> WrapType:
+    """A constant; with `value`, one whose every element equals it (see `value_matches`)."""
+    condition = None if predicate is None else as_predicate(predicate)
+    if value is not None:
+        equals = value_matches(value)
+        condition = equals if condition is None else equals & condition
+    return WrapType(["Constant"], (), condition)
+
+
+def block(root: OutputLike, name: str, **parts: Node) -> Block:
+    """A named sub-pattern ending in `root`; after a match `Matcher.block(name)[part]` gives the parts' values."""
+    return Block(root, name, parts)
+
+
+def _check_kinds(names: Sequence[str]) -> None:
+    for name in names:
+        domain, op_type = split_kind(name)
+        if op_type in ("Parameter", "Result", "Constant") or domain not in CANONICAL_VERSIONS:
+            continue
+        try:
+            get_op(op_type, domain)
+        except UnknownOperatorError as e:
+            raise PassError(f"a pattern names an unknown operator: {e}") from None
