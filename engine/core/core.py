@@ -214,19 +214,21 @@ class Core:
         A device's own default goes before one for all devices: `set_property({"CACHE_DIR": "cache"})`. All values
         are set, or none. Raises `PropertyError` for unknown names and values that are not allowed.
         """
-        if isinstance(device, str) and values is not None:
-            target, plugin = self._resolve(device)
-            if str(target) != target.name:
-                raise PropertyError(
-                    f"defaults are set for a plugin as a whole: {target.name!r}, not {device!r}; give what is "
-                    "for one device to compile_model"
-                )
-            plugin.set_config(values)
+        if isinstance(device, Mapping) and values is None:
+            with self._lock:
+                self._defaults = self._defaults.merged(device)
             return
-        if isinstance(device, str) or values is not None:
-            raise PropertyError("set_property takes a device and a mapping, or a mapping alone for all devices")
-        with self._lock:
-            self._defaults = self._defaults.merged(device)
+        if not isinstance(device, str) or not isinstance(values, Mapping):
+            raise PropertyError(
+                "set_property takes a device and a mapping of names to values, or such a mapping alone for all devices"
+            )
+        target, plugin = self._resolve(device)
+        if str(target) != target.name:
+            raise PropertyError(
+                f"defaults are set for a plugin as a whole: {target.name!r}, not {device!r}; give what is "
+                "for one device to compile_model"
+            )
+        plugin.set_config(values)
 
     # -- steps --------------------------------------------------------------------------------------------
 
