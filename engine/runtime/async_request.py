@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import itertools
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, EngineError, InferError, InputError
-from engine.runtime.deadlines import Deadline, deadline_timer
+from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.result import InferResult, ProfilingInfo
+from engine.runtime.run import Callback, RequestState, Run, seconds, wake
 from engine.runtime.sync_request import Stage, SyncInferRequest
 from engine.runtime.values import Array, Value
 
 Pipeline: TypeAlias = Sequence[tuple[Executor, Stage]]
-Callback: TypeAlias = Callable[["AsyncInferRequest", "EngineError | None"], object]
-
-
-class RequestState(enum.Enum):
-    """What a request is doing."""
-
-    IDLE = "idle"
-    BUSY = "busy"
-    CANCELLED = "cancelled"
-    """Asked to stop; it becomes idle when the stage that runs next checks, or ends."""
 
 
 class AsyncInferRequest(Participant):
@@ -61,7 +51,7 @@ class AsyncInferRequest(Participant):
         self._callback: Callback | None = None
         self._lock = threading.Lock()
         self._done = threading.Condition(self._lock)
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self._starts = 0
         lifecycle.track(self)
 
@@ -78,7 +68,7 @@ class AsyncInferRequest(Participant):
             if inputs is not None:
                 self._request.set_inputs(inputs)
             self._request.begin()
-            run = self._run = _Run(None)
+            run = self._run = Run(None)
             run.has_begun, run.thread = True, threading.get_ident()
         try:
             run.result = self._request.run_stages()
@@ -106,7 +96,7 @@ class AsyncInferRequest(Participant):
             if inputs is not None:
                 self._request.set_inputs(inputs)
             self._request.begin()
-            run = _Run(self._callback)
+            run = Run(self._callback)
             if time_limit is not None:
                 late = DeadlineExceeded(f"{self._name} was not done after its deadline of {time_limit:g} s")
                 run.deadline = deadline_timer.call_after(time_limit, partial(self._cancel, run, late))
@@ -287,7 +277,7 @@ class AsyncInferRequest(Participant):
 
     # -- one run, step by step ----------------------------------------------------------------------------
 
-    def _submit(self, run: _Run) -> None:
+    def _submit(self, run: Run) -> None:
         try:
             self._steps[run.step][0].submit(partial(self._advance, run))
         except Exception as e:
@@ -295,7 +285,7 @@ class AsyncInferRequest(Participant):
         finally:
             del self, run  # see `infer`
 
-    def _advance(self, run: _Run) -> None:
+    def _advance(self, run: Run) -> None:
         """Run one step's stages and go on to the next step. Called by an executor."""
         with self._lock:
             if run.ended:
@@ -320,7 +310,7 @@ class AsyncInferRequest(Participant):
         finally:
             del self, run  # see `infer`
 
-    def _fail(self, run: _Run, error: BaseException, stage: Stage | None) -> None:
+    def _fail(self, run: Run, error: BaseException, stage: Stage | None) -> None:
         """End a run that `stage`, or the runtime where it is None, could not finish."""
         if run.has_begun:
             self._request.abort(error)
@@ -334,14 +324,14 @@ class AsyncInferRequest(Participant):
         wrapped.__cause__ = error
         self._end(run, wrapped)
 
-    def _end(self, run: _Run, error: EngineError | None) -> None:
+    def _end(self, run: Run, error: EngineError | None) -> None:
         with self._lock:
             if run.ended:
                 return
             self._mark_ended(run, error)
         self._notify(run)
 
-    def _mark_ended(self, run: _Run, error: EngineError | None) -> None:
+    def _mark_ended(self, run: Run, error: EngineError | None) -> None:
         """Make the request idle. Called with the lock held."""
         run.ended = True
         run.error = error or run.cancellation
@@ -352,7 +342,7 @@ class AsyncInferRequest(Participant):
         if run.deadline is not None:
             run.deadline.cancel()
 
-    def _notify(self, run: _Run) -> None:
+    def _notify(self, run: Run) -> None:
         """Call the callback, then let waiters go on."""
         if run.callback is None:
             self._release(run)
@@ -363,7 +353,7 @@ class AsyncInferRequest(Participant):
             self._callback_failed(run, e)
             self._release(run)
 
-    def _call_back(self, run: _Run) -> None:
+    def _call_back(self, run: Run) -> None:
         callback, run.callback = run.callback, None
         run.thread = threading.get_ident()
         try:
@@ -375,14 +365,14 @@ class AsyncInferRequest(Participant):
             self._release(run)
             del self, run  # see `infer`
 
-    def _callback_failed(self, run: _Run, error: BaseException) -> None:
+    def _callback_failed(self, run: Run, error: BaseException) -> None:
         if error is run.error:
             return  # the callback passed the inference's own error on
         wrapped = CallbackError(f"{self._name}: the callback raised {type(error).__name__}: {error}")
         wrapped.__cause__ = error
         run.callback_error = wrapped
 
-    def _release(self, run: _Run) -> None:
+    def _release(self, run: Run) -> None:
         with self._lock:
             run.callback = None
             run.thread = None
@@ -391,7 +381,7 @@ class AsyncInferRequest(Participant):
             waiters, run.waiters = run.waiters, []
         for future in waiters:
             try:
-                future.get_loop().call_soon_threadsafe(_wake, future)
+                future.get_loop().call_soon_threadsafe(wake, future)
             except RuntimeError:
                 continue  # its event loop was closed: nobody waits any more
 
@@ -400,7 +390,7 @@ class AsyncInferRequest(Participant):
     def _cancelled(self) -> Cancelled:
         return Cancelled(f"{self._name} was cancelled")
 
-    def _cancel(self, run: _Run, error: EngineError) -> None:
+    def _cancel(self, run: Run, error: EngineError) -> None:
         with self._lock:
             if run.ended or run.cancellation is not None:
                 return
@@ -418,12 +408,12 @@ class AsyncInferRequest(Participant):
         if run is not None and not run.ended:
             raise Busy(f"{self._name} is running; wait for it, or cancel it and wait, before {what}")
 
-    def _started(self) -> _Run:
+    def _started(self) -> Run:
         if self._run is None:
             raise InferError(f"{self._name} was never started; call start_async first")
         return self._run
 
-    def _require_may_wait(self, run: _Run) -> None:
+    def _require_may_wait(self, run: Run) -> None:
         needed = [executor for executor, _ in self._steps[run.step :]] if not run.ended else []
         if run.callback is not None:
             needed.append(self._callback_executor)
@@ -434,7 +424,7 @@ class AsyncInferRequest(Participant):
                 f"wait on another thread (in a callback the results are there already)"
             )
 
-    def _take_error(self, run: _Run) -> EngineError | None:
+    def _take_error(self, run: Run) -> EngineError | None:
         """Return the run's error, each time, or the callback's, once."""
         with self._lock:
             callback_error, run.callback_error = run.callback_error, None
@@ -461,52 +451,3 @@ class AsyncInferRequest(Participant):
     def _begin_exit(self) -> None:
         if self._run is not None:
             self._cancel(self._run, Cancelled(f"{self._name} was cancelled: the interpreter exits"))
-
-
-class _Run:
-    """One inference of a request, from its start until its waiters go on."""
-
-    __slots__ = (
-        "callback", "callback_error", "cancellation", "deadline", "ended", "error", "has_begun", "is_done", "result",
-        "step", "thread", "traceback", "waiters",
-    )  # fmt: skip
-
-    def __init__(self, callback: Callback | None) -> None:
-        self.callback = callback
-        self.callback_error: CallbackError | None = None
-        self.cancellation: EngineError | None = None
-        self.deadline: Deadline | None = None
-        self.ended = False  # the request is idle again
-        self.is_done = False  # its callback has returned, too
-        self.error: EngineError | None = None
-        self.has_begun = False
-        self.result: InferResult | None = None
-        self.step = 0
-        self.thread: int | None = None
-        self.traceback: Any = None
-        self.waiters: list[asyncio.Future[None]] = []
-
-    def outcome(self) -> InferResult:
-        """Return the result, or raise the error; its traceback does not grow with each call."""
-        error = self.error
-        if error is None:
-            assert self.result is not None
-            return self.result
-        try:
-            raise error.with_traceback(self.traceback)
-        finally:
-            del self, error
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def seconds(value: float, what: str, *, zero: bool = False) -> float:
-    """Return a time limit that a user gave. Raises `InferError` where it is no positive number."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not (value > 0 or (zero and value == 0)):
-        least = "0 or more" if zero else "more than 0"
-        raise InferError(f"{what} is in seconds, {least}, or None; got {value!r}")
-    return min(float(value), threading.TIMEOUT_MAX)

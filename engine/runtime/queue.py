@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
 from engine.errors import Busy, DeadlineExceeded, EngineError, InferError
-from engine.runtime.async_request import AsyncInferRequest, seconds
+from engine.runtime.async_request import AsyncInferRequest
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
+from engine.runtime.run import seconds
 
 JobCallback: TypeAlias = Callable[[AsyncInferRequest, Any], object]
 

@@ -195,17 +195,12 @@ class SyncInferRequest(ABC):
         """Run all stages of a begun inference in this thread; raises as `infer` does."""
         stage: Stage = self.infer_preprocess
         try:
-            if self.is_profiling:
-                for stage in (self.infer_preprocess, self.start_pipeline, self.wait_pipeline, self.infer_postprocess):
+            for stage in (self.infer_preprocess, self.start_pipeline, self.wait_pipeline, self.infer_postprocess):
+                self.check_cancelled()
+                if self.is_profiling:
                     self.run_stage(stage, "inline")
-            else:
-                stage()
-                stage = self.start_pipeline
-                stage()
-                stage = self.wait_pipeline
-                stage()
-                stage = self.infer_postprocess
-                stage()
+                else:
+                    stage()
             return self.finish()
         except BaseException as e:
             self.abort(e)

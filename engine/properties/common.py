@@ -1,0 +1,127 @@
+"""The properties that every device and network has, declared once."""
+
+from __future__ import annotations
+
+from engine.properties.config import PropertySet
+from engine.properties.declaration import CONFIG, METRIC, Property
+
+# -- metrics of devices and of networks ---------------------------------------------------------------------
+
+SUPPORTED_METRICS: Property[tuple[str, ...]] = Property(
+    "SUPPORTED_METRICS", tuple, (), METRIC, "The names of all metrics that can be asked for here."
+)
+SUPPORTED_CONFIG_KEYS: Property[tuple[str, ...]] = Property(
+    "SUPPORTED_CONFIG_KEYS", tuple, (), METRIC, "The names of all config keys, those of the executors included."
+)
+AVAILABLE_DEVICES: Property[tuple[str, ...]] = Property(
+    "AVAILABLE_DEVICES", tuple, None, METRIC, "The ids of the plugin's devices; the first one is the default."
+)
+FULL_DEVICE_NAME = Property("FULL_DEVICE_NAME", str, None, METRIC, "The device's name in full, for people.")
+OPTIMIZATION_CAPABILITIES: Property[tuple[str, ...]] = Property(
+    "OPTIMIZATION_CAPABILITIES",
+    tuple,
+    (),
+    METRIC,
+    "What the device computes natively: element types (f32, bf16, i8) and capabilities of its own.",
+)
+IMPORT_EXPORT_SUPPORT = Property(
+    "IMPORT_EXPORT_SUPPORT", bool, False, METRIC, "Whether compiled networks can be exported and imported."
+)
+NETWORK_NAME = Property("NETWORK_NAME", str, "", METRIC, "The name of the model that was compiled.")
+OPTIMAL_NUMBER_OF_INFER_REQUESTS = Property(
+    "OPTIMAL_NUMBER_OF_INFER_REQUESTS",
+    int,
+    1,
+    METRIC,
+    "How many concurrent requests keep the device busy; what AsyncInferQueue takes by default.",
+    minimum=1,
+)
+EXECUTION_DEVICES: Property[tuple[str, ...]] = Property(
+    "EXECUTION_DEVICES", tuple, None, METRIC, "The devices on which the network runs."
+)
+LOADED_FROM_CACHE = Property(
+    "LOADED_FROM_CACHE", bool, False, METRIC, "Whether the network came from CACHE_DIR instead of being compiled."
+)
+
+# -- configuration ------------------------------------------------------------------------------------------
+
+NUM_STREAMS = Property(
+    "NUM_STREAMS",
+    int,
+    0,
+    CONFIG,
+    "How many inferences of a network run at once; 0 lets the device choose.",
+    minimum=0,
+    maximum=1024,
+)
+INFERENCE_NUM_THREADS = Property(
+    "INFERENCE_NUM_THREADS",
+    int,
+    0,
+    CONFIG,
+    "How many host threads a network may compute on; 0 lets the device choose.",
+    minimum=0,
+    maximum=4096,
+)
+EXCLUSIVE_ASYNC_REQUESTS = Property(
+    "EXCLUSIVE_ASYNC_REQUESTS",
+    bool,
+    False,
+    CONFIG,
+    "Background inferences of all networks with this setting run one after the other on the device.",
+)
+DEVICE_ID = Property("DEVICE_ID", str, "", CONFIG, "Which of the plugin's devices to use; empty is the first.")
+PERF_COUNT = Property("PERF_COUNT", bool, False, CONFIG, "Record when each stage and node of an inference runs.")
+PERFORMANCE_HINT = Property(
+    "PERFORMANCE_HINT",
+    str,
+    "LATENCY",
+    CONFIG,
+    "What the device optimises for where other settings leave it the choice.",
+    choices=("LATENCY", "THROUGHPUT"),
+)
+CACHE_DIR = Property(
+    "CACHE_DIR", str, "", CONFIG, "The folder in which compiled networks are kept and found again; empty is none."
+)
+ENABLE_MMAP = Property(
+    "ENABLE_MMAP",
+    bool,
+    False,
+    CONFIG,
+    "Map a blob's file instead of reading it. Quick, but if another process truncates the file while the "
+    "network lives, this process is killed.",
+)
+DEVICE_PRIORITIES = Property(
+    "DEVICE_PRIORITIES",
+    str,
+    "",
+    CONFIG,
+    'For a device that runs on others: their names, best first, as after the colon of "HETERO:OPENCL,CPU".',
+)
+
+EXECUTOR_PROPERTIES = PropertySet(NUM_STREAMS, INFERENCE_NUM_THREADS, EXCLUSIVE_ASYNC_REQUESTS)
+"""The config keys of the executors on which requests run."""
+
+CONFIG_PROPERTIES = PropertySet(DEVICE_ID, PERF_COUNT, PERFORMANCE_HINT, *EXECUTOR_PROPERTIES, CACHE_DIR, ENABLE_MMAP)
+"""The config keys that every device takes."""
+
+DEVICE_PROPERTIES = PropertySet(
+    SUPPORTED_METRICS,
+    SUPPORTED_CONFIG_KEYS,
+    AVAILABLE_DEVICES,
+    FULL_DEVICE_NAME,
+    OPTIMIZATION_CAPABILITIES,
+    IMPORT_EXPORT_SUPPORT,
+    *CONFIG_PROPERTIES,
+)
+"""What can be asked of every device."""
+
+NETWORK_METRICS = PropertySet(
+    SUPPORTED_METRICS,
+    SUPPORTED_CONFIG_KEYS,
+    NETWORK_NAME,
+    OPTIMAL_NUMBER_OF_INFER_REQUESTS,
+    EXECUTION_DEVICES,
+    LOADED_FROM_CACHE,
+)
+"""The metrics of every compiled network."""

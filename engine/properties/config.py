@@ -1,0 +1,182 @@
+"""`PropertySet`, what can be asked and set; `Config`, what was set; and their documentation."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, overload
+
+from engine.errors import PluginContractError, PropertyError
+from engine.properties.declaration import CONFIG, METRIC, Mutability, Property, T, shown
+
+
+class PropertySet:
+    """Property declarations in order, by name. Immutable."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self, *properties: Property[Any]) -> None:
+        self._by_name: dict[str, Property[Any]] = {}
+        for declared in properties:
+            if declared.name in self._by_name:
+                raise PluginContractError(f"property {declared.name} is declared twice")
+            self._by_name[declared.name] = declared
+
+    def combined(self, others: Iterable[Property[Any]]) -> PropertySet:
+        """Return these and `others`; one of a name already here refines it and must keep its type and use."""
+        merged = dict(self._by_name)
+        for other in PropertySet(*others):
+            known = merged.get(other.name, other)
+            if (known.type, known.mutability) != (other.type, other.mutability):
+                raise PluginContractError(
+                    f"property {other.name} is declared as a {other.mutability.value} of {other.type_name}, "
+                    f"and elsewhere as a {known.mutability.value} of {known.type_name}; rename one of them"
+                )
+            merged[other.name] = other
+        return PropertySet(*merged.values())
+
+    def of(self, mutability: Mutability) -> PropertySet:
+        """Return those of one mutability."""
+        return PropertySet(*(p for p in self if p.mutability is mutability))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in order of declaration."""
+        return tuple(self._by_name)
+
+    def require(self, name: str, mutability: Mutability | None = None, *, where: str = "") -> Property[Any]:
+        """Return the property `name`; `PropertyError` with the allowed names where it is no such one."""
+        prefix = f"{where}: " if where else ""
+        known = self._by_name.get(name) if isinstance(name, str) else None
+        if known is not None and mutability in (None, known.mutability):
+            return known
+        if known is not None and known.mutability is METRIC:
+            raise PropertyError(f"{prefix}{name} is a read-only metric and cannot be configured")
+        names = self.of(mutability).names if mutability else self.names
+        if known is not None:
+            raise PropertyError(f"{prefix}{name} is a config key, not a metric; metrics: {', '.join(names)}")
+        close = difflib.get_close_matches(str(name).upper(), names, n=1)
+        hint = f" did you mean {close[0]}?" if close else ""
+        kind = mutability.value if mutability else "property"
+        raise PropertyError(f"{prefix}unknown {kind} {name!r};{hint} allowed: {', '.join(names) or 'none'}")
+
+    def __iter__(self) -> Iterator[Property[Any]]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name or (isinstance(name, Property) and name.name in self._by_name)
+
+    def __getitem__(self, name: str) -> Property[Any]:
+        return self.require(name)
+
+    def __repr__(self) -> str:
+        return f"PropertySet({', '.join(self._by_name)})"
+
+
+class Config(Mapping[str, Any]):
+    """Validated values of config properties: explicit ones over the declared defaults. Immutable.
+
+    `config["NUM_STREAMS"]` reads by name; `config[NUM_STREAMS]`, by declaration, is also typed. Iterates over
+    every config key. `where` names the device in messages. Raises `PropertyError` on unknown keys and
+    values that a declaration does not allow.
+    """
+
+    __slots__ = ("_explicit", "_keys", "_properties", "_where")
+
+    def __init__(self, properties: PropertySet, values: Mapping[str, object] | None = None, *, where: str = "") -> None:
+        if values is not None and not isinstance(values, Mapping):
+            raise PropertyError(f"a configuration is a mapping of names to values; got {shown(values)}")
+        self._properties = properties
+        self._keys = properties.of(CONFIG)
+        self._where = where
+        self._explicit = MappingProxyType(
+            {name: self._validated(name, value) for name, value in (values or {}).items()}
+        )
+
+    def _validated(self, name: str, value: object) -> object:
+        declared = self._properties.require(name, CONFIG, where=self._where)
+        try:
+            return declared.validate(value)
+        except PropertyError as e:
+            raise PropertyError(f"{self._where}: {e}" if self._where else str(e)) from None
+
+    @property
+    def properties(self) -> PropertySet:
+        """The declarations of every key."""
+        return self._keys
+
+    @property
+    def explicit(self) -> Mapping[str, Any]:
+        """The values that were given, without the defaults."""
+        return self._explicit
+
+    def merged(self, overrides: Mapping[str, object] | None) -> Config:
+        """Return these values overridden by `overrides`; of a `Config`, only its explicit values override."""
+        if not overrides:
+            return self
+        given = overrides.explicit if isinstance(overrides, Config) else overrides
+        if not isinstance(given, Mapping):
+            raise PropertyError(f"a configuration is a mapping of names to values; got {shown(given)}")
+        return Config(self._properties, {**self._explicit, **given}, where=self._where)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explicit values as plain JSON values, for a manifest or a cache key."""
+        return {name: _plain_json(value) for name, value in self._explicit.items()}
+
+    @classmethod
+    def from_json(cls, properties: PropertySet, values: object, *, where: str = "") -> Config:
+        """Read what `to_json` returned; it is validated like any user's values."""
+        if not isinstance(values, Mapping):
+            raise PropertyError(f"a configuration is a mapping of names to values; got {shown(values)}")
+        return cls(properties, values, where=where)
+
+    @overload
+    def __getitem__(self, key: Property[T]) -> T: ...
+    @overload
+    def __getitem__(self, key: str) -> Any: ...
+    def __getitem__(self, key: Property[Any] | str) -> Any:
+        name = key.name if isinstance(key, Property) else key
+        declared = self._properties.require(name, CONFIG, where=self._where)
+        return self._explicit.get(name, declared.default)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of `key`, or `default` where there is no such key."""
+        if key not in self:
+            return default
+        return self[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys.names)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._explicit.items())
+        return f"Config({given})"
+
+
+def describe(properties: Iterable[Property[Any]]) -> str:
+    """Return the declarations as a Markdown table, for the documentation and the command line."""
+    rows = ["| Name | Allowed | Default | Meaning |", "|---|---|---|---|"]
+    for declared in properties:
+        default = "" if declared.default is None else f"`{json.dumps(_plain_json(declared.default))}`"
+        meaning = declared.doc.replace("|", "\\|")
+        rows.append(f"| `{declared.name}` | {declared.allowed} | {default} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def _plain_json(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain_json(element) for key, element in value.items()}
+    if isinstance(value, tuple):
+        return [_plain_json(element) for element in value]
+    return value

@@ -1,0 +1,77 @@
+"""One inference of an asynchronous request: what is known about it from its start until its waiters go on."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from engine.errors import CallbackError, EngineError, InferError
+from engine.runtime.deadlines import Deadline
+from engine.runtime.result import InferResult
+
+if TYPE_CHECKING:
+    from engine.runtime.async_request import AsyncInferRequest
+
+Callback: TypeAlias = "Callable[[AsyncInferRequest, EngineError | None], object]"
+
+
+class RequestState(enum.Enum):
+    """What a request is doing."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    CANCELLED = "cancelled"
+    """Asked to stop; it becomes idle when the stage that runs next checks, or ends."""
+
+
+class Run:
+    """One inference of a request, from its start until its waiters go on."""
+
+    __slots__ = (
+        "callback", "callback_error", "cancellation", "deadline", "ended", "error", "has_begun", "is_done", "result",
+        "step", "thread", "traceback", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, callback: Callback | None) -> None:
+        self.callback = callback
+        self.callback_error: CallbackError | None = None
+        self.cancellation: EngineError | None = None
+        self.deadline: Deadline | None = None
+        self.ended = False  # the request is idle again
+        self.is_done = False  # its callback has returned, too
+        self.error: EngineError | None = None
+        self.has_begun = False
+        self.result: InferResult | None = None
+        self.step = 0
+        self.thread: int | None = None
+        self.traceback: Any = None
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def outcome(self) -> InferResult:
+        """Return the result, or raise the error; its traceback does not grow with each call."""
+        error = self.error
+        if error is None:
+            assert self.result is not None
+            return self.result
+        try:
+            raise error.with_traceback(self.traceback)
+        finally:
+            del self, error
+
+
+def wake(future: asyncio.Future[None]) -> None:
+    """Let the task that awaits go on. Runs on its event loop."""
+    if not future.done():
+        future.set_result(None)
+
+
+def seconds(value: float, what: str, *, zero: bool = False) -> float:
+    """Return a time limit that a user gave. Raises `InferError` where it is no positive number."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not (value > 0 or (zero and value == 0)):
+        least = "0 or more" if zero else "more than 0"
+        raise InferError(f"{what} is in seconds, {least}, or None; got {value!r}")
+    return min(float(value), threading.TIMEOUT_MAX)
