@@ -71,7 +71,7 @@ class CompileCache:
         try:
             os.makedirs(self.folder, exist_ok=True)
             network.export_model(path)
-        except (EngineError, OSError) as e:
+        except (EngineError, OSError, ValueError) as e:  # ValueError: a path with a null byte
             _log.warning("the network `%s` is not cached: %s", network.name, e)
             return
         self._prune()

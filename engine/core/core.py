@@ -100,7 +100,7 @@ class Core:
         cache = CompileCache(complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES])
         return cache.fetch(
             cache_key(ready, self._identity(plugin, complete)),
-            lambda path: self._import(plugin, BlobReader(path, mmap=True), stated),
+            lambda path: self._load(plugin, path, complete),
             lambda: compile_network(plugin, ready, stated),
         )
 
@@ -285,6 +285,13 @@ class Core:
         device_id = _device_id(plugin, reader.manifest, stated.get(DEVICE_ID.name, ""))
         check_for_plugin(plugin, reader.manifest, device_id).require()
         return import_network(plugin, reader, stated)
+
+    def _load(self, plugin: Plugin, path: str, complete: Config) -> ExecutableNetwork:
+        """Load a cached network as if it had been compiled with the configuration `complete`."""
+        reader = BlobReader(path, mmap=True)
+        # Where it came from, and how the device was named, may differ from when it was stored.
+        exported = {name: complete[name] for name in reader.manifest.config if name in complete}
+        return self._import(plugin, reader, {**exported, **complete.explicit})
 
     def _identity(self, plugin: Plugin, config: Config, above: tuple[Plugin, ...] = ()) -> dict[str, Any]:
         """What a compilation depends on: the plugin, its configuration, and those of the devices it runs on."""

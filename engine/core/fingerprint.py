@@ -12,8 +12,8 @@ from engine.ir import Model
 from engine.plugin_api import API_VERSION, Config, Plugin, engine_version
 from engine.properties import CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME
 
-_WITHOUT_EFFECT: Final = frozenset({CACHE_DIR.name, ENABLE_MMAP.name})
-"""Config keys that say where a network comes from, and not what it is."""
+_WITHOUT_EFFECT: Final = frozenset({CACHE_DIR.name, ENABLE_MMAP.name, DEVICE_ID.name})
+"""Config keys that say where a network comes from, and not what it is; the device is resolved beside them."""
 
 
 def cache_key(model: Model, identity: dict[str, Any]) -> str:
