@@ -36,7 +36,7 @@ def model_bytes() -> bytes:
     )
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     onnx.checker.check_model(model)
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 @pytest.fixture(scope="module")

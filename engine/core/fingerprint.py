@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 from engine.core.compatibility import host_features
 from engine.errors import EngineError
-from engine.ir import Model
+from engine.ir import Model, Node
 from engine.plugin_api import API_VERSION, Config, Plugin, engine_version
 from engine.properties import CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME
 
@@ -19,11 +20,12 @@ _WITHOUT_EFFECT: Final = frozenset({CACHE_DIR.name, ENABLE_MMAP.name, DEVICE_ID.
 def cache_key(model: Model, identity: dict[str, Any]) -> str:
     """SHA-256, in hex, of a model with all its weights and of what `plugin_identity` returned.
 
-    Linear in the weights' bytes, at 2 to 3 GB/s. Raises `ModelError` where the model cannot be written as ONNX.
+    Linear in the weights' bytes, at 2 to 3 GB/s. Names that were made up for unnamed nodes do not count, nor does
+    what `rt_info` holds that a blob cannot. Raises `ModelError` where the model cannot be written as ONNX.
     """
     from engine.onnx import split_model
 
-    skeleton, weights = split_model(model)
+    skeleton, weights = split_model(_with_stable_names(model))
     digest = hashlib.sha256()
     _add(digest, json.dumps(identity, sort_keys=True).encode())
     _add(digest, skeleton)
@@ -50,6 +52,24 @@ def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]
         "config": {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT},
         "targets": targets,
     }
+
+
+def _with_stable_names(model: Model) -> Model:
+    """`model`, or a copy in which unnamed nodes are named by position: made-up names differ between processes."""
+    if all(node.has_own_name for node in _all_nodes(model)):
+        return model
+    copy = model.clone()
+    for position, node in enumerate(_all_nodes(copy)):
+        if not node.has_own_name:
+            node.friendly_name = f"{node.op_type}_{position}"
+    return copy
+
+
+def _all_nodes(model: Model) -> Iterator[Node]:
+    for node in model.ordered_nodes():
+        yield node
+        for body in node.bodies.values():
+            yield from _all_nodes(body)
 
 
 def _full_name(plugin: Plugin, device_id: str) -> str:

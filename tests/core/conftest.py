@@ -79,7 +79,7 @@ class ScalePlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         self.compiled.append(config)
-        constants = [node.data for node in model.ordered_nodes() if isinstance(node, Constant)]
+        constants = [n.data for n in model.ordered_nodes() if isinstance(n, Constant) and n.data.dtype == np.float32]
         return ScaleNetwork(self, config, model, np.prod(constants, axis=0))
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:

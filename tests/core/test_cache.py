@@ -25,8 +25,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import Core
+from engine import Core, Model, ops
 from engine.errors import DeviceNotFoundError, UnsupportedError
+from engine.ir import Constant, Parameter, Result, f32
 from engine.plugin_api import ExecutableNetwork, Plugin
 from engine.properties import DEVICE_PRIORITIES
 
@@ -103,6 +104,21 @@ def test_unnamed_nodes_do_not_make_a_model_another(core: Core, cache: Path, make
     assert [is_hit(core.compile_model(model, "SCALE")) for _ in range(2)] == [False, True]
 
 
+def test_a_model_built_twice_is_one_model(core: Core, cache: Path) -> None:
+    def built(activation: Callable[[Any], Any]) -> Model:
+        x = Parameter(f32, [2], "x")
+        inner, outer = Parameter(f32, [2]), Parameter(f32, [2])
+        branches = {
+            "then_branch": Model([Result(activation(inner), "z")], captures=[inner]),
+            "else_branch": Model([Result(ops.Identity(outer), "z")], captures=[outer]),
+        }
+        chosen = ops.create("If", [Constant(np.array(True)), x, x], branches)
+        return Model([Result(ops.Mul(chosen, Constant([3.0, 3.0])), "y")], [x])
+
+    hits = [is_hit(core.compile_model(built(op), "SCALE")) for op in (ops.Relu, ops.Relu, ops.Tanh, ops.Relu)]
+    assert hits == [False, True, False, True]
+
+
 def test_a_value_given_as_it_is_anyway_does_not_matter(core: Core, cache: Path, model: onnx.ModelProto) -> None:
     core.compile_model(model, "SCALE")
     assert is_hit(core.compile_model(model, "SCALE.0", {"SHIFT": 0}))
@@ -140,7 +156,7 @@ def compile_in_processes(here: Path, cache: Path, model: onnx.ModelProto, count:
     program = """
 import json, sys
 import numpy as np
-from engine import Core
+from engine import Core, Model, ops
 core = Core()
 core.register_plugin("SCALE", "conftest:ScalePlugin")
 model = sys.stdin.buffer.read()
@@ -308,7 +324,7 @@ def test_a_full_disk_leaves_no_half_written_entry(cache: Path, here: Path, make_
     program = """
 import json, resource, signal, sys
 import numpy as np
-from engine import Core
+from engine import Core, Model, ops
 core = Core()
 core.register_plugin("SCALE", "conftest:ScalePlugin")
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
