@@ -1,0 +1,37 @@
+"""The behaviour suite: what must hold of every device, whatever it is and however it computes.
+
+A plugin subclasses `BehaviourSuite` in a test file and names its device; pytest does the rest. A group of checks
+can be subclassed alone. A check that does not apply, since the device declares so (IMPORT_EXPORT_SUPPORT) or its
+query refuses a model, is skipped with the device's reason. The one thing that every device must be able to run is
+`basic_model`: Add and Mul of float32.
+"""
+
+from engine.testing.behaviour.async_requests import AsyncChecks
+from engine.testing.behaviour.base import DeviceChecks
+from engine.testing.behaviour.export_import import ExportImportChecks
+from engine.testing.behaviour.profiling import ProfilingChecks
+from engine.testing.behaviour.properties import PropertyChecks
+from engine.testing.behaviour.query import QueryChecks
+from engine.testing.behaviour.queues import QueueChecks
+from engine.testing.behaviour.requests import RequestChecks
+from engine.testing.behaviour.results import ResultChecks
+from engine.testing.behaviour.threads import ThreadChecks
+
+__all__ = [
+    "AsyncChecks", "BehaviourSuite", "DeviceChecks", "ExportImportChecks", "ProfilingChecks", "PropertyChecks",
+    "QueryChecks", "QueueChecks", "RequestChecks", "ResultChecks", "ThreadChecks",
+]  # fmt: skip
+
+
+class BehaviourSuite(
+    ResultChecks,
+    RequestChecks,
+    AsyncChecks,
+    QueueChecks,
+    ThreadChecks,
+    PropertyChecks,
+    ProfilingChecks,
+    ExportImportChecks,
+    QueryChecks,
+):
+    """All checks. Set `device`, and where needed `config`, `rtol` and `atol`; see `DeviceChecks`."""

@@ -1,0 +1,228 @@
+"""Checks of inferences in the background: waiting, callbacks, awaiting, cancelling, deadlines, letting go."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from engine.core import Core
+from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, EngineError, InferError
+from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
+from engine.runtime import RequestState
+from engine.testing.behaviour.base import (
+    LIMIT,
+    DeviceChecks,
+    eventually,
+    gated_request,
+    is_freed,
+    stage_count,
+    start_at_gate,
+)
+from engine.testing.behaviour.cases import basic_model, basic_run
+
+
+class AsyncChecks(DeviceChecks):
+    """A request in the background ends with the right result or the right error, and can then be used again."""
+
+    def test_start_and_wait(self, network: ExecutableNetwork) -> None:
+        """The same request, again and again; waiting twice is harmless."""
+        request = network.create_infer_request()
+        for seed in range(5):
+            run = basic_run(seed)
+            request.start_async(run.inputs)
+            request.wait(LIMIT)
+            request.wait()
+            assert request.state is RequestState.IDLE
+            assert request.error is None
+            self.assert_outputs(request.results, run.outputs)
+            assert request.get_tensor("total") is request.results["total"]
+
+    def test_await(self, network: ExecutableNetwork) -> None:
+        """Several requests are awaited in one event loop; one that was cancelled raises."""
+        requests = [network.create_infer_request() for _ in range(4)]
+        runs = [basic_run(seed) for seed in range(4)]
+
+        async def all_of_them() -> list[Any]:
+            for request, run in zip(requests, runs, strict=True):
+                request.start_async(run.inputs)
+            return [await request for request in requests]
+
+        for result, run in zip(asyncio.run(all_of_them()), runs, strict=True):
+            self.assert_outputs(result, run.outputs)
+
+    def test_callback(self, network: ExecutableNetwork) -> None:
+        """It gets the request, idle and with results; waiters go on when it has returned."""
+        request, seen = network.create_infer_request(), []
+        request.set_callback(lambda done, error: seen.append((done, error, dict(done.results))))
+        for seed in range(3):
+            run = basic_run(seed)
+            request.start_async(run.inputs)
+            request.wait(LIMIT)
+            done, error, results = seen[seed]
+            assert done is request
+            assert error is None
+            self.assert_outputs(request.results, results)
+            self.assert_outputs(request.results, run.outputs)
+        request.set_callback(None)
+        self.check_usable(request, basic_run())
+        assert len(seen) == 3
+
+    def test_callback_that_starts_the_next_inference(self, network: ExecutableNetwork) -> None:
+        """A loop of inferences without a thread of the application's."""
+        request, finished = network.create_infer_request(), threading.Event()
+        seeds, seen = iter(range(1, 6)), [dict[str, Any]()]
+
+        def again(done: AsyncInferRequest, error: EngineError | None) -> None:
+            seen.append(dict(done.results))
+            seed = next(seeds, None)
+            if seed is None:
+                finished.set()
+            else:
+                done.start_async(basic_run(seed).inputs)
+
+        request.set_callback(again)
+        request.start_async(basic_run(0).inputs)
+        assert finished.wait(LIMIT)
+        for seed, results in enumerate(seen[1:]):
+            for name, value in basic_run(seed).outputs.items():
+                self.assert_value(results[name], value, name)
+
+    def test_exception_in_a_callback_reaches_the_waiter_once(self, network: ExecutableNetwork) -> None:
+        """The results are there; the request, and others, go on."""
+        request, other, run = network.create_infer_request(), network.create_infer_request(), basic_run()
+        request.set_callback(lambda done, error: done.results["no such output"])
+        request.start_async(run.inputs)
+        with pytest.raises(CallbackError) as caught:
+            request.wait(LIMIT)
+        assert isinstance(caught.value.__cause__, KeyError)
+        request.wait(LIMIT)
+        self.assert_outputs(request.results, run.outputs)
+        self.check_usable(other, run)
+        request.set_callback(None)
+        self.check_usable(request, run)
+
+    def test_a_running_request_is_busy(self, network: ExecutableNetwork) -> None:
+        """Whatever would disturb the inference is refused, and does not disturb it."""
+        run, other = basic_run(1), basic_run(2)
+        request, gate = gated_request(network)
+        with gate:
+            start_at_gate(request, gate, run.inputs)
+            assert request.state is RequestState.BUSY
+            attempts = (
+                lambda: request.start_async(other.inputs),
+                lambda: request.infer(other.inputs),
+                lambda: request.set_tensor("a", other.inputs["a"]),
+                lambda: request.get_tensor("total"),
+                lambda: request.set_callback(None),
+                lambda: request.results,
+                lambda: request.profiling_info,
+            )
+            for attempt in attempts:
+                with pytest.raises(Busy):
+                    attempt()
+        request.wait(LIMIT)
+        self.assert_outputs(request.results, run.outputs)
+        self.check_usable(request, other)
+
+    def test_wait_that_times_out(self, network: ExecutableNetwork) -> None:
+        """The inference goes on and can be waited for again; 0 only looks."""
+        run = basic_run()
+        request, gate = gated_request(network, stage_count(network))
+        with gate:
+            start_at_gate(request, gate, run.inputs)
+            for timeout in (0, 0.01):
+                with pytest.raises(DeadlineExceeded, match="it goes on"):
+                    request.wait(timeout)
+            assert request.state is RequestState.BUSY
+        request.wait(LIMIT)
+        self.assert_outputs(request.results, run.outputs)
+
+    def test_cancel_between_any_two_stages(self, network: ExecutableNetwork) -> None:
+        """It ends with `Cancelled`, has no results, and the device lets go of it."""
+        for position in range(stage_count(network) + 1):
+            request, gate = gated_request(network, position)
+            with gate:
+                start_at_gate(request, gate, basic_run(1).inputs)
+                request.cancel()
+                request.cancel()
+                assert request.state is RequestState.CANCELLED
+            self._check_ended(request, Cancelled)
+
+    def test_deadline_between_any_two_stages(self, network: ExecutableNetwork) -> None:
+        """It ends with `DeadlineExceeded`, without anybody waiting for it."""
+        for position in range(stage_count(network) + 1):
+            request, gate = gated_request(network, position)
+            with gate:
+                start_at_gate(request, gate, basic_run(1).inputs, deadline=0.005)
+                eventually(lambda: request.state is RequestState.CANCELLED, "the deadline cancels")  # noqa: B023
+            self._check_ended(request, DeadlineExceeded)
+
+    def _check_ended(self, request: AsyncInferRequest, error: type[EngineError]) -> None:
+        for _ in range(2):
+            with pytest.raises(error):
+                request.wait(LIMIT)
+        with pytest.raises(error):
+            _ = request.results
+        assert isinstance(request.error, error)
+        with pytest.raises(InferError, match="no value"):
+            request.get_output_tensor("total")
+        self.check_usable(request, basic_run(2))
+
+    def test_deadline_that_is_kept(self, network: ExecutableNetwork) -> None:
+        """It has no effect, on later inferences either; one that makes no sense is refused."""
+        request = network.create_infer_request()
+        for seed in range(3):
+            run = basic_run(seed)
+            request.start_async(run.inputs, deadline=LIMIT)
+            request.wait(LIMIT)
+            self.assert_outputs(request.results, run.outputs)
+        for deadline in (0, -1, float("nan"), "soon"):
+            with pytest.raises(InferError, match="deadline"):
+                request.start_async(basic_run().inputs, deadline=deadline)  # type: ignore[arg-type]
+        self.check_usable(request, basic_run())
+
+    def test_cancelling_an_idle_request_does_nothing(self, network: ExecutableNetwork) -> None:
+        """Before the first inference, and after each."""
+        request = network.create_infer_request()
+        request.cancel()
+        self.check_usable(request, basic_run())
+        request.cancel()
+        self.check_usable(request, basic_run(1))
+
+    def test_network_and_request_may_go_while_an_inference_runs(self, core: Core) -> None:
+        """It ends well, its callback is called, and then their memory is free."""
+        network = self.compile(core, basic_model())
+        run, results, done = basic_run(), dict[str, Any](), threading.Event()
+
+        def keep(request: AsyncInferRequest, error: EngineError | None) -> None:
+            results.update(request.results)
+            done.set()
+
+        request, gate = gated_request(network)
+        with gate:
+            request.set_callback(keep)
+            start_at_gate(request, gate, run.inputs)
+            alive = weakref.ref(request), weakref.ref(network)
+            del request, network
+            gc.collect()
+        assert done.wait(LIMIT)
+        for name, value in run.outputs.items():
+            self.assert_value(results[name], value, name)
+        eventually(lambda: is_freed(alive[0]), "the request is freed after its last inference")
+        eventually(lambda: is_freed(alive[1]), "the network is freed after its last inference")
+
+    def test_network_is_freed_with_its_last_request(self, core: Core) -> None:
+        """A request keeps its network; when both are dropped, nothing else does. Networks hold weights."""
+        network = self.compile(core, basic_model())
+        network(basic_run().inputs)
+        request, alive = network.create_infer_request(), weakref.ref(network)
+        del network
+        self.check_usable(request, basic_run())
+        assert not is_freed(alive)
+        del request
+        eventually(lambda: is_freed(alive), "the network is freed when nothing refers to it")

@@ -1,0 +1,228 @@
+"""What every group of checks shares: the device under test, compiling or skipping, comparing, and holding a request."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import onnx
+import pytest
+
+from engine.core import Core
+from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Pipeline, SupportLevel, SyncInferRequest
+from engine.runtime import AsyncInferQueue
+from engine.testing.behaviour.cases import Case, Run, Values, basic_model
+
+LIMIT: Final = 60.0
+"""Seconds after which a check that waits fails instead of hanging; no right device comes near it."""
+
+THREADS: Final = 8
+"""How many threads use one thing at once."""
+
+
+class DeviceChecks:
+    """The device under test, and how checks compile for it.
+
+    Attributes:
+        device: the device string, such as "EXAMPLE", "EXAMPLE.1" or "HETERO:EXAMPLE,TEMPLATE".
+        config: the configuration that checks compile with, below their own keys.
+        rtol, atol: the largest relative and absolute error of a floating-point result.
+    """
+
+    device: ClassVar[str]
+    config: ClassVar[Mapping[str, object]] = {}
+    rtol: ClassVar[float] = 1e-5
+    atol: ClassVar[float] = 1e-6
+
+    @pytest.fixture
+    def core(self) -> Core:
+        """A core of the check's own."""
+        return Core()
+
+    @pytest.fixture
+    def network(self, core: Core) -> ExecutableNetwork:
+        """The basic model, which no device may refuse."""
+        return self.compile(core, basic_model())
+
+    def compile(self, core: Core, model: onnx.ModelProto, **config: object) -> ExecutableNetwork:
+        """Compile; a device that refuses the model fails the check."""
+        return core.compile_model(model, self.device, {**self.config, **config})
+
+    def compile_or_skip(self, core: Core, case: Case, **config: object) -> ExecutableNetwork:
+        """Compile a case, or skip the check with the device's own reason where its query refuses a node."""
+        refused = core.query_model(case.model, self.device, dict(self.config)).at(SupportLevel.REFUSED)
+        for node, support in refused.items():
+            pytest.skip(f"{self.device} refuses `{node}` of case {case}: {support.reason}")
+        return self.compile(core, case.model, **config)
+
+    def require_export(self, core: Core) -> None:
+        """Skip the check where the device does not declare that it exports networks."""
+        if not core.get_property(self.device, "IMPORT_EXPORT_SUPPORT"):
+            pytest.skip(f"{self.device} declares IMPORT_EXPORT_SUPPORT = False")
+
+    @property
+    def plugin_name(self) -> str:
+        """The plugin's name in the device string."""
+        return self.device.partition(":")[0].partition(".")[0]
+
+    def with_id(self, device_id: str) -> str:
+        """The device string for one of the plugin's devices, or without one."""
+        _, colon, targets = self.device.partition(":")
+        return f"{self.plugin_name}{'.' if device_id else ''}{device_id}{colon}{targets}"
+
+    def assert_outputs(self, result: Mapping[str, Any], expected: Values) -> None:
+        """Fail unless the outputs are these, in this order, with these element types, shapes and values."""
+        assert list(result) == list(expected)
+        for name, value in expected.items():
+            self.assert_value(result[name], value, f"output `{name}`")
+
+    def assert_value(self, actual: Any, expected: Any, where: str) -> None:
+        """Fail unless one value, or each of a sequence, is as expected."""
+        if isinstance(expected, list):
+            assert isinstance(actual, list), f"{where} is a {type(actual).__name__}, expected a list"
+            assert len(actual) == len(expected), f"{where} has {len(actual)} elements, expected {len(expected)}"
+            for position, (left, right) in enumerate(zip(actual, expected, strict=True)):
+                self.assert_value(left, right, f"{where}[{position}]")
+            return
+        assert isinstance(actual, np.ndarray), f"{where} is a {type(actual).__name__}, expected an array"
+        assert actual.dtype == expected.dtype, f"{where} is {actual.dtype}, expected {expected.dtype}"
+        assert actual.shape == expected.shape, f"{where} has shape {actual.shape}, expected {expected.shape}"
+        if expected.dtype.kind != "f":
+            np.testing.assert_array_equal(actual, expected, err_msg=where)
+            return
+        epsilon = 4 * float(np.finfo(expected.dtype).eps)
+        rtol = max(self.rtol, epsilon) if expected.dtype.itemsize < 8 else epsilon
+        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=self.atol, err_msg=where)
+
+    def check_usable(self, request: AsyncInferRequest, run: Run) -> None:
+        """Fail unless the request gives right results in both ways, now."""
+        self.assert_outputs(request.infer(run.inputs), run.outputs)
+        request.start_async(run.inputs)
+        request.wait(LIMIT)
+        self.assert_outputs(request.results, run.outputs)
+
+
+class Gate:
+    """A stage that stops each request that reaches it, until the gate is opened, or the block that it guards left."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Semaphore(0)
+        self._opened = threading.Event()
+
+    def stage(self) -> None:
+        """Stop here. Runs as a stage of a request's pipeline."""
+        self._reached.release()
+        if not self._opened.wait(LIMIT):
+            raise TimeoutError("the gate was never opened")
+
+    def wait_until_reached(self) -> None:
+        """Return when one more request stands at the gate."""
+        assert self._reached.acquire(timeout=LIMIT), "the request never reached the gate"
+
+    def open(self) -> None:
+        """Let all requests go on, now and later."""
+        self._opened.set()
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
+
+
+@contextmanager
+def gated(network: ExecutableNetwork, position: int) -> Iterator[Gate]:
+    """Give requests that are made inside a gate before the stage at `position` of their pipeline (or after the last).
+
+    It stands on the executor of the stage beside it, so that the device sees the same hops between executors as
+    without it.
+    """
+    gate, pipeline = Gate(), network.pipeline
+
+    def with_gate(request: SyncInferRequest) -> Pipeline:
+        steps = list(pipeline(request))
+        executor = steps[min(position, len(steps) - 1)][0]
+        return [*steps[:position], (executor, gate.stage), *steps[position:]]
+
+    network.pipeline = with_gate  # type: ignore[method-assign]
+    try:
+        yield gate
+    finally:
+        del network.pipeline
+
+
+def gated_request(network: ExecutableNetwork, position: int = 0) -> tuple[AsyncInferRequest, Gate]:
+    """Return a new request with a gate before the stage at `position`."""
+    with gated(network, position) as gate:
+        return network.create_infer_request(), gate
+
+
+def stage_count(network: ExecutableNetwork) -> int:
+    """The number of stages in the pipeline of the network's requests."""
+    return len(network.pipeline(network.create_infer_request_impl()))
+
+
+def start_at_gate(request: AsyncInferRequest | AsyncInferQueue, gate: Gate, inputs: object, **limits: float) -> None:
+    """Start a request and return when it stands at the gate, also where its stages run in the thread that starts it."""
+    thread = threading.Thread(target=request.start_async, args=(inputs,), kwargs=limits, daemon=True)
+    thread.start()
+    gate.wait_until_reached()
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Fail unless the condition comes true."""
+    end = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < end, f"it never came true that {what}"
+        time.sleep(0.001)
+
+
+def in_threads(work: Callable[[int], object]) -> None:
+    """Call `work` with 0 to 7, all at once, each on a thread of its own; raise the first error."""
+    start, errors = threading.Barrier(THREADS), list[BaseException]()
+
+    def guarded(number: int) -> None:
+        try:
+            start.wait(LIMIT)
+            work(number)
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+def is_freed(reference: weakref.ref[Any]) -> bool:
+    """Whether what the weak reference refers to is gone, cycles collected."""
+    gc.collect()
+    return reference() is None
+
+
+def run_python(script: str, *arguments: str) -> str:
+    """Run a script in another process, where what is installed or importable here is, too; return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT * 2,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, f"the other process ended with {done.returncode}: {done.stderr}"
+    return done.stdout

@@ -1,0 +1,77 @@
+"""Checks of PERF_COUNT: what is recorded, and when."""
+
+from __future__ import annotations
+
+import time
+
+from engine.core import Core
+from engine.plugin_api import AsyncInferRequest, ProfilingInfo
+from engine.testing.behaviour.base import LIMIT, DeviceChecks, stage_count
+from engine.testing.behaviour.cases import basic_model, basic_run
+
+
+class ProfilingChecks(DeviceChecks):
+    """With PERF_COUNT, one inference's stages and nodes; without, nothing."""
+
+    def test_nothing_is_recorded_unless_asked_for(self, core: Core) -> None:
+        """Applications that do not profile do not pay."""
+        request = self.compile(core, basic_model(), PERF_COUNT=False).create_infer_request()
+        self.check_usable(request, basic_run())
+        info = request.profiling_info
+        assert (info.stages, info.nodes) == ((), ())
+
+    def test_stages_run_in_order(self, core: Core) -> None:
+        """Every stage once, each after the one before it has ended, within the inference."""
+        network = self.compile(core, basic_model(), PERF_COUNT=True)
+        request = network.create_infer_request()
+        for run_it in (_infer, _start_and_wait):
+            before = time.perf_counter_ns()
+            run_it(request)
+            after = time.perf_counter_ns()
+            stages = request.profiling_info.stages
+            times = [time for stage in stages for time in (stage.start_ns, stage.end_ns)]
+            assert times == sorted(times)
+            assert before <= times[0]
+            assert times[-1] <= after
+            assert all(stage.name and stage.executor for stage in stages)
+        assert len(stages) == stage_count(network)
+
+    def test_every_node_is_recorded_once(self, core: Core) -> None:
+        """Each with its operator and how it ran, within the inference; nothing is left of the inference before."""
+        request = self.compile(core, basic_model(), PERF_COUNT=True).create_infer_request()
+        infos: list[ProfilingInfo] = []
+        for run_it in (_infer, _start_and_wait, _infer):
+            run_it(request)
+            infos.append(request.profiling_info)
+        for info in infos:
+            assert info.nodes, "no node was recorded"
+            names = [node.name for node in info.nodes]
+            assert len(set(names)) == len(names), f"a node was recorded twice: {names}"
+            begin, end = info.stages[0].start_ns, info.stages[-1].end_ns
+            for node in info.nodes:
+                assert node.op_type, f"`{node.name}` has no operator"
+                assert node.status, f"`{node.name}` does not say how it ran"
+                is_inside = begin <= node.start_ns <= node.start_ns + node.duration_ns <= end
+                assert is_inside, f"`{node.name}` ran outside the inference ({begin} to {end} ns): {node}"
+        assert len({tuple(sorted(node.name for node in info.nodes)) for info in infos}) == 1
+        assert infos[0] != infos[2]
+
+    def test_profiles_name_their_request(self, core: Core) -> None:
+        """The records of two requests can be told apart."""
+        network = self.compile(core, basic_model(), PERF_COUNT=True)
+        ids = set()
+        for _ in range(3):
+            request = network.create_infer_request()
+            _infer(request)
+            assert request.profiling_info.request_id == request.request_id
+            ids.add(request.request_id)
+        assert len(ids) == 3
+
+
+def _infer(request: AsyncInferRequest) -> None:
+    request.infer(basic_run().inputs)
+
+
+def _start_and_wait(request: AsyncInferRequest) -> None:
+    request.start_async(basic_run().inputs)
+    request.wait(LIMIT)

@@ -1,0 +1,115 @@
+"""Checks of what a device answers about a model before it is compiled, and what compiling does to the model."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import helper
+
+from engine.core import Core
+from engine.errors import EngineError, ModelError, UnsupportedError
+from engine.ir import Constant, Parameter, Result
+from engine.plugin_api import SupportLevel
+from engine.testing.behaviour.base import DeviceChecks
+from engine.testing.behaviour.cases import CASES, Case, basic_model, basic_run, make_model, tensor
+
+
+class QueryChecks(DeviceChecks):
+    """A query answers for every node, and compiling keeps its word."""
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_query_answers_for_every_node(self, core: Core, case: Case) -> None:
+        """By friendly name, with a reason where a node is refused; the model stays as it is."""
+        model = core.read_model(case.model)
+        before = model.to_text()
+        answer = core.query_model(model, self.device, dict(self.config))
+        nodes = [node for node in model.ordered_nodes() if not isinstance(node, (Parameter, Constant, Result))]
+        assert {node.friendly_name for node in nodes} <= set(answer)
+        assert model.to_text() == before
+        for name, support in answer.nodes.items():
+            if support.level is SupportLevel.REFUSED:
+                assert support.cause, f"`{name}` is refused without a cause"
+                assert support.reason, f"`{name}` is refused without a reason"
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_compiling_agrees_with_the_query(self, core: Core, case: Case) -> None:
+        """What the query supports compiles; what it refuses is refused by name. The model stays as it is."""
+        model = core.read_model(case.model)
+        before = model.to_text()
+        refused = core.query_model(model, self.device, dict(self.config)).at(SupportLevel.REFUSED)
+        if refused:
+            with pytest.raises(UnsupportedError) as caught:
+                core.compile_model(model, self.device, dict(self.config))
+            assert any(name in str(caught.value) for name in refused)
+        else:
+            core.compile_model(model, self.device, dict(self.config))
+        assert model.to_text() == before
+
+    def test_network_does_not_depend_on_the_model_afterwards(self, core: Core) -> None:
+        """The application may change the model, and compile it again, while the first network runs."""
+        model, run = core.read_model(basic_model()), basic_run()
+        network = core.compile_model(model, self.device, dict(self.config))
+        model.remove_result(model.result("product"))
+        model.parameter("a").friendly_name = "renamed"
+        model.name = "changed"
+        self.assert_outputs(network(run.inputs), run.outputs)
+        assert network.get_metric("NETWORK_NAME") == "basic"
+        second = core.compile_model(model, self.device, dict(self.config))
+        result = second({"renamed": run.inputs["a"], "b": run.inputs["b"]})
+        self.assert_outputs(result, {"total": run.outputs["total"]})
+
+    @pytest.mark.parametrize("is_inside", [False, True], ids=["in the graph", "in a body"])
+    def test_unknown_operator_is_refused_by_name(self, core: Core, is_inside: bool) -> None:
+        """The message leads to the node and its domain; another model compiles."""
+        model = core.read_model(_unknown_operator(is_inside))
+        if not is_inside:
+            support = core.query_model(model, self.device, dict(self.config))["strange_node"]
+            assert support.level is SupportLevel.REFUSED
+            assert "com.example.unknown" in support.reason
+        else:
+            assert not core.query_model(model, self.device, dict(self.config)).is_supported
+        with pytest.raises(UnsupportedError, match="strange_node") as caught:
+            core.compile_model(model, self.device, dict(self.config))
+        assert "com.example.unknown" in str(caught.value)
+        self.assert_outputs(self.compile(core, basic_model())(basic_run().inputs), basic_run().outputs)
+
+    @pytest.mark.parametrize("what", ["empty", "text", "truncated", "cycle", "missing input"])
+    def test_wrong_model_is_refused(self, core: Core, what: str) -> None:
+        """With a `ModelError`, before the device sees it; another model compiles."""
+        wrong = _wrong_models()[what]
+        for attempt in (core.compile_model, core.query_model):
+            with pytest.raises(ModelError):
+                attempt(wrong, self.device)
+        self.assert_outputs(self.compile(core, basic_model())(basic_run().inputs), basic_run().outputs)
+
+    @pytest.mark.parametrize("device", ["", "no such device", "NO_SUCH_DEVICE", ",", ":"])
+    def test_wrong_device_is_refused(self, core: Core, device: str) -> None:
+        """With an `EngineError` that lists the devices."""
+        with pytest.raises(EngineError, match=self.plugin_name):
+            core.compile_model(basic_model(), device)
+
+
+def _unknown_operator(is_inside: bool) -> onnx.ModelProto:
+    strange = helper.make_node("Strange", ["x"], ["y"], name="strange_node", domain="com.example.unknown")
+    nodes, inputs = [strange], [tensor("x", [2])]
+    if is_inside:
+        branch = helper.make_graph([strange], "branch", [], [tensor("y", [2])])
+        other = helper.make_graph([helper.make_node("Neg", ["x"], ["z"])], "other", [], [tensor("z", [2])])
+        nodes = [helper.make_node("If", ["c"], ["y"], name="choice", then_branch=branch, else_branch=other)]
+        inputs = [tensor("c", [], onnx.TensorProto.BOOL), *inputs]
+    return make_model(nodes, inputs, [tensor("y", [2])], domains={"com.example.unknown": 1})
+
+
+def _wrong_models() -> dict[str, bytes]:
+    sound = basic_model().SerializeToString()
+    ports = [tensor("x", [2])], [tensor("y", [2])]
+    cycle = [helper.make_node("Add", ["x", "q"], ["p"]), helper.make_node("Neg", ["p"], ["q"])]
+    cycle.append(helper.make_node("Abs", ["p"], ["y"]))
+    missing = [helper.make_node("Add", ["x", "nowhere"], ["y"])]
+    return {
+        "empty": b"",
+        "text": b"this is no model",
+        "truncated": sound[: len(sound) * 2 // 3],
+        "cycle": make_model(cycle, *ports).SerializeToString(),
+        "missing input": make_model(missing, *ports).SerializeToString(),
+    }

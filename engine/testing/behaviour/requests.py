@@ -1,0 +1,195 @@
+"""Checks of one request's tensors: how they are given, where they stay, and what a wrong one leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from engine.core import Core
+from engine.errors import InferError, InputError
+from engine.plugin_api import ExecutableNetwork
+from engine.testing.behaviour.base import DeviceChecks
+from engine.testing.behaviour.cases import Array, Case, basic_run, make_model, tensor, values
+
+# What is given for input `a` of the basic model, and words that the message must have.
+_WRONG_VALUES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "element type": (np.zeros((2, 3), np.float64), ("a", "float64", "float32")),
+    "rank": (np.zeros((2, 3, 1), np.float32), ("a", "(2, 3, 1)", "[2,3]")),
+    "shape": (np.zeros((3, 2), np.float32), ("a", "(3, 2)", "[2,3]")),
+    "no array": ([[1.0, 2.0, 3.0]] * 2, ("a", "list", "np.asarray")),
+    "nothing": (None, ("a", "NoneType")),
+}
+
+
+class RequestChecks(DeviceChecks):
+    """A request takes what the network declares, uses it in place, and survives everything else."""
+
+    def test_inputs_by_name_index_and_order(self, network: ExecutableNetwork) -> None:
+        """A mapping, a list, and tensors set one by one are the same to the device."""
+        run = basic_run()
+        a, b = run.inputs.values()
+        request = network.create_infer_request()
+        for inputs in ({"b": b, "a": a}, {0: a, 1: b}, [a, b], (a, b)):
+            self.assert_outputs(request.infer(inputs), run.outputs)
+            self.assert_outputs(network(inputs), run.outputs)
+        other = network.create_infer_request()
+        other.set_tensor("a", a)
+        other.set_input_tensor(1, b)
+        self.assert_outputs(other.infer(), run.outputs)
+
+    def test_inputs_that_are_left_out_stay_bound(self, network: ExecutableNetwork) -> None:
+        """A request remembers; a network that is called does not."""
+        first, second = basic_run(1), basic_run(2)
+        request = network.create_infer_request()
+        request.infer(first.inputs)
+        result = request.infer({"a": second.inputs["a"]})
+        self.assert_outputs(result, _answer(second.inputs["a"], first.inputs["b"]))
+        network(first.inputs)
+        with pytest.raises(InputError, match=r"`b`.* is missing"):
+            network({"a": second.inputs["a"]})
+
+    def test_input_tensors_are_used_in_place(self, network: ExecutableNetwork) -> None:
+        """`get_tensor` returns the array that was set; new numbers in it are what the next inference reads."""
+        request = network.create_infer_request()
+        a, b = (value.copy() for value in basic_run().inputs.values())
+        request.set_tensor("a", a)
+        request.set_tensor("b", b)
+        assert request.get_tensor("a") is a
+        for _ in range(3):
+            self.assert_outputs(request.infer(), _answer(a, b))
+            a += 1
+
+    def test_strided_and_unaligned_inputs(self, network: ExecutableNetwork) -> None:
+        """Any layout in memory gives the same results."""
+        run = basic_run()
+        a, b = run.inputs.values()
+        unaligned: Array = np.empty(a.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(a.shape)
+        unaligned[...] = a
+        spread: Array = np.repeat(np.repeat(b, 2, axis=0), 3, axis=1)[::2, ::3]
+        for given in (unaligned, np.asfortranarray(a), a[::-1].copy()[::-1]):
+            self.assert_outputs(network({"a": given, "b": spread}), run.outputs)
+
+    def test_output_tensors_are_written_in_place(self, network: ExecutableNetwork) -> None:
+        """Contiguous, strided, and again for each inference, until taken back."""
+        request = network.create_infer_request()
+        total, wide = np.full((2, 3), np.nan, np.float32), np.full((2, 6), np.nan, np.float32)
+        request.set_tensor("total", total)
+        request.set_output_tensor("product", wide[:, ::2])
+        for seed in range(3):
+            run = basic_run(seed)
+            result = request.infer(run.inputs)
+            self.assert_outputs(result, run.outputs)
+            assert result["total"] is total
+            self.assert_value(wide[:, ::2], run.outputs["product"], "the strided array")
+        assert np.isnan(wide[:, 1::2]).all(), "numbers were written between the elements of the strided array"
+        request.set_output_tensor("total", None)
+        before = total.copy()
+        assert request.infer(basic_run(7).inputs)["total"] is not total
+        np.testing.assert_array_equal(total, before)
+
+    def test_output_tensor_may_be_an_input(self, network: ExecutableNetwork) -> None:
+        """An application that updates a state in place gets what it would get with two arrays."""
+        request, run = network.create_infer_request(), basic_run()
+        state = run.inputs["a"].copy()
+        request.set_tensor("a", state)
+        request.set_tensor("b", run.inputs["b"])
+        request.set_tensor("total", state)
+        self.assert_outputs(request.infer(), run.outputs)
+        self.assert_value(state, run.outputs["total"], "the array that is input and output")
+
+    def test_output_tensor_of_a_dynamic_output(self, core: Core) -> None:
+        """One that does not fit the inputs is refused, is not written to, and harms nothing."""
+        add = helper.make_node("Add", ["x", "x"], ["y"])
+        model = make_model([add], [tensor("x", ["N", 2])], [tensor("y", ["N", 2])])
+        request = self.compile_or_skip(core, Case("dynamic output", model, ())).create_infer_request()
+        out = np.full((3, 2), np.nan, np.float32)
+        request.set_tensor("y", out)
+        with pytest.raises(InputError, match=r"y.*\(4, 2\).*\(3, 2\)"):
+            request.infer({"x": values((4, 2))})
+        assert np.isnan(out).all()
+        assert request.infer({"x": values((3, 2))})["y"] is out
+        self.assert_value(out, values((3, 2)) * 2, "the array set for y")
+
+    @pytest.mark.parametrize("what", _WRONG_VALUES)
+    def test_wrong_input_is_refused_and_nothing_stays_bound(self, network: ExecutableNetwork, what: str) -> None:
+        """All inputs of a call are taken, or none; the request goes on with what it had."""
+        wrong, words = _WRONG_VALUES[what]
+        old, new = basic_run(1), basic_run(2)
+        request = network.create_infer_request()
+        request.infer(old.inputs)
+        attempts: list[Callable[[], object]] = [
+            lambda: request.infer({"b": new.inputs["b"], "a": wrong}),
+            lambda: request.start_async({"b": new.inputs["b"], "a": wrong}),
+            lambda: request.infer([wrong, new.inputs["b"]]),
+            lambda: request.set_tensor("a", wrong),
+            lambda: network({"a": wrong, "b": new.inputs["b"]}),
+        ]
+        for attempt in attempts:
+            with pytest.raises(InputError) as caught:
+                attempt()
+            assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+            self.assert_outputs(request.infer(), old.outputs)
+        self.check_usable(request, new)
+
+    @pytest.mark.parametrize("key", ["A", "total", 2, -1, None])
+    def test_unknown_input_is_refused_listing_the_inputs(self, network: ExecutableNetwork, key: Any) -> None:
+        """A typo is answered with the names that there are."""
+        request, run = network.create_infer_request(), basic_run()
+        for target in (request.infer, request.start_async, network):
+            with pytest.raises(InputError, match=r"inputs: a, b"):
+                target({**run.inputs, key: run.inputs["a"]})
+        self.check_usable(request, run)
+
+    def test_missing_input_is_refused(self, network: ExecutableNetwork) -> None:
+        """Before anything runs, by name."""
+        request, run = network.create_infer_request(), basic_run()
+        for attempt in (request.infer, request.start_async):
+            with pytest.raises(InputError, match=r"`b` \(f32\[2,3\]\) is missing"):
+                attempt({"a": run.inputs["a"]})
+        for inputs in ([run.inputs["a"]], run.inputs["a"], [run.inputs["a"]] * 3):
+            with pytest.raises(InputError, match="expected 2"):
+                request.infer(inputs)
+        self.check_usable(request, run)
+
+    @pytest.mark.parametrize(
+        ("array", "words"),
+        [
+            (np.zeros((2, 3), np.float64), "float64"),
+            (np.zeros((2, 2), np.float32), r"\(2, 2\)"),
+            (np.broadcast_to(np.zeros(3, np.float32), (2, 3)), "read-only"),
+            ([1.0], "list"),
+        ],
+        ids=["element type", "shape", "read-only", "no array"],
+    )
+    def test_wrong_output_tensor_is_refused(self, network: ExecutableNetwork, array: Any, words: str) -> None:
+        """When it is set, not when an inference has run."""
+        request, run = network.create_infer_request(), basic_run()
+        with pytest.raises(InputError, match=rf"`total`.*{words}"):
+            request.set_tensor("total", array)
+        self.check_usable(request, run)
+
+    def test_unknown_tensor_and_output_are_refused(self, network: ExecutableNetwork) -> None:
+        """Names that do not exist are answered with those that do; outputs before the first inference, with why."""
+        request, run = network.create_infer_request(), basic_run()
+        with pytest.raises(InputError, match="tensors: a, b, total, product"):
+            request.set_tensor("nothing", run.inputs["a"])
+        with pytest.raises(InputError, match="not set"):
+            request.get_tensor("a")
+        with pytest.raises(InferError, match="no inference has finished"):
+            request.get_tensor("total")
+        with pytest.raises(InferError, match="no results"):
+            _ = request.results
+        with pytest.raises(InferError, match="never started"):
+            request.wait(0)
+        result = request.infer(run.inputs)
+        for key in ("sum", 2, -1):
+            with pytest.raises(KeyError, match="total, product"):
+                _ = result[key]
+
+
+def _answer(a: Array, b: Array) -> dict[str, Array]:
+    return {"total": a + b, "product": a * b}

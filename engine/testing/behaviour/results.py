@@ -1,0 +1,109 @@
+"""Checks of results: every case, compiled and imported, run in place and in the background."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from engine.core import Core
+from engine.plugin_api import ExecutableNetwork, Port
+from engine.testing.behaviour.base import LIMIT, DeviceChecks
+from engine.testing.behaviour.cases import CASES, Case, basic_run
+
+
+class ResultChecks(DeviceChecks):
+    """What a network computes does not depend on how it came about or how it is run."""
+
+    def test_basic_model_runs(self, network: ExecutableNetwork) -> None:
+        """Without this model the other checks have nothing to run."""
+        run = basic_run()
+        result = network(run.inputs)
+        self.assert_outputs(result, run.outputs)
+        for index, name in enumerate(run.outputs):
+            assert result[index] is result[name]
+        assert len(result) == len(run.outputs)
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_case(self, core: Core, case: Case) -> None:
+        """One network, called; one request, run in place and in the background; all runs, in order."""
+        network = self.compile_or_skip(core, case)
+        request = network.create_infer_request()
+        for run in case.runs:
+            self.assert_outputs(network(run.inputs), run.outputs)
+            self.check_usable(request, run)
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_case_after_export_and_import(self, core: Core, case: Case) -> None:
+        """The imported network computes and describes itself as the exported one."""
+        self.require_export(core)
+        network, blob = self.compile_or_skip(core, case), io.BytesIO()
+        network.export_model(blob)
+        imported = core.import_model(blob.getvalue(), self.device)
+        assert (imported.inputs, imported.outputs) == (network.inputs, network.outputs)
+        assert imported.name == network.name
+        for run in case.runs:
+            self.assert_outputs(imported(run.inputs), run.outputs)
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_ports_describe_the_model(self, core: Core, case: Case) -> None:
+        """Inputs and outputs have the model's names and order, and types that admit what the runs give."""
+        network = self.compile_or_skip(core, case)
+        assert [port.name for port in network.inputs] == [value.name for value in case.model.graph.input]
+        assert [port.name for port in network.outputs] == [value.name for value in case.model.graph.output]
+        for index, port in enumerate(network.inputs):
+            assert network.input_index(port.name) == index
+            assert all(_admits(port, run.inputs[port.name]) for run in case.runs)
+        for index, port in enumerate(network.outputs):
+            assert network.output_index(port.name) == index
+            assert all(_admits(port, run.outputs[port.name]) for run in case.runs)
+
+    def test_results_stay_when_the_next_inference_runs(self, network: ExecutableNetwork) -> None:
+        """Who keeps a result keeps its numbers."""
+        request, runs = network.create_infer_request(), [basic_run(seed) for seed in range(4)]
+        kept = [request.infer(run.inputs) for run in runs]
+        for run in runs:
+            request.start_async(run.inputs)
+            request.wait(LIMIT)
+            kept.append(request.results)
+        for run, result in zip([*runs, *runs], kept, strict=True):
+            self.assert_outputs(result, run.outputs)
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_results_belong_to_the_caller(self, core: Core, case: Case) -> None:
+        """Writing into results changes neither inputs, nor constants, nor another output, nor the next inference."""
+        network = self.compile_or_skip(core, case)
+        run = case.runs[0]
+        given = {name: value.copy() for name, value in run.inputs.items()}
+        result = network(given)
+        arrays = {f"input `{name}`": value for name, value in given.items()}
+        for name, value in result.items():
+            if not isinstance(value, np.ndarray):
+                continue
+            assert value.flags.writeable, f"output `{name}` is read-only"
+            for other, array in arrays.items():
+                assert not np.shares_memory(value, array), f"output `{name}` shares memory with {other}"
+            arrays[f"output `{name}`"] = value
+            value[...] = "" if value.dtype == object else 0
+        for name, value in run.inputs.items():
+            np.testing.assert_array_equal(given[name], value)
+        self.assert_outputs(network(run.inputs), run.outputs)
+
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_inputs_are_not_written_to(self, core: Core, case: Case) -> None:
+        """Arrays that are read-only can be given, and others stay as they were."""
+        network = self.compile_or_skip(core, case)
+        run = case.runs[0]
+        given = {name: value.copy() for name, value in run.inputs.items()}
+        for value in given.values():
+            value.flags.writeable = False
+        self.assert_outputs(network(given), run.outputs)
+        for name, value in run.inputs.items():
+            np.testing.assert_array_equal(given[name], value)
+
+
+def _admits(port: Port, value: object) -> bool:
+    if not isinstance(value, np.ndarray):
+        return str(port.type).startswith("seq(")
+    return port.element_type.numpy == value.dtype and port.shape.accepts(value.shape)

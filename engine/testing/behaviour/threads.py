@@ -1,0 +1,78 @@
+"""Checks of networks, requests and cores that many threads use at once."""
+
+from __future__ import annotations
+
+from engine.core import Core
+from engine.errors import Busy
+from engine.plugin_api import ExecutableNetwork
+from engine.testing.behaviour.base import LIMIT, THREADS, DeviceChecks, in_threads
+from engine.testing.behaviour.cases import basic_model, basic_run
+
+_ROUNDS = 5
+
+
+class ThreadChecks(DeviceChecks):
+    """Networks, requests and cores are used from many threads at once."""
+
+    def test_concurrent_requests(self, network: ExecutableNetwork) -> None:
+        """Eight requests in the background at once, each with inputs of its own."""
+        requests = [network.create_infer_request() for _ in range(THREADS)]
+        for shift in range(_ROUNDS):
+            for seed, request in enumerate(requests):
+                request.start_async(basic_run(seed + shift).inputs)
+            for seed, request in enumerate(requests):
+                request.wait(LIMIT)
+                self.assert_outputs(request.results, basic_run(seed + shift).outputs)
+
+    def test_concurrent_calls_of_one_network(self, network: ExecutableNetwork) -> None:
+        """Threads that call at once do not get each other's results."""
+
+        def call(thread: int) -> None:
+            for shift in range(_ROUNDS):
+                run = basic_run(thread + shift)
+                self.assert_outputs(network(run.inputs), run.outputs)
+
+        in_threads(call)
+
+    def test_requests_are_made_by_many_threads(self, network: ExecutableNetwork) -> None:
+        """Every request has an id of its own, and works."""
+        ids: list[int] = []
+
+        def make(thread: int) -> None:
+            for shift in range(_ROUNDS):
+                request = network.create_infer_request()
+                ids.append(request.request_id)
+                self.check_usable(request, basic_run(thread + shift))
+
+        in_threads(make)
+        assert len(set(ids)) == THREADS * _ROUNDS
+
+    def test_models_are_compiled_by_many_threads(self, core: Core) -> None:
+        """One core, one model, many networks, and inferences meanwhile."""
+        model = core.read_model(basic_model())
+
+        def compile_and_run(thread: int) -> None:
+            network = core.compile_model(model, self.device, dict(self.config))
+            for shift in range(_ROUNDS):
+                run = basic_run(thread + shift)
+                self.assert_outputs(network(run.inputs), run.outputs)
+
+        in_threads(compile_and_run)
+
+    def test_one_request_in_many_threads_is_busy_or_right(self, network: ExecutableNetwork) -> None:
+        """Threads that share a request by mistake get `Busy`, never a mixture of two inferences."""
+        request, served = network.create_infer_request(), list[int]()
+
+        def infer(thread: int) -> None:
+            run = basic_run(thread)
+            for _ in range(_ROUNDS * 4):
+                try:
+                    result = request.infer(run.inputs)
+                except Busy:
+                    continue
+                self.assert_outputs(result, run.outputs)
+                served.append(thread)
+
+        in_threads(infer)
+        assert served
+        self.check_usable(request, basic_run())

@@ -1,0 +1,5 @@
+from engine.testing import BehaviourSuite
+
+
+class TestTemplate(BehaviourSuite):
+    device = "TEMPLATE"
