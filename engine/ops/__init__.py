@@ -7,7 +7,24 @@ come positionally in the schema's order, attributes by keyword. `create` makes n
 from collections.abc import Callable
 
 from engine.ir import Constant, Node, Parameter, Result
-from engine.ops import control_flow, elementwise, inference, movement  # noqa: F401  they register themselves
+from engine.ops import (  # noqa: F401  they attach their rules and evaluations to the registry
+    activations,
+    attention,
+    classical,
+    control_flow,
+    convolution,
+    elementwise,
+    indexing,
+    inference,
+    movement,
+    normalization,
+    pooling,
+    quantization,
+    randomness,
+    recurrent,
+    sequences,
+    signal,
+)
 from engine.ops.create import create, make_constructor
 from engine.ops.evaluator import ModelEvaluator, evaluate_model
 from engine.ops.reference import compile_node, evaluate

@@ -43,7 +43,7 @@ def _infer_if(node: Node) -> Sequence[ValueType]:
     if node.num_formal_inputs != 1:
         fail(node, f"If takes its condition and what its bodies capture, got {node.num_inputs} inputs")
     branches = [
-        _infer_body(node, name, _body(node, name, 0, node.num_outputs), []) for name in ("then_branch", "else_branch")
+        infer_body(node, name, _body(node, name, 0, node.num_outputs), []) for name in ("then_branch", "else_branch")
     ]
     return [_join_or_fail(node, index, a, b) for index, (a, b) in enumerate(zip(*branches, strict=True))]
 
@@ -93,7 +93,7 @@ def _infer_sequence_map(node: Node) -> Sequence[ValueType]:
         (t.element or UNKNOWN) if isinstance(t, SequenceType) else UNKNOWN if index == 0 else t
         for index, t in enumerate(_types(node, 0, formal))
     ]
-    return [SequenceType(t) for t in _infer_body(node, "body", body, given)]
+    return [SequenceType(t) for t in infer_body(node, "body", body, given)]
 
 
 def _body(node: Node, name: str, num_parameters: int, num_results: int) -> Model:
@@ -113,7 +113,7 @@ def _types(node: Node, start: int, stop: int) -> list[ValueType]:
     return [UNKNOWN if source is None else source.type for source in node.input_values[start:stop]]
 
 
-def _infer_body(node: Node, name: str, body: Model, given: Sequence[ValueType]) -> list[ValueType]:
+def infer_body(node: Node, name: str, body: Model, given: Sequence[ValueType]) -> list[ValueType]:
     """The types of the body's results when its parameters have the `given` types."""
     captured = [value.type for value in node.captured_values(name)]
     for parameter, value_type in zip([*body.parameters, *body.captures], [*given, *captured], strict=True):
@@ -145,7 +145,7 @@ def _infer_repeated(
     """
     current = list(states)
     for _ in range(_MAX_ROUNDS):
-        results = _infer_body(node, "body", body, [*fixed, *current, *elements])
+        results = infer_body(node, "body", body, [*fixed, *current, *elements])
         produced = results[first_state : first_state + len(current)]
         joined = [
             _join_or_fail(node, index, a, b, widen=True)
@@ -156,7 +156,7 @@ def _infer_repeated(
         current = joined
     # Ranks that keep changing, of sequences' elements say.
     current = [_without_shape(t) for t in current]
-    return _infer_body(node, "body", body, [*fixed, *current, *elements]), current
+    return infer_body(node, "body", body, [*fixed, *current, *elements]), current
 
 
 def _join_or_fail(node: Node, index: int, a: ValueType, b: ValueType, widen: bool = False) -> ValueType:

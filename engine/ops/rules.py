@@ -44,10 +44,10 @@ def tensor_type(node: Node, index: int) -> TensorType:
     return value_type
 
 
-def check_inputs(node: Node, op: OpDef) -> None:
-    """Check every input against the types that the operator takes, and type variables against each other."""
+def check_inputs(node: Node, op: OpDef, count: int | None = None) -> None:
+    """Check the first `count` (all) inputs against the types that the operator takes, type variables together."""
     bound: dict[str, tuple[int, str]] = {}
-    for index, source in enumerate(node.input_values):
+    for index, source in enumerate(node.input_values[:count]):
         port = op.input_port(index) if op.inputs else None
         if port is None:
             fail(node, f"{op} takes no inputs")

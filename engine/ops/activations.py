@@ -1,0 +1,68 @@
+"""Activations that `onnx.reference` has no implementation of its own for, or only a slow one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.ops.precision import widened
+from engine.ops.registry import evaluates
+from engine.ops.tensors import Array
+
+# W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969): erf up to 0.46875,
+# erfc up to 4 and beyond, each a quotient of polynomials, highest power first.
+_ERF_P = (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
+          3.20937758913846947e3)  # fmt: skip
+_ERF_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
+_MID_P = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
+          2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
+          1.23033935479799725e3)  # fmt: skip
+_MID_Q = (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+          3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3)  # fmt: skip
+_FAR_P = (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1, 1.25781726111229246e-1,
+          1.60837851487422766e-2, 6.58749161529837803e-4)  # fmt: skip
+_FAR_Q = (1.0, 2.56852019228982242e0, 1.87295284992346725e0, 5.27905102951428412e-1, 6.05183413124413191e-2,
+          2.33520497626869185e-3)  # fmt: skip
+
+
+@evaluates("Erf")
+def erf(x: Array) -> Array:
+    """The error function (ONNX Erf-13), to within two units in the last place of f64."""
+    wide = x.astype(np.float64, copy=False)
+    size = np.abs(wide)
+    square = wide * wide
+    near = wide * (np.polyval(_ERF_P, square) / np.polyval(_ERF_Q, square))
+    middle = np.exp(-square) * (np.polyval(_MID_P, size) / np.polyval(_MID_Q, size))
+    inverse = 1.0 / np.maximum(square, 1.0)
+    tail = inverse * (np.polyval(_FAR_P, inverse) / np.polyval(_FAR_Q, inverse))
+    far = np.exp(-square) * (1 / np.sqrt(np.pi) - tail) / np.maximum(size, 1.0)
+    complement = np.where(size <= 4.0, middle, far)
+    # Beyond 27 the powers overflow before exp(-x^2) makes them vanish.
+    complement = np.where(size > 27.0, 0.0, complement)
+    result: Array = np.where(size <= 0.46875, near, np.copysign(1.0 - complement, wide))
+    return np.where(np.isnan(wide), wide, result).astype(x.dtype)
+
+
+@evaluates("Gelu")
+def gelu(x: Array, *, approximate: str) -> Array:
+    """x times the normal distribution function of x (ONNX Gelu-20), or its approximation by tanh."""
+    wide = widened(x)
+    if approximate == "tanh":
+        inner = np.sqrt(2 / np.pi).astype(wide.dtype) * (wide + wide.dtype.type(0.044715) * wide**3)
+        result: Array = 0.5 * wide * (1 + np.tanh(inner))
+    else:
+        result = 0.5 * wide * (1 + erf(wide * wide.dtype.type(np.sqrt(0.5))))
+    return result.astype(x.dtype)
+
+
+@evaluates("HardSwish")
+def hard_swish(x: Array) -> Array:
+    """x times HardSigmoid of x with alpha 1/6 and beta 1/2 (ONNX HardSwish-22)."""
+    wide = widened(x)
+    return (wide * np.clip(wide / 6 + 0.5, 0, 1)).astype(x.dtype)
+
+
+@evaluates("Mish")
+def mish(x: Array) -> Array:
+    """x times tanh of softplus of x (ONNX Mish-22)."""
+    wide = widened(x)
+    return (wide * np.tanh(np.logaddexp(wide, 0))).astype(x.dtype)

@@ -1,0 +1,102 @@
+"""`ai.onnx.ml`: type rules where ONNX has none, and evaluation of the operators on maps and categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from engine.errors import ModelError
+from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, i64
+from engine.ops.registry import attribute, evaluates, get_op, infers
+from engine.ops.rules import check_inputs, tensor_type
+from engine.ops.tensors import Array
+
+_ML: Final = "ai.onnx.ml"
+
+
+@infers("Imputer", domain=_ML)
+def _infer_same(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type, _ML))
+    return (tensor_type(node, 0),)
+
+
+@infers("Normalizer", "Scaler", domain=_ML)
+def _infer_float(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type, _ML))
+    return (TensorType(f32, tensor_type(node, 0).shape),)
+
+
+@infers("LinearRegressor", "SVMRegressor", domain=_ML)
+def _infer_regressor(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type, _ML))
+    data = tensor_type(node, 0).shape
+    targets = attribute(node, "targets") if node.op_type == "LinearRegressor" else 1
+    rows = as_dimension(None)
+    if data.rank.is_static:
+        rows = data[0] if len(data) > 1 else as_dimension(1)
+    return (TensorType(f32, PartialShape([rows, targets])),)
+
+
+@infers("FeatureVectorizer", domain=_ML)
+def _infer_feature_vectorizer(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type, _ML))
+    dimensions = attribute(node, "inputdimensions")
+    rows = {shape[0] for shape in _shapes(node) if shape.rank.is_static and len(shape) == 2}
+    width = None if dimensions is None else sum(dimensions)
+    return (TensorType(f32, PartialShape([rows.pop() if len(rows) == 1 else None, width])),)
+
+
+def _shapes(node: Node) -> list[PartialShape]:
+    return [tensor_type(node, index).shape for index in range(node.num_inputs)]
+
+
+@evaluates("CategoryMapper", domain=_ML)
+def category_mapper(
+    x: Array,
+    *,
+    cats_int64s: Sequence[int] | None,
+    cats_strings: Sequence[str] | None,
+    default_int64: int,
+    default_string: str,
+) -> Array:
+    """Strings to the integers of one table, or integers to its strings (ONNX-ML CategoryMapper-1)."""
+    if cats_int64s is None or cats_strings is None or len(cats_int64s) != len(cats_strings):
+        raise ModelError("cats_int64s and cats_strings must be given, and of one length")
+    if x.dtype == object:
+        numbers = dict(zip(cats_strings, cats_int64s, strict=True))
+        mapped: list[Any] = [numbers.get(str(item), default_int64) for item in x.reshape(-1)]
+        return np.array(mapped, dtype=np.int64).reshape(x.shape)
+    names = dict(zip(cats_int64s, cats_strings, strict=True))
+    mapped = [names.get(int(item), default_string) for item in x.reshape(-1)]
+    return np.array(mapped, dtype=object).reshape(x.shape)
+
+
+@evaluates("ZipMap", domain=_ML)
+def zip_map(
+    x: Array, *, classlabels_int64s: Sequence[int] | None, classlabels_strings: Sequence[str] | None
+) -> tuple[list[Any]]:
+    """One map from class label to score a row (ONNX-ML ZipMap-1)."""
+    labels: Sequence[Any] | None = classlabels_strings or classlabels_int64s
+    rows = x.reshape(1, -1) if x.ndim == 1 else x
+    if labels is None or len(labels) != rows.shape[1]:
+        raise ModelError(f"{0 if labels is None else len(labels)} class labels do not fit {rows.shape[1]} scores")
+    return ([dict(zip(labels, row.tolist(), strict=True)) for row in rows],)
+
+
+_CAST_TYPES: Final[dict[str, ElementType]] = {"TO_FLOAT": f32, "TO_INT64": i64}
+
+
+@evaluates("CastMap", domain=_ML)
+def cast_map(x: dict[int, Any], *, cast_to: str, map_form: str, max_map: int) -> Array:
+    """A map's values by ascending key, or, in SPARSE form, at the places that the keys name (ONNX-ML CastMap-1)."""
+    if map_form == "SPARSE":
+        values: list[Any] = [x.get(key, 0) for key in range(max_map)]
+    else:
+        values = [x[key] for key in sorted(x)]
+    if cast_to == "TO_STRING":
+        return np.array([str(value) for value in values], dtype=object).reshape(1, -1)
+    if cast_to not in _CAST_TYPES:
+        raise ModelError(f"cast_to {cast_to!r} must be TO_FLOAT, TO_STRING or TO_INT64")
+    return np.array([float(value) for value in values]).astype(_CAST_TYPES[cast_to].numpy).reshape(1, -1)

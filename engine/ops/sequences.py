@@ -1,0 +1,66 @@
+"""Optionals and sequences. An empty optional is None; one that holds a value is that value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from engine.errors import ModelError
+from engine.ops.registry import evaluates
+
+
+@evaluates("Optional")
+def optional(value: Any = None) -> tuple[Any]:
+    """The value as an optional; without one, an empty optional (ONNX Optional-15)."""
+    return (value,)
+
+
+@evaluates("OptionalHasElement")
+def optional_has_element(value: Any = None) -> Any:
+    """Whether an optional holds a value (ONNX OptionalHasElement-18)."""
+    return np.asarray(value is not None)
+
+
+@evaluates("OptionalGetElement")
+def optional_get_element(value: Any) -> tuple[Any]:
+    """What an optional holds (ONNX OptionalGetElement-18)."""
+    if value is None:
+        raise ModelError("the optional is empty; ask OptionalHasElement first")
+    return (value,)
+
+
+@evaluates("SequenceInsert")
+def sequence_insert(sequence: list[Any], value: Any, position: Any = None) -> tuple[list[Any]]:
+    """The sequence with a value inserted at -n..n, by default at the end (ONNX SequenceInsert-11)."""
+    length = len(sequence)
+    place = length if position is None else _int(position)
+    if not -length <= place <= length:
+        raise ModelError(f"position {place} is out of range for a sequence of {length}; expected {-length}..{length}")
+    result = list(sequence)
+    result.insert(place, value)
+    return (result,)
+
+
+@evaluates("SequenceAt")
+def sequence_at(sequence: list[Any], position: Any) -> tuple[Any]:
+    """The value at -n..n-1 (ONNX SequenceAt-11)."""
+    return (sequence[_place(sequence, position)],)
+
+
+@evaluates("SequenceErase")
+def sequence_erase(sequence: list[Any], position: Any = None) -> tuple[list[Any]]:
+    """The sequence without the value at -n..n-1, by default the last (ONNX SequenceErase-11)."""
+    place = _place(sequence, -1 if position is None else position)
+    return ([value for index, value in enumerate(sequence) if index != place],)
+
+
+def _place(sequence: list[Any], position: Any) -> int:
+    length, place = len(sequence), _int(position)
+    if not -length <= place < length:
+        raise ModelError(f"position {place} is out of range for a sequence of {length}")
+    return place % length
+
+
+def _int(position: Any) -> int:
+    return int(np.asarray(position).reshape(-1)[0])

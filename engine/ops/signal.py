@@ -1,0 +1,66 @@
+"""Type rules of signal operators on which ONNX's inference is wrong (STFT) or silent (windows, MelWeightMatrix)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.ir import Constant, Dimension, ElementType, Node, PartialShape, TensorType, ValueType, as_dimension
+from engine.ops.registry import attribute, get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
+
+
+@infers("BlackmanWindow", "HammingWindow", "HannWindow")
+def _infer_window(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type))
+    size = constant_int(node, 0)
+    if size is not None and size < 0:
+        fail(node, f"size {size} must not be negative")
+    return (TensorType(ElementType.from_onnx(attribute(node, "output_datatype")), PartialShape([size])),)
+
+
+@infers("MelWeightMatrix")
+def _infer_mel_weights(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op("MelWeightMatrix"))
+    bins, length = constant_int(node, 0), constant_int(node, 1)
+    shape = PartialShape([None if length is None else length // 2 + 1, bins])
+    return (TensorType(ElementType.from_onnx(attribute(node, "output_datatype")), shape),)
+
+
+@infers("STFT")
+def _infer_stft(node: Node) -> Sequence[ValueType]:
+    """[batch, length, 1 or 2] to [batch, frames, bins, 2]; ONNX takes `onesided` for 0 by default."""
+    check_inputs(node, get_op("STFT"))
+    signal = tensor_type(node, 0)
+    batch = length = as_dimension(None)
+    if signal.shape.rank.is_static:
+        if len(signal.shape) not in (2, 3):
+            fail(node, "the signal must have shape [batch, length] or [batch, length, 1 or 2]")
+        batch, length = signal.shape[0], signal.shape[1]
+    frame = _frame_length(node, length)
+    step = constant_int(node, 1)
+    if step is not None and step < 1:
+        fail(node, f"frame_step {step} must be 1 or more")
+    frames: int | None = None
+    if frame is not None and step is not None and length.is_static:
+        if frame > length.min:
+            fail(node, f"frames of {frame} do not fit a signal of length {length}")
+        frames = 1 + (length.min - frame) // step
+    bins = None if frame is None else frame // 2 + 1 if attribute(node, "onesided") else frame
+    return (TensorType(signal.element_type, PartialShape([batch, frames, bins, 2])),)
+
+
+def _frame_length(node: Node, length: Dimension) -> int | None:
+    if node.has_input(3):
+        return constant_int(node, 3)
+    if node.has_input(2):
+        window = tensor_type(node, 2).shape
+        return window[0].min if window.rank.is_static and len(window) == 1 and window[0].is_static else None
+    return length.min if length.is_static else None
+
+
+def constant_int(node: Node, index: int) -> int | None:
+    """The value of an input that is a constant of one integer; None where it is computed."""
+    source = node.input_value(index)
+    if not isinstance(source.node, Constant) or source.node.output(0).shape.size() != 1:
+        return None
+    return int(source.node.data.reshape(-1)[0])
