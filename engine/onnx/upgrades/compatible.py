@@ -4,7 +4,8 @@ An entry `"Abs": (13,)` says: what a node says in the version before Abs-13, Abs
 converse need not hold: see `engine.onnx.downgrade`. Every other transition has a function in `UPGRADES`. Each of
 them was decided by reading both versions, their signatures and their texts; these took more than that:
 
-- AveragePool-22, MaxPool-22: windows that start in the padding are ignored; before, the texts were silent.
+- AveragePool-22, MaxPool-22, LpPool-22: windows that start in the padding are ignored, as runtimes always did; ONNX's
+  inference counts them in the versions before.
 - Cast-24, CastLike-24: infinity to a saturated FNUZ float is its largest number; the tables before said NaN, no
   implementation did, and they were corrected.
 - Conv-11, ConvTranspose-11, LpPool-11: SAME_UPPER, SAME_LOWER and how an odd padding is split are described anew, as
