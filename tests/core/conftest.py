@@ -88,7 +88,7 @@ class ScalePlugin(Plugin):
         return ScaleNetwork(self, config, blob.manifest, np.frombuffer(section, np.float32))
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        return QueryResult({node.friendly_name: Support.native() for node in model.ordered_nodes()})
+        return QueryResult({n.friendly_name: Support.native() for n in model.ordered_nodes() if n.num_inputs})
 
     def device_ids(self) -> Sequence[str]:
         return self.ids
