@@ -169,7 +169,10 @@ class Plugin(ABC):
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
-        """What is here of the things that blobs may require (`ExecutableNetwork.requirements`)."""
+        """What is here of the things that blobs may require (`ExecutableNetwork.requirements`).
+
+        It is part of the key of networks in CACHE_DIR: include what changes a compilation, such as a driver's version.
+        """
         return {}
 
     # -- what follows from it -----------------------------------------------------------------------------

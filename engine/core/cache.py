@@ -39,23 +39,12 @@ class CompileCache:
         self.folder = os.path.abspath(folder)
         self.max_bytes = max_bytes
 
-    def fetch(
-        self, key: str, load: Callable[[str], ExecutableNetwork], compile: Callable[[], ExecutableNetwork]
-    ) -> ExecutableNetwork:
-        """Return the network of `key`: as `load` reads it from its file, else compiled, and then stored.
+    def load(self, key: str, load: Callable[[str], ExecutableNetwork]) -> ExecutableNetwork | None:
+        """Return the network of `key` as `load` reads it from its file; None where there is none that can be used.
 
-        A file that `load` refuses with an `EngineError` is replaced.
+        A file that `load` refuses with an `EngineError` cannot, and is replaced by the next `store`.
         """
-        path = os.path.join(self.folder, key + _SUFFIX)
-        found = self._load(path, load)
-        if found is not None:
-            found.loaded_from_cache = True
-            return found
-        network = compile()
-        self._store(path, network)
-        return network
-
-    def _load(self, path: str, load: Callable[[str], ExecutableNetwork]) -> ExecutableNetwork | None:
+        path = self._path(key)
         if not os.path.lexists(path):
             return None
         try:
@@ -63,18 +52,23 @@ class CompileCache:
         except EngineError as e:
             _log.warning("cache entry %s cannot be used; the model is compiled again: %s", path, e)
             return None
+        network.loaded_from_cache = True
         with contextlib.suppress(OSError):
             os.utime(path)  # what `_prune` goes by
         return network
 
-    def _store(self, path: str, network: ExecutableNetwork) -> None:
+    def store(self, key: str, network: ExecutableNetwork) -> None:
+        """Keep the network of `key`, then delete what there is no room for."""
         try:
             os.makedirs(self.folder, exist_ok=True)
-            network.export_model(path)
+            network.export_model(self._path(key))
         except (EngineError, OSError, ValueError) as e:  # ValueError: a path with a null byte
             _log.warning("the network `%s` is not cached: %s", network.name, e)
             return
         self._prune()
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.folder, key + _SUFFIX)
 
     def _prune(self) -> None:
         now = time.time()

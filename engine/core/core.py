@@ -93,16 +93,20 @@ class Core:
         node that the device cannot run, and other `EngineError`s of the device.
         """
         plugin, stated = self._settled(device, config)
-        complete = plugin.config.merged(stated)
+        defaults = plugin.config
+        complete = defaults.merged(stated)
         ready = self._ready(model)
         if not complete[CACHE_DIR] or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
             return compile_network(plugin, ready, stated)
         cache = CompileCache(complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES])
-        return cache.fetch(
-            cache_key(ready, self._identity(plugin, complete)),
-            lambda path: self._load(plugin, path, complete),
-            lambda: compile_network(plugin, ready, stated),
-        )
+        key = cache_key(ready, self._identity(plugin, complete))
+        network = cache.load(key, lambda path: self._load(plugin, path, complete))
+        if network is None:
+            network = compile_network(plugin, ready, stated)
+            # Defaults that another thread has changed meanwhile may be in the network, and are not in the key.
+            if plugin.config is defaults:
+                cache.store(key, network)
+        return network
 
     def import_model(
         self, blob: BlobInput, device: str | None = None, config: Mapping[str, object] | None = None

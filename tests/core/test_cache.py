@@ -234,6 +234,22 @@ def test_a_default_that_matters_is_part_of_the_key(core: Core, cache: Path, mode
     assert not is_hit(core.compile_model(model, "SCALE"))
 
 
+def test_a_default_that_changes_during_a_compilation_is_not_stored_under_the_old_key(
+    core: Core, cache: Path, model: onnx.ModelProto, x: Any, scale: Scale
+) -> None:
+    host_features = scale.host_features
+
+    def features(plugin: Any, device_id: str) -> Any:
+        plugin.set_config({"SHIFT": 1})  # as another thread may, after the key's configuration was read
+        return host_features(plugin, device_id)
+
+    scale.host_features = features
+    core.compile_model(model, "SCALE")
+    scale.host_features = host_features
+    core.set_property("SCALE", {"SHIFT": 0})
+    np.testing.assert_array_equal(core.compile_model(model, "SCALE")({"x": x})["y"], 3 * x)
+
+
 def test_what_the_devices_below_are_set_to_is_part_of_the_key(
     core: Core, cache: Path, model: onnx.ModelProto, scale: Scale
 ) -> None:
