@@ -1,0 +1,173 @@
+"""Measuring a network: the latency of its inferences, one after the other or several at once, and their rate."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import EngineError, InferError
+from engine.runtime.async_request import AsyncInferRequest
+from engine.runtime.queue import QueueNetwork
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measurement:
+    """What `measure` found.
+
+    Attributes:
+        requests: how many inferences were in flight at once; 0 where they ran in the calling thread.
+        seconds: from the first start to the last end.
+        latencies_ns: of each inference, in order of completion: from its start to its result, int64.
+    """
+
+    requests: int
+    seconds: float
+    latencies_ns: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """The number of inferences."""
+        return len(self.latencies_ns)
+
+    @property
+    def throughput(self) -> float:
+        """Inferences a second."""
+        return self.count / self.seconds
+
+    def latency(self, percent: float) -> float:
+        """The latency in milliseconds that `percent` of the inferences did not exceed: 50 is the median."""
+        return float(np.percentile(self.latencies_ns, percent)) / 1e6
+
+
+def measure(
+    network: QueueNetwork,
+    inputs: object,
+    *,
+    requests: int = 0,
+    seconds: float | None = None,
+    count: int | None = None,
+    warm_up: int = 1,
+) -> Measurement:
+    """Run inferences until `seconds` have passed or `count` have been started, whichever comes first.
+
+    Every inference uses the same `inputs`. With `requests` of 0 they run one after the other in this thread;
+    otherwise so many are kept in flight, each started by the callback of the one before it. Before the clock starts
+    each request runs `warm_up` inferences. At least one inference is measured. Raises `InferError` where there is
+    neither limit, and what inferences raise.
+    """
+    if seconds is None and count is None:
+        raise InferError("measuring needs an end: give seconds, a count, or both")
+    if requests < 0 or warm_up < 0 or (seconds is not None and seconds < 0) or (count is not None and count < 1):
+        raise InferError(
+            f"measuring takes a count of 1 or more and no negative numbers; got requests={requests}, "
+            f"seconds={seconds}, count={count}, warm_up={warm_up}"
+        )
+    limit = _Limit(seconds, count)
+    if requests:
+        return _measure_in_flight(network, inputs, requests, limit, warm_up)
+    return _measure_one_by_one(network.create_infer_request(), inputs, limit, warm_up)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    seconds: float | None
+    count: int | None
+
+    def has_passed(self, started: int, begin_ns: int) -> bool:
+        """Whether no inference should be started after `started` of them."""
+        if self.count is not None and started >= self.count:
+            return True
+        return started > 0 and self.seconds is not None and time.perf_counter_ns() - begin_ns >= self.seconds * 1e9
+
+
+def _measure_one_by_one(request: AsyncInferRequest, inputs: object, limit: _Limit, warm_up: int) -> Measurement:
+    for _ in range(warm_up):
+        request.infer(inputs)
+    latencies: list[int] = []
+    begin = end = time.perf_counter_ns()
+    while not limit.has_passed(len(latencies), begin):
+        start = time.perf_counter_ns()
+        request.infer(inputs)
+        end = time.perf_counter_ns()
+        latencies.append(end - start)
+    return Measurement(0, (end - begin) / 1e9, np.array(latencies, np.int64))
+
+
+def _measure_in_flight(
+    network: QueueNetwork, inputs: object, requests: int, limit: _Limit, warm_up: int
+) -> Measurement:
+    made = [network.create_infer_request() for _ in range(requests)]
+    for request in made:
+        for _ in range(warm_up):
+            request.infer(inputs)
+    return _Relay(made, inputs, limit).run()
+
+
+class _Relay:
+    """Keeps every request in flight: the callback of an inference starts the next one."""
+
+    def __init__(self, requests: list[AsyncInferRequest], inputs: object, limit: _Limit) -> None:
+        self._requests = requests
+        self._inputs = inputs
+        self._limit = limit
+        self._starts: dict[AsyncInferRequest, int] = {}
+        self._latencies: list[int] = []
+        self._error: BaseException | None = None
+        self._begin = self._end = 0
+        self._started = 0
+        self._running = 0
+        self._changed = threading.Condition()
+
+    def run(self) -> Measurement:
+        """Run until the limit has passed and nothing is in flight; raise the first error."""
+        self._begin = time.perf_counter_ns()
+        try:
+            for request in self._requests:
+                request.set_callback(self._finished)
+                self._start_next(request)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._running)
+        except BaseException as e:  # such as Ctrl-C, after which nothing must be left running
+            self._stop(e)
+            raise
+        if self._error is not None:
+            raise self._error
+        seconds = (self._end - self._begin) / 1e9
+        return Measurement(len(self._requests), seconds, np.array(self._latencies, np.int64))
+
+    def _start_next(self, request: AsyncInferRequest) -> None:
+        with self._changed:
+            if self._error is not None or self._limit.has_passed(self._started, self._begin):
+                return
+            self._started += 1
+            self._running += 1
+        self._starts[request] = time.perf_counter_ns()
+        try:
+            request.start_async(self._inputs)
+        except BaseException as e:
+            self._ended(e)
+
+    def _finished(self, request: AsyncInferRequest, error: EngineError | None) -> None:
+        self._end = time.perf_counter_ns()
+        if error is None:
+            self._latencies.append(self._end - self._starts[request])
+            self._start_next(request)
+        self._ended(error)
+
+    def _ended(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._running -= 1
+            self._changed.notify_all()
+
+    def _stop(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+        for request in self._requests:
+            request.cancel()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)

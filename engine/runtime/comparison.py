@@ -1,0 +1,119 @@
+"""Comparing results with what they should be: how far off they are, where they differ, and in what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.errors import InputError
+from engine.runtime.values import Array, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How one tensor compares with the expected one.
+
+    Attributes:
+        name: the output's name; of an element of a sequence, with its index.
+        size: the number of elements compared.
+        mismatches: how many elements are further off than the tolerance.
+        max_absolute: the largest absolute difference of numbers; NaN where one is a number and the other is not.
+        max_relative: the largest difference divided by the expected magnitude, where that is not zero.
+        problem: why the two cannot be compared element by element; empty where they can.
+    """
+
+    name: str
+    size: int = 0
+    mismatches: int = 0
+    max_absolute: float = 0.0
+    max_relative: float = 0.0
+    problem: str = ""
+
+    @property
+    def is_close(self) -> bool:
+        """Whether every element is within the tolerance."""
+        return not self.problem and not self.mismatches
+
+
+def compare_results(
+    actual: Mapping[str, Value], expected: Mapping[str, Value], *, rtol: float = 1e-3, atol: float = 1e-5
+) -> list[Comparison]:
+    """Compare the outputs that `expected` names, tensor by tensor.
+
+    Numbers are close where `|actual - expected| <= atol + rtol * |expected|`; NaN is close to NaN, an infinity to
+    itself. Integers are compared exactly but for `atol`: they are indices more often than measurements. Booleans
+    and strings are equal or not. Nothing is cast: a different element type or shape is a problem of its own.
+
+    Raises `InputError` where `expected` names an output that `actual` does not have.
+    """
+    comparisons: list[Comparison] = []
+    for name, value in expected.items():
+        if name not in actual:
+            raise InputError(f"there is no output {name!r} to compare; outputs: {', '.join(actual) or 'none'}")
+        comparisons += _compare(name, actual[name], value, rtol, atol)
+    return comparisons
+
+
+def _compare(name: str, actual: Value, expected: Value, rtol: float, atol: float) -> list[Comparison]:
+    if isinstance(actual, np.ndarray) and isinstance(expected, np.ndarray):
+        return [_compare_tensors(name, actual, expected, rtol, atol)]
+    if isinstance(actual, list) and isinstance(expected, list):
+        if len(actual) != len(expected):
+            return [Comparison(name, problem=f"it has {len(actual)} elements, expected {len(expected)}")]
+        pairs = enumerate(zip(actual, expected, strict=True))
+        return [c for i, (a, e) in pairs for c in _compare(f"{name}[{i}]", a, e, rtol, atol)]
+    if type(actual) is not type(expected):
+        return [Comparison(name, problem=f"it is a {type(actual).__name__}, expected a {type(expected).__name__}")]
+    return [Comparison(name, 1, int(actual != expected))]
+
+
+def _compare_tensors(name: str, actual: Array, expected: Array, rtol: float, atol: float) -> Comparison:
+    if actual.shape != expected.shape:
+        return Comparison(name, problem=f"its shape is {actual.shape}, expected {expected.shape}")
+    if _is_text(actual) and _is_text(expected):
+        return Comparison(name, expected.size, int((actual.astype(object) != expected.astype(object)).sum()))
+    if actual.dtype != expected.dtype:
+        return Comparison(name, problem=f"its element type is {actual.dtype}, expected {expected.dtype}")
+    if not expected.size:
+        return Comparison(name)
+    if expected.dtype.kind == "b":
+        return Comparison(name, expected.size, int((actual != expected).sum()))
+    if expected.dtype.kind in "iu":
+        return _compare_integers(name, actual, expected, atol)
+    return _compare_numbers(name, actual, expected, rtol, atol)
+
+
+def _compare_integers(name: str, actual: Array, expected: Array, atol: float) -> Comparison:
+    # Unsigned subtraction wraps to the right distance, also between the ends of int64.
+    above = actual > expected
+    wide_actual, wide_expected = actual.astype(np.uint64), expected.astype(np.uint64)
+    distance = np.where(above, wide_actual - wide_expected, wide_expected - wide_actual)
+    magnitude = np.abs(expected.astype(np.float64))
+    return _summary(name, distance, magnitude, distance > atol)
+
+
+def _compare_numbers(name: str, actual: Array, expected: Array, rtol: float, atol: float) -> Comparison:
+    """Real and complex numbers of any width, in double precision."""
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    got, want = actual.astype(wide), expected.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        is_same = (got == want) | (np.isnan(got) & np.isnan(want))
+        distance = np.where(is_same, 0.0, np.abs(got - want))
+        magnitude = np.abs(want)
+        is_close = is_same | ((distance <= atol + rtol * magnitude) & np.isfinite(want))
+    return _summary(name, distance, magnitude, ~is_close)
+
+
+def _summary(name: str, distance: Array, magnitude: Array, is_wrong: Any) -> Comparison:
+    with np.errstate(invalid="ignore"):
+        relative = np.divide(distance, magnitude, out=np.zeros(distance.shape), where=magnitude != 0)
+    return Comparison(
+        name, distance.size, int(np.count_nonzero(is_wrong)), float(np.max(distance)), float(np.max(relative))
+    )
+
+
+def _is_text(array: Array) -> bool:
+    return array.dtype.kind in "OUT"
