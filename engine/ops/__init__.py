@@ -14,6 +14,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     control_flow,
     convolution,
     elementwise,
+    flex_attention,
     indexing,
     inference,
     movement,
@@ -22,8 +23,10 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     quantization,
     randomness,
     recurrent,
+    resizing,
     sequences,
     signal,
+    text,
 )
 from engine.ops.create import create, make_constructor
 from engine.ops.evaluator import ModelEvaluator, evaluate_model

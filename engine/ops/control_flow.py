@@ -178,6 +178,10 @@ def _join(a: ValueType | None, b: ValueType | None, widen: bool) -> ValueType | 
             return None
         element_type = a.element_type if a.element_type is not undefined else b.element_type
         return TensorType(element_type, _join_shapes(a.shape, b.shape, widen))
+    if isinstance(a, OptionalType) != isinstance(b, OptionalType):
+        # A loop may start from an optional and go on with what it holds.
+        a = a if isinstance(a, OptionalType) else OptionalType(a)
+        b = b if isinstance(b, OptionalType) else OptionalType(b)
     for kind in (SequenceType, OptionalType):
         if isinstance(a, kind) and isinstance(b, kind):
             element = _join(a.element, b.element, widen)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType, as_dimension, i64, undefined
+from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType, i64, undefined
 from engine.ops.registry import attribute, get_op, infers
-from engine.ops.rules import broadcast_shapes, check_inputs, fail, normalize_axis, tensor_type
+from engine.ops.rules import broadcast_shapes, check_inputs, fail, normalize_axis, sum_dims, tensor_type
 
 
 @infers("Transpose")
@@ -38,7 +38,7 @@ def _infer_concat(node: Node) -> Sequence[ValueType]:
     axis = normalize_axis(node, attribute(node, "axis"), rank)
     shapes = [t.shape if t.shape.rank.is_static else PartialShape.dynamic(rank) for t in types]
     dims = [_common_dim(node, shapes, position) for position in range(rank)]
-    dims[axis] = _sum_dims([shape[axis] for shape in shapes])
+    dims[axis] = sum_dims([shape[axis] for shape in shapes])
     for position in range(rank):
         if position != axis and dims[position] is None:
             lengths = [str(shape[position]) for shape in shapes]
@@ -53,17 +53,6 @@ def _common_dim(node: Node, shapes: Sequence[PartialShape], position: int) -> Di
             return None
         dim = dim.merge(shape[position])
     return dim
-
-
-def _sum_dims(dims: Sequence[Dimension]) -> Dimension:
-    if len(dims) == 1:
-        return dims[0]
-    highs = [dim.max for dim in dims]
-    low = sum(dim.min for dim in dims)
-    known = [high for high in highs if high is not None]
-    if len(known) == len(highs):
-        return as_dimension(low) if sum(known) == low else Dimension(low, sum(known))
-    return Dimension.at_least(low)
 
 
 @infers("Shape")

@@ -116,7 +116,8 @@ def mean_variance_normalization(x: Array, *, axes: Sequence[int]) -> Array:
     mean = wide.mean(axis=tuple(axes), keepdims=True)
     # The specification's E[x^2] - E[x]^2, in a form that does not cancel.
     deviation = np.sqrt(((wide - mean) ** 2).mean(axis=tuple(axes), keepdims=True))
-    return ((wide - mean) / (deviation + wide.dtype.type(1e-9))).astype(x.dtype)
+    result: Array = (wide - mean) / (deviation + wide.dtype.type(1e-9))
+    return result.astype(x.dtype)
 
 
 def _standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:

@@ -14,6 +14,7 @@ from engine.ir import (
     SparseTensorType,
     TensorType,
     ValueType,
+    as_dimension,
     undefined,
 )
 from engine.ops.registry import OpDef, Port, get_op
@@ -143,3 +144,15 @@ def _may_meet(fixed: Dimension, other: Dimension) -> bool:
 def with_element(value_type: TensorType, element_type: ElementType) -> TensorType:
     """The same shape with another element type."""
     return value_type if value_type.element_type is element_type else TensorType(element_type, value_type.shape)
+
+
+def sum_dims(dims: Sequence[Dimension]) -> Dimension:
+    """The length of tensors laid end to end."""
+    if len(dims) == 1:
+        return dims[0]
+    highs = [dim.max for dim in dims]
+    low = sum(dim.min for dim in dims)
+    known = [high for high in highs if high is not None]
+    if len(known) == len(highs):
+        return as_dimension(low) if sum(known) == low else Dimension(low, sum(known))
+    return Dimension.at_least(low)

@@ -1,0 +1,93 @@
+"""FlexAttention: attention whose scores and probabilities pass through bodies of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from engine.errors import ModelError
+from engine.ir import ElementType, Model, Node, PartialShape, TensorType, ValueType, bf16, f16, f32
+from engine.ops.attention import softmax
+from engine.ops.control_flow import infer_body
+from engine.ops.evaluator import ModelEvaluator
+from engine.ops.registry import Evaluator, attribute, compiles, get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
+from engine.ops.tensors import Array
+
+_DOMAIN: Final = "ai.onnx.preview"
+_BODIES: Final = ("score_mod", "prob_mod")
+
+
+@infers("FlexAttention", domain=_DOMAIN)
+def _infer_flex_attention(node: Node) -> Sequence[ValueType]:
+    op = get_op("FlexAttention", _DOMAIN)
+    query, key, value = (tensor_type(node, index) for index in range(3))
+    check_inputs(node, op, node.num_formal_inputs)
+    shapes = [t.shape if t.shape.rank.is_static else PartialShape.dynamic(4) for t in (query, key, value)]
+    if any(len(shape) != 4 for shape in shapes):
+        fail(node, "Q, K and V must have rank 4: [batch, heads, length, head size]")
+    q, k, v = shapes
+    scores = TensorType(_softmax_type(node, query.element_type), PartialShape([q[0], q[1], q[2], k[2]]))
+    for name in _BODIES:
+        body = node.attributes.get(name)
+        if isinstance(body, Model):
+            if len(body.parameters) != 1 or len(body.results) != 1:
+                fail(node, f"body {name!r} must have one input and one output")
+            infer_body(node, name, body, [scores])
+    return (TensorType(value.element_type, PartialShape([q[0], q[1], q[2], v[3]])),)
+
+
+def _softmax_type(node: Node, element_type: ElementType) -> ElementType:
+    stated = attribute(node, "softmax_precision")
+    if stated:
+        return ElementType.from_onnx(stated)
+    return f32 if element_type in (f16, bf16) else element_type
+
+
+@compiles("FlexAttention", domain=_DOMAIN)
+def _compile_flex_attention(node: Node) -> Evaluator:
+    modifiers: dict[str, tuple[ModelEvaluator, int, int]] = {}
+    position = formal = node.num_formal_inputs
+    for name, body in node.bodies.items():
+        modifiers[name] = ModelEvaluator(body), position, position + len(body.captures)
+        position += len(body.captures)
+    scale = attribute(node, "scale")
+    precision = attribute(node, "softmax_precision")
+
+    def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+        def modified(name: str) -> Callable[[Array], Array]:
+            if name not in modifiers:
+                return lambda x: x
+            body, start, stop = modifiers[name]
+            return lambda x: np.asarray(body.run([x, *inputs[start:stop]])[0], dtype=x.dtype)
+
+        element_type = ElementType.from_numpy(inputs[0].dtype)
+        stated = ElementType.from_onnx(precision) if precision else f32 if element_type in (f16, bf16) else element_type
+        query, key, value = inputs[:formal]
+        return (_flex_attention(query, key, value, scale, stated.numpy, *map(modified, _BODIES)),)
+
+    return run
+
+
+def _flex_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    scale: float | None,
+    precision: np.dtype[Any],
+    score_mod: Callable[[Array], Array],
+    prob_mod: Callable[[Array], Array],
+) -> Array:
+    """ONNX FlexAttention-1: query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]."""
+    heads, shared = query.shape[1], key.shape[1]
+    if heads % shared or value.shape[1] != shared:
+        raise ModelError(f"{heads} query heads do not fit {shared} key and {value.shape[1]} value heads")
+    key, value = (np.repeat(x, heads // shared, axis=1) for x in (key, value))
+    # The specification scales both factors by the root, so that narrow types do not overflow.
+    root = np.sqrt(np.float32(scale if scale else 1 / np.sqrt(query.shape[-1]))).astype(query.dtype)
+    scores = score_mod(np.matmul(query * root, np.swapaxes(key * root, -1, -2)).astype(precision))
+    probabilities = prob_mod(softmax(scores))
+    result: Array = np.matmul(probabilities, value.astype(precision))
+    return result.astype(value.dtype)
