@@ -21,8 +21,8 @@ def random_inputs(
 ) -> dict[str, Value]:
     """Return a value for every port, the same for the same seed, name, type and shape.
 
-    Real numbers are uniformly distributed with mean 0 and variance 1. Integers are 0 or 1, which are valid indices of almost
-    everything. Strings are short words. Optionals are absent.
+    Real numbers are uniformly distributed with mean 0 and variance 1. Integers are 0 or 1, which are valid indices of
+    almost everything. Strings are short words. Optionals are absent.
 
     `shapes` gives the shapes of inputs that are dynamic; a symbol that occurs in one of them is known from then on
     in the others. Raises `InputError` where a shape is missing, names no input or does not fit, and for sequences

@@ -82,7 +82,7 @@ def test_other_shapes_types_and_kinds_are_problems() -> None:
 def test_sequences_optionals_and_missing_outputs() -> None:
     comparisons = compare_results({"s": [f32(1), f32(2)], "o": None}, {"o": None, "s": [f32(1), f32(3)]})
     assert [(c.name, c.is_close) for c in comparisons] == [("o", True), ("s[0]", True), ("s[1]", False)]
-    with pytest.raises(InputError, match="no output 'z'.*outputs: s, o"):
+    with pytest.raises(InputError, match=r"no output 'z'.*outputs: s, o"):
         compare_results({"s": [], "o": None}, {"z": f32(1)})
 
 

@@ -13,7 +13,6 @@ from engine.ir.element_type import ALL, undefined
 from engine.runtime import Port, Signature
 from engine.runtime.random_inputs import random_inputs
 
-
 PINNED = (-0.6863034, -0.5364341)
 
 

@@ -1,0 +1,221 @@
+"""Values in files: .npy, .npz, ONNX's .pb, and folders of .pb files as ONNX lays out its test data.
+
+A .pb file holds a `TensorProto`, `SequenceProto` or `OptionalProto`, so that every type can be stored in one. A
+folder holds `input_0.pb`, `input_1.pb`, .. or `output_0.pb`, .., by position. A .npz archive holds tensors by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from engine.errors import InputError, ModelError
+from engine.ir import OptionalType, SequenceType, TensorType, ValueType
+from engine.ops.tensors import tensor_from_proto, tensor_to_proto
+
+Array = NDArray[Any]
+Types: TypeAlias = Mapping[str, ValueType]
+"""The inputs or outputs of a model, in order."""
+Kind: TypeAlias = Literal["input", "output"]
+
+# Kinds of elements and the fields that hold them, alike in sequences and optionals.
+_FIELDS: Final = {onnx.SequenceProto.TENSOR: "tensor", onnx.SequenceProto.SEQUENCE: "sequence"}
+_FORMS: Final = "expected .npy, .npz, .pb or a folder of .pb files"
+
+
+def read_values(path: str | os.PathLike[str], types: Types, kind: Kind) -> dict[str, Any]:
+    """Read the inputs or outputs that `path` holds, by name.
+
+    A .npz archive names them; a folder has them by position; a .npy file holds the only one, and a .pb file the one
+    that it names, or the only one. Raises `InputError`.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read_folder(path, types, kind)
+    if path.suffix == ".npz":
+        return _read_archive(path, types, kind)
+    return dict([_read_single(path, types, kind)])
+
+
+def read_value(path: str | os.PathLike[str], value_type: ValueType) -> Any:
+    """Read the one value of that type that a .npy or .pb file holds. Raises `InputError`."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return _typed(_load_numpy(path), value_type)
+    if path.suffix == ".pb":
+        return _read_proto(path, value_type)[1]
+    raise InputError(f"{path}: cannot read a value from it; expected .npy or .pb")
+
+
+def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types: Types, kind: Kind) -> list[Path]:
+    """Write values, and return the files: a .npz archive where `path` ends so, else a folder of .pb files.
+
+    Raises `InputError` for what an archive cannot hold, and `OSError`.
+    """
+    path = Path(path)
+    if path.suffix == ".npz":
+        _write_archive(path, values)
+        return [path]
+    if path.suffix:
+        raise InputError(f"{path}: values are written to a .npz archive, or to a folder, whose name has no suffix")
+    path.mkdir(parents=True, exist_ok=True)
+    written = []
+    for position, (name, value) in enumerate(values.items()):
+        written.append(path / f"{kind}_{position}.pb")
+        written[-1].write_bytes(_to_proto(value, types[name], name).SerializeToString())
+    return written
+
+
+# -- numpy's formats ----------------------------------------------------------------------------------------
+
+
+def _read_archive(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
+    arrays = _load_numpy(path)
+    for name in arrays:
+        if name not in types:
+            listed = ", ".join(types) or "none"
+            raise InputError(f"{path}: it holds {name!r}, which is no {kind} of the model; {kind}s: {listed}")
+    return {name: _typed(array, types[name]) for name, array in arrays.items()}
+
+
+def _load_numpy(path: Path) -> Any:
+    """An array, or the arrays of an archive by name. Pickled objects are refused: they can run code."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray) or path.suffix == ".npy":
+            return loaded
+        with loaded:
+            return dict(loaded)
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as e:
+        raise InputError(f"{path}: cannot be read as {path.suffix or 'a'} file: {_reason(e)}") from e
+
+
+def _typed(array: Any, value_type: ValueType) -> Any:
+    """Give bytes that numpy has no name for (bfloat16 and its kin) their type back."""
+    if not isinstance(value_type, TensorType) or not isinstance(array, np.ndarray):
+        return array
+    dtype = value_type.element_type.numpy
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
+    return array
+
+
+def _write_archive(path: Path, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, np.ndarray):
+            raise InputError(f"{path}: `{name}` is a {type(value).__name__}, which no .npz holds; write to a folder")
+    # Not np.savez, to which an output called "file" would be its own argument.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in values.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, _storable(value), allow_pickle=False)
+
+
+def _storable(array: Array) -> Array:
+    if array.dtype.kind in "OT":
+        return array.astype(str)
+    # numpy writes names of ml_dtypes' types that it cannot read; as plain bytes they come back by `_typed`.
+    return array.view(np.dtype((np.void, array.dtype.itemsize))) if array.dtype.isbuiltin == 2 else array
+
+
+# -- ONNX's format ------------------------------------------------------------------------------------------
+
+
+def _read_single(path: Path, types: Types, kind: Kind) -> tuple[str, Any]:
+    only = next(iter(types)) if len(types) == 1 else None
+    if path.suffix == ".pb":
+        name, _ = _read_proto(path, None)
+        name = name if name in types else only or name
+        if name in types:
+            return name, read_value(path, types[name])
+    elif path.suffix != ".npy":
+        raise InputError(f"{path}: cannot read values from it; {_FORMS}")
+    elif only is not None:
+        return only, read_value(path, types[only])
+    raise InputError(
+        f"{path}: it does not say which {kind} it is; write NAME={path}, NAME being one of {', '.join(types) or 'none'}"
+    )
+
+
+def _read_folder(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
+    pattern = re.compile(rf"{kind}_(\d+)\.pb")
+    found = {int(match[1]): file for file in path.iterdir() if (match := pattern.fullmatch(file.name))}
+    if not found:
+        raise InputError(f"{path}: there is no {kind}_0.pb in this folder")
+    names = list(types)
+    if max(found) >= len(names):
+        raise InputError(f"{found[max(found)]}: the model has {len(names)} {kind}s: {', '.join(names) or 'none'}")
+    return {names[position]: read_value(file, types[names[position]]) for position, file in sorted(found.items())}
+
+
+def _read_proto(path: Path, value_type: ValueType | None) -> tuple[str, Any]:
+    """Name and value; only the name where the type is not known."""
+    proto = _message(value_type)
+    try:
+        proto.ParseFromString(path.read_bytes())
+        return proto.name, None if value_type is None else _from_proto(proto)
+    except (OSError, ModelError) as e:
+        raise InputError(f"{path}: {_reason(e)}") from e
+    except Exception as e:  # protobuf's DecodeError; protobuf comes with onnx and is no dependency of ours
+        raise InputError(f"{path}: it is no {type(proto).__name__}: {e}") from e
+
+
+def _message(value_type: ValueType | None) -> Any:
+    match value_type:
+        case SequenceType():
+            return onnx.SequenceProto()
+        case OptionalType():
+            return onnx.OptionalProto()
+    return onnx.TensorProto()
+
+
+def _from_proto(proto: Any) -> Any:
+    if isinstance(proto, onnx.TensorProto):
+        return tensor_from_proto(proto)
+    field = _FIELDS.get(proto.elem_type)
+    if isinstance(proto, onnx.OptionalProto) and (field is None or not proto.HasField(f"{field}_value")):
+        return None
+    if field is None:
+        raise ModelError(f"a sequence of element type {proto.elem_type} cannot be read; expected tensors or sequences")
+    if isinstance(proto, onnx.OptionalProto):
+        return _from_proto(getattr(proto, f"{field}_value"))
+    return [_from_proto(element) for element in getattr(proto, f"{field}_values")]
+
+
+def _to_proto(value: Any, value_type: ValueType | None, name: str) -> Any:
+    if isinstance(value_type, OptionalType):
+        optional = onnx.OptionalProto(name=name)
+        if value is not None:
+            optional.elem_type, field = _kind_of(value, name)
+            getattr(optional, f"{field}_value").CopyFrom(_to_proto(value, value_type.element, ""))
+        return optional
+    if isinstance(value, list):
+        sequence = onnx.SequenceProto(name=name, elem_type=onnx.SequenceProto.TENSOR)
+        element_type = value_type.element if isinstance(value_type, SequenceType) else None
+        for element in value:
+            sequence.elem_type, field = _kind_of(element, name)
+            getattr(sequence, f"{field}_values").append(_to_proto(element, element_type, ""))
+        return sequence
+    _kind_of(value, name)
+    return tensor_to_proto(value.astype(object) if value.dtype.kind in "UT" else value, name)
+
+
+def _kind_of(value: Any, name: str) -> tuple[int, str]:
+    """The element kind of a value in a sequence or optional, and its field."""
+    if isinstance(value, np.ndarray):
+        return onnx.SequenceProto.TENSOR, "tensor"
+    if isinstance(value, list):
+        return onnx.SequenceProto.SEQUENCE, "sequence"
+    raise InputError(f"`{name}`: a {type(value).__name__} cannot be written to a file; expected arrays and lists")
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
