@@ -30,6 +30,7 @@ from engine.blob import (
     BlobWriter,
     check_blob,
     check_manifest,
+    is_blob,
 )
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError, BlobIncompatibleError
 
@@ -908,6 +909,15 @@ def test_checking_puts_a_stream_back(damage: bytes) -> None:
             with pytest.raises(BlobFormatError) if damage else nullcontext():
                 check_blob(stream)
             assert stream.tell() == 0
+
+
+def test_files_that_begin_as_a_blob_does(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert not is_blob(path)
+    assert not is_blob(tmp_path)
+    for content, expected in ((b"", False), (b"\x93EBLOB\r\n", True), (b"\x93EBLOB", False), (b"onnx model", False)):
+        path.write_bytes(content)
+        assert is_blob(path) is expected
 
 
 def test_a_real_pipe_between_threads() -> None:

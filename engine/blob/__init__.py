@@ -29,7 +29,7 @@ signature, so a blob from an untrusted source is checked for form and not for au
 """
 
 from engine.blob.check import BlobCheck, check_blob, check_manifest
-from engine.blob.container import FORMAT_VERSION
+from engine.blob.container import FORMAT_VERSION, is_blob
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.reader import BlobReader
 from engine.blob.source import ALIGNMENT, BlobInput, ReadableStream
@@ -49,4 +49,5 @@ __all__ = [
     "WritableStream",
     "check_blob",
     "check_manifest",
+    "is_blob",
 ]

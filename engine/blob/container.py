@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import reprlib
 import struct
 from collections.abc import Iterable
@@ -22,6 +23,17 @@ _MAGIC = b"\x93EBLOB\r\n"
 _HEADER = struct.Struct("<8sQQQ32s")
 HEADER_SIZE = _HEADER.size + 32
 _AGAIN = "it was damaged after it was written: export it again"
+
+
+def is_blob(path: str | os.PathLike[str]) -> bool:
+    """Whether a regular file begins as a blob does; False where it cannot be read."""
+    if not os.path.isfile(path):  # reading from a pipe would take bytes away
+        return False
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from engine.properties import (
     ENABLE_MMAP,
     IMPORT_EXPORT_SUPPORT,
     Config,
+    PropertySet,
 )
 from engine.registry import PluginOrigin, PluginRegistry, PluginSource
 from engine.runtime.lifecycle import ForkSafeLock
@@ -211,6 +212,10 @@ class Core:
             stated = stated_config(plugin, target, None)
             return plugin.config.merged(with_core_defaults(plugin, stated, self._defaults))[name]
         return plugin.get_metric(name, target.device_id)
+
+    def supported_properties(self, device: str) -> PropertySet:
+        """Return the declarations of a device's metrics and config keys: type, default, allowed values, meaning."""
+        return self._resolve(device)[1].declared
 
     def set_property(self, device: str | Mapping[str, object], values: Mapping[str, object] | None = None) -> None:
         """Set defaults for later compilations: `set_property("TEMPLATE", {"PERF_COUNT": True})`, or for all devices.

@@ -34,7 +34,7 @@ class PropertyChecks(DeviceChecks):
         supported = core.get_property(self.device, "SUPPORTED_METRICS")
         assert len(set(supported)) == len(supported)
         assert set(DEVICE_PROPERTIES.of(METRIC).names) <= set(supported)
-        declared = self.compile(core, basic_model()).plugin.declared
+        declared = core.supported_properties(self.device)
         assert set(declared.of(METRIC).names) == set(supported)
         for name in supported:
             value = core.get_property(self.device, name)
@@ -45,7 +45,7 @@ class PropertyChecks(DeviceChecks):
         supported = core.get_property(self.device, "SUPPORTED_CONFIG_KEYS")
         assert len(set(supported)) == len(supported)
         assert set(CONFIG_PROPERTIES.names) <= set(supported)
-        declared = self.compile(core, basic_model()).plugin.declared
+        declared = core.supported_properties(self.device)
         assert set(declared.of(CONFIG).names) == set(supported)
         for name in supported:
             value = core.get_property(self.device, name)
@@ -104,7 +104,7 @@ class PropertyChecks(DeviceChecks):
 
     def test_wrong_values_are_refused(self, core: Core) -> None:
         """Each message names the property and says what is allowed; no default changes."""
-        declared = self.compile(core, basic_model()).plugin.declared
+        declared = core.supported_properties(self.device)
         for prop in declared.of(CONFIG):
             before = core.get_property(self.device, prop.name)
             for value in _wrong_values(prop):
