@@ -351,14 +351,16 @@ def test_a_network_is_imported_from_path_bytes_and_stream(
 
 
 def test_the_exported_configuration_is_overridden_by_the_given_one(core: Core, model: onnx.ModelProto, x: Any) -> None:
-    blob = exported(core, model, {"SHIFT": 5, "NUM_STREAMS": 2})
+    blob = exported(core, model, {"SHIFT": 5, "NUM_STREAMS": 2, "INFERENCE_NUM_THREADS": 4})
     other = Core()
     other.register_plugin("SCALE", type(core._registry.get("SCALE")))
-    other.set_property({"NUM_STREAMS": 7, "PERF_COUNT": True})
+    other.set_property({"NUM_STREAMS": 7, "INFERENCE_NUM_THREADS": 7, "PERF_COUNT": True})
     other.set_property("SCALE", {"SHIFT": 9})
     network = other.import_model(blob, config={"NUM_STREAMS": 3})
-    merged = [network.get_config(name) for name in ("SHIFT", "NUM_STREAMS", "PERF_COUNT")]
-    assert merged == [5, 3, True], "exported, then given, then the defaults for what neither says"
+    keys = ("SHIFT", "INFERENCE_NUM_THREADS", "NUM_STREAMS", "PERF_COUNT")
+    assert [network.get_config(key) for key in keys] == [5, 4, 3, True], (
+        "exported, then given, then the defaults for what neither says"
+    )
     np.testing.assert_array_equal(network({"x": x})["y"], 3 * x + 5)
 
 
@@ -441,6 +443,23 @@ def test_a_blob_of_something_else_says_why_it_cannot_be_used(core: Core, model: 
             other.import_model(blob, device)
         assert str(caught.value) == "; ".join(check.reasons)
     assert core.check_blob(blob).compatible
+
+
+def test_requirements_are_compared_with_the_device_that_is_meant(
+    core: Core, model: onnx.ModelProto, scale: Scale
+) -> None:
+    scale.ids = ("0", "1", "2")
+    scale.host_features = lambda _, device_id: {"unit": ["adder"]} if device_id == "0" else {"unit": ["scaler"]}
+    blob = exported(core, model, {"DEVICE_ID": "1"})
+    for device, is_fit in ((None, True), ("SCALE", True), ("SCALE.2", True), ("SCALE.0", False)):
+        assert core.check_blob(blob, device).compatible is is_fit
+        if is_fit:
+            core.import_model(blob, device)
+        else:
+            with pytest.raises(BlobIncompatibleError, match="scaler"):
+                core.import_model(blob, device)
+    core.set_property("SCALE", {"DEVICE_ID": "2"})
+    core.import_model(exported(core, model))
 
 
 def test_a_blob_without_plugin_here_is_answered_and_refused(core: Core, model: onnx.ModelProto) -> None:
