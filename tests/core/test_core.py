@@ -358,9 +358,8 @@ def test_the_exported_configuration_is_overridden_by_the_given_one(core: Core, m
     other.set_property("SCALE", {"SHIFT": 9})
     network = other.import_model(blob, config={"NUM_STREAMS": 3})
     keys = ("SHIFT", "INFERENCE_NUM_THREADS", "NUM_STREAMS", "PERF_COUNT")
-    assert [network.get_config(key) for key in keys] == [5, 4, 3, True], (
-        "exported, then given, then the defaults for what neither says"
-    )
+    # Exported, then given, then the core's defaults for what neither says.
+    assert [network.get_config(key) for key in keys] == [5, 4, 3, True]
     np.testing.assert_array_equal(network({"x": x})["y"], 3 * x + 5)
 
 
