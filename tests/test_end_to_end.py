@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -155,7 +156,7 @@ def test_stages_of_two_requests_overlap_and_each_requests_stages_run_in_order() 
     for request in requests:
         stages = request.profiling_info.stages
         assert [s.name for s in stages] == ["infer_preprocess", "start_pipeline", "wait_pipeline", "infer_postprocess"]
-        assert all(a.end_ns <= b.start_ns for a, b in zip(stages, stages[1:], strict=False))
+        assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(stages))
         assert [s.executor for s in stages[1:3]] == ["TEMPLATE:device"] * 2
         intervals.append(stages)
     # The device runs one program at a time, so while it runs one request's the other has done its host stage.
