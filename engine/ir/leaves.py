@@ -140,12 +140,20 @@ class Constant(Node):
 class Result(Node):
     """An output of a model: reads one value; its friendly name is the name under which users get it."""
 
-    __slots__ = ()
+    __slots__ = ("_made_name",)
 
     def __init__(self, source: OutputLike, friendly_name: str | None = None) -> None:
         super().__init__("Result", [source], types=[])
         self._pinned = True
-        self._name = self.input_value(0).name if friendly_name is None else friendly_name
+        value = self.input_value(0)
+        self._name = value.name if friendly_name is None else friendly_name
+        is_made = friendly_name is None and value.node._names is None and not value.node.has_own_name
+        self._made_name = self._name if is_made else None
+
+    @property
+    def has_made_name(self) -> bool:
+        """True where nobody named the output: its name was made from the operator and number of what it read."""
+        return self._made_name == self._name
 
     @property
     def type(self) -> ValueType:
@@ -162,6 +170,7 @@ class Result(Node):
         if source is None:
             raise ModelError(f"{self} needs a value to read")
         node = Result(source, self._name)
+        node._made_name = self._made_name
         node.rt_info.update(self.rt_info)
         return node
 

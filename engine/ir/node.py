@@ -372,11 +372,11 @@ class Node:
         """Infer the output types again where inputs or attributes changed; True where a type changed.
 
         What was known and the operator alone cannot tell (a shape computed by other nodes) is kept while the
-        input types stay the same. Raises `TypeInferenceError`.
+        input types stay the same. Bodies are always gone through: they may have changed. Raises `TypeInferenceError`.
         """
         seen = self._input_types()
         before = self._seen
-        if before is not None and all(map(_is, before, seen)) and len(before) == len(seen):
+        if before is not None and all(map(_is, before, seen)) and len(before) == len(seen) and not self._has_bodies():
             return False
         inferred = inference.infer(self)
         if before is not None and before == seen:
@@ -478,6 +478,9 @@ class Node:
                 former.pop((ref, position), None)
                 if not former:
                     _detach(old.node)
+
+    def _has_bodies(self) -> bool:
+        return bool(self.attributes) and any(isinstance(value, Subgraph) for value in self.attributes.values())
 
     def _is_consumed(self) -> bool:
         return any(self._consumers)
