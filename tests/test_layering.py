@@ -37,6 +37,8 @@ ARROWS = {
     "errors": set(),
 }
 PLUGIN = {"plugin_api", "passes", "onnx", "ops", "ir", "runtime", "properties", "blob", "native", "errors"}
+# Distributions that are not imported under their own name.
+IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {"testing": {"pytest", "hypothesis"}}
 
@@ -124,10 +126,10 @@ def dynamic_import(node: ast.Call) -> str | None:
 
 
 def declared(folder: Path) -> set[str]:
-    """The names of a distribution's dependencies as they are imported; all of ours are named alike."""
+    """The names of a distribution's dependencies as they are imported."""
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {re.match(r"[\w.-]+", requirement)[0] for requirement in project["dependencies"]}  # type: ignore[index]
-    return {name.replace("-", "_").lower() for name in names}
+    return {IMPORT_NAMES.get(name, name.replace("-", "_").lower()) for name in names}
 
 
 def test_imports_point_downwards() -> None:
