@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 # A room is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names.
 # An arrow allows the rooms that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS = {
+    "__main__": {"tools"},
     "tools": {"__init__", "core"},
     "testing": {"__init__", "core"},
     "__init__": {"core"},
