@@ -307,14 +307,15 @@ def test_an_error_while_aborting_is_noted_on_the_first_error(make_network, x):
     assert "abort_pipeline failed: OSError: still busy" in caught.value.__cause__.__notes__[0]
 
 
-def test_an_executor_that_is_shut_down_is_an_error_of_the_inference(make_network, x):
+@pytest.mark.parametrize(("executor", "aborts"), [("host", 0), ("device", 1)])
+def test_an_executor_that_is_shut_down_is_an_error_of_the_inference(make_network, x, executor, aborts):
     network = make_network(staged=True)
     request = network.create_infer_request()
-    network.device.shutdown(LONG)
+    getattr(network, executor).shutdown(LONG)
     request.start_async({"x": x})
-    with pytest.raises(InferError, match="executor device is shut down"):
+    with pytest.raises(InferError, match=f"executor {executor} is shut down"):
         request.wait(LONG)
-    assert request._request.aborts == 1
+    assert request._request.aborts == aborts
     np.testing.assert_array_equal(request.infer({"x": x})[0], x * 2)
 
 
@@ -385,7 +386,10 @@ def blocking_first(gate):
 
 
 def test_a_queued_inference_is_cancelled_at_once(make_network, x, gate):
-    network = make_network(start_pipeline=blocking_first(gate))
+    started = []
+    network = make_network(
+        start_pipeline=blocking_first(gate), infer_preprocess=lambda request: started.append(request.request_id)
+    )
     blocker, queued = occupied(network, x, gate), network.create_infer_request()
     queued.start_async({"x": x})
     queued.cancel()
@@ -399,6 +403,7 @@ def test_a_queued_inference_is_cancelled_at_once(make_network, x, gate):
     np.testing.assert_array_equal(queued.results[0], (x + 1) * 2)
     blocker.wait(LONG)
     assert queued._request.aborts == 0
+    assert started == [0, 1]
 
 
 def test_a_running_inference_is_cancelled_at_its_next_check(make_network, x, checking_gate):
@@ -438,6 +443,27 @@ def test_an_inference_in_place_can_be_cancelled_by_another_thread(make_network, 
     thread.join(LONG)
     checking_gate.open.set()
     assert_usable(request, x)
+
+
+@pytest.mark.parametrize(
+    ("stage", "run"),
+    [
+        ("infer_preprocess", ["infer_preprocess"]),
+        ("infer_postprocess", ["infer_preprocess", "start_pipeline", "infer_postprocess"]),
+    ],
+)
+def test_no_stage_of_an_inference_in_place_begins_after_cancelling_it(make_network, x, stage, run):
+    seen = []
+    hooks = {
+        name: lambda _, name=name: (seen.append(name), request.cancel() if name == stage else None)
+        for name in ("infer_preprocess", "start_pipeline", "infer_postprocess")
+    }
+    request = make_network(**hooks).create_infer_request()
+    with pytest.raises(Cancelled):
+        request.infer({"x": x})
+    assert seen == run
+    with pytest.raises(InferError, match="has no value"):
+        request.get_tensor("y")
 
 
 def test_cancelling_what_does_not_run_changes_nothing(make_network, x):
@@ -525,8 +551,9 @@ def test_a_callback_that_passes_the_inferences_error_on_adds_nothing(make_networ
     request.set_callback(lambda r, error: r.results)
     request.start_async({"x": x})
     for _ in range(2):
-        with pytest.raises(DeviceError, match="bad"):
+        with pytest.raises(DeviceError, match="bad") as caught:
             request.wait(LONG)
+        assert not hasattr(caught.value, "__notes__")
 
 
 def test_a_callback_may_start_its_request_again(make_network, x):

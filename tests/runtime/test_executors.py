@@ -46,8 +46,12 @@ def test_no_thread_starts_before_the_first_task():
     done = threading.Event()
     executor.submit(done.set)
     assert done.wait(LONG)
-    assert threading.active_count() == before + 1
-    executor.shutdown(LONG)
+    while executor._is_busy():
+        pass
+    executor.submit(done.clear)
+    assert executor.shutdown(LONG)
+    assert not done.is_set()
+    assert len(executor._pool.threads) == 1
 
 
 def test_dropping_an_executor_ends_its_threads_and_frees_what_tasks_referred_to():

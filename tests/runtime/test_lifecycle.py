@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 PRELUDE = """
-import os, sys, threading, time
+import contextlib, os, sys, threading, time
 sys.path.insert(0, {tests!r})
 import numpy as np
 from conftest import TinyPlugin, tiny_model
@@ -126,6 +126,8 @@ def test_requests_networks_and_queues_work_in_a_forked_child_and_after_it_in_the
         network = make()
         request = network.create_infer_request()
         queue = AsyncInferQueue(network, 2)
+        endless = make(start_pipeline=lambda r: [(r.check_cancelled(), time.sleep(0.001)) for _ in iter(int, 1)])
+        slow = endless.create_infer_request()
 
         def use():
             assert network(x)[0][0, 0] == 2
@@ -135,6 +137,13 @@ def test_requests_networks_and_queues_work_in_a_forked_child_and_after_it_in_the
             for _ in range(5):
                 queue.start_async(x)
             queue.wait_all(30)
+            slow.start_async(x, deadline=0.01)
+            try:
+                slow.wait(30)
+            except DeadlineExceeded:
+                pass
+            else:
+                raise AssertionError("the deadline passed unseen")
             shared = shared_executor("DEVICE")
             done = threading.Event()
             shared.submit(done.set)
@@ -187,7 +196,50 @@ def test_what_ran_during_a_fork_goes_on_in_the_parent_and_ends_with_an_error_in_
     """)
 
 
-def test_locks_that_other_threads_hold_during_a_fork_are_free_in_the_child():
+def test_no_lock_that_another_thread_holds_during_a_fork_is_missing_in_the_child():
+    run("""
+        from engine.runtime import deadlines
+        network = make()
+        request = network.create_infer_request()
+        queue = AsyncInferQueue(network, 1)
+        shared = shared_executor("DEVICE")
+        request.start_async(x, deadline=30)
+        request.wait(30)
+        locks = [
+            request._lock, queue._changed, network._creating, network.plugin._lock, shared._pool._changed,
+            network.task_executor._pool._changed, deadlines.deadline_timer._changed,
+        ]
+        held, release = threading.Event(), threading.Event()
+
+        def hold():
+            with contextlib.ExitStack() as stack:
+                for lock in locks:
+                    stack.enter_context(lock)
+                held.set()
+                release.wait(30)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(30)
+
+        def check():
+            request.start_async(x, deadline=30)
+            request.wait(30)
+            network.create_infer_request().infer(x)
+            network.plugin.set_config({"PERF_COUNT": True})
+            queue.start_async(x)
+            queue.wait_all(30)
+            done = threading.Event()
+            shared.submit(done.set)
+            assert done.wait(30)
+
+        in_child(check)
+        release.set()
+        thread.join()
+    """)
+
+
+def test_forks_while_other_threads_use_everything():
     run("""
         network = make()
         request = network.create_infer_request()

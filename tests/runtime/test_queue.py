@@ -163,6 +163,26 @@ def test_a_callback_may_start_its_request_again_for_the_same_job(make_network):
     assert queue.is_ready
 
 
+def test_a_request_that_its_callback_started_again_is_not_idle(make_network):
+    queue = AsyncInferQueue(make_network(), 1, "reject")
+    again, entered = [True], threading.Event()
+
+    def start_again_and_let_it_finish(request, job):
+        if again.pop():
+            again.append(False)
+            request.start_async(inputs(1))
+            while request.state is not RequestState.IDLE:
+                pass
+        else:
+            entered.set()
+
+    queue.set_callback(start_again_and_let_it_finish)
+    queue.start_async(inputs(0))
+    assert entered.wait(LONG)
+    queue.wait_all(LONG)
+    assert len(queue._idle) == 1
+
+
 def test_a_callback_that_would_wait_for_itself_is_told(make_network):
     queue = AsyncInferQueue(make_network(), 1)
     errors = []

@@ -102,6 +102,7 @@ def test_a_read_only_array_is_used_in_place():
 @pytest.mark.parametrize("array", [X.T, X[:, ::2], X[::-1], np.ones((4, 4), np.float32)[1:3, 1:3]])
 def test_strided_data_is_copied_and_keeps_its_values(array):
     request = echo(tensor(f32, None, None))
+    request.set_inputs(np.zeros(array.shape, np.float32))
     request.set_inputs(array)
     assert request.inputs[0].flags.c_contiguous
     np.testing.assert_array_equal(request.infer()[0], array)
@@ -111,6 +112,7 @@ def test_unaligned_data_is_copied():
     array = np.zeros(4 * 6 + 1, np.uint8)[1:].view(np.float32)
     assert not array.flags.aligned
     request = echo(tensor(f32, 6))
+    request.set_inputs(np.zeros(6, np.float32))
     request.set_inputs(array)
     assert request.inputs[0].flags.aligned
 
@@ -189,6 +191,7 @@ def test_many_shapes_in_turn_are_each_checked():
         assert request.infer([np.zeros(length, np.float32)])[0].shape == (length,)
     with pytest.raises(InputError):
         request.infer([np.zeros(201, np.float32)])
+    assert len(request.signature.input_checks[0]._fitting) <= 64
 
 
 # -- strings, sequences, optionals --------------------------------------------------------------------------
@@ -258,6 +261,10 @@ def test_an_output_that_the_user_sets_is_filled_in_place(make, give):
     assert request.infer(X)[0] is mine
     np.testing.assert_array_equal(mine, X * 2)
     request.set_output_tensor(0, None)
+    assert request.infer(X)[0] is not mine
+    request.set_output_tensor(0, mine)
+    request.infer(X)
+    request.clear_tensors()
     assert request.infer(X)[0] is not mine
 
 
