@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,11 +113,19 @@ def _write_archive(path: Path, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(value, np.ndarray):
             raise InputError(f"{path}: `{name}` is a {type(value).__name__}, which no .npz holds; write to a folder")
-    # Not np.savez, to which an output called "file" would be its own argument.
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, value in values.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, _storable(value), allow_pickle=False)
+    # Renamed when complete: nobody ever reads half an archive.
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        # Not np.savez, to which an output called "file" would be its own argument.
+        with zipfile.ZipFile(temporary, "w") as archive:
+            for name, value in values.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, _storable(value), allow_pickle=False)
+        temporary.replace(path)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(path)) from e
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _storable(array: Array) -> Array:

@@ -1,0 +1,128 @@
+"""`engine benchmark`: latency and throughput of a network."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from engine.tools.options import (
+    MODEL_OR_BLOB,
+    add_config,
+    add_device,
+    add_inputs,
+    add_json,
+    amount,
+    count,
+    positive,
+)
+from engine.tools.output import print_json
+
+if TYPE_CHECKING:
+    from engine.plugin_api import ExecutableNetwork
+    from engine.runtime.benchmark import Measurement
+    from engine.tools.networks import OpenedNetwork
+
+SUMMARY = "measure latency and throughput"
+DESCRIPTION = """\
+Run inferences for a time, or a number of them, and print the latency's minimum, median, 90th and 99th percentile and
+maximum, and the throughput. Several requests are kept in flight, as many as the device says keep it busy, unless -n
+says how many; with -n 0 inferences run one after the other in the calling thread.
+"""
+EXAMPLES = """\
+engine benchmark model.onnx -d TEMPLATE         # 5 seconds, the device's choice of requests
+engine benchmark model.onnx -d TEMPLATE -n 0    # one after the other: the lowest latency
+engine benchmark model.blob -n 8 -t 30          # 30 seconds, 8 requests in flight
+engine benchmark model.blob --count 100 --json  # 100 inferences, the result for programs
+"""
+_SECONDS = 5.0
+_PERCENTILES = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
+    add_device(parser)
+    add_config(parser)
+    add_inputs(parser)
+    parser.add_argument(
+        "-n",
+        "--requests",
+        metavar="N",
+        type=count,
+        help="requests in flight; 0: run in the calling thread (default: OPTIMAL_NUMBER_OF_INFER_REQUESTS)",
+    )
+    parser.add_argument(
+        "-t",
+        "--time",
+        metavar="SECONDS",
+        type=amount,
+        help=f"start no inference after this time (default: {_SECONDS:g}, or none where there is a --count)",
+    )
+    parser.add_argument("--count", metavar="N", type=positive, help="start no more inferences than this")
+    parser.add_argument(
+        "--warm-up", metavar="N", type=count, default=1, help="inferences of each request before (default: 1)"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure a network."""
+    from engine.core import Core
+    from engine.runtime.benchmark import measure
+    from engine.tools.networks import network_inputs, open_network
+
+    opened = open_network(Core(), args)
+    network = opened.network
+    inputs = network_inputs(network, args)
+    start = time.perf_counter()
+    network(inputs)
+    set_up = _describe_set_up(args, opened, time.perf_counter() - start)
+    if not args.json:
+        _print_set_up(set_up)
+    requests = network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS") if args.requests is None else args.requests
+    seconds = _SECONDS if args.time is None and args.count is None else args.time
+    found = measure(network, inputs, requests=requests, seconds=seconds, count=args.count, warm_up=args.warm_up)
+    if args.json:
+        print_json(set_up | _describe(found))
+    else:
+        _print(found)
+    return 0
+
+
+def _describe_set_up(args: argparse.Namespace, opened: OpenedNetwork, first_seconds: float) -> dict[str, Any]:
+    network: ExecutableNetwork = opened.network
+    return {
+        "file": args.model,
+        "network": network.name,
+        "device": network.get_metric("EXECUTION_DEVICES"),
+        "config": dict(network.config.explicit),
+        "read_s": opened.read_seconds,
+        "compile_s": opened.compile_seconds,
+        "first_inference_s": first_seconds,
+    }
+
+
+def _print_set_up(set_up: dict[str, Any]) -> None:
+    print(f"network     `{set_up['network']}` on {', '.join(set_up['device'])}")
+    print(f"set-up      read {set_up['read_s']:.3f} s, compile or import {set_up['compile_s']:.3f} s, ", end="")
+    # What follows takes its time; until then this shows that it has begun.
+    print(f"first inference {set_up['first_inference_s']:.3f} s", flush=True)
+
+
+def _describe(found: Measurement) -> dict[str, Any]:
+    return {
+        "requests": found.requests,
+        "inferences": found.count,
+        "duration_s": found.seconds,
+        "latency_ms": {name: found.latency(percent) for name, percent in _PERCENTILES.items()},
+        "throughput_per_s": found.throughput,
+    }
+
+
+def _print(found: Measurement) -> None:
+    in_flight = f"{found.requests} in flight" if found.requests else "one after the other"
+    latency = ", ".join(f"{name} {found.latency(percent):.3f}" for name, percent in _PERCENTILES.items())
+    print(f"inferences  {found.count} in {found.seconds:.3f} s, {in_flight}")
+    print(f"latency     {latency} ms")
+    print(f"throughput  {found.throughput:.3f} inferences/s")

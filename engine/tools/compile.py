@@ -1,0 +1,53 @@
+"""`engine compile`: a model, a device and a configuration in, a blob out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from engine.tools.options import UsageError, add_config, add_device, add_json
+from engine.tools.output import byte_count, print_json
+
+SUMMARY = "compile a model for a device and write a blob"
+DESCRIPTION = """\
+Compile a model and write the compiled network to a file, from which it is imported without the model and without
+compiling again: `engine run`, `engine benchmark` and `Core.import_model` take it. The file appears whole or not at all.
+"""
+EXAMPLES = """\
+engine compile model.onnx -d TEMPLATE                     # write model.blob here
+engine compile model.onnx -d TEMPLATE -o /srv/net.blob    # write it elsewhere
+engine compile model.onnx -d TEMPLATE -c PERF_COUNT=true  # the configuration travels with the blob
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX model")
+    add_device(parser)
+    add_config(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="the blob (default: the model's name with .blob, here)")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile and export."""
+    from engine.blob import is_blob
+    from engine.core import Core
+    from engine.tools.networks import open_network, require_folder
+
+    if is_blob(args.model):
+        raise UsageError(f"{args.model} is a blob already; `engine inspect` says what is in it")
+    target = args.output or Path(args.model).with_suffix(".blob").name
+    if os.path.realpath(target) == os.path.realpath(args.model):
+        raise UsageError(f"the blob would replace the model {args.model}; choose another -o FILE")
+    require_folder(target)
+    opened = open_network(Core(), args)
+    opened.network.export_model(target)
+    size = os.path.getsize(target)
+    device = opened.network.plugin.name
+    if args.json:
+        print_json({"file": str(target), "bytes": size, "device": device, "compile_seconds": opened.compile_seconds})
+    else:
+        print(f"wrote {target}: {byte_count(size)}, for {device}, compiled in {opened.compile_seconds:.2f} s")
+    return 0

@@ -1,0 +1,103 @@
+"""`engine devices`: what can be used, and why the rest cannot."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from engine.tools.options import add_json
+from engine.tools.output import print_json, print_table, setting
+
+if TYPE_CHECKING:
+    from engine.core import Core
+
+SUMMARY = "list the devices, or the properties of one"
+DESCRIPTION = """\
+List every device that can be used, with its plugin's version, and every plugin that cannot be used, with the reason.
+With a device's name, list its metrics and config keys: the current value, what is allowed, and what it means.
+"""
+EXAMPLES = """\
+engine devices           # what is here
+engine devices TEMPLATE  # what can be asked of and set for one device
+engine devices --json    # the same for programs, properties included
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("device", metavar="DEVICE", nargs="?", help="show this device's properties")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List devices."""
+    from engine.core import Core
+
+    core = Core()
+    if args.device is not None:
+        described = _describe(core, args.device)
+        if args.json:
+            print_json(described)
+        else:
+            _print_device(described)
+        return 0
+    with _quiet(logging.getLogger("engine.registry")):
+        available, unavailable = core.available_devices, core.unavailable_devices
+    if args.json:
+        reasons = [{"device": name, "reason": str(reason)} for name, reason in unavailable.items()]
+        print_json({"devices": [_describe(core, device) for device in available], "unavailable": reasons})
+        return 0
+    rows = [_describe(core, device) for device in available]
+    if rows:
+        print_table([(r["device"], r["version"], r["name"]) for r in rows], ("DEVICE", "VERSION", "NAME"))
+    else:
+        print("no device can be used; install a plugin, such as engine-plugin-template")
+    for name, reason in unavailable.items():
+        print(f"\n{name} cannot be used: {reason}")
+    return 0
+
+
+@contextmanager
+def _quiet(log: logging.Logger) -> Iterator[None]:
+    """Keep warnings from standard error: what they say is listed."""
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _describe(core: Core, device: str) -> dict[str, Any]:
+    properties = {}
+    for declared in core.supported_properties(device):  # first, since it says what is wrong with a device string
+        properties[declared.name] = {
+            "value": core.get_property(device, declared.name),
+            "kind": declared.mutability.value,
+            "allowed": declared.allowed,
+            "meaning": declared.doc,
+        }
+    plugin = core.get_versions()[device.partition(":")[0].partition(".")[0]]
+    return {
+        "device": device,
+        "name": core.get_property(device, "FULL_DEVICE_NAME"),
+        "version": plugin.version,
+        "api_version": plugin.api_version,
+        "provided_by": str(plugin.origin),
+        "properties": properties,
+    }
+
+
+def _print_device(described: dict[str, Any]) -> None:
+    print(f"{described['device']}: {described['name']}")
+    print(f"plugin {described['version']}, for plugin API {described['api_version']}, {described['provided_by']}")
+    for kind, title in (("metric", "metrics"), ("config", "config keys, set with -c KEY=VALUE")):
+        print(f"\n{title}:")
+        for name, entry in described["properties"].items():
+            if entry["kind"] == kind:
+                print(f"  {name} = {setting(entry['value'])}")
+                allowed = f" ({entry['allowed']})" if kind == "config" else ""
+                print(f"      {entry['meaning']}{allowed}")

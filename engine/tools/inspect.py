@@ -1,0 +1,197 @@
+"""`engine inspect`: what is in a model or a blob."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.tools.options import MODEL_OR_BLOB, add_json
+from engine.tools.output import byte_count, print_json, print_table, setting
+
+if TYPE_CHECKING:
+    from engine.blob import BlobManifest, BlobReader
+    from engine.ir import Constant, Model, Node
+    from engine.plugin_api import Port
+
+SUMMARY = "show what is in a model or a blob"
+DESCRIPTION = """\
+Of a model: name, opsets, inputs, outputs, operators with their counts, constants. Operators are counted after import,
+at the engine's own opset and with local functions inlined. Of a blob: what it was compiled for and with, inputs,
+outputs, sections and their hashes, what it requires, and whether it would load here. The exit code is 1 where a blob
+would not load here, or where --verify finds damage.
+"""
+EXAMPLES = """\
+engine inspect model.onnx           # inputs, outputs, operators
+engine inspect model.blob           # for which device, and whether it loads here
+engine inspect model.blob --verify  # read every section and check its hash
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
+    parser.add_argument("--verify", action="store_true", help="check the hash of every section of a blob")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Describe a file."""
+    from engine.blob import is_blob
+
+    return _inspect_blob(args) if is_blob(args.model) else _inspect_model(args)
+
+
+# -- models -------------------------------------------------------------------------------------------------
+
+
+def _inspect_model(args: argparse.Namespace) -> int:
+    from engine.core import Core
+    from engine.plugin_api import Port
+
+    model = Core().read_model(args.model)
+    described = _describe_model(model, [Port.of(p) for p in model.parameters], [Port.of(r) for r in model.results])
+    if args.json:
+        print_json(described)
+        return 0
+    producer = f", by {described['producer']}" if described["producer"] else ""
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in described["opsets"].items())
+    print(f"model `{described['name']}`: ONNX IR version {described['ir_version']}, opset {opsets}{producer}")
+    _print_ports(described)
+    print(f"\n{sum(described['operators'].values())} operations, those in bodies included:")
+    print_table([(f"  {op}", count) for op, count in described["operators"].items()])
+    constants = described["constants"]
+    print(f"\n{constants['count']} constants, {byte_count(constants['bytes'])}")
+    for key, value in described["metadata"].items():
+        print(f"{key}: {value}")
+    return 0
+
+
+def _describe_model(model: Model, inputs: Sequence[Port], outputs: Sequence[Port]) -> dict[str, Any]:
+    from engine.ir import Constant
+
+    about = model.rt_info.get("onnx", {})
+    nodes = list(_all_nodes(model))
+    constants: list[Constant] = [node for node in nodes if isinstance(node, Constant)]
+    operators = Counter(
+        f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        for node in nodes
+        if node.op_type not in ("Parameter", "Constant", "Result")
+    )
+    producer = " ".join(str(about[key]) for key in ("producer_name", "producer_version") if key in about)
+    return {
+        "kind": "model",
+        "name": model.name,
+        "ir_version": about.get("ir_version"),
+        "opsets": about.get("opsets", {}),
+        "producer": producer,
+        "inputs": [_describe_port(port) for port in inputs],
+        "outputs": [_describe_port(port) for port in outputs],
+        "operators": dict(sorted(operators.items())),
+        "constants": {"count": len(constants), "bytes": sum(constant.byte_size for constant in constants)},
+        "metadata": dict(model.metadata),
+    }
+
+
+def _all_nodes(model: Model) -> Iterable[Node]:
+    pending = [model]
+    while pending:
+        for node in pending.pop().ordered_nodes():
+            yield node
+            pending.extend(node.bodies.values())
+
+
+# -- blobs --------------------------------------------------------------------------------------------------
+
+
+def _inspect_blob(args: argparse.Namespace) -> int:
+    from engine.blob import BlobReader
+    from engine.core import Core
+
+    check = Core().check_blob(args.model)
+    described: dict[str, Any] = {"kind": "blob", "loads_here": check.compatible, "reasons": list(check.reasons)}
+    is_sound = True
+    if check.manifest is not None:
+        described |= _describe_manifest(check.manifest)
+        if args.verify:
+            with BlobReader(args.model) as reader:
+                is_sound = _verify(reader, described)
+    if args.json:
+        print_json(described)
+    else:
+        _print_blob(described)
+    return 0 if check.compatible and is_sound else 1
+
+
+def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
+    from engine.plugin_api import Port
+
+    return {
+        "device": manifest.device,
+        "plugin": f"{manifest.plugin_name} {manifest.plugin_version}",
+        "engine": manifest.engine_version,
+        "plugin_api": manifest.api_version,
+        "name": manifest.metadata.get("network_name", ""),
+        "config": dict(manifest.config),
+        "requirements": dict(manifest.requirements),
+        "inputs": [_describe_port(Port.from_json(port)) for port in manifest.inputs],
+        "outputs": [_describe_port(Port.from_json(port)) for port in manifest.outputs],
+        "sections": [{"name": s.name, "bytes": s.size, "sha256": s.sha256} for s in manifest.sections],
+    }
+
+
+def _verify(reader: BlobReader, described: dict[str, Any]) -> bool:
+    """Check every section, and note what came of it."""
+    from engine.errors import BlobCorruptError
+
+    for section in described["sections"]:
+        try:
+            reader.section(section["name"])
+        except BlobCorruptError:
+            section["sound"] = False
+        else:
+            section["sound"] = True
+    return all(section["sound"] for section in described["sections"])
+
+
+def _print_blob(described: dict[str, Any]) -> None:
+    if "device" in described:
+        print(f"blob: network `{described['name']}` for {described['device']}")
+        print(f"plugin {described['plugin']}, engine {described['engine']}, plugin API {described['plugin_api']}")
+        for key, value in described["config"].items():
+            print(f"config {key}={setting(tuple(value) if isinstance(value, list) else value)}")
+        for key, value in described["requirements"].items():
+            print(f"requires {key}: {value if isinstance(value, str) else ', '.join(value)}")
+        _print_ports(described)
+        print(f"\n{len(described['sections'])} sections:")
+        verdicts = {True: "sound", False: "DAMAGED"}
+        print_table(
+            [
+                (f"  {s['name']}", s["bytes"], s["sha256"], *([verdicts[s["sound"]]] if "sound" in s else []))
+                for s in described["sections"]
+            ]
+        )
+    print(f"\nloads here: {'yes' if described['loads_here'] else 'NO'}")
+    for reason in described["reasons"]:
+        print(f"  {reason}")
+
+
+# -- both ---------------------------------------------------------------------------------------------------
+
+
+def _describe_port(port: Port) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": port.name, "type": str(port.type)}
+    if port.layout:
+        described["layout"] = port.layout
+    return described
+
+
+def _print_ports(described: dict[str, Any]) -> None:
+    for what in ("inputs", "outputs"):
+        print(f"\n{what}:")
+        for port in described[what]:
+            layout = f" ({port['layout']})" if "layout" in port else ""
+            print(f"  {port['name']}: {port['type']}{layout}")
+        if not described[what]:
+            print("  none")

@@ -1,0 +1,158 @@
+"""The command line `engine`: which command runs, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from engine.errors import EngineError
+from engine.tools import benchmark, devices, inspect, query, run
+from engine.tools import compile as compile_
+from engine.tools.options import UsageError
+
+DESCRIPTION: Final = (
+    "Run ONNX models on the devices that are installed as plugins, compile them to blobs, and look into both."
+)
+
+EXAMPLES: Final = """\
+engine devices                         # which devices there are
+engine query model.onnx -d TEMPLATE    # which of a model's nodes a device supports
+engine run model.onnx -d TEMPLATE      # run it once, on random inputs
+engine compile model.onnx -d TEMPLATE  # write model.blob
+engine inspect model.blob              # what is in it, and whether it loads here
+engine benchmark model.blob            # latency and throughput
+"""
+
+EXIT_CODES: Final = {
+    0: "done, and every check passed",
+    1: "a difference was found, a node is not supported, or a blob is damaged or does not load here",
+    2: "the command line is wrong",
+    3: "the engine, a device or the system refused; the reason is on standard error",
+    4: "an internal error, which is a bug; the traceback is on standard error",
+    130: "interrupted (Ctrl-C)",
+    141: "whoever read the output has stopped reading",
+}
+
+
+class Command(Protocol):
+    """What the module of a command has; its last name is the command's."""
+
+    __name__: str
+    SUMMARY: str
+    """One line, for the list of commands."""
+    DESCRIPTION: str
+    """What it does and prints."""
+    EXAMPLES: str
+    """Command lines, one a line, each with what it is good for."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare its arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it, and return the exit code."""
+
+
+COMMANDS: Final[tuple[Command, ...]] = (devices, query, run, compile_, inspect, benchmark)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code, one of `EXIT_CODES`."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of nodes are any Unicode, a terminal's encoding may be ASCII.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more when it ends, and must not meet the closed pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        "engine",
+        description=DESCRIPTION,
+        epilog=_epilog(EXAMPLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command_name(command),
+            help=command.SUMMARY,
+            description=command.DESCRIPTION,
+            epilog=_epilog(command.EXAMPLES),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        add_arguments(command, sub)
+        sub.set_defaults(run=command.run, parser=sub)
+    return parser
+
+
+def add_arguments(command: Command, parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of a command, those that all have included."""
+    command.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error, with its causes")
+
+
+def command_name(command: Command) -> str:
+    """What the command is called on the command line."""
+    return command.__name__.rpartition(".")[2]
+
+
+def _epilog(examples: str) -> str:
+    shown = "\n".join(f"  {line}" for line in examples.splitlines())
+    codes = "\n".join(f"  {code:<3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    return f"examples:\n{shown}\n\nexit codes:\n{codes}"
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = make_parser()
+    args = parser.parse_args(arguments)
+    if args.version:
+        from engine import __version__
+
+        print(f"engine {__version__}")
+        return 0
+    if args.command is None:
+        parser.error("a command is missing; `engine --help` lists them")
+    try:
+        code: int = args.run(args)
+        return code
+    except BrokenPipeError:
+        raise
+    except UsageError as e:
+        command_parser: argparse.ArgumentParser = args.parser
+        command_parser.error(str(e))
+    except KeyboardInterrupt:
+        print(f"engine {args.command}: interrupted", file=sys.stderr)
+        return 130
+    except (EngineError, OSError) as e:
+        _report(args, e)
+        return 3
+    except Exception:
+        traceback.print_exc()
+        print(f"engine {args.command}: internal error; this is a bug, please report it", file=sys.stderr)
+        return 4
+
+
+def _report(args: argparse.Namespace, error: Exception) -> None:
+    if args.debug:
+        traceback.print_exception(error)
+    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+    print(f"engine {args.command}: error: {error}{notes}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

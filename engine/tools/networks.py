@@ -1,0 +1,113 @@
+"""From a command's arguments to a network and its inputs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.blob import check_blob, is_blob
+from engine.core import Core
+from engine.errors import InputError
+from engine.onnx.value_files import Kind, read_value, read_values
+from engine.plugin_api import CONFIG, ExecutableNetwork, Port
+from engine.runtime.random_inputs import random_inputs
+from engine.tools.options import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedNetwork:
+    """A network, and how long it took to read its file and to compile or import it, in seconds."""
+
+    network: ExecutableNetwork
+    read_seconds: float
+    compile_seconds: float
+
+
+def open_network(core: Core, args: argparse.Namespace) -> OpenedNetwork:
+    """Compile the model, or import the blob, of `args.model`."""
+    if is_blob(args.model):
+        check = check_blob(args.model)
+        check.require()
+        assert check.manifest is not None
+        config = parse_config(core, args.device or check.manifest.device, args.config)
+        start = time.perf_counter()
+        network = core.import_model(args.model, args.device, config)
+        return OpenedNetwork(network, 0.0, time.perf_counter() - start)
+    device = require_device(core, args)
+    config = parse_config(core, device, args.config)
+    start = time.perf_counter()
+    model = core.read_model(args.model)
+    read = time.perf_counter()
+    network = core.compile_model(model, device, config)
+    return OpenedNetwork(network, read - start, time.perf_counter() - read)
+
+
+def require_device(core: Core, args: argparse.Namespace) -> str:
+    """Return the device of `args`, which models need and blobs do not."""
+    if args.device is None:
+        raise UsageError(f"a model needs a device: -d DEVICE; available: {', '.join(core.available_devices) or 'none'}")
+    device: str = args.device
+    return device
+
+
+def require_folder(path: str) -> None:
+    """Refuse a file to be written into a folder that is not there, before anything is computed for it."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise UsageError(f"cannot write {path}: there is no folder {folder}")
+
+
+def parse_config(core: Core, device: str, settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Read `KEY=VALUE` settings by the declarations of the device. Raises `PropertyError`."""
+    settings = list(settings)
+    if not settings:
+        return {}
+    declared = core.supported_properties(device)
+    return {key: declared.require(key, CONFIG, where=device).parse(text) for key, text in settings}
+
+
+def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the inputs that files give, and random ones for the others."""
+    given = given_values(args.input, network.inputs, "input")
+    shapes = dict(args.shape)
+    if both := shapes.keys() & given.keys():
+        raise UsageError(f"input {min(both)!r} has a file and a --shape; a shape is for random inputs")
+    others = [port for port in network.inputs if port.name not in given]
+    if unknown := shapes.keys() - {port.name for port in network.inputs}:
+        names = ", ".join(port.name for port in network.inputs) or "none"
+        raise UsageError(f"--shape {min(unknown)}=..: there is no such input; inputs: {names}")
+    try:
+        return given | random_inputs(others, seed=args.seed, shapes=shapes)
+    except InputError as e:
+        raise InputError(f"{e}; values come from files (-i), shapes of random ones from --shape NAME=DIMS") from e
+
+
+def given_values(arguments: Sequence[str], ports: Sequence[Port], kind: Kind) -> dict[str, Any]:
+    """Return what `[NAME=]FILE` arguments give, by name."""
+    types = {port.name: port.type for port in ports}
+    values: dict[str, Any] = {}
+    for text in arguments:
+        name, path = _name_and_path(text)
+        if name is None:
+            found: Mapping[str, Any] = read_values(path, types, kind)
+        elif name in types:
+            found = {name: read_value(path, types[name])}
+        else:
+            raise UsageError(f"{text!r}: there is no {kind} {name!r}; {kind}s: {', '.join(types) or 'none'}")
+        if twice := values.keys() & found.keys():
+            raise UsageError(f"{kind} {min(twice)!r} is given twice")
+        values |= found
+    return values
+
+
+def _name_and_path(text: str) -> tuple[str | None, Path]:
+    """Split `NAME=FILE`; a file whose own name has a `=` is taken as it is."""
+    name, equals, path = text.partition("=")
+    if not equals or os.path.lexists(text):
+        return None, Path(text)
+    return name, Path(path)

@@ -1,0 +1,104 @@
+"""Options that several commands have, and how their values are written."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+MODEL_OR_BLOB: Final = "an ONNX model, or a blob that `engine compile` wrote"
+
+
+class UsageError(Exception):
+    """Arguments that are well-formed one by one do not make sense together."""
+
+
+def add_device(parser: argparse.ArgumentParser, *, help: str = "such as CPU, OPENCL.1 or HETERO:OPENCL,CPU") -> None:
+    """Add `-d DEVICE`."""
+    parser.add_argument("-d", "--device", metavar="DEVICE", help=help)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add `-c KEY=VALUE`."""
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=key_and_value,
+        help="set a config key of the device; may be given several times. `engine devices DEVICE` lists the keys",
+    )
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add what says where input values come from."""
+    parser.add_argument(
+        "-i",
+        "--input",
+        metavar="[NAME=]FILE",
+        action="append",
+        default=[],
+        help="values of inputs: an .npz archive, a folder with input_0.pb and so on, or NAME=FILE with a .npy or .pb "
+        "file; may be given several times. Inputs that no file gives are random",
+    )
+    parser.add_argument(
+        "--shape",
+        metavar="NAME=DIMS",
+        action="append",
+        default=[],
+        type=name_and_shape,
+        help="the shape of a random input whose shape is not fixed, such as x=1,3,224,224",
+    )
+    parser.add_argument("--seed", metavar="N", type=count, default=0, help="seed of random inputs (default: 0)")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def key_and_value(text: str) -> tuple[str, str]:
+    """Read `KEY=VALUE`."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    return key, value
+
+
+def name_and_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read `NAME=1,3,224`; nothing after the `=` is the shape of a scalar."""
+    name, equals, dims = text.rpartition("=")
+    try:
+        shape = tuple(int(dim) for dim in dims.split(",")) if dims else ()
+    except ValueError:
+        shape = (-1,)
+    if not name or not equals or any(length < 0 for length in shape):
+        raise argparse.ArgumentTypeError(f"expected NAME=DIMS such as x=1,3,224,224, got {text!r}")
+    return name, shape
+
+
+def count(text: str) -> int:
+    """Read a number of things: 0 or more."""
+    number = int(text) if text.isascii() and text.isdecimal() else -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {text!r}")
+    return number
+
+
+def positive(text: str) -> int:
+    """Read a number of things: 1 or more."""
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
+    return number
+
+
+def amount(text: str) -> float:
+    """Read seconds or a tolerance: 0 or more, and finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number, 0 or more, got {text!r}")
+    return number

@@ -1,0 +1,173 @@
+"""`engine run`: one inference, whose outputs are shown, saved or compared."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.tools.options import (
+    MODEL_OR_BLOB,
+    UsageError,
+    add_config,
+    add_device,
+    add_inputs,
+    add_json,
+    amount,
+)
+from engine.tools.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from engine.core import Core
+    from engine.plugin_api import ExecutableNetwork
+    from engine.runtime.comparison import Comparison
+
+SUMMARY = "run a model once; show, save or compare its outputs"
+DESCRIPTION = """\
+Run one inference and print a line for each output. With a reference, compare each output that it has: numbers are
+close where |actual - expected| <= atol + rtol * |expected|, integers where they differ by at most atol. The exit code
+is 1 where any element differs by more.
+"""
+EXAMPLES = """\
+engine run model.onnx -d TEMPLATE                               # random inputs, the same for the same --seed
+engine run model.onnx -d TEMPLATE --shape x=1,3,224,224         # a random input whose shape is not fixed
+engine run model.onnx -d TEMPLATE -i inputs.npz -o out.npz      # inputs by name, outputs by name
+engine run model.onnx -d TEMPLATE -i x=x.npy -o folder          # one input, outputs as folder/output_0.pb and so on
+engine run model.onnx -d TEMPLATE -i test_data_set_0 --reference test_data_set_0  # ONNX test data
+engine run model.onnx -d CPU --reference-device TEMPLATE --rtol 1e-4  # one device against another
+engine run model.blob -c PERF_COUNT=true                        # a compiled network, on the device that it is for
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("model", metavar="FILE", help=MODEL_OR_BLOB)
+    add_device(parser)
+    add_config(parser)
+    add_inputs(parser)
+    parser.add_argument(
+        "-o", "--output", metavar="PATH", help="save the outputs: an .npz archive, or a folder of .pb files"
+    )
+    expected = parser.add_mutually_exclusive_group()
+    expected.add_argument(
+        "--reference",
+        metavar="[NAME=]FILE",
+        action="append",
+        default=[],
+        help="expected outputs, in the forms of --input; may be given several times",
+    )
+    expected.add_argument("--reference-device", metavar="DEVICE", help="compare with what this device computes")
+    parser.add_argument("--rtol", metavar="X", type=amount, default=1e-3, help="relative tolerance (default: 0.001)")
+    parser.add_argument("--atol", metavar="X", type=amount, default=1e-5, help="absolute tolerance (default: 0.00001)")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one inference."""
+    from engine.core import Core
+    from engine.onnx.value_files import write_values
+    from engine.runtime.comparison import compare_results
+    from engine.tools.networks import network_inputs, open_network, require_folder
+
+    if args.output is not None:
+        require_folder(args.output)
+        if Path(args.output).suffix not in ("", ".npz"):
+            raise UsageError(f"outputs are saved to an .npz archive or to a folder without a suffix, not {args.output}")
+    core = Core()
+    network = open_network(core, args).network
+    inputs = network_inputs(network, args)
+    expected = _expected(core, network, inputs, args)
+    result = network(inputs)
+    comparisons = compare_results(result, expected, rtol=args.rtol, atol=args.atol)
+    files = []
+    if args.output is not None:
+        files = write_values(args.output, result, {port.name: port.type for port in network.outputs}, "output")
+    is_close = all(comparison.is_close for comparison in comparisons)
+    if args.json:
+        print_json(
+            {
+                "network": network.name,
+                "device": network.plugin.name,
+                "outputs": [{"name": name, **_described(value)} for name, value in result.items()],
+                "comparison": [_comparison(c) for c in comparisons],
+                "close": is_close if comparisons else None,
+                "files": [str(file) for file in files],
+            }
+        )
+    else:
+        _print(network, result, comparisons)
+        for file in files:
+            print(f"wrote {file}")
+    return 0 if is_close else 1
+
+
+def _expected(
+    core: Core, network: ExecutableNetwork, inputs: Mapping[str, Any], args: argparse.Namespace
+) -> Mapping[str, Any]:
+    """What the outputs should be; empty where there is nothing to compare with."""
+    from engine.blob import is_blob
+    from engine.tools.networks import given_values
+
+    if args.reference_device is None:
+        return given_values(args.reference, network.outputs, "output")
+    if is_blob(args.model):
+        raise UsageError("--reference-device needs the model: a blob runs only on the device that it is for")
+    return core.compile_model(args.model, args.reference_device)(inputs)
+
+
+def _print(network: ExecutableNetwork, result: Mapping[str, Any], comparisons: list[Comparison]) -> None:
+    print(f"network `{network.name}` on {', '.join(network.get_metric('EXECUTION_DEVICES'))}")
+    for name, value in result.items():
+        described = _described(value)
+        numbers = ", ".join(f"{key} {described[key]:.6g}" for key in ("min", "max", "mean") if key in described)
+        odd = f", {described['not_finite']} not finite" if described.get("not_finite") else ""
+        print(f"  {name}: {described['type']}{'  ' if numbers else ''}{numbers}{odd}")
+    if not comparisons:
+        return
+    print()
+    print_table(
+        [
+            (
+                c.name,
+                "ok" if c.is_close else "DIFFERS",
+                c.problem
+                or f"{c.mismatches} of {c.size} differ; largest difference {c.max_absolute:.3g}, "
+                f"relative {c.max_relative:.3g}",
+            )
+            for c in comparisons
+        ],
+        ("OUTPUT", "VERDICT", "DETAILS"),
+    )
+
+
+def _described(value: Any) -> dict[str, Any]:
+    """Type and shape of a value, and the range of its finite numbers."""
+    import numpy as np
+
+    from engine.ir import ElementType
+
+    if not isinstance(value, np.ndarray):
+        kind = "absent" if value is None else f"{len(value)} elements" if isinstance(value, list) else "map"
+        return {"type": kind}
+    element_type = ElementType.from_numpy(value.dtype)
+    described: dict[str, Any] = {"type": f"{element_type}{list(value.shape)}".replace(" ", "")}
+    if element_type.is_integral or element_type.is_real:
+        numbers = value.astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        described["not_finite"] = int(numbers.size - finite.size)
+        if finite.size:
+            described |= {"min": float(finite.min()), "max": float(finite.max()), "mean": float(finite.mean())}
+    return described
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "name": comparison.name,
+        "close": comparison.is_close,
+        "size": comparison.size,
+        "mismatches": comparison.mismatches,
+        "max_absolute": comparison.max_absolute,
+        "max_relative": comparison.max_relative,
+        "problem": comparison.problem,
+    }

@@ -1,0 +1,256 @@
+"""Each command does its job, on a real network where that matters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import engine as engine_package
+from engine import Core
+from engine.testing.behaviour.cases import CASES, basic_run, make_model, tensor
+from engine.testing.models import light_answer, light_input, light_tolerance, relative_error
+
+Engine = Callable[..., Any]
+CASE = {case.name: case for case in CASES}
+
+
+@pytest.mark.parametrize("source", ["squeezenet.onnx", "squeezenet.blob"])
+def test_run_on_a_real_network(engine_process: Engine, files: Path, tmp_path: Path, source: str) -> None:
+    out = tmp_path / "out.npz"
+    device = ["-d", "TEMPLATE"] if source.endswith(".onnx") else []
+    done = engine_process("run", files / source, *device, "-i", files / "squeezenet_input.npz", "-o", out)
+    assert (done.code, done.err) == (0, "")
+    assert "f32[1,1000,1,1]" in done.out
+    with np.load(out) as outputs:
+        (result,) = outputs.values()
+    assert relative_error(result, light_answer("squeezenet")) <= light_tolerance("squeezenet")
+    tolerance = ["--atol", 1e-4]
+    reference = files / "squeezenet_answer.npy"
+    done = engine_process(
+        "run", files / source, *device, "-i", files / "squeezenet_input.npz", "--reference", reference, *tolerance
+    )
+    assert (done.code, done.err) == (0, "")
+    assert "ok" in done.out
+    done = engine_process("run", files / source, *device, "--reference", reference, *tolerance)
+    assert done.code == 1, "random inputs do not give this answer"
+    assert "DIFFERS" in done.out
+
+
+def test_run_compares_every_output_and_reports_the_difference(engine: Engine, files: Path, tmp_path: Path) -> None:
+    answer = dict(basic_run().outputs)
+    common = ["run", files / "basic.onnx", "-d", "TEMPLATE", "-i", files / "basic_input.npz", "--json"]
+    found = json.loads(engine(*common, "--reference", files / "basic_answer.npz").out)
+    assert found["close"] is True
+    assert [c["name"] for c in found["comparison"]] == ["total", "product"]
+    answer["product"] = answer["product"].copy()
+    answer["product"][1, 2] += 0.5
+    np.savez(tmp_path / "wrong.npz", **answer)
+    done = engine(*common, "--reference", tmp_path / "wrong.npz")
+    total, product = json.loads(done.out)["comparison"]
+    assert done.code == 1
+    assert (total["close"], product["close"], product["mismatches"], product["size"]) == (True, False, 1, 6)
+    assert product["max_absolute"] == 0.5
+    assert engine(*common, "--reference", tmp_path / "wrong.npz", "--atol", "0.5").code == 0
+    np.save(tmp_path / "product.npy", basic_run().outputs["product"])
+    assert engine(*common, "--reference", f"product={tmp_path / 'product.npy'}").code == 0
+    np.save(tmp_path / "product.npy", np.zeros((3, 2), np.float32))
+    done = engine(*common, "--reference", f"product={tmp_path / 'product.npy'}")
+    assert done.code == 1
+    assert "shape is (2, 3), expected (3, 2)" in json.loads(done.out)["comparison"][0]["problem"]
+
+
+def test_run_compares_two_devices(engine: Engine, files: Path) -> None:
+    done = engine("run", files / "squeezenet.onnx", "-d", "TEMPLATE", "--reference-device", "TEMPLATE", "--rtol", 0)
+    assert done.code == 0
+    assert "0 of 1000 differ" in done.out
+
+
+def test_run_makes_the_same_inputs_for_the_same_seed(engine: Engine, files: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        engine("run", files / "basic.blob", "--seed", seed, "-o", tmp_path / f"{name}.npz")
+    a, b, c = (dict(np.load(tmp_path / f"{name}.npz")) for name in "abc")
+    assert all((a[name] == b[name]).all() for name in a)
+    assert any((a[name] != c[name]).any() for name in a)
+
+
+def test_run_takes_and_gives_the_layout_of_onnx_test_data(engine: Engine, tmp_path: Path) -> None:
+    case = CASE["sequence"]
+    model, data = tmp_path / "model.onnx", tmp_path / "data"
+    onnx.save(case.model, model)
+    data.mkdir()
+    for position, (name, value) in enumerate(case.runs[0].inputs.items()):
+        (data / f"input_{position}.pb").write_bytes(numpy_helper.from_array(value, name).SerializeToString())
+    assert engine("run", model, "-d", "TEMPLATE", "-i", data, "-o", data).code == 0
+    assert sorted(file.name for file in data.iterdir()) == ["input_0.pb", "input_1.pb", "output_0.pb", "output_1.pb"]
+    done = engine("run", model, "-d", "TEMPLATE", "-i", data, "--reference", data)
+    assert done.code == 0
+    assert "pair[1]" in done.out
+
+
+def test_run_asks_for_the_shape_of_a_dynamic_input(engine: Engine, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(CASE["dynamic_batch"].model, model)
+    done = engine("run", model, "-d", "TEMPLATE")
+    assert done.code == 3
+    assert "give its shape, such as x=1,3" in done.err
+    assert "--shape" in done.err
+    done = engine("run", model, "-d", "TEMPLATE", "--shape", "x=5,3")
+    assert done.code == 0
+    assert "y: f32[5,2]" in done.out
+
+
+def test_compile_writes_a_blob_that_another_process_loads(engine_process: Engine, files: Path, tmp_path: Path) -> None:
+    done = engine_process("compile", files / "squeezenet.onnx", "-d", "TEMPLATE", "-c", "PERF_COUNT=yes", cwd=tmp_path)
+    assert done.code == 0
+    assert "wrote squeezenet.blob: 5.0 MB, for TEMPLATE" in done.out
+    network = Core().import_model(tmp_path / "squeezenet.blob")
+    assert network.get_config("PERF_COUNT") is True
+    result = network(light_input("squeezenet"))[0]
+    assert relative_error(result, light_answer("squeezenet")) <= light_tolerance("squeezenet")
+    found = json.loads(engine_process("compile", files / "basic.onnx", "-d", "TEMPLATE", "--json", cwd=tmp_path).out)
+    assert (found["file"], found["bytes"]) == ("basic.blob", (tmp_path / "basic.blob").stat().st_size)
+
+
+def test_inspect_a_model(engine: Engine, files: Path) -> None:
+    done = engine("inspect", files / "squeezenet.onnx")
+    assert (done.code, done.err) == (0, "")
+    for words in ("opset ai.onnx 9", "data_0: f32[1,3,224,224]", "65 operations", "Conv               26", "4.9 MB"):
+        assert words in done.out
+    found = json.loads(engine("inspect", files / "squeezenet.onnx", "--json").out)
+    assert (found["operators"]["Relu"], found["constants"]["count"]) == (26, 52)
+    assert found["inputs"] == [{"name": "data_0", "type": "f32[1,3,224,224]"}]
+
+
+def test_inspect_counts_operators_in_bodies(engine: Engine, tmp_path: Path) -> None:
+    onnx.save(CASE["branches"].model, tmp_path / "model.onnx")
+    found = json.loads(engine("inspect", tmp_path / "model.onnx", "--json").out)
+    assert found["operators"] == {"Add": 1, "If": 1, "Neg": 1}
+
+
+def test_inspect_a_blob(engine: Engine, files: Path, tmp_path: Path) -> None:
+    done = engine("inspect", files / "basic.blob", "--verify")
+    assert (done.code, done.err) == (0, "")
+    for words in ("network `basic` for TEMPLATE", "a: f32[2,3]", "product: f32[2,3]", "sound", "loads here: yes"):
+        assert words in done.out
+    blob = bytearray((files / "squeezenet.blob").read_bytes())
+    blob[-1] ^= 1
+    damaged = tmp_path / "damaged.blob"
+    damaged.write_bytes(blob)
+    assert engine("inspect", damaged).code == 0, "sections are not read unless asked for"
+    done = engine("inspect", damaged, "--verify", "--json")
+    assert done.code == 1
+    assert [s["sound"] for s in json.loads(done.out)["sections"]].count(False) == 1
+    assert engine("run", damaged).code == 3
+
+
+def test_inspect_tells_why_a_blob_does_not_load_here(engine: Engine, files: Path, tmp_path: Path) -> None:
+    import io
+    from dataclasses import replace
+
+    from engine.blob import BlobReader, BlobWriter
+
+    reader, target = BlobReader(files / "basic.blob"), io.BytesIO()
+    writer = BlobWriter(replace(reader.manifest, engine_version="99.1", requirements={"isa": ["avx9999"]}))
+    for name in reader.section_names:
+        writer.add_section(name, reader.section(name))
+    writer.write(target)
+    foreign = tmp_path / "foreign.blob"
+    foreign.write_bytes(target.getvalue())
+    done = engine("inspect", foreign)
+    assert done.code == 1
+    assert "loads here: NO" in done.out
+    assert "99.1" in done.out
+    assert "requires isa: avx9999" in done.out
+    done = engine("run", foreign)
+    assert done.code == 3
+    assert "avx9999" in done.err
+
+
+def test_query_counts_and_names_what_is_refused(engine: Engine, files: Path, tmp_path: Path) -> None:
+    done = engine("query", files / "squeezenet.onnx", "-d", "TEMPLATE")
+    assert done.code == 0
+    assert "Conv                   26          0        0" in done.out
+    strange = helper.make_node("Strange", ["x"], ["y"], name="strange_node", domain="com.example")
+    known = helper.make_node("Relu", ["y"], ["z"], name="known_node")
+    model = make_model([strange, known], [tensor("x", [2])], [tensor("z", [2])], domains={"com.example": 1})
+    onnx.save(model, tmp_path / "strange.onnx")
+    done = engine("query", tmp_path / "strange.onnx", "-d", "TEMPLATE", "--why", "--nodes")
+    assert done.code == 1
+    assert "com.example.Strange       0          0        1" in done.out
+    assert "known_node    Relu                 native" in done.out
+    assert "refused: com.example.Strange `strange_node` (op): " in done.out
+    found = json.loads(engine("query", tmp_path / "strange.onnx", "-d", "TEMPLATE", "--json").out)
+    assert found["supported"] is False
+    assert {node["name"]: node["support"] for node in found["nodes"]} == {
+        "strange_node": "refused",
+        "known_node": "native",
+    }
+
+
+def test_devices_and_their_properties(engine: Engine) -> None:
+    done = engine("devices")
+    assert done.code == 0
+    assert "TEMPLATE" in done.out
+    done = engine("devices", "TEMPLATE")
+    assert done.code == 0
+    assert "NUM_STREAMS = 0\n      How many inferences" in done.out
+    assert "(one of LATENCY, THROUGHPUT)" in done.out
+    found = json.loads(engine("devices", "--json").out)
+    (template,) = (device for device in found["devices"] if device["device"] == "TEMPLATE")
+    assert template["properties"]["PERF_COUNT"]["value"] is False
+    assert "engine-plugin-template" in template["provided_by"]
+
+
+def test_devices_tell_why_a_plugin_is_out_of_use(engine_process: Engine, tmp_path: Path) -> None:
+    info = tmp_path / "vendor-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[engine.plugins]\nBROKEN = vendor_plugin:Plugin\n")
+    (tmp_path / "vendor_plugin.py").write_text("raise OSError('libvendor.so is missing')\n")
+    done = engine_process("devices", path=str(tmp_path))
+    assert (done.code, done.err) == (0, "")
+    assert "TEMPLATE" in done.out
+    assert "BROKEN cannot be used" in done.out
+    assert "libvendor.so is missing" in done.out
+    found = json.loads(engine_process("devices", "--json", path=str(tmp_path)).out)
+    assert [entry["device"] for entry in found["unavailable"]] == ["BROKEN"]
+    done = engine_process("devices", "BROKEN", path=str(tmp_path))
+    assert done.code == 3
+    assert "libvendor.so is missing" in done.err
+
+
+@pytest.mark.parametrize("requests", [0, 1, 3])
+def test_benchmark(engine: Engine, files: Path, requests: int) -> None:
+    done = engine("benchmark", files / "basic.blob", "-n", requests, "--count", 20, "--json")
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert (found["requests"], found["inferences"]) == (requests, 20)
+    latency = found["latency_ms"]
+    assert 0 < latency["min"] <= latency["median"] <= latency["p90"] <= latency["p99"] <= latency["max"]
+    assert found["throughput_per_s"] == pytest.approx(20 / found["duration_s"])
+
+
+def test_benchmark_of_a_model_for_a_time(engine_process: Engine, files: Path) -> None:
+    done = engine_process("benchmark", files / "squeezenet.onnx", "-d", "TEMPLATE", "-t", 0, "-c", "NUM_STREAMS=2")
+    assert (done.code, done.err) == (0, "")
+    assert "1 in " in done.out
+    assert "2 in flight" in done.out
+    assert "inferences/s" in done.out
+
+
+def test_version_and_installed_command(engine_process: Engine) -> None:
+    done = engine_process("--version")
+    assert (done.code, done.out) == (0, f"engine {engine_package.__version__}\n")
+    try:
+        installed = subprocess.run(["engine", "--version"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("the virtual environment's scripts are not on PATH")
+    assert installed.stdout == done.out

@@ -1,0 +1,46 @@
+"""The committed references say what the declarations say, and the examples in them are valid."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from engine.tools.command_line_reference import command_line_reference
+from engine.tools.main import COMMANDS, EXAMPLES, EXIT_CODES, command_name, make_parser
+from engine.tools.properties_reference import properties_reference
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_command_line_page_is_current() -> None:
+    committed = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    assert committed == command_line_reference(), (
+        "run: python -m engine.tools.command_line_reference > docs/command-line.md"
+    )
+
+
+def test_properties_page_is_current() -> None:
+    committed = (DOCS / "properties.md").read_text(encoding="utf-8")
+    assert committed == properties_reference(), "run: python -m engine.tools.properties_reference > docs/properties.md"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=command_name)
+def test_help_has_examples_and_exit_codes(command: object, capsys: pytest.CaptureFixture[str]) -> None:
+    name = command_name(command)  # type: ignore[arg-type]
+    with pytest.raises(SystemExit) as caught:
+        make_parser().parse_args([name, "--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"engine {name} " in shown
+    for code, meaning in EXIT_CODES.items():
+        assert f"  {code:<3}  {meaning}" in shown
+
+
+@pytest.mark.parametrize("line", [*EXAMPLES.splitlines(), *(e for c in COMMANDS for e in c.EXAMPLES.splitlines())])
+def test_examples_are_valid_command_lines(line: str) -> None:
+    program, *arguments = shlex.split(line, comments=True)
+    assert program == "engine"
+    assert "#" in line, "an example says what it is good for"
+    make_parser().parse_args(arguments)

@@ -1,0 +1,162 @@
+"""Nonsense on the command line: a script sees why by the exit code, a person by one message; nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+Engine = Callable[..., Any]
+
+# Arguments (files lie in the folder of the fixture), exit code, words of the message.
+NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "no command": ("", 2, ("command is missing", "--help")),
+    "unknown command": ("fly", 2, ("fly", "benchmark")),
+    "unknown option": ("devices --all", 2, ("--all",)),
+    "shortened option": ("run basic.onnx --dev TEMPLATE", 2, ("--dev",)),
+    "no file": ("run -d TEMPLATE", 2, ("FILE",)),
+    "missing model": ("run nowhere.onnx -d TEMPLATE", 3, ("nowhere.onnx", "No such file")),
+    "folder as model": ("query . -d TEMPLATE", 3, ("directory",)),
+    "text as model": ("compile text.onnx -d TEMPLATE", 3, ("text.onnx", "no ONNX model")),
+    "empty model": ("inspect empty.onnx", 3, ("empty.onnx", "empty")),
+    "missing blob": ("inspect nowhere.blob", 3, ("nowhere.blob", "No such file")),
+    "truncated blob": ("benchmark truncated.blob", 3, ("truncated",)),
+    "truncated blob inspected": ("inspect truncated.blob", 3, ("truncated",)),
+    "blob compiled": ("compile basic.blob -d TEMPLATE", 2, ("blob already", "inspect")),
+    "blob queried": ("query basic.blob -d TEMPLATE", 3, ("basic.blob",)),
+    "no device": ("run basic.onnx", 2, ("-d DEVICE", "TEMPLATE")),
+    "unknown device": ("run basic.onnx -d TEMPLATES", 3, ("TEMPLATES", "TEMPLATE")),
+    "lower-case device": ("devices template", 3, ("did you mean 'TEMPLATE'",)),
+    "unknown device id": ("run basic.onnx -d TEMPLATE.7", 3, ("'7'", "devices: 0")),
+    "list of devices": ("run basic.onnx -d TEMPLATE:CPU", 3, ("does not run on other devices",)),
+    "blob of another device": ("run basic.blob -d NO_SUCH", 3, ("NO_SUCH",)),
+    "config without value": ("run basic.onnx -d TEMPLATE -c PERF_COUNT", 2, ("KEY=VALUE", "PERF_COUNT")),
+    "unknown config": ("run basic.onnx -d TEMPLATE -c PERF=1", 3, ("'PERF'", "PERF_COUNT", "allowed")),
+    "wrong config": ("run basic.onnx -d TEMPLATE -c NUM_STREAMS=many", 3, ("NUM_STREAMS", "0 to 1024", "'many'")),
+    "metric as config": ("run basic.blob -c FULL_DEVICE_NAME=x", 3, ("FULL_DEVICE_NAME", "read-only")),
+    "missing input file": ("run basic.blob -i a=nowhere.npy", 3, ("nowhere.npy", "No such file")),
+    "unknown input": ("run basic.blob -i c=input.npy", 2, ("'c'", "inputs: a, b")),
+    "input without name": ("run basic.blob -i input.npy", 3, ("NAME=input.npy", "a, b")),
+    "input twice": ("run basic.blob -i a=input.npy -i a=input.npy", 2, ("'a'", "twice")),
+    "input of another type": ("run basic.blob -i a=input.npy", 3, ("`a`", "float64", "float32")),
+    "outputs as inputs": ("run basic.blob -i basic_answer.npz", 3, ("'total'", "inputs: a, b")),
+    "text as input": ("run basic.blob -i a=text.npy", 3, ("text.npy", "cannot be read")),
+    "unknown format": ("run basic.blob -i a=text.onnx", 3, ("text.onnx", ".npy or .pb")),
+    "file and shape": ("run basic.blob -i a=input.npy --shape a=2,3", 2, ("'a'", "--shape")),
+    "shape of no input": ("run basic.blob --shape z=1", 2, ("z", "inputs: a, b")),
+    "shape that does not fit": ("run basic.blob --shape a=3,2", 3, ("`a`", "(3, 2)", "f32[2,3]")),
+    "malformed shape": ("run basic.blob --shape a=2x3", 2, ("NAME=DIMS", "a=2x3")),
+    "negative shape": ("run basic.blob --shape a=-1,3", 2, ("NAME=DIMS",)),
+    "negative seed": ("run basic.blob --seed -1", 2, ("--seed",)),
+    "tolerance": ("run basic.blob --rtol nan", 2, ("--rtol", "nan")),
+    "two references": ("run basic.onnx -d TEMPLATE --reference a.npz --reference-device CPU", 2, ("not allowed with",)),
+    "reference device for a blob": ("run basic.blob --reference-device TEMPLATE", 2, ("needs the model",)),
+    "unknown reference device": ("run basic.onnx -d TEMPLATE --reference-device CPUS", 3, ("CPUS",)),
+    "missing reference": ("run basic.blob --reference nowhere.npz", 3, ("nowhere.npz",)),
+    "output to nowhere": ("run basic.blob -o nowhere/out.npz", 2, ("nowhere",)),
+    "output of another kind": ("run basic.blob -o out.txt", 2, ("out.txt", ".npz")),
+    "blob to nowhere": ("compile basic.onnx -d TEMPLATE -o nowhere/x.blob", 2, ("nowhere",)),
+    "blob over a folder": ("compile basic.onnx -d TEMPLATE -o .", 3, ("cannot write blob",)),
+    "blob over the model": ("compile basic.onnx -d TEMPLATE -o basic.onnx", 2, ("replace the model",)),
+    "no time": ("benchmark basic.blob -t -1", 2, ("--time",)),
+    "no inferences": ("benchmark basic.blob --count 0", 2, ("--count", "1 or more")),
+    "requests": ("benchmark basic.blob -n two", 2, ("--requests", "'two'")),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(files: Path) -> Path:
+    (files / "text.onnx").write_text("this is no model, whatever its name says\n")
+    (files / "text.npy").write_text("1 2 3\n")
+    (files / "empty.onnx").write_bytes(b"")
+    (files / "truncated.blob").write_bytes((files / "basic.blob").read_bytes()[:-1])
+    np.save(files / "input.npy", np.zeros((2, 3)))
+    return files
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_nonsense_is_refused(engine: Engine, folder: Path, what: str) -> None:
+    arguments, code, words = NONSENSE[what]
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    done = engine(*arguments.split(), cwd=folder)
+    assert done.code == code, done.err
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    assert [word for word in words if word not in done.err] == [], done.err
+    assert done.err.splitlines()[-1].startswith("engine")
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "what", ["missing model", "text as model", "unknown device", "wrong config", "unknown command"]
+)
+def test_another_process_ends_with_the_same_code(engine_process: Engine, folder: Path, what: str) -> None:
+    arguments, code, words = NONSENSE[what]
+    done = engine_process(*arguments.split(), cwd=folder)
+    assert (done.code, done.out) == (code, "")
+    assert "Traceback" not in done.err
+    assert [word for word in words if word not in done.err] == [], done.err
+
+
+def test_debug_shows_where_an_error_comes_from(engine: Engine, folder: Path) -> None:
+    done = engine("inspect", folder / "empty.onnx", "--debug")
+    assert done.code == 3
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("engine inspect: error: ")
+
+
+def test_a_bug_is_not_taken_for_a_difference(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("what nobody thought of")
+
+    monkeypatch.setattr("engine.core.Core.supported_properties", broken)
+    done = engine("devices", "TEMPLATE")
+    assert done.code == 4
+    assert "ZeroDivisionError: what nobody thought of" in done.err
+    assert "this is a bug" in done.err
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    """Start `engine` so that it can be interrupted, even where this process ignores interrupts."""
+    script = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from engine.tools.main import main; sys.exit(main())"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals and closed pipes are POSIX's")
+@pytest.mark.parametrize("requests", [0, 2])
+def test_an_interrupt_ends_it_cleanly(folder: Path, requests: int) -> None:
+    with start("benchmark", folder / "squeezenet.blob", "-t", 600, "-n", requests) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("network")
+        assert process.stdout.readline().startswith("set-up")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "engine benchmark: interrupted\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals and closed pipes are POSIX's")
+@pytest.mark.parametrize("arguments", [["inspect", "squeezenet.blob"], ["--help"]])
+def test_a_reader_that_stops_reading_ends_it_cleanly(folder: Path, arguments: list[str]) -> None:
+    command, *files = arguments
+    with start(command, *(folder / file for file in files)) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (141, "")
