@@ -1,4 +1,4 @@
-"""Convolution: Conv, ConvTranspose, ConvInteger, QLinearConv, as matrix products over unrolled windows."""
+"""Convolution: Conv, ConvTranspose, Col2Im, ConvInteger, QLinearConv, as matrix products over unrolled windows."""
 
 from __future__ import annotations
 
@@ -164,6 +164,30 @@ def _transposed_cuts(
     # SAME_UPPER cuts the odd one at the end; every other mode at the beginning.
     cuts = [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in totals]
     return cuts, wanted[-rank:]
+
+
+@evaluates("Col2Im")
+def col2im(
+    x: Array,
+    image_shape: Array,
+    block_shape: Array,
+    *,
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+) -> Array:
+    """Windows [N, C * block, L] added up to the images that they were cut from (ONNX Col2Im-18)."""
+    lengths = [int(n) for n in image_shape]
+    window = Window.make([int(n) for n in block_shape], strides, dilations, pads)
+    outs = tuple(window.out_length(axis, length) for axis, length in enumerate(lengths))
+    pairs = window.pads_for(lengths)
+    columns = x.reshape(x.shape[0], -1, *window.kernel, *outs)
+    full = np.zeros((*columns.shape[:2], *(n + a + b for n, (a, b) in zip(lengths, pairs, strict=True))), dtype=x.dtype)
+    for position, slices in offsets(window, outs):
+        source: Any = (slice(None), slice(None), *position)
+        full[slices] += columns[source]
+    inside: Any = (..., *(slice(a, a + n) for n, (a, _) in zip(lengths, pairs, strict=True)))
+    return np.ascontiguousarray(full[inside])
 
 
 @evaluates("ConvInteger")

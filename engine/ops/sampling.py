@@ -1,0 +1,145 @@
+"""Interpolation at computed places: GridSample and DeformConv, which `onnx.reference` evaluates point by point."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.errors import ModelError
+from engine.ops.precision import widened
+from engine.ops.registry import evaluates
+from engine.ops.tensors import Array
+from engine.ops.windows import Window
+
+Bound = tuple[float, float]
+
+
+@evaluates("GridSample")
+def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: int) -> Array:
+    """x [N, C, D1..Dr] at the places of grid [N, O1..Or, r], whose last axis is reversed: (x, y) in -1..1 (ONNX
+    GridSample-22)."""
+    lengths = x.shape[2:]
+    if mode not in ("nearest", "linear", "cubic") or padding_mode not in ("zeros", "border", "reflection"):
+        raise ModelError(f"mode {mode!r} or padding_mode {padding_mode!r} is unknown")
+    places = widened(grid)[..., ::-1].reshape(grid.shape[0], -1, len(lengths))
+    coordinates, bounds = [], []
+    for axis, length in enumerate(lengths):
+        place = places[..., axis]
+        if align_corners:
+            coordinate, bound = (place + 1) / 2 * (length - 1), (0.0, length - 1.0)
+        else:
+            coordinate, bound = ((place + 1) * length - 1) / 2, (-0.5, length - 0.5)
+        if mode == "nearest":
+            coordinate = np.rint(coordinate)
+        bounds.append(bound)
+        coordinates.append(_moved_inside(coordinate, length, bound, padding_mode))
+    values = _interpolate(widened(x), coordinates, bounds, mode, padding_mode)
+    return values.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype)
+
+
+@evaluates("DeformConv")
+def deform_conv(
+    x: Array,
+    w: Array,
+    offset: Array,
+    b: Array | None = None,
+    mask: Array | None = None,
+    *,
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    group: int,
+    offset_group: int,
+) -> Array:
+    """Convolution whose window positions are moved by `offset` and weighted by `mask` (ONNX DeformConv-22)."""
+    kernel, rank = w.shape[2:], w.ndim - 2
+    window = Window.make(kernel, strides, dilations, pads)
+    outs = tuple(window.out_length(axis, length) for axis, length in enumerate(x.shape[2:]))
+    batch, channels, positions = x.shape[0], x.shape[1], int(np.prod(kernel))
+    expected = (batch, offset_group * positions * rank, *outs)
+    if offset.shape != expected or channels % offset_group or channels != w.shape[1] * group:
+        raise ModelError(f"offset of shape {offset.shape} must be {expected}, with x {x.shape} and w {w.shape}")
+    moves = widened(offset).reshape(batch * offset_group, positions, rank, -1)
+    coordinates = []
+    for axis in range(rank):
+        shape = [1] * rank
+        shape[axis] = -1
+        starts = (np.arange(outs[axis]) * window.strides[axis] - window.pads_for(x.shape[2:])[axis][0]).reshape(shape)
+        inner = (np.arange(kernel[axis]) * window.dilations[axis]).reshape(shape)
+        base = np.broadcast_to(inner, kernel).reshape(-1, 1) + np.broadcast_to(starts, outs).reshape(1, -1)
+        coordinates.append((moves[:, :, axis] + base.astype(moves.dtype)).reshape(batch * offset_group, -1))
+    images = widened(x).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])
+    columns = _interpolate(images, coordinates, [], "linear", "zeros").reshape(batch, offset_group, -1, positions,
+                                                                              int(np.prod(outs)))  # fmt: skip
+    if mask is not None:
+        columns = columns * widened(mask).reshape(batch, offset_group, 1, positions, -1)
+    columns = columns.reshape(batch, group, w.shape[1] * positions, -1)
+    weights = widened(w).reshape(group, w.shape[0] // group, -1)
+    result: Array = np.matmul(weights, columns).reshape(batch, w.shape[0], *outs)
+    if b is not None:
+        result = result + widened(b).reshape(-1, *(1,) * rank)
+    return result.astype(x.dtype)
+
+
+def _moved_inside(x: Array, length: int, bound: Bound, padding_mode: str) -> Array:
+    """Coordinates outside of the bound, clamped or reflected; with zeros they stay where they are."""
+    if padding_mode == "zeros":
+        return x
+    low, high = bound
+    moved: Array = np.clip(x, 0, length - 1) if padding_mode == "border" else _reflected(x, bound)
+    return np.where((x < low) | (x > high), moved, x).astype(x.dtype)
+
+
+def _reflected(x: Array, bound: Bound) -> Array:
+    """Coordinates mirrored at the bound until they lie within it."""
+    low, high = bound
+    if high == low:
+        return np.full_like(x, low)
+    distance = np.where(x < low, low - x, x - high)
+    times = np.trunc(distance / (high - low))
+    rest = distance - times * (high - low)
+    is_from_low = (x < low) == (times % 2 == 0)
+    inside = (x >= low) & (x <= high)
+    mirrored: Array = np.where(is_from_low, low + rest, high - rest)
+    return np.where(inside, x, mirrored).astype(x.dtype)
+
+
+def _interpolate(
+    x: Array, coordinates: Sequence[Array], bounds: Sequence[Bound], mode: str, padding_mode: str
+) -> Array:
+    """x [N, C, D1..Dr] at P places a sample, one array [N, P] a dimension: [N, C, P]."""
+    lengths = x.shape[2:]
+    flat = x.reshape(*x.shape[:2], -1)
+    taps = [_taps(coordinate, mode) for coordinate in coordinates]
+    total: Any = 0.0
+    for choice in itertools.product(*taps):
+        index = np.zeros(coordinates[0].shape, dtype=np.int64)
+        weight = np.ones(coordinates[0].shape, dtype=x.dtype)
+        for axis, (place, factor) in enumerate(choice):
+            length = lengths[axis]
+            if padding_mode == "zeros":
+                factor = np.where((place >= 0) & (place < length), factor, 0)
+            elif padding_mode == "reflection":
+                place = np.trunc(_reflected(place.astype(x.dtype), bounds[axis]))
+            index = index * length + np.clip(place, 0, length - 1).astype(np.int64)
+            weight = weight * factor
+        total = total + np.take_along_axis(flat, index[:, None, :], axis=2) * weight[:, None, :].astype(x.dtype)
+    result: Array = total
+    return result
+
+
+def _taps(x: Array, mode: str) -> list[tuple[Array, Any]]:
+    """The neighbours that a coordinate reads, with their weights."""
+    if mode == "nearest":
+        return [(x, 1)]
+    base = np.floor(x)
+    t = x - base
+    if mode == "linear":
+        return [(base, 1 - t), (base + 1, t)]
+    near: Callable[[Array], Array] = lambda s: (1.25 * s - 2.25) * s * s + 1  # noqa: E731
+    far: Callable[[Array], Array] = lambda s: ((-0.75 * s + 3.75) * s - 6) * s + 3  # noqa: E731
+    # Keys' cubic convolution with a = -0.75: `near` up to a distance of 1, `far` up to 2.
+    return [(base - 1, far(t + 1)), (base, near(t)), (base + 1, near(1 - t)), (base + 2, far(2 - t))]
