@@ -2,11 +2,12 @@ import enum
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from engine import properties
 from engine.errors import PluginContractError, PropertyError
 from engine.properties import CONFIG, METRIC, NUM_STREAMS, PERF_COUNT, Config, Property, PropertySet, describe
-from hypothesis import given
-from hypothesis import strategies as st
 
 FLAG = Property("FLAG", bool, False, CONFIG, "A flag.")
 COUNT = Property("COUNT", int, 1, CONFIG, "A count.", minimum=1, maximum=8)
