@@ -137,7 +137,9 @@ def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
         "requirements": dict(manifest.requirements),
         "inputs": [_describe_port(Port.from_json(port)) for port in manifest.inputs],
         "outputs": [_describe_port(Port.from_json(port)) for port in manifest.outputs],
-        "sections": [{"name": s.name, "bytes": s.size, "sha256": s.sha256} for s in manifest.sections],
+        "sections": [
+            {"name": s.name, "offset": s.offset, "bytes": s.size, "sha256": s.sha256} for s in manifest.sections
+        ],
     }
 
 

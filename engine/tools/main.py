@@ -69,11 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments)
         finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes once more when it ends, and must not meet the closed pipe again.
+            if sys.stdout is not None:  # as it is where the caller has closed it
+                sys.stdout.flush()
+    except OSError as e:
+        # The interpreter flushes once more when it ends, and must not meet the closed pipe, or full disk, again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        if isinstance(e, BrokenPipeError):
+            return 141
+        print(f"engine: error: standard output cannot be written: {e}", file=sys.stderr)
+        return 3
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ def print_table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) ->
 
 def print_json(value: object) -> None:
     """Print one JSON value; numbers that JSON cannot hold (NaN, infinities) become null."""
-    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
 def _plain(value: object) -> Any:

@@ -160,3 +160,23 @@ def test_a_reader_that_stops_reading_ends_it_cleanly(folder: Path, arguments: li
         process.stdout.close()
         err = process.stderr.read()
     assert (process.returncode, err) == (141, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_under_the_output_is_no_difference(folder: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "engine", "inspect", folder / "squeezenet.blob"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, "No space left" in done.stderr, "Traceback" in done.stderr) == (3, True, False)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file descriptors are closed by the shell")
+def test_a_closed_output_is_no_difference(folder: Path) -> None:
+    command = f'"{sys.executable}" -m engine inspect "{folder / "squeezenet.blob"}" >&-'
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -43,7 +43,7 @@ class AsyncChecks(DeviceChecks):
             assert request.get_tensor("total") is request.results["total"]
 
     def test_await(self, network: ExecutableNetwork) -> None:
-        """Several requests are awaited in one event loop; one that was cancelled raises."""
+        """Several requests are awaited in one event loop."""
         requests = [network.create_infer_request() for _ in range(4)]
         runs = [basic_run(seed) for seed in range(4)]
 
@@ -54,6 +54,20 @@ class AsyncChecks(DeviceChecks):
 
         for result, run in zip(asyncio.run(all_of_them()), runs, strict=True):
             self.assert_outputs(result, run.outputs)
+
+    def test_cancelling_the_task_that_awaits_cancels_the_inference(self, network: ExecutableNetwork) -> None:
+        """The device stops working for somebody who has gone."""
+        request, gate = gated_request(network)
+
+        async def give_up() -> None:
+            await asyncio.wait_for(_result(request), 0.01)
+
+        with gate:
+            start_at_gate(request, gate, basic_run(1).inputs)
+            with pytest.raises(TimeoutError):
+                asyncio.run(give_up())
+            assert request.state is RequestState.CANCELLED
+        self._check_ended(request, Cancelled)
 
     def test_callback(self, network: ExecutableNetwork) -> None:
         """It gets the request, idle and with results; waiters go on when it has returned."""
@@ -226,3 +240,7 @@ class AsyncChecks(DeviceChecks):
         assert not is_freed(alive)
         del request
         eventually(lambda: is_freed(alive), "the network is freed when nothing refers to it")
+
+
+async def _result(request: AsyncInferRequest) -> Any:
+    return await request

@@ -73,6 +73,15 @@ class RequestChecks(DeviceChecks):
         for given in (unaligned, np.asfortranarray(a), a[::-1].copy()[::-1]):
             self.assert_outputs(network({"a": given, "b": spread}), run.outputs)
 
+    def test_dlpack_tensors_are_inputs(self, network: ExecutableNetwork) -> None:
+        """Tensors of other libraries are read where they lie, if that is in host memory."""
+        run = basic_run()
+        request = network.create_infer_request()
+        a = run.inputs["a"].copy()
+        request.set_tensor("a", _Foreign(a))
+        assert np.shares_memory(request.get_tensor("a"), a)
+        self.assert_outputs(request.infer({"b": _Foreign(run.inputs["b"])}), run.outputs)
+
     def test_output_tensors_are_written_in_place(self, network: ExecutableNetwork) -> None:
         """Contiguous, strided, and again for each inference, until taken back."""
         request = network.create_infer_request()
@@ -113,6 +122,19 @@ class RequestChecks(DeviceChecks):
         assert np.isnan(out).all()
         assert request.infer({"x": values((3, 2))})["y"] is out
         self.assert_value(out, values((3, 2)) * 2, "the array set for y")
+
+    def test_dimensions_of_one_name_have_one_length(self, core: Core) -> None:
+        """Inputs that fit one by one and not together are refused before the device sees them."""
+        model = make_model(
+            [helper.make_node("Add", ["x", "z"], ["y"])], [tensor("x", ["N"]), tensor("z", ["N"])], [tensor("y", ["N"])]
+        )
+        network = self.compile_or_skip(core, Case("dynamic inputs", model, ()))
+        request = network.create_infer_request()
+        x = values((3,))
+        with pytest.raises(InputError, match=r"N.*`x`\[0\] is 3.*`z`\[0\] is 1"):
+            request.infer([x, x[:1]])
+        for length in (3, 1):
+            self.assert_outputs(request.infer([x[:length], x[:length]]), {"y": x[:length] * 2})
 
     @pytest.mark.parametrize("what", _WRONG_VALUES)
     def test_wrong_input_is_refused_and_nothing_stays_bound(self, network: ExecutableNetwork, what: str) -> None:
@@ -189,6 +211,19 @@ class RequestChecks(DeviceChecks):
         for key in ("sum", 2, -1):
             with pytest.raises(KeyError, match="total, product"):
                 _ = result[key]
+
+
+class _Foreign:
+    """A tensor of another library: nothing but the DLPack protocol."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
 
 
 def _answer(a: Array, b: Array) -> dict[str, Array]:
