@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import ModelError
+from engine.errors import ModelError, UnsupportedError
 from engine.ir import ElementType, Node, PartialShape, TensorType, ValueType, as_dimension, f32, i64
 from engine.ops.registry import attribute, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
@@ -50,6 +50,50 @@ def _infer_feature_vectorizer(node: Node) -> Sequence[ValueType]:
 
 def _shapes(node: Node) -> list[PartialShape]:
     return [tensor_type(node, index).shape for index in range(node.num_inputs)]
+
+
+@evaluates("Scaler", domain=_ML)
+def scaler(x: Array, *, offset: Sequence[float] | None, scale: Sequence[float] | None) -> Array:
+    """(x - offset) * scale in f32, one value for all features or one for each (ONNX-ML Scaler-1)."""
+    shift = np.asarray(offset or (0.0,), dtype=np.float32)
+    factor = np.asarray(scale or (1.0,), dtype=np.float32)
+    return (x.astype(np.float32) - shift) * factor
+
+
+@evaluates("Normalizer", domain=_ML)
+def normalizer(x: Array, *, norm: str) -> Array:
+    """Each row divided by its largest value, its L1 or its L2 norm; rows of norm 0 stay (ONNX-ML Normalizer-1)."""
+    rows = x.astype(np.float32)
+    if norm == "MAX":
+        size = rows.max(axis=-1, keepdims=True)
+    elif norm in ("L1", "L2"):
+        size = np.linalg.norm(rows, ord=int(norm[1]), axis=-1, keepdims=True)
+    else:
+        raise ModelError(f"norm {norm!r} must be MAX, L1 or L2")
+    result: Array = rows / np.where(size == 0, 1, size)
+    return result.astype(np.float32)
+
+
+@evaluates("LinearRegressor", domain=_ML)
+def linear_regressor(
+    x: Array, *, coefficients: Sequence[float], intercepts: Sequence[float] | None, targets: int, post_transform: str
+) -> Array:
+    """x [N, C] times the coefficients [targets, C], plus intercepts (ONNX-ML LinearRegressor-1)."""
+    weights = np.asarray(coefficients, dtype=np.float32).reshape(targets, -1)
+    scores = np.atleast_2d(x).astype(np.float32) @ weights.T + np.asarray(intercepts or 0.0, dtype=np.float32)
+    if post_transform == "NONE":
+        return scores
+    if post_transform == "LOGISTIC":
+        logistic: Array = 0.5 * (1 + np.tanh(0.5 * scores))
+        return logistic.astype(np.float32)
+    if post_transform not in ("SOFTMAX", "SOFTMAX_ZERO"):
+        raise UnsupportedError(f"post_transform {post_transform!r} is not evaluated here; known are NONE, LOGISTIC, "
+                               "SOFTMAX and SOFTMAX_ZERO")  # fmt: skip
+    exponentials: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
+    if post_transform == "SOFTMAX_ZERO":
+        exponentials = np.where(scores == 0, 0, exponentials)
+    shares: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return shares.astype(np.float32)
 
 
 @evaluates("CategoryMapper", domain=_ML)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ModelError
-from engine.ir import Node, PartialShape, TensorType, ValueType
+from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType
 from engine.ops.quantization import requantize
 from engine.ops.registry import attribute, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
@@ -103,6 +103,65 @@ def _unroll(image: Array, window: Window, outs: Sequence[int]) -> Array:
     return columns
 
 
+@infers("ConvTranspose")
+def _infer_conv_transpose(node: Node) -> Sequence[ValueType]:
+    """Checks that ONNX leaves out: channels, and padding that cuts everything."""
+    check_inputs(node, get_op("ConvTranspose"))
+    data, weight = tensor_type(node, 0), tensor_type(node, 1)
+    rank = next((len(t.shape) for t in (data, weight) if t.shape.rank.is_static), None)
+    if rank is None:
+        return (TensorType(data.element_type, PartialShape.dynamic()),)
+    if (
+        rank < 3
+        or not PartialShape.dynamic(rank).compatible(data.shape)
+        or not (PartialShape.dynamic(rank).compatible(weight.shape))
+    ):
+        fail(node, "X and W must have one rank, 3 or more: [N, C, ...] and [C, M/group, ...]")
+    batch, channels = data.shape.dims[:2] if data.shape.rank.is_static else (None, None)
+    out = None
+    if weight.shape.rank.is_static:
+        out = weight.shape[1].min * attribute(node, "group") if weight.shape[1].is_static else None
+        if channels is not None and not channels.compatible(weight.shape[0]):
+            fail(node, f"X has {channels} channels, W takes {weight.shape[0]}")
+    given = attribute(node, "kernel_shape")
+    kernel = PartialShape(weight.shape.dims[2:]) if weight.shape.rank.is_static else PartialShape.dynamic(rank - 2)
+    kernel = PartialShape(given) if given is not None else kernel
+    spatial: list[Dimension | int | None] = [None] * (rank - 2)
+    if kernel.is_static and data.shape.rank.is_static:
+        spatial = _transposed_dims(node, data.shape.dims[2:], kernel.get_shape())
+    return (TensorType(data.element_type, PartialShape([batch, out, *spatial])),)
+
+
+def _transposed_dims(node: Node, dims: Sequence[Dimension], kernel: Sequence[int]) -> list[Dimension | int | None]:
+    given = node.attributes
+    try:
+        window = Window.make(kernel, given.get("strides"), given.get("dilations"))
+        Window.make(kernel, pads=given.get("pads"))
+    except ModelError as e:
+        fail(node, str(e), e)
+    extra = tuple(given.get("output_padding") or (0,) * len(kernel))
+    wanted = given.get("output_shape")
+    if wanted is not None:
+        return list(wanted[-len(kernel) :])
+    found: list[Dimension | int | None] = []
+    for axis, dim in enumerate(dims):
+        if dim.is_dynamic:
+            found.append(None)
+            continue
+        size = (dim.min - 1) * window.strides[axis] + window.reach(axis)
+        lengths, sizes = [dim.min], [size]
+        one = Window.make(kernel[axis : axis + 1], window.strides[axis : axis + 1])
+        pads = given.get("pads")
+        pair = None if pads is None else (pads[axis], pads[axis + len(kernel)])
+        _, (length,) = _transposed_cuts(
+            lengths, sizes, one, extra[axis : axis + 1], pair, given.get("auto_pad", "NOTSET"), None
+        )
+        if length < 0:
+            fail(node, f"pads {pair} cut more than the {size} positions of spatial dimension {axis}")
+        found.append(length)
+    return found
+
+
 @evaluates("ConvTranspose")
 def conv_transpose(
     x: Array,
@@ -159,11 +218,16 @@ def _transposed_cuts(
         flat = tuple(pads or (0,) * (2 * rank)) if auto_pad in ("NOTSET", "") else (0,) * (2 * rank)
         cuts = list(flat[:rank])
         return cuts, [s + e - a - b for s, e, a, b in zip(sizes, extra, cuts, flat[rank:], strict=True)]
-    wanted = list(output_shape) if output_shape else [n * s for n, s in zip(lengths, window.strides, strict=True)]
-    totals = [max(0, s + e - n) for s, e, n in zip(sizes, extra, wanted[-rank:], strict=True)]
+    grown = [size + more for size, more in zip(sizes, extra, strict=True)]
+    if output_shape:
+        wanted = list(output_shape)[-rank:]
+    else:
+        # Where the window is smaller than the stride there is nothing to cut, and nothing is added either.
+        wanted = [min(g, n * s) for g, n, s in zip(grown, lengths, window.strides, strict=True)]
+    totals = [max(0, g - n) for g, n in zip(grown, wanted, strict=True)]
     # SAME_UPPER cuts the odd one at the end; every other mode at the beginning.
     cuts = [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in totals]
-    return cuts, wanted[-rank:]
+    return cuts, wanted
 
 
 @evaluates("Col2Im")

@@ -78,6 +78,21 @@ def _checked(indices: Array, length: int) -> Array:
     return indices
 
 
+@evaluates("Unique")
+def unique(x: Array, *, axis: int | None, sorted: int) -> tuple[Array, Array, Array, Array]:
+    """The unique values or slices, by value or by first occurrence, with their first indices, the inverse and their
+    counts (ONNX Unique-11)."""
+    data = x.astype(str) if x.dtype == object else x
+    values, first, inverse, count = np.unique(
+        data, return_index=True, return_inverse=True, return_counts=True, axis=axis
+    )
+    order = np.arange(first.size) if sorted else np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(order.size)
+    values = np.take(values, order, axis=axis or 0).astype(x.dtype)
+    return values, first[order], rank[inverse.reshape(-1)], count[order]
+
+
 @evaluates("OneHot")
 def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     """`values[1]` where the new axis equals the index, else `values[0]`; out of range is off (ONNX OneHot-11)."""

@@ -130,6 +130,20 @@ def _sum_windows(x: Array, window: Window) -> tuple[Array, tuple[int, ...]]:
     return total, outs
 
 
+@evaluates("GlobalAveragePool")
+def global_average_pool(x: Array) -> Array:
+    """The mean over all spatial positions (ONNX GlobalAveragePool-22)."""
+    mean: Array = widened(x).mean(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return mean.astype(x.dtype)
+
+
+@evaluates("GlobalMaxPool")
+def global_max_pool(x: Array) -> Array:
+    """The largest value of all spatial positions (ONNX GlobalMaxPool-22)."""
+    largest: Array = x.max(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return largest
+
+
 @evaluates("GlobalLpPool")
 def global_lp_pool(x: Array, *, p: int) -> Array:
     """The p-norm over all spatial positions (ONNX GlobalLpPool-22)."""

@@ -231,7 +231,9 @@ def _prepare(
     if len(chosen) != len(defaults) * len(directions):
         raise ModelError(f"activations {chosen} must be {len(defaults)} a direction, {len(directions)} directions")
     alpha, beta = iter(alphas or ()), iter(betas or ())
-    functions = [_activation(name, alpha, beta, clip) for name in chosen]
+    # The cell passes its last function unclipped, in onnxruntime and OpenVINO alike: h of LSTM, the third.
+    clips = [None if position % len(defaults) == 2 else clip for position in range(len(chosen))]
+    functions = [_activation(name, alpha, beta, limit) for name, limit in zip(chosen, clips, strict=True)]
     data = widened(np.swapaxes(x, 0, 1) if layout else x)
     lengths = np.full(data.shape[1], data.shape[0]) if sequence_lens is None else sequence_lens
     grouped = [functions[i : i + len(defaults)] for i in range(0, len(functions), len(defaults))]

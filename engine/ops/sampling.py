@@ -35,7 +35,9 @@ def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_co
         if mode == "nearest":
             coordinate = np.rint(coordinate)
         bounds.append(bound)
-        coordinates.append(_moved_inside(coordinate, length, bound, padding_mode))
+        # Cubic interpolation moves only the neighbours that it reads, as PyTorch and onnxruntime do.
+        inside = coordinate if mode == "cubic" else _moved_inside(coordinate, length, bound, padding_mode)
+        coordinates.append(inside)
     values = _interpolate(widened(x), coordinates, bounds, mode, padding_mode)
     return values.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype)
 
