@@ -1,32 +1,51 @@
-"""The transformation framework: passes, patterns, graph surgery, and tools to see what happened."""
+"""The transformation framework: passes, patterns, graph surgery, and tools to see what happened.
+
+Passes that are ready to use beyond the ones here are in `engine.passes.common`; `engine passes list` shows all.
+"""
 
 from engine.passes import pattern
 from engine.passes.base import MatcherPass, ModelPass, Pass
-from engine.passes.compare import check_equivalence, compare_models
+from engine.passes.catalog import PassInfo, find_pass, list_passes
+from engine.passes.common.constant_folding import ConstantFolding
+from engine.passes.common.init_node_info import InitNodeInfo
+from engine.passes.common.serialize import Serialize
+from engine.passes.common.validate import Validate
+from engine.passes.common.visualize_tree import VisualizeTree
+from engine.passes.compare import compare_models
 from engine.passes.config import PassConfig
+from engine.passes.equivalence import check_equivalence
+from engine.passes.explain import explain_pass
 from engine.passes.folding import constant_fold
 from engine.passes.manager import Manager, PassRecord
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite
-from engine.passes.runtime_info import RuntimeAttribute, check_rt_info, copy_runtime_info, init_node_info
+from engine.passes.runtime_info import RuntimeAttribute, check_rt_info, copy_runtime_info
 from engine.passes.surgery import insert_after, replace_node, replace_output_update_name
 
 __all__ = [
     "BackwardGraphRewrite",
+    "ConstantFolding",
     "GraphRewrite",
+    "InitNodeInfo",
     "Manager",
     "MatcherPass",
     "ModelPass",
     "Pass",
     "PassConfig",
+    "PassInfo",
     "PassRecord",
     "RuntimeAttribute",
+    "Serialize",
+    "Validate",
+    "VisualizeTree",
     "check_equivalence",
     "check_rt_info",
     "compare_models",
     "constant_fold",
     "copy_runtime_info",
-    "init_node_info",
+    "explain_pass",
+    "find_pass",
     "insert_after",
+    "list_passes",
     "pattern",
     "replace_node",
     "replace_output_update_name",

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias, TypeVar
 from engine.errors import PassError
 from engine.ir import Model, Node, OutputLike, as_output
 from engine.passes.config import PassConfig
-from engine.passes.pattern import Matcher
+from engine.passes.pattern import Explanation, Matcher
 
 MatchCallback: TypeAlias = Callable[[Matcher], bool]
 _NodeT = TypeVar("_NodeT", bound=Node)
@@ -18,11 +18,21 @@ _NodeT = TypeVar("_NodeT", bound=Node)
 class Pass(ABC):
     """What all passes share: a name, and the switches of the pipeline that they run in.
 
-    `name` is the class's name unless the class sets it; PassConfig, profiles, snapshots and region files use it.
+    Attributes:
+        name: the class's name, unless the class (or, for containers, the instance) sets another. PassConfig,
+            profiles, snapshots and region files use it; in one pipeline no two classes may have the same.
+        config: the switches of the pipeline; None outside of one.
+        rewrites: how often the last run changed something. Matcher passes count their matches; a model pass may
+            count what it does here, else a run that changed something counts as one.
+        is_transformation: False for passes that only look or check: `ENGINE_PASSES_ONLY` never leaves them out.
+
+    A pass holds state while it runs: threads need instances of their own.
     """
 
-    name: ClassVar[str]
+    name: str
     config: PassConfig | None = None
+    rewrites: int = 0
+    is_transformation: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -31,6 +41,7 @@ class Pass(ABC):
 
     def set_pass_config(self, config: PassConfig) -> None:
         """Join a pipeline; called by the manager or rewrite that the pass is registered with."""
+        config.note(self)
         self.config = config
 
     @abstractmethod
@@ -39,15 +50,32 @@ class Pass(ABC):
 
     def transformation_callback(self, node: Node) -> bool:
         """True where the user asked, through `PassConfig.set_callback`, to leave `node` as it is."""
-        callback = None if self.config is None else self.config.callback(type(self))
+        callback = None if self.config is None else self.config.callback(self)
         return callback is not None and callback(node)
 
     def __repr__(self) -> str:
         return f"<pass {self.name}>"
 
 
+def run_pass(item: Pass, model: Model) -> bool:
+    """Run a pass on a model, counting anew; raises `PassError` where it answers neither True nor False."""
+    item.rewrites = 0
+    changed = item.run_on_model(model)
+    if not isinstance(changed, bool):
+        raise PassError(
+            f"pass {item.name} returned {changed!r}; a pass returns True where it changed the model or False"
+        )
+    if changed and not item.rewrites:
+        item.rewrites = 1
+    return changed
+
+
 class ModelPass(Pass):
     """A pass over a whole model: override `run_on_model`."""
+
+
+class PassViolation(PassError):
+    """A check found that a pass does not keep its contract; the message names the pass and the node."""
 
 
 class MatcherPass(Pass):
@@ -62,14 +90,27 @@ class MatcherPass(Pass):
         self.matcher: Matcher | None = None
         self._callback: MatchCallback | None = None
         self.new_nodes: list[Node] = []
+        self.seconds = 0.0
+        """The time that the last run spent in this pass, where a manager measures it."""
 
     def register_matcher(self, matcher: Matcher, callback: MatchCallback) -> None:
-        """State the pattern and the callback. Raises `PassError` where the pass has a matcher already."""
+        """State the pattern and the callback.
+
+        Raises `PassError` where the pass has a matcher already, or the matcher a pass.
+        """
+        if not hasattr(self, "matcher"):
+            raise PassError(f"pass {self.name} registers a matcher before it called super().__init__()")
         if self.matcher is not None:
             raise PassError(
                 f"pass {self.name} has matcher {self.matcher.name!r} already and cannot register {matcher.name!r}; "
                 "write one MatcherPass for each pattern, or join patterns with any_of"
             )
+        if matcher.owner is not None:
+            raise PassError(
+                f"matcher {matcher.name!r} is registered with pass {matcher.owner} already; a matcher holds the state "
+                f"of one match, so make a second one for {self.name}"
+            )
+        matcher.owner = self.name
         self.matcher = matcher
         self._callback = callback
 
@@ -86,22 +127,37 @@ class MatcherPass(Pass):
     def apply(self, node: OutputLike) -> bool:
         """Try the pattern at one node; True where the callback changed it.
 
-        Raises `PassError` naming pass and root where the callback raised.
+        Raises `PassError` naming pass and root where a predicate or the callback raised, or where the callback
+        returned anything but True or False.
         """
         matcher = self.matcher
         if matcher is None:
             raise PassError(f"pass {self.name} has no matcher; call register_matcher in its __init__")
-        if not matcher.match(node):
-            return False
-        assert self._callback is not None
         try:
-            changed = self._callback(matcher)
+            if not matcher.match(node):
+                return False
         except Exception as e:
-            root = node if isinstance(node, Node) else as_output(node).node
-            raise PassError(f"pass {self.name} failed at {root}: {type(e).__name__}: {e}") from e
+            raise PassError(f"pass {self.name} failed to match at {_root(node)}: {type(e).__name__}: {e}") from e
+        try:
+            changed = self._callback(matcher)  # type: ignore[misc]
+        except PassViolation:
+            raise
+        except Exception as e:
+            raise PassError(f"pass {self.name} failed at {_root(node)}: {type(e).__name__}: {e}") from e
         finally:
             matcher.clear_state()
-        return bool(changed)
+        if changed is not True and changed is not False:
+            raise PassError(
+                f"the callback of pass {self.name} returned {changed!r} at {_root(node)}; "
+                "it returns True where it replaced the root and False where it changed nothing"
+            )
+        return changed
+
+    def explain(self, node: OutputLike) -> Explanation:
+        """Why the pattern does, or does not, match at `node`. Raises `PassError` where there is no matcher."""
+        if self.matcher is None:
+            raise PassError(f"pass {self.name} has no matcher; call register_matcher in its __init__")
+        return self.matcher.explain(node)
 
     def run_on_model(self, model: Model) -> bool:
         """Apply the pass to every node of `model`, bodies included."""
@@ -111,3 +167,7 @@ class MatcherPass(Pass):
         if self.config is not None:
             rewrite.set_pass_config(self.config)
         return rewrite.run_on_model(model)
+
+
+def _root(value: OutputLike) -> Node:
+    return value if isinstance(value, Node) else as_output(value).node

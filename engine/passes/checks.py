@@ -2,100 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from engine.errors import EngineError, PassError
-from engine.ir import Constant, Model, Node, Output
-from engine.passes.base import MatcherPass, Pass
-from engine.passes.compare import compare_models
-from engine.passes.folding import is_foldable
+from engine.ir import Constant, Model, Node, Output, TensorType, ValueType
+from engine.ir.node import _ids
+from engine.passes.base import MatchCallback, MatcherPass, Pass, PassViolation, run_pass
+from engine.passes.compare import Comparison
+from engine.passes.folding import bytes_allowed, is_foldable, known_bytes
+from engine.passes.pattern import Matcher
 from engine.passes.rewrite import GraphRewrite
-from engine.passes.runtime_info import FUSED_NAMES, check_rt_info, init_node_info
+from engine.passes.runtime_info import ORIGINS, is_operation
+from engine.passes.walk import all_nodes
 
 
 def checked_run(item: Pass, model: Model) -> bool:
-    """Run `item` on `model` with every check; a failure leaves the model as it was.
+    """Run `item` on `model` with every check; after a failure the caller restores the model.
 
-    Raises `PassError` naming the pass and the node for: a cycle, a dropped or renamed network output, types that
-    consumers cannot take, a result that contradicts what happened, lost friendly names or rt_info, a constant
-    subgraph left unfolded, and, for matcher passes, edits of nodes behind the root.
+    Raises `PassError` naming the pass and the node for: a cycle, a dangling port, a network input or output that was
+    dropped, renamed or given another type, types that consumers cannot take, a result that contradicts what
+    happened, lost friendly names or rt_info, a constant subgraph left unfolded, and, for matcher passes, edits of
+    nodes after the root.
     """
-    backup = model.clone()
-    known = set(model.ordered_nodes())
-    named = any(FUSED_NAMES in (node._rt_info or {}) for node in known)
-    if not named:
-        init_node_info(model)
-    reference = model.clone()
-    try:
+    model.validate()  # what the types would become anyway is no change of the pass
+    with _origins(model):
+        reference = model.clone()
+        before = {node: (node._rt_info or {}).get(ORIGINS, ()) for node in all_nodes(model)}
         changed = _run_watched(item, model)
-        _check_outputs(item, reference, model)
+        _check_graph(item, model)
+        _check_border(item, reference, model)
         _check_modified(item, reference, model, changed)
-        check_rt_info(model)
-        _check_folded(item, known, model)
-    except BaseException as e:
-        _restore(model, backup)
-        if isinstance(e, PassError) or not isinstance(e, EngineError):
-            raise
-        raise PassError(f"pass {item.name} broke model `{model.name}`: {e}") from e
-    if not named:
-        _forget_names(model)
+        _check_carried(item, before, model)
+        _check_output_names(item, reference, model)
+        _check_folded(item, before, model)
     return changed
+
+
+@contextmanager
+def _origins(model: Model) -> Iterator[None]:
+    """Mark every operation, so that it shows where its rt_info went; not for passes within a pass that is checked."""
+    operations = [node for node in all_nodes(model) if is_operation(node)]
+    is_outermost = not any(ORIGINS in (node._rt_info or {}) for node in operations)
+    if is_outermost:
+        for node in operations:
+            node.rt_info[ORIGINS] = (node.id,)
+    yield
+    if is_outermost:
+        for node in all_nodes(model):
+            if node._rt_info is not None:
+                node._rt_info.pop(ORIGINS, None)
+                node._rt_info = node._rt_info or None
 
 
 def _run_watched(item: Pass, model: Model) -> bool:
     watched = [item] if isinstance(item, MatcherPass) else item.matchers if isinstance(item, GraphRewrite) else []
-    original: list[tuple[MatcherPass, Any]] = []
-    for matcher_pass in watched:
-        original.append((matcher_pass, matcher_pass._callback))
-        matcher_pass._callback = _watch(matcher_pass, matcher_pass._callback)
+    original = [(matcher_pass, matcher_pass._callback) for matcher_pass in watched]
     try:
-        changed = item.run_on_model(model)
+        for matcher_pass, callback in original:
+            assert callback is not None
+            matcher_pass._callback = _watch(matcher_pass, callback)
+        return run_pass(item, model)
     finally:
         for matcher_pass, callback in original:
             matcher_pass._callback = callback
-    if not isinstance(changed, bool):
-        raise PassError(f"pass {item.name} returned {changed!r}; a pass returns True or False")
-    model.validate()
-    return changed
 
 
-def _watch(matcher_pass: MatcherPass, callback: Any) -> Any:
-    """The callback, with a look at everything behind the root before and after."""
+# -- while a matcher pass runs ----------------------------------------------------------------------------
 
-    def watched(matcher: Any) -> bool:
-        root: Node = matcher.match_root
+
+def _watch(matcher_pass: MatcherPass, callback: MatchCallback) -> MatchCallback:
+    """The callback, with a look at everything after the root before and after."""
+
+    def watched(matcher: Matcher) -> bool:
+        root = matcher.match_root
         matched = {root, *matcher.matched_nodes}
         readers = [target for output in root.outputs for target in output.target_inputs]
-        behind = {node: (dict(node.attributes), list(node._sources)) for node in _downstream(root)}
-        changed = bool(callback(matcher))
-        for node, (attributes, sources) in behind.items():
-            if not node._attached:
-                continue
-            moved = len(sources) != len(node._sources) or any(
-                old != new and not (old is not None and old.node in matched)
-                for old, new in zip(sources, node._sources, strict=False)
-            )
-            if moved or not _same_attributes(attributes, node.attributes):
-                raise PassError(
+        after = {node: (dict(node.attributes), list(node._sources)) for node in _downstream(root)}
+        newest = next(_ids)
+        changed = callback(matcher)
+        for node, (attributes, sources) in after.items():
+            if node._attached and (
+                not _same_attributes(attributes, node.attributes) or _was_rewired(node, sources, matched, set(after))
+            ):
+                raise PassViolation(
                     f"pass {matcher_pass.name} at {root} changed {node}, which comes after the root; "
                     "match that node in a pass of its own"
                 )
-        if root.has_own_name and not root._attached:
+        if root.has_own_name and not root._attached and root.num_outputs == 1:
             for target in readers:
-                _check_name(matcher_pass, root, matched, target.node._sources[target.index])
+                if target.node._attached and target.index < target.node.num_inputs:
+                    _check_name(matcher_pass, root, newest, target.node._sources[target.index])
         return changed
 
     return watched
-
-
-def _check_name(matcher_pass: MatcherPass, root: Node, matched: set[Node], source: Output | None) -> None:
-    if source is None or source.node is root or source.node.id < root.id:
-        return  # an older node took over: an elimination, whose name rule is replace_output_update_name's
-    if source.node.friendly_name != root.friendly_name:
-        raise PassError(
-            f"pass {matcher_pass.name} replaced {root} by {source.node} and lost its friendly name; "
-            f"set new.friendly_name = root.friendly_name"
-        )
 
 
 def _downstream(root: Node) -> list[Node]:
@@ -111,49 +112,110 @@ def _downstream(root: Node) -> list[Node]:
 
 
 def _same_attributes(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    return before.keys() == after.keys() and all(before[k] is after[k] or before[k] == after[k] for k in before)
+    return before.keys() == after.keys() and all(before[key] is after[key] for key in before)
 
 
-def _check_outputs(item: Pass, before: Model, after: Model) -> None:
-    kept = {result.friendly_name: result for result in after.results}
-    for result in before.results:
-        now = kept.get(result.friendly_name)
-        if now is None:
-            raise PassError(f"pass {item.name} dropped the network output `{result.friendly_name}`")
-        old, new = result.type, now.type
-        if type(old) is not type(new) or getattr(old, "element_type", None) is not getattr(new, "element_type", None):
-            raise PassError(f"pass {item.name} changed network output `{result.friendly_name}` from {old} to {new}")
-        shape = getattr(old, "shape", None)
-        if shape is not None and not shape.compatible(getattr(new, "shape")):  # noqa: B009
-            raise PassError(f"pass {item.name} changed network output `{result.friendly_name}` from {old} to {new}")
+def _was_rewired(node: Node, sources: list[Output | None], matched: set[Node], after: set[Node]) -> bool:
+    """True where an input of `node` changed other than because what it read was replaced for all."""
+    if len(sources) != len(node._sources):
+        return True
+    for old, new in zip(sources, node._sources, strict=True):
+        if old == new or (old is not None and old.node in matched):
+            continue
+        if old is None or old.node in after or old.num_consumers:
+            return True
+    return False
+
+
+def _check_name(matcher_pass: MatcherPass, root: Node, newest: int, source: Output | None) -> None:
+    """The node that took the place of a named one has its name, unless it was there before: an elimination."""
+    if source is None or source.node is root or source.node.id < newest:
+        return
+    if source.node.friendly_name != root.friendly_name:
+        raise PassViolation(
+            f"pass {matcher_pass.name} replaced {root} by {source.node} and lost its friendly name; "
+            "set new.friendly_name = root.friendly_name"
+        )
+
+
+# -- after a pass ran -------------------------------------------------------------------------------------
+
+
+def _check_graph(item: Pass, model: Model) -> None:
+    try:
+        model.validate()
+    except EngineError as e:
+        raise PassError(f"pass {item.name} broke model `{model.name}`: {e}") from e
+
+
+def _check_border(item: Pass, before: Model, after: Model) -> None:
+    """Network inputs, outputs and sinks are all there, in their order, with types that users can still count on."""
+    for what, old, new in (
+        ("input", before.parameters, after.parameters),
+        ("output", before.results, after.results),
+    ):
+        names = [node.friendly_name for node in new]
+        for position, node in enumerate(old):
+            if node.friendly_name not in names:
+                raise PassError(f"pass {item.name} dropped the network {what} `{node.friendly_name}`")
+            if names[position] != node.friendly_name:
+                raise PassError(f"pass {item.name} moved the network {what} `{node.friendly_name}` from {position}")
+            if not _keeps(node.type, new[position].type):  # type: ignore[attr-defined]
+                raise PassError(
+                    f"pass {item.name} changed network {what} `{node.friendly_name}` from "
+                    f"{node.type} to {new[position].type}"  # type: ignore[attr-defined]
+                )
+    if len(after.sinks) < len(before.sinks):
+        raise PassError(f"pass {item.name} dropped one of the sinks {', '.join(map(str, before.sinks))}")
+
+
+def _keeps(old: ValueType, new: ValueType) -> bool:
+    if isinstance(old, TensorType) and isinstance(new, TensorType):
+        return old.element_type is new.element_type and old.shape.compatible(new.shape)
+    return type(old) is type(new)
 
 
 def _check_modified(item: Pass, before: Model, after: Model, changed: bool) -> None:
-    differences = compare_models(before, after, types=False)
-    if changed and not differences:
+    comparison = Comparison(exact=True)
+    comparison.models(before, after)
+    if changed and not comparison.found:
         raise PassError(f"pass {item.name} returned True and changed nothing")
-    if not changed and differences:
-        raise PassError(f"pass {item.name} returned False and changed the model: {'; '.join(differences)}")
+    if not changed and comparison.found:
+        raise PassError(f"pass {item.name} returned False and changed the model: {'; '.join(comparison.found)}")
 
 
-def _check_folded(item: Pass, known: set[Node], model: Model) -> None:
-    for node in model.ordered_nodes():
-        if node not in known and not isinstance(node, Constant) and is_foldable(node):
+def _check_carried(item: Pass, before: Mapping[Node, tuple[int, ...]], model: Model) -> None:
+    """Every operation has the rt_info of those that it stands for."""
+    for node in all_nodes(model):
+        if not is_operation(node):
+            continue
+        origins = (node._rt_info or {}).get(ORIGINS, ())
+        lost = not origins if node not in before else not set(origins) >= set(before[node])
+        if lost:
+            what = "dropped the rt_info of" if node in before else "carried no rt_info to"
+            raise PassError(f"pass {item.name} {what} {node}; call copy_runtime_info(replaced_nodes, new_nodes)")
+
+
+def _check_output_names(item: Pass, before: Model, after: Model) -> None:
+    """Who computed a network output under a name of its own, and who does now, are called alike."""
+    for old_result, new_result in zip(before.results, after.results, strict=False):
+        old, new = old_result.input_value(0).node, new_result.input_value(0).node
+        if old.has_own_name and old.num_outputs == new.num_outputs == 1 and old.friendly_name != new.friendly_name:
             raise PassError(
-                f"pass {item.name} left the constant subgraph that ends in {node} unfolded; "
-                "call constant_fold(node) where it is made"
+                f"pass {item.name} lost the friendly name of {old}: network output `{old_result.friendly_name}` is "
+                f"now computed by {new}; set new.friendly_name = old.friendly_name, or use replace_output_update_name"
             )
 
 
-def _restore(model: Model, backup: Model) -> None:
-    model._results, model._parameters, model._sinks = backup._results, backup._parameters, backup._sinks
-    model.captures = backup.captures
-    model._order = None
-
-
-def _forget_names(model: Model) -> None:
-    for node in model.ordered_nodes():
-        for body in node.bodies.values():
-            _forget_names(body)
-        if node._rt_info:
-            node._rt_info.pop(FUSED_NAMES, None)
+def _check_folded(item: Pass, before: Mapping[Node, object], model: Model) -> None:
+    for node in all_nodes(model):
+        if (
+            node not in before
+            and not isinstance(node, Constant)
+            and is_foldable(node)
+            and known_bytes(node) <= bytes_allowed(node)
+        ):
+            raise PassError(
+                f"pass {item.name} left the constant subgraph that ends in {node} unfolded; "
+                "call constant_fold(node) where it is made, or run ConstantFolding in the pass"
+            )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from engine.errors import PassError
@@ -10,6 +12,7 @@ from engine.ir import Node
 
 if TYPE_CHECKING:
     from engine.passes.base import Pass
+    from engine.passes.snapshots import Snapshots
 
 PassLike: TypeAlias = "type[Pass] | str"
 NodeCallback: TypeAlias = "Callable[[Node], bool]"
@@ -18,29 +21,29 @@ NodeCallback: TypeAlias = "Callable[[Node], bool]"
 class PassConfig:
     """Switches of a pipeline, shared by a manager, its passes and the managers that they nest.
 
-    Everything acts the same before and after a pass is registered. Passes are named by class or by name.
+    Everything acts the same before and after a pass is registered, and on any of the configs of managers that are
+    nested: registering a manager joins its config with the outer one. Passes are named by class or by name.
+    Not thread-safe, as the pipelines that it switches.
     """
 
-    __slots__ = ("_callbacks", "_default", "_switches")
+    __slots__ = ("_shared",)
 
     def __init__(self) -> None:
-        self._switches: dict[str, bool] = {}
-        self._callbacks: dict[str, NodeCallback] = {}
-        self._default: NodeCallback | None = None
+        self._shared = _Shared([self])
 
     def enable(self, *passes: PassLike) -> None:
         """Run these passes, also where they are registered as disabled."""
         for item in passes:
-            self._switches[_name(item)] = True
+            self._shared.switches[_name(item)] = True
 
     def disable(self, *passes: PassLike) -> None:
         """Leave these passes out, wherever they are nested."""
         for item in passes:
-            self._switches[_name(item)] = False
+            self._shared.switches[_name(item)] = False
 
-    def is_enabled(self, item: PassLike, by_default: bool = True) -> bool:
+    def is_enabled(self, item: Pass | PassLike, by_default: bool = True) -> bool:
         """True where the pass runs; `by_default` is how it was registered."""
-        return self._switches.get(_name(item), by_default)
+        return self._shared.switches.get(_name(item), by_default)
 
     def set_callback(self, *passes: PassLike, callback: NodeCallback) -> None:
         """Let `callback(node)` decide, for these passes (or for all, without passes), which roots to leave alone.
@@ -48,19 +51,89 @@ class PassConfig:
         True leaves the node as it is. A pass asks through `self.transformation_callback(node)`.
         """
         if not passes:
-            self._default = callback
+            self._shared.default = callback
         for item in passes:
-            self._callbacks[_name(item)] = callback
+            self._shared.callbacks[_name(item)] = callback
 
-    def callback(self, item: PassLike) -> NodeCallback | None:
+    def callback(self, item: Pass | PassLike) -> NodeCallback | None:
         """The callback that was set for a pass, else the one for all passes, else None."""
-        return self._callbacks.get(_name(item), self._default)
+        return self._shared.callbacks.get(_name(item), self._shared.default)
+
+    def join(self, outer: PassConfig) -> None:
+        """Become one with `outer`; where both say something about a pass, `outer` is right."""
+        mine, theirs = self._shared, outer._shared
+        if mine is theirs:
+            return
+        for name, kind in mine.known.items():
+            theirs.note(name, kind)
+        theirs.switches = mine.switches | theirs.switches
+        theirs.callbacks = mine.callbacks | theirs.callbacks
+        theirs.default = theirs.default or mine.default
+        for config in mine.members:
+            config._shared = theirs
+        theirs.members += mine.members
+
+    def note(self, item: Pass) -> None:
+        """Learn that a pass is part of the pipeline. Raises `PassError` where another class has its name."""
+        self._shared.note(item.name, type(item))
+
+    def unknown_names(self) -> list[str]:
+        """Names that switches or callbacks were given for and that no pass of the pipeline has, with close matches."""
+        shared = self._shared
+        texts = []
+        for name in dict.fromkeys([*shared.switches, *shared.callbacks]):
+            if name not in shared.known:
+                close = difflib.get_close_matches(name, list(shared.known), n=1)
+                texts.append(f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name))
+        return texts
+
+    @property
+    def run(self) -> Run | None:
+        """What the manager that is running asks of all that it runs; None outside of a run."""
+        return self._shared.run
+
+    @run.setter
+    def run(self, run: Run | None) -> None:
+        self._shared.run = run
 
 
-def _name(item: PassLike) -> str:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in progress: `depth` managers around, and what the outer ones asked for."""
+
+    checked: bool = False
+    timed: bool = False
+    snapshots: Snapshots | None = None
+    depth: int = 0
+
+
+class _Shared:
+    """What the configs of one pipeline have in common."""
+
+    __slots__ = ("callbacks", "default", "known", "members", "run", "switches")
+
+    def __init__(self, members: list[PassConfig]) -> None:
+        self.members = members
+        self.switches: dict[str, bool] = {}
+        self.callbacks: dict[str, NodeCallback] = {}
+        self.default: NodeCallback | None = None
+        self.known: dict[str, type[Pass]] = {}
+        self.run: Run | None = None
+
+    def note(self, name: str, kind: type[Pass]) -> None:
+        known = self.known.setdefault(name, kind)
+        if known is not kind:
+            raise PassError(
+                f"two passes are called {name!r}: {known.__module__}.{known.__qualname__} and "
+                f"{kind.__module__}.{kind.__qualname__}; PassConfig and region files could not tell them apart, "
+                "so give one of them another `name`"
+            )
+
+
+def _name(item: Pass | PassLike) -> str:
     if isinstance(item, str):
         return item
     name = getattr(item, "name", None)
-    if not isinstance(item, type) or not isinstance(name, str):
+    if not isinstance(name, str):
         raise PassError(f"a pass is named by its class or its name, got {item!r}")
     return name

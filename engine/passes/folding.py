@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+import numpy as np
+
 from engine.errors import EngineError
-from engine.ir import Constant, Node, Output, Parameter, Result, TensorType
+from engine.ir import (
+    Constant,
+    ElementType,
+    Node,
+    Output,
+    Parameter,
+    Result,
+    TensorType,
+    ValueType,
+    undefined,
+)
 from engine.ops import find_op
 from engine.ops.reference import evaluate
 
-PROTECTED = frozenset({"DequantizeLinear"})
+MAX_OUTPUT_BYTES: Final = 64 << 20
+"""Above this size, what is larger than its inputs stays unfolded: a blob should not grow by a folded Expand."""
+PROTECTED: Final = frozenset({"DequantizeLinear"})
 """Operators that the pass leaves alone: folding the weights' DequantizeLinear destroys the integer path."""
 
 
@@ -28,26 +44,42 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
     The graph is not changed: `replace_node(node, folded)` does that. The constants take the node's friendly name.
     `max_bytes` bounds the size of the outputs: a larger result stays unfolded.
     """
-    if node.op_type in PROTECTED or not is_foldable(node):
+    if not is_foldable(node):
         return None
-    if max_bytes is not None and _known_bytes(node) > max_bytes:
+    if max_bytes is not None and known_bytes(node) > max_bytes:
         return None
     try:
         values = evaluate(node, [s.node.data if s is not None else None for s in node._sources])  # type: ignore[attr-defined]
     except EngineError:
         return None  # what fails on constants fails when it runs, with the node's name
-    if max_bytes is not None and sum(getattr(value, "nbytes", 0) for value in values) > max_bytes:
+    if any(type(value) is not np.ndarray or not _fits(value, t) for value, t in zip(values, node._types, strict=True)):
+        return None  # an output that is left out, or of a type that consumers did not expect
+    if max_bytes is not None and sum(value.nbytes for value in values) > max_bytes:
         return None
-    folded: list[Output] = []
-    for index, (value, value_type) in enumerate(zip(values, node._types, strict=True)):
-        name = node.friendly_name if len(values) == 1 else f"{node.friendly_name}.{index}"
-        assert isinstance(value_type, TensorType)
-        constant = Constant(value, friendly_name=name)
-        folded.append(constant.output(0))
-    return folded
+    return [Constant(value, friendly_name=_name(node, index)).output(0) for index, value in enumerate(values)]
 
 
-def _known_bytes(node: Node) -> int:
+def bytes_allowed(node: Node, limit: int = MAX_OUTPUT_BYTES) -> int:
+    """How large the folded outputs of `node` may be: `limit`, or as large as the constants that it reads."""
+    inputs = sum(s.node.byte_size for s in node._sources if s is not None and isinstance(s.node, Constant))
+    return max(limit, inputs)
+
+
+def _fits(value: np.ndarray[Any, Any], value_type: ValueType) -> bool:
+    if not isinstance(value_type, TensorType):
+        return False
+    known = value_type.element_type
+    return known in (undefined, ElementType.from_numpy(value.dtype)) and value_type.shape.accepts(value.shape)
+
+
+def _name(node: Node, index: int) -> str | None:
+    if not node.has_own_name:
+        return None
+    return node.friendly_name if node.num_outputs == 1 else f"{node.friendly_name}.{index}"
+
+
+def known_bytes(node: Node) -> int:
+    """Bytes of the outputs of `node` as far as their shapes are known."""
     total = 0
     for value_type in node._types:
         if isinstance(value_type, TensorType) and value_type.shape.is_static:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import EngineError, PassError
 from engine.ir import Model
+from engine.ir.node import edits
 from engine.passes import regions
-from engine.passes.base import MatcherPass, Pass
+from engine.passes.base import MatcherPass, Pass, run_pass
+from engine.passes.checkpoint import Checkpoint
 from engine.passes.checks import checked_run
-from engine.passes.config import PassConfig
-from engine.passes.snapshots import Snapshots
+from engine.passes.config import PassConfig, Run
+from engine.passes.rewrite import GraphRewrite
+from engine.passes.settings import is_on
+from engine.passes.snapshots import ALL_FORMATS, Snapshots, tracing
 
 PROFILE = "ENGINE_PROFILE_PASS_ENABLE"
-TRACING = "ENGINE_ENABLE_VISUALIZE_TRACING"
 
 _log = logging.getLogger("engine.passes")
 _P = TypeVar("_P", bound=Pass)
@@ -26,34 +32,57 @@ _P = TypeVar("_P", bound=Pass)
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """One pass of a run: whether it changed the model, how long it took, and the node counts around it."""
+    """One pass of a run.
+
+    Attributes:
+        changed: whether it changed the model.
+        rewrites: how often it did: matches of a matcher pass, what a model pass counts, the sum for containers.
+        seconds: its time; of a matcher within a `GraphRewrite` only where profiling is on, else 0.
+        nodes_before: nodes of the main graph before it; None for a matcher within a `GraphRewrite`.
+        parts: the passes within a `GraphRewrite` or a nested manager.
+    """
 
     name: str
     changed: bool
+    rewrites: int
     seconds: float
-    nodes_before: int
-    nodes_after: int
+    nodes_before: int | None = None
+    nodes_after: int | None = None
+    parts: tuple[PassRecord, ...] = ()
 
     def __str__(self) -> str:
-        mark = f"{self.nodes_before} -> {self.nodes_after} nodes" if self.changed else "unchanged"
-        return f"{self.name:<40} {self.seconds * 1e3:9.3f} ms  {mark}"
+        mark = "unchanged" if not self.changed else "1 rewrite" if self.rewrites == 1 else f"{self.rewrites} rewrites"
+        nodes = f", {self.nodes_before} -> {self.nodes_after} nodes" if self.changed and self.nodes_before else ""
+        return f"{self.name:<40} {self.seconds * 1e3:9.3f} ms  {mark}{nodes}"
+
+    def flat(self) -> Iterator[PassRecord]:
+        """The records of single passes: this one, or those within it."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.flat()
 
 
 class Manager(Pass):
     """A pipeline of passes; itself a pass, so managers nest.
 
-    After each pass that changed something the graph is checked for dangling ports and its types and shapes are
-    inferred anew, so a pass that broke the model is named at once.
+    After each pass that changed something the graph is checked for cycles and dangling ports and its types and
+    shapes are inferred anew, bodies included, so a pass that broke the model is named at once.
 
     Args:
         config: the switches to share with an outer pipeline.
-        validate: infer types after each pass that changed something; off, the caller validates.
-        checked: also catch wrong return values, lost names and rt_info, lost outputs, edits behind a match and
-            constants left unfolded (see `checks`); a failing pass leaves the model as it was. For tests: slow.
-        profile: log time and node counts of each pass (also by `ENGINE_PROFILE_PASS_ENABLE=1`); they are in
-            `records` in any case.
-        snapshots: a folder for the model's text, ONNX and SVG after each pass that changed it (also, in the
-            current folder, by `ENGINE_ENABLE_VISUALIZE_TRACING=1`).
+        validate: check and infer after each pass that changed something; off, the caller validates.
+        checked: also catch wrong return values, lost names, rt_info and outputs, edits behind a match and constants
+            left unfolded (see `checks`); a failure leaves the model as it was. For tests: slow.
+        profile: log time and changes of each pass (also by `ENGINE_PROFILE_PASS_ENABLE=1`) and measure single
+            matchers; all but the latter is in `records` in any case.
+        snapshots: a folder for the model after each pass that changed it (also, in the current folder, by
+            `ENGINE_ENABLE_VISUALIZE_TRACING=1`), numbered from the start, 000.
+        snapshot_formats: of "txt", "onnx", "svg", "dot".
+        name: a name for profiles, snapshots and `PassConfig`; by default the class's.
+
+    Managers that are nested, as passes or by sharing `config`, are checked, measured and photographed by the outer
+    one. Not thread-safe.
     """
 
     def __init__(
@@ -64,18 +93,20 @@ class Manager(Pass):
         checked: bool = False,
         profile: bool = False,
         snapshots: str | os.PathLike[str] | None = None,
-        label: str = "Manager",
+        snapshot_formats: Sequence[str] = ALL_FORMATS,
+        name: str | None = None,
     ) -> None:
+        if name is not None:
+            self.name = name
         self.pass_config = PassConfig() if config is None else config
-        self.config = self.pass_config
-        self.label = label
         self.records: list[PassRecord] = []
         self._passes: list[tuple[Pass, bool]] = []
         self._validate = validate
-        self._checked = checked
-        self._profile = profile or _flag(PROFILE)
-        folder = Path.cwd() if snapshots is None and _flag(TRACING) else snapshots
-        self._snapshots = None if folder is None else Snapshots(Path(folder), label)
+        self._run = Run(
+            checked=checked,
+            timed=profile or is_on(PROFILE),
+            snapshots=None if snapshots is None else Snapshots(Path(snapshots), snapshot_formats),
+        )
 
     @property
     def passes(self) -> list[Pass]:
@@ -85,13 +116,16 @@ class Manager(Pass):
     def register_pass(self, item: _P | type[_P], enabled: bool = True) -> _P:
         """Append a pass (or make one of a class) and return it; `enabled=False` waits for `PassConfig.enable`.
 
-        Raises `PassError` for something else, for a pass registered twice and for a MatcherPass without a matcher.
+        Raises `PassError` for something else, for a pass registered twice, for a MatcherPass without a matcher and
+        for a name that another class has in this pipeline.
         """
         instance = item() if isinstance(item, type) else item
         if not isinstance(instance, Pass):
             raise PassError(f"a manager runs passes, got {instance!r}")
         if any(known is instance for known, _ in self._passes):
             raise PassError(f"pass {instance.name} is registered already; make a second one to run it twice")
+        if isinstance(instance, Manager) and instance._contains(self):
+            raise PassError(f"{instance.name} cannot be a pass of itself")
         if isinstance(instance, MatcherPass) and instance.matcher is None:
             raise PassError(f"pass {instance.name} has no matcher; call register_matcher in its __init__")
         instance.set_pass_config(self.pass_config)
@@ -99,10 +133,9 @@ class Manager(Pass):
         return instance
 
     def set_pass_config(self, config: PassConfig) -> None:
-        """Join an outer pipeline: its switches replace this manager's."""
-        self.pass_config = self.config = config
-        for item, _ in self._passes:
-            item.set_pass_config(config)
+        """Join an outer pipeline: from now on the two have one configuration, the outer's where both say something."""
+        self.pass_config.join(config)
+        super().set_pass_config(config)
 
     def run_on_model(self, model: Model) -> bool:
         """`run_passes`, as a pass of an outer manager."""
@@ -115,52 +148,121 @@ class Manager(Pass):
         """
         self.records = []
         only = regions.allowed()
-        changed = False
-        for item, enabled in self._passes:
-            if not self.pass_config.is_enabled(type(item), enabled):
-                continue
-            if only is not None and item.name not in only and not _is_container(item):
-                continue
-            changed |= self._run(item, model)
-        return changed
+        with self._running(model) as run:
+            for item, enabled in self._passes:
+                if not self.pass_config.is_enabled(item, enabled):
+                    continue
+                if only is None or item.name in only or not item.is_transformation or _is_container(item):
+                    self._run_one(item, model, run)
+        self.rewrites = sum(record.rewrites for record in self.records)
+        return any(record.changed for record in self.records)
 
-    def _run(self, item: Pass, model: Model) -> bool:
-        before = len(model.ordered_nodes())
+    def rewrite_counts(self) -> dict[str, int]:
+        """How often each pass changed the model in the last run, by name, those within others included."""
+        counts: Counter[str] = Counter()
+        for record in self.records:
+            for part in record.flat():
+                counts[part.name] += part.rewrites
+        return dict(counts)
+
+    # -- one run ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _running(self, model: Model) -> Iterator[Run]:
+        """Ask what the outer managers and this one ask; restore a checked model that was broken."""
+        outer = self.pass_config.run
+        run = _joined(outer, self._run)
+        checkpoint = Checkpoint(model) if run.checked and not (outer and outer.checked) else None
+        self.pass_config.run = run
         start = time.perf_counter()
         try:
-            changed = checked_run(item, model) if self._checked else item.run_on_model(model)
-            if not isinstance(changed, bool):
-                raise PassError(f"pass {item.name} returned {changed!r}; a pass returns True or False")
+            if run.snapshots is not None and (outer is None or run.snapshots is not outer.snapshots):
+                run.snapshots.begin(model, self.name)
+            yield run
+        except BaseException:
+            if checkpoint is not None:
+                checkpoint.restore()
+            raise
+        finally:
+            self.pass_config.run = outer
+        if run.timed and outer is None:
+            _log.warning("%s took %.3f ms", self.name, (time.perf_counter() - start) * 1e3)
+        unknown = self.pass_config.unknown_names() if outer is None else []
+        if unknown:
+            _log.warning("PassConfig switches passes that %s does not have: %s", self.name, ", ".join(unknown))
+
+    def _run_one(self, item: Pass, model: Model, run: Run) -> None:
+        before = _node_count(model, f"before pass {item.name}")
+        start = time.perf_counter()
+        changed = self._guarded(item, model, run)
+        seconds = time.perf_counter() - start
+        after = _node_count(model, f"after pass {item.name}") if changed else before
+        record = PassRecord(item.name, changed, item.rewrites, seconds, before, after, _parts(item))
+        self.records.append(record)
+        if run.timed:
+            _report(record, run.depth)
+        if changed and item.is_transformation and not _is_container(item):
+            regions.fired([item.name])
+        if changed and run.snapshots is not None and not isinstance(item, Manager):
+            run.snapshots.take(model, self.name, item.name)
+
+    def _guarded(self, item: Pass, model: Model, run: Run) -> bool:
+        """Run a pass; whatever goes wrong is told with its name."""
+        if not isinstance(item, Manager):
+            item.set_pass_config(self.pass_config)  # a pass may be in several pipelines
+        nodes, count = model.ordered_nodes(), edits.count
+        try:
+            is_checked = run.checked and not isinstance(item, Manager)
+            changed = checked_run(item, model) if is_checked else run_pass(item, model)
             if changed and self._validate:
                 model.validate()
+            elif not changed and edits.count != count and model.ordered_nodes() != nodes:
+                raise PassError(f"pass {item.name} returned False and changed the nodes of model `{model.name}`")
         except PassError:
             raise
         except EngineError as e:
             raise PassError(f"pass {item.name} broke model `{model.name}`: {e}") from e
         except Exception as e:
             raise PassError(f"pass {item.name} failed on model `{model.name}`: {type(e).__name__}: {e}") from e
-        seconds = time.perf_counter() - start
-        record = PassRecord(_label(item), changed, seconds, before, len(model.ordered_nodes()) if changed else before)
-        self.records.append(record)
-        if self._profile:
-            _log.warning("%s", record)
-        if changed:
-            if not _is_container(item):
-                regions.fired(item.name)
-            if self._snapshots is not None:
-                self._snapshots.take(model, _label(item))
         return changed
+
+    def _contains(self, item: Pass) -> bool:
+        return item is self or any(isinstance(inner, Manager) and inner._contains(item) for inner in self.passes)
+
+
+def _joined(outer: Run | None, own: Run) -> Run:
+    if outer is None:
+        return replace(own, snapshots=own.snapshots or tracing())
+    return Run(
+        checked=outer.checked or own.checked,
+        timed=outer.timed or own.timed,
+        snapshots=own.snapshots or outer.snapshots,
+        depth=outer.depth + 1,
+    )
 
 
 def _is_container(item: Pass) -> bool:
-    """True for passes that only hold others, which have switches and regions of their own."""
-    return hasattr(item, "passes") or hasattr(item, "matchers")
+    """True for passes that only hold others, which have switches, regions and snapshots of their own."""
+    return isinstance(item, (Manager, GraphRewrite))
 
 
-def _label(item: Pass) -> str:
-    label = getattr(item, "label", None)
-    return label if isinstance(label, str) else item.name
+def _node_count(model: Model, when: str) -> int:
+    try:
+        return len(model.ordered_nodes())
+    except EngineError as e:
+        raise PassError(f"model `{model.name}` is broken {when}: {e}") from e
 
 
-def _flag(name: str) -> bool:
-    return os.environ.get(name, "0").lower() not in ("", "0", "off", "false", "no")
+def _parts(item: Pass) -> tuple[PassRecord, ...]:
+    if isinstance(item, Manager):
+        return tuple(item.records)
+    if isinstance(item, GraphRewrite):
+        return tuple(PassRecord(m.name, m.rewrites > 0, m.rewrites, m.seconds) for m in item.matchers)
+    return ()
+
+
+def _report(record: PassRecord, depth: int) -> None:
+    _log.warning("%s%s", "  " * depth, record)
+    if record.parts and record.parts[0].nodes_before is None:
+        for part in record.parts:
+            _log.warning("%s%s", "  " * (depth + 1), part)

@@ -1,7 +1,8 @@
 """Leaving out passes that are not used: record which ones fired, and later run only these.
 
-Every pass is a region under its name. `ENGINE_PASSES_RECORD=file` adds to the file, a name a line, each region
-that changed a model in this process. `ENGINE_PASSES_ONLY=file` disables every pass that the file does not name.
+Every transformation is a region under its name, also within a `GraphRewrite` or a nested manager.
+`ENGINE_PASSES_RECORD=file` adds to the file, a name a line, each region that changed a model in this process.
+`ENGINE_PASSES_ONLY=file` disables every transformation that the file does not name, and logs that it does.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from engine.errors import PassError
@@ -18,45 +20,41 @@ ONLY = "ENGINE_PASSES_ONLY"
 
 _log = logging.getLogger("engine.passes")
 _lock = threading.Lock()
-_fired: dict[str, set[str]] = {}
-_only: dict[str, frozenset[str]] = {}
+_announced: set[tuple[str, frozenset[str]]] = set()
 
 
-def fired(name: str) -> None:
-    """Note that the pass `name` changed a model, where recording is on."""
+def fired(names: Iterable[str]) -> None:
+    """Note the passes that changed a model, where recording is on. Raises `PassError` for an unwritable file."""
     path = os.environ.get(RECORD)
     if not path:
         return
     with _lock:
-        names = _fired.get(path)
-        if names is None:
-            names = _fired[path] = set(_read(path)) if Path(path).exists() else set()
-        if name in names:
-            return
-        names.add(name)
+        known = set(_read(RECORD, path)) if os.path.exists(path) else set()
+        new = [name for name in dict.fromkeys(names) if name not in known]
         try:
             with open(path, "a", encoding="utf-8") as file:
-                file.write(f"{name}\n")
+                file.writelines(f"{name}\n" for name in new)
         except OSError as e:
             raise PassError(f"{RECORD}={path} cannot be written: {e}") from e
 
 
 def allowed() -> frozenset[str] | None:
-    """The names of the passes that may run; None where all may."""
+    """The names of the passes that may run; None where all may. Raises `PassError` for an unreadable file."""
     path = os.environ.get(ONLY)
     if not path:
         return None
-    names = _only.get(path)
-    if names is None:
-        with _lock:
-            names = _only[path] = frozenset(_read(path))
-        _log.warning("%s=%s: only the passes %s run", ONLY, path, ", ".join(sorted(names)) or "(none)")
+    names = frozenset(_read(ONLY, path))
+    with _lock:
+        is_new = (path, names) not in _announced
+        _announced.add((path, names))
+    if is_new:
+        _log.warning("%s=%s: of all passes only %s run", ONLY, path, ", ".join(sorted(names)) or "none")
     return names
 
 
-def _read(path: str) -> list[str]:
+def _read(variable: str, path: str) -> list[str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
-        raise PassError(f"region file {path} cannot be read: {e}") from e
+        raise PassError(f"{variable}={path} cannot be read: {e}") from e
     return [line.strip() for line in text.splitlines() if line.strip()]

@@ -6,15 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from engine.errors import PassError
 from engine.ir import Model, Node
+from engine.passes.walk import all_nodes
 
 FUSED_NAMES = "fused_names"
 """The rt_info key under which a node lists the friendly names of the original nodes that it stands for."""
 
 
 class RuntimeAttribute(ABC):
-    """A value of rt_info that says itself how it is merged and whether it is copied."""
+    """A value of rt_info that says itself how it is merged and whether it is copied.
+
+    Values of rt_info are shared by the nodes that they are copied to, so treat them as immutable.
+    """
 
     @abstractmethod
     def merge(self, others: Sequence[Any]) -> Any | None:
@@ -29,7 +35,10 @@ def _merge_names(values: Sequence[Any]) -> Any:
     return tuple(dict.fromkeys(name for names in values for name in names))
 
 
-_MERGERS: dict[str, Callable[[Sequence[Any]], Any]] = {FUSED_NAMES: _merge_names}
+ORIGINS = "engine.origins"
+"""The rt_info key by which `Manager(checked=True)` follows, while a pass runs, where annotations went."""
+
+_MERGERS: dict[str, Callable[[Sequence[Any]], Any]] = {FUSED_NAMES: _merge_names, ORIGINS: _merge_names}
 
 
 def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[Node]) -> None:
@@ -37,72 +46,91 @@ def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[N
 
     What a target had is removed; list it among the sources to keep it. A key that several sources carry is merged:
     by `RuntimeAttribute.merge`, as a union for `fused_names`, and otherwise kept where all values are equal and
-    dropped where they differ.
+    dropped where they differ; only a target that is itself a source then keeps its own value.
     """
-    sources = (sources,) if isinstance(sources, Node) else sources
+    sources = (sources,) if isinstance(sources, Node) else list(sources)
     targets = (targets,) if isinstance(targets, Node) else targets
     merged = _merge([node._rt_info for node in sources if node._rt_info])
     for target in targets:
-        if not merged:
+        if len(sources) > 1 and target in sources:
+            own = target._rt_info or {}
+            target._rt_info = merged | {key: value for key, value in own.items() if not _is_mergeable(key, value)}
+        elif merged:
+            target._rt_info = {key: value for key, value in merged.items() if _may_travel(value, target)}
+        else:
             target._rt_info = None
-            continue
-        target._rt_info = {
-            key: value
-            for key, value in merged.items()
-            if not isinstance(value, RuntimeAttribute) or value.is_copyable(target)
-        }
+
+
+def _is_mergeable(key: str, value: Any) -> bool:
+    return key in _MERGERS or isinstance(value, RuntimeAttribute)
+
+
+def _may_travel(value: Any, target: Node) -> bool:
+    return not isinstance(value, RuntimeAttribute) or value.is_copyable(target)
 
 
 def _merge(infos: list[dict[str, Any]]) -> dict[str, Any]:
-    if not infos:
-        return {}
-    if len(infos) == 1:
-        return dict(infos[0])
+    """What `infos` say together: keys whose values cannot be merged are left out."""
+    if len(infos) <= 1:
+        return infos[0] if infos else {}
     gathered: dict[str, list[Any]] = {}
     for info in infos:
         for key, value in info.items():
             gathered.setdefault(key, []).append(value)
-    merged: dict[str, Any] = {}
-    for key, values in gathered.items():
-        value = _merge_values(key, values)
-        if value is not None:
-            merged[key] = value
-    return merged
+    merged = {key: _merge_values(key, values) for key, values in gathered.items()}
+    return {key: value for key, value in merged.items() if value is not _CONFLICT}
 
 
-def _merge_values(key: str, values: list[Any]) -> Any | None:
+def _merge_values(key: str, values: list[Any]) -> Any:
     first = values[0]
     if len(values) == 1:
         return first
     if isinstance(first, RuntimeAttribute):
-        return first.merge(values[1:])
+        value = first.merge(values[1:])
+        return _CONFLICT if value is None else value
     merger = _MERGERS.get(key)
     if merger is not None:
         return merger(values)
-    return first if all(value == first for value in values[1:]) else None
+    return first if all(_equal(value, first) for value in values[1:]) else _CONFLICT
 
 
-def init_node_info(model: Model) -> None:
-    """Give every operation its own name as `fused_names`, unless it has some already."""
-    for node in model.ordered_nodes():
-        for body in node.bodies.values():
-            init_node_info(body)
-        if node.op_type not in _UNNAMED:
-            node.rt_info.setdefault(FUSED_NAMES, (node.friendly_name,))
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b)
+    return bool(a == b)
 
 
-_UNNAMED = frozenset({"Parameter", "Constant", "Result"})
+_CONFLICT = object()
+
+
+def init_node_info(model: Model) -> bool:
+    """Give every operation its own name as `fused_names`, unless it has some already; True where one got it."""
+    changed = False
+    for node in all_nodes(model):
+        if is_operation(node) and FUSED_NAMES not in (node._rt_info or {}):
+            node.rt_info[FUSED_NAMES] = (node.friendly_name,)
+            changed = True
+    return changed
+
+
+def is_operation(node: Node) -> bool:
+    """True for all nodes but parameters, constants and results, which need not carry rt_info."""
+    return node.op_type not in _LEAVES or bool(node.domain)
+
+
+_LEAVES = frozenset({"Parameter", "Constant", "Result"})
 
 
 def check_rt_info(model: Model) -> None:
-    """Raise `PassError` naming every operation whose `fused_names` was lost since `init_node_info`."""
-    lost = [
-        str(node)
-        for node in model.ordered_nodes()
-        if node.op_type not in _UNNAMED and not (node._rt_info or {}).get(FUSED_NAMES)
-    ]
+    """Raise `PassError` naming every operation, bodies included, whose `fused_names` was lost since `InitNodeInfo`."""
+    check_carried(model, FUSED_NAMES)
+
+
+def check_carried(model: Model, key: str) -> None:
+    """Raise `PassError` naming every operation, bodies included, that has no `key` in its rt_info."""
+    lost = [str(node) for node in all_nodes(model) if is_operation(node) and not (node._rt_info or {}).get(key)]
     if lost:
         raise PassError(
-            f"{len(lost)} nodes carry no `{FUSED_NAMES}`: {', '.join(lost[:10])}; "
-            "a pass made them without copy_runtime_info(replaced_nodes, new_nodes)"
+            f"{len(lost)} nodes lost their rt_info: {', '.join(lost[:10])}{', ...' if len(lost) > 10 else ''}; "
+            "who makes nodes calls copy_runtime_info(replaced_nodes, new_nodes)"
         )

@@ -2,33 +2,79 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from engine.errors import PassError
+from engine.errors import EngineError, PassError
 from engine.ir import Model
 from engine.onnx import write_model
 from engine.passes.common.visualize_tree import write_picture
+from engine.passes.settings import is_on
+
+TRACING: Final = "ENGINE_ENABLE_VISUALIZE_TRACING"
+ALL_FORMATS: Final = ("txt", "onnx", "svg")
+_KNOWN: Final = frozenset({*ALL_FORMATS, "dot"})
+
+_log = logging.getLogger("engine.passes")
 
 
 class Snapshots:
-    """Numbers and writes the snapshots of one manager into `folder` (made if missing)."""
+    """Numbers and writes the snapshots of a run into `folder` (made if missing); see `Manager`.
 
-    __slots__ = ("_count", "_folder", "_label")
+    Raises `PassError` for an unknown format.
+    """
 
-    def __init__(self, folder: Path, label: str) -> None:
+    __slots__ = ("_count", "_folder", "_formats", "_is_restarted")
+
+    def __init__(self, folder: Path, formats: Sequence[str] = ALL_FORMATS, *, is_restarted: bool = True) -> None:
+        unknown = [name for name in formats if name not in _KNOWN]
+        if unknown:
+            raise PassError(f"snapshots have the formats {', '.join(sorted(_KNOWN))}, not {unknown[0]!r}")
         self._folder = folder
-        self._label = label
+        self._formats = formats
+        self._is_restarted = is_restarted
         self._count = 0
 
-    def take(self, model: Model, pass_name: str) -> None:
-        """Write `NNN_pass.txt`, `.onnx` and `.svg`. Raises `PassError` where the folder cannot be written."""
-        stem = re.sub(r"[^\w.-]+", "_", f"{self._label}_{self._count:03d}_{pass_name}")
+    def begin(self, model: Model, manager: str) -> None:
+        """Write the model as it is before the first pass. Numbers start anew."""
+        if self._is_restarted:
+            self._count = 0
+        self.take(model, manager, "start")
+
+    def take(self, model: Model, manager: str, what: str) -> None:
+        """Write `NNN_manager_what` in every format. Raises `PassError` where the folder cannot be written."""
+        stem = re.sub(r"[^\w.-]+", "_", f"{self._count:03d}_{manager}_{what}")
         self._count += 1
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / f"{stem}.txt").write_text(model.to_text() + "\n", encoding="utf-8")
-            write_picture(model, self._folder / f"{stem}.svg")
-            write_model(model, self._folder / f"{stem}.onnx")
+            for name in self._formats:
+                self._write(model, self._folder / f"{stem}.{name}")
         except OSError as e:
             raise PassError(f"snapshots cannot be written to {self._folder}: {e}") from e
+
+    def _write(self, model: Model, path: Path) -> None:
+        if path.suffix == ".txt":
+            path.write_text(model.to_text() + "\n", encoding="utf-8")
+        elif path.suffix == ".onnx":
+            try:
+                write_model(model, path)
+            except EngineError as e:  # between two passes a model may hold what ONNX cannot express
+                _log.warning("no snapshot %s: %s", path, e)
+        else:
+            write_picture(model, path)
+
+
+_tracing: Snapshots | None = None
+
+
+def tracing() -> Snapshots | None:
+    """The snapshots that `ENGINE_ENABLE_VISUALIZE_TRACING` asks for: in the current folder, numbered on and on."""
+    global _tracing
+    if not is_on(TRACING):
+        _tracing = None
+    elif _tracing is None or _tracing._folder != Path.cwd():
+        _tracing = Snapshots(Path.cwd(), is_restarted=False)
+    return _tracing

@@ -13,10 +13,15 @@ def replace_node(old: Node, new: Node | Sequence[OutputLike]) -> None:
     """Let every consumer of `old` read the same port of `new`; `old` then leaves the graph by itself.
 
     `new` is a node with as many outputs as `old`, or one value for each output of `old`. Names and rt_info are
-    the caller's: see `copy_runtime_info`. Raises `GraphError` before anything is changed.
+    the caller's: see `copy_runtime_info`. Raises `GraphError` before anything is changed: for another number of
+    outputs, for a new node that reads the old one, and for results and sinks, which their model holds.
     """
+    if old._pinned and old.op_type != "Parameter":
+        raise GraphError(
+            f"cannot replace {old}: its model holds it; use model.add_result, add_sink, remove_result and remove_sink"
+        )
     if isinstance(new, Node):
-        if new.num_outputs == old.num_outputs == 1:
+        if len(new._types) == len(old._types) == 1:
             Output(old, 0).replace(Output(new, 0))
             return
         outputs = new.outputs
@@ -24,45 +29,78 @@ def replace_node(old: Node, new: Node | Sequence[OutputLike]) -> None:
         outputs = [as_output(value) for value in new]
     if len(outputs) != old.num_outputs:
         raise GraphError(
-            f"cannot replace {old} with {old.num_outputs} outputs by {new} with {len(outputs)}; "
+            f"cannot replace {old} with {old.num_outputs} outputs by {_text(new)} with {len(outputs)}; "
             "give one value for each output"
         )
-    for output in outputs:
-        if output.node is not old and any(s is not None and s.node is old for s in output.node.input_values):
-            raise GraphError(
-                f"cannot replace {old} by {output.node}, which reads it: the graph would have a cycle; "
-                "to insert a node, replace the source of each of the other consumers"
-            )
+    for index, output in enumerate(outputs):
+        _check_replacement(old, index, output)
     for index, output in enumerate(outputs):
         Output(old, index).replace(output)
+
+
+def _check_replacement(old: Node, index: int, new: Output) -> None:
+    if new.node is old:
+        if new.index != index:
+            raise GraphError(f"cannot replace output {index} of {old} by {new}: its own outputs would be mixed up")
+    elif any(source is not None and source.node is old for source in new.node._sources):
+        raise GraphError(
+            f"cannot replace {old} by {new.node}, which reads it: the graph would have a cycle; "
+            "to insert a node, call insert_after, or replace the source of each of the other consumers"
+        )
+
+
+def _text(new: Node | Sequence[OutputLike]) -> str:
+    return str(new) if isinstance(new, Node) else "values"
 
 
 def replace_output_update_name(output: Output, replacement: Output) -> bool:
     """Eliminate the node of `output`: its consumers read `replacement`, whose node takes over name and rt_info.
 
-    The friendly name moves where `output` feeds a result of the model, so that the network output keeps the name
-    of the layer that users know; a parameter keeps its own. Returns False, changing nothing, where `replacement`
-    is itself a network input or already feeds another network output: both names cannot be kept.
+    The friendly name moves where `output` is a network output, so that this keeps the name of the layer that users
+    know. Returns False, changing nothing, where both names cannot be kept: `replacement` is a network input or a
+    constant, feeds another network output, or is one of several outputs of its node.
     """
-    feeds_result = any(target.node.op_type == "Result" for target in output.target_inputs)
-    source = replacement.node
-    if feeds_result:
-        shared = any(target.node.op_type == "Result" for target in replacement.target_inputs)
-        if source.op_type in ("Parameter", "Constant") or shared or source.num_outputs != 1:
-            return False
-        source.friendly_name = output.node.friendly_name
-    if source.op_type != "Parameter":
-        copy_runtime_info([source, output.node], source)
+    node, source = output.node, replacement.node
+    feeds_result = _feeds_result(output)
+    if feeds_result and (
+        source.op_type in ("Parameter", "Constant") or _feeds_result(replacement) or source.num_outputs != 1
+    ):
+        return False
     output.replace(replacement)
+    if feeds_result and node.has_own_name:
+        source.friendly_name = node.friendly_name
+    if source.op_type != "Parameter":
+        copy_runtime_info([source, node], source)
     return True
+
+
+def _feeds_result(output: Output) -> bool:
+    return any(target.node.op_type == "Result" for target in output.target_inputs)
 
 
 def insert_after(output: Output, node: Node) -> None:
     """Put `node`, which reads `output`, between `output` and its other consumers.
 
-    `node` needs one output. Raises `GraphError` where it has several.
+    Consumers from which `node` itself is computed keep reading `output`. Raises `GraphError` where `node` has
+    several outputs or does not depend on `output`. Walks up from `node` as far as `output`.
     """
     replacement = as_output(node)
-    for target in output.target_inputs:
-        if target.node is not node:
+    above = _above(node, output.node)
+    targets = output.target_inputs
+    if not any(target.node in above for target in targets):
+        raise GraphError(f"cannot insert {node} after {output}: it does not read it")
+    for target in targets:
+        if target.node not in above:
             target.replace_source_output(replacement)
+
+
+def _above(node: Node, end: Node) -> set[Node]:
+    """`node` and everything from which it is computed, without `end` and what only `end` depends on."""
+    seen = {node}
+    stack = [node]
+    while stack:
+        for source in stack.pop()._sources:
+            if source is not None and source.node is not end and source.node not in seen:
+                seen.add(source.node)
+                stack.append(source.node)
+    return seen

@@ -6,19 +6,17 @@ import numpy as np
 
 from engine.ir import Constant, Model, Node, Output, TensorType, i64
 from engine.passes.base import ModelPass
-from engine.passes.folding import constant_fold, is_foldable
+from engine.passes.folding import MAX_OUTPUT_BYTES, bytes_allowed, constant_fold, is_foldable
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_node
-
-MAX_OUTPUT_BYTES = 64 << 20
 
 
 class ConstantFolding(ModelPass):
     """Evaluates operations whose inputs are constants, and `Shape` and `Size` of tensors of static shape.
 
     DequantizeLinear stays, since devices compute on the integers behind it, and so does any result larger than
-    `max_output_bytes` that is also larger than its inputs: a blob should not grow by a folded Expand. Random
-    operators are never folded. `transformation_callback(node)` returning True keeps a node.
+    `max_output_bytes` that is also larger than its inputs. Random operators are never folded. The callback of
+    `PassConfig` returning True keeps a node.
     """
 
     def __init__(self, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
@@ -37,6 +35,7 @@ class ConstantFolding(ModelPass):
                 continue
             copy_runtime_info(node, [output.node for output in folded])
             replace_node(node, folded)
+            self.rewrites += 1
             changed = True
         return changed
 
@@ -45,8 +44,7 @@ class ConstantFolding(ModelPass):
             return _fold_shape(node)
         if not is_foldable(node):
             return None
-        inputs = sum(s.node.byte_size for s in node.input_values if s is not None and isinstance(s.node, Constant))
-        return constant_fold(node, max(self.max_output_bytes, inputs))
+        return constant_fold(node, bytes_allowed(node, self.max_output_bytes))
 
 
 def _fold_shape(node: Node) -> list[Output] | None:
@@ -65,4 +63,5 @@ def _fold_shape(node: Node) -> list[Output] | None:
         if any(dim.is_dynamic for dim in chosen):
             return None
         data = np.array([dim.get_length() for dim in chosen], np.int64)
-    return [Constant(data, i64, friendly_name=node.friendly_name).output(0)]
+    name = node.friendly_name if node.has_own_name else None
+    return [Constant(data, i64, friendly_name=name).output(0)]

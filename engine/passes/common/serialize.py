@@ -14,6 +14,8 @@ from engine.passes.base import ModelPass
 class Serialize(ModelPass):
     """Writes the model, as it is at this point of the pipeline, to an ONNX file; changes nothing."""
 
+    is_transformation = False
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 

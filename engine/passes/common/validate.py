@@ -9,6 +9,8 @@ from engine.passes.base import ModelPass
 class Validate(ModelPass):
     """Runs `Model.validate`: for pipelines whose manager was told not to validate by itself."""
 
+    is_transformation = False
+
     def run_on_model(self, model: Model) -> bool:
         """True where a type changed."""
         return model.validate()

@@ -12,6 +12,7 @@ from engine.errors import PassError
 from engine.ir import Constant, Model, Node
 from engine.passes.base import ModelPass
 from engine.passes.common.layered_layout import Box, place
+from engine.passes.settings import is_on
 
 SHAPES = "ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES"
 TYPES = "ENGINE_VISUALIZE_TREE_OUTPUT_TYPES"
@@ -34,7 +35,7 @@ class PictureOptions:
     @staticmethod
     def from_environment(**given: bool | None) -> PictureOptions:
         """Options from `ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES` and `..._TYPES` (on by default), overridden by `given`."""
-        values = {"shapes": os.environ.get(SHAPES, "1") != "0", "types": os.environ.get(TYPES, "1") != "0"}
+        values = {"shapes": is_on(SHAPES, True), "types": is_on(TYPES, True)}
         values |= {name: value for name, value in given.items() if value is not None}
         return PictureOptions(**values)
 
@@ -45,6 +46,8 @@ class VisualizeTree(ModelPass):
     Nodes show operator, friendly name and, as asked for, types, shapes and rt_info; `affinity` colours them and
     `time_ms` in rt_info (a profile) is printed. Raises `PassError` for another suffix or an unwritable path.
     """
+
+    is_transformation = False
 
     def __init__(
         self,

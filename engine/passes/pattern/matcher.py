@@ -12,20 +12,31 @@ from engine.passes.pattern.nodes import Block
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Whether a pattern matches at a node and, if not, how far it came and what failed first there."""
+    """Whether a pattern matches at a node and, if not, how far it came and what failed first there.
+
+    Attributes:
+        matched_nodes: the nodes that the deepest attempt matched, the root first.
+        edge: where the pattern was to go on from these: `input 0 of Relu `r``; empty at the root.
+        pattern_node: the part of the pattern that failed, by its friendly name or its kind.
+        reason: the type, predicate or number of inputs that did not fit, in words.
+        depth: how many parts of the pattern had matched.
+    """
 
     matched: bool
     matcher: str
     root: str
     matched_nodes: tuple[str, ...]
-    pattern_node: str
-    reason: str
+    edge: str = ""
+    pattern_node: str = ""
+    reason: str = ""
+    depth: int = 0
 
     def __str__(self) -> str:
         if self.matched:
             return f"{self.matcher} matches at {self.root}: {', '.join(self.matched_nodes)}"
-        found = f"it matched {', '.join(self.matched_nodes)}, then" if self.matched_nodes else "at the root,"
-        return f"{self.matcher} does not match at {self.root}: {found} {self.pattern_node}: {self.reason}"
+        found = f"it matched {', '.join(self.matched_nodes)}; then, " if self.matched_nodes else ""
+        place = f"at {self.edge}, " if self.edge else ""
+        return f"{self.matcher} does not match at {self.root}: {found}{place}{self.pattern_node}: {self.reason}"
 
 
 _NOTHING = MatchState()
@@ -34,10 +45,11 @@ _NOTHING = MatchState()
 class Matcher:
     """Matches the pattern that ends in `root`; pattern nodes that the root does not reach play no part.
 
-    Holds the last match until the next one or `clear_state`. Not thread-safe.
+    Holds the last match until the next attempt or `clear_state`. Not thread-safe. Raises `PassError` where `root`
+    has several outputs and none was chosen.
     """
 
-    __slots__ = ("_operators", "_root_kinds", "_state", "_step", "match_root", "name", "pattern")
+    __slots__ = ("_index", "_match_root", "_operators", "_root_kinds", "_state", "_step", "name", "owner", "pattern")
 
     def __init__(self, root: OutputLike, name: str) -> None:
         try:
@@ -45,11 +57,14 @@ class Matcher:
         except GraphError as e:
             raise PassError(f"matcher {name!r}: {e}") from e
         self.name = name
+        self.owner: str | None = None
+        """The name of the pass that registered this matcher."""
         self.pattern: Node = output.node
-        self._step, self._operators = compile_pattern(output.node)
+        self._step, self._operators = compile_pattern(output)
         self._root_kinds = root_kinds(self._step)
+        self._index = output.index if self._step.counts_outputs else 0
         self._state = _NOTHING
-        self.match_root: Node = output.node
+        self._match_root: Node | None = None
 
     @property
     def root_kinds(self) -> frozenset[tuple[str, str]] | None:
@@ -58,18 +73,25 @@ class Matcher:
 
     def match(self, value: OutputLike) -> bool:
         """Match the pattern's root against a node or one of its outputs; what was matched before is forgotten."""
-        if type(value) is not Output:
-            value = Output(value, 0)  # type: ignore[arg-type]
-        self._state = state = MatchState()
-        if not self._step.match(value, state):
+        output = value if type(value) is Output else Output(value, self._index)  # type: ignore[arg-type]
+        self._match_root, self._state = None, _NOTHING
+        state = MatchState()
+        if not self._step.match(output, state, None):
             return False
-        self.match_root = value.node
+        self._match_root, self._state = output.node, state
         return True
+
+    @property
+    def match_root(self) -> Node:
+        """The node at which the last match ended. Raises `PassError` where nothing was matched, or it was cleared."""
+        if self._match_root is None:
+            raise PassError(f"matcher {self.name!r} holds no match")
+        return self._match_root
 
     @property
     def matched_nodes(self) -> list[Node]:
         """The nodes of the last match, root first; what `any_input` stands for is not among them."""
-        return _matched_nodes(self._state, self._operators)
+        return _matched_nodes(self._state.values, self._operators)
 
     @property
     def pattern_value_map(self) -> dict[Node, Output]:
@@ -90,32 +112,25 @@ class Matcher:
 
     def clear_state(self) -> None:
         """Forget the last match, and with it the references to nodes that it holds."""
-        self._state = _NOTHING
-        self.match_root = self.pattern
+        self._match_root, self._state = None, _NOTHING
 
     def explain(self, value: OutputLike) -> Explanation:
         """Why the pattern does, or does not, match at `value`; the last match is left alone."""
-        if type(value) is not Output:
-            value = Output(value, 0)  # type: ignore[arg-type]
+        output = value if type(value) is Output else Output(value, self._index)  # type: ignore[arg-type]
         trace = Trace()
         state = MatchState(trace)
-        if self._step.match(value, state):
-            return Explanation(
-                True, self.name, str(value.node), tuple(map(str, _matched_nodes(state, self._operators))), "", ""
-            )
-        matched = tuple(dict.fromkeys(str(trace.values[p].node) for p in self._operators if p in trace.values))
-        return Explanation(False, self.name, str(value.node), matched, trace.where, trace.reason)
+        root = str(output.node)
+        if self._step.match(output, state, None):
+            nodes = _matched_nodes(state.values, self._operators)
+            return Explanation(True, self.name, root, tuple(map(str, nodes)), depth=len(state.values))
+        nodes = _matched_nodes(trace.values, self._operators)
+        return Explanation(
+            False, self.name, root, tuple(map(str, nodes)), trace.edge, trace.where, trace.reason, trace.depth
+        )
 
     def __repr__(self) -> str:
         return f"<Matcher {self.name!r}>"
 
 
-def _matched_nodes(state: MatchState, operators: list[Node]) -> list[Node]:
-    values = state.values
-    nodes: list[Node] = []
-    for pattern_node in operators:
-        if pattern_node in values:
-            node = values[pattern_node].node
-            if node not in nodes:
-                nodes.append(node)
-    return nodes
+def _matched_nodes(values: dict[Node, Output], operators: list[Node]) -> list[Node]:
+    return list(dict.fromkeys(values[pattern_node].node for pattern_node in operators if pattern_node in values))

@@ -1,74 +1,109 @@
-"""The matching machine: a pattern is compiled once into steps; a match runs the steps over a graph."""
+"""The matching machine: a pattern is compiled once into steps; a match runs the steps over a graph.
+
+A step gets a value and the goals that are still open after it, a linked list of (step, value, rest): it succeeds
+where it and all of these do. So every choice (the order of a commutative operator's inputs, an alternative, an
+optional node) can be taken back by what fails later, and the search is complete. Where nothing outside a step
+depends on its choice, the choice is final, which keeps the search linear in the usual case.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from engine.ir import Node, Output
 from engine.ops import find_op
 from engine.passes.pattern.nodes import AnyInput, AnyOf, Block, OptionalNode, PatternNode, WrapType
 from engine.passes.pattern.predicates import Predicate, Symbols
 
+Goals: TypeAlias = "tuple[Step, Any, Goals] | None"
+Kind: TypeAlias = "tuple[str, str]"
+
 
 class MatchState:
-    """What one match has found so far. Undone by popping: dicts keep the order of insertion."""
+    """What one match has found so far. Undone by popping: dicts keep the order of insertion.
 
-    __slots__ = ("symbols", "trace", "values")
+    Attributes:
+        values: what each pattern node stands for.
+        symbols: what the symbols of predicates stand for.
+        skipped: what stands at the place of optional nodes that are absent.
+    """
+
+    __slots__ = ("skipped", "symbols", "trace", "values")
 
     def __init__(self, trace: Trace | None = None) -> None:
         self.values: dict[Node, Output] = {}
         self.symbols: Symbols = {}
+        self.skipped: dict[Node, Output] = {}
         self.trace = trace
 
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> tuple[int, int, int]:
         """A point to which `undo` can return."""
-        return len(self.values), len(self.symbols)
+        return len(self.values), len(self.symbols), len(self.skipped)
 
-    def undo(self, mark: tuple[int, int]) -> None:
+    def undo(self, mark: tuple[int, int, int]) -> None:
         """Forget everything found since `mark`."""
-        values, symbols = self.values, self.symbols
-        while len(values) > mark[0]:
-            values.popitem()
-        while len(symbols) > mark[1]:
-            symbols.popitem()
+        dicts: tuple[dict[Any, Any], ...] = (self.values, self.symbols, self.skipped)
+        for found, count in zip(dicts, mark, strict=True):
+            while len(found) > count:
+                found.popitem()
 
 
 class Trace:
     """Collects why a match failed; the failure with most nodes matched before it is the one to tell."""
 
-    __slots__ = ("depth", "reason", "values", "where")
+    __slots__ = ("depth", "edge", "reason", "values", "where")
 
     def __init__(self) -> None:
         self.depth = -1
-        self.reason = ""
-        self.where = ""
+        self.edge = self.reason = self.where = ""
         self.values: dict[Node, Output] = {}
 
-    def fail(self, state: MatchState, where: str, reason: str) -> None:
-        """Note a failure; the first of the deepest ones stays."""
+    def fail(self, state: MatchState, step: Step, value: Output | None, reason: str) -> bool:
+        """Note a failure of `step` at `value`; the first of the deepest ones stays. Always False."""
         depth = len(state.values)
         if depth > self.depth:
-            self.depth, self.reason, self.where = depth, reason, where
+            self.depth, self.reason, self.where = depth, reason, step.label
+            self.edge = "" if value is None else _edge(state, value)
             self.values = dict(state.values)
+        return False
 
 
 class Step:
-    """One compiled pattern node."""
+    """One compiled pattern node.
 
-    __slots__ = ("label", "node", "predicate")
+    Attributes:
+        node: the pattern node.
+        label: how explanations call it.
+        counts_outputs: the pattern asked for single outputs of it, so that it stands for a node, not for one value.
+    """
+
+    __slots__ = ("counts_outputs", "label", "node", "predicate")
+
+    counts_outputs: bool
 
     def __init__(self, node: Node, label: str, predicate: Predicate | None) -> None:
         self.node = node
         self.label = label
         self.predicate = predicate
 
-    def match(self, value: Output, state: MatchState) -> bool:
-        """Match `value`; on failure the state is as before."""
+    def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
+        """Match `value` and then `rest`. On failure, who made the last choice undoes what was found."""
         raise NotImplementedError
 
-    def _explain(self, value: Output, state: MatchState) -> bool:
-        """Note why the predicate fails, where that is asked for; always False."""
+    def _again(self, known: Output, value: Output, state: MatchState, rest: Goals) -> bool:
+        """The pattern node was matched before, by `known`: is this the same?"""
+        if known.node is value.node and (self.counts_outputs or known.index == value.index):
+            return rest is None or rest[0].match(rest[1], state, rest[2])
         if state.trace is not None:
-            assert self.predicate is not None
-            state.trace.fail(state, self.label, f"{value.node}: {self.predicate.why(value, state.symbols)}")
+            known_text, found = (str(known.node), str(value.node)) if self.counts_outputs else (str(known), str(value))
+            state.trace.fail(state, self, value, f"stands for {known_text} already, found {found}")
+        return False
+
+    def _refused(self, predicate: Predicate, value: Output, state: MatchState) -> bool:
+        """Note why the predicate does not hold; always False."""
+        if state.trace is not None:
+            state.trace.fail(state, self, value, f"{value.node}: {predicate.why(value, dict(state.symbols))}")
         return False
 
 
@@ -77,179 +112,354 @@ class AnyStep(Step):
 
     __slots__ = ()
 
-    def match(self, value: Output, state: MatchState) -> bool:
+    def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
         """Bind the value, or compare it with what the same pattern node matched before."""
         known = state.values.get(self.node)
         if known is not None:
-            return _same(self, known, value, state)
+            return self._again(known, value, state, rest)
         predicate = self.predicate
         if predicate is not None:
-            mark = state.mark()
+            if not value.node._types:
+                return False  # a Result or a sink has no value to look at
             if not predicate.check(value, state.symbols):
-                state.undo(mark)
-                return self._explain(value, state)
+                return self._refused(predicate, value, state)
         state.values[self.node] = value
-        return True
+        return rest is None or rest[0].match(rest[1], state, rest[2])
+
+
+class PortStep(Step):
+    """One output of what another step matches."""
+
+    __slots__ = ("index", "inner")
+
+    inner: Step
+    index: int
+
+    def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
+        """Match the index, and then the rest."""
+        if self.index == value.index:
+            return self.inner.match(value, state, rest)
+        return state.trace is not None and state.trace.fail(
+            state, self, value, f"expected output {self.index}, found {value}"
+        )
 
 
 class TypeStep(Step):
-    """A node of one of several operators with given (or any) inputs."""
+    """A node of one of several operators, with any inputs or with those given, in their order."""
 
-    __slots__ = ("commutative", "inputs", "kinds", "optional")
+    __slots__ = ("has_gaps", "inputs", "kinds")
 
-    kinds: frozenset[tuple[str, str]]
-    inputs: list[tuple[Step, int] | None] | None
-    commutative: frozenset[tuple[str, str]]
-    optional: bool
+    kinds: frozenset[Kind]
+    inputs: Sequence[Step | None] | None
+    has_gaps: bool
+    """The pattern wants some input omitted."""
 
-    def match(self, value: Output, state: MatchState) -> bool:
-        """Match operator, predicate and inputs, or, where optional, pass the value on to the first input."""
+    def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
+        """Match operator, predicate and inputs."""
         values = state.values
-        if self.node in values:
-            return _same(self, values[self.node], value, state)
-        node = value.node
-        if (node.domain, node.op_type) in self.kinds:
-            mark = len(values), len(state.symbols)
-            predicate = self.predicate
-            if predicate is None or predicate.check(value, state.symbols) or self._explain(value, state):
-                values[self.node] = value
-                if self.inputs is None or self._match_inputs(node, state):
-                    return True
-            state.undo(mark)
-        elif state.trace is not None:
-            state.trace.fail(state, self.label, f"expected {kinds_text(self.kinds)}, found {node}")
-        if not self.optional:
-            return False
-        assert self.inputs is not None
-        assert self.inputs[0] is not None
-        step, index = self.inputs[0]
-        return _match_port(step, index, value, state)
-
-    def _match_inputs(self, node: Node, state: MatchState) -> bool:
-        steps = self.inputs
-        assert steps is not None
-        sources = node._sources
-        count = len(sources)
-        if count != len(steps) and not _only_omitted(steps, count):
-            if state.trace is not None:
-                state.trace.fail(state, self.label, f"{node} has {count} inputs, the pattern {len(steps)}")
-            return False
-        if (node.domain, node.op_type) in self.commutative and len(steps) > 1:
-            return self._match_any_order(node, list(sources), 0, state)
-        return self._match_order(node, sources, state)
-
-    def _match_any_order(self, node: Node, left: list[Output | None], position: int, state: MatchState) -> bool:
-        """Give each pattern input, from `position` on, one of the sources that are left; first fit, with retreat."""
-        for choice in range(len(left)):
-            mark = state.mark()
-            if self._match_input(node, position, left[choice], state):
-                rest = left[:choice] + left[choice + 1 :]
-                if not rest or self._match_any_order(node, rest, position + 1, state):
-                    return True
-            state.undo(mark)
-        return False
-
-    def _match_order(self, node: Node, sources: list[Output | None], state: MatchState) -> bool:
-        for position, source in enumerate(sources):  # noqa: SIM110 - a generator costs as much as the match
-            if not self._match_input(node, position, source, state):
-                return False
-        return True
-
-    def _match_input(self, node: Node, position: int, source: Output | None, state: MatchState) -> bool:
-        assert self.inputs is not None
-        entry = self.inputs[position]
-        if entry is not None and source is not None:
-            step, index = entry
-            if index and index != source.index:
-                return _match_port(step, index, source, state)
-            return step.match(source, state)
-        if entry is None and source is None:
-            return True
-        if state.trace is not None:
-            found, wanted = ("omitted", "given") if source is None else ("given", "omitted")
-            state.trace.fail(state, self.label, f"input {position} of {node} is {found}, the pattern wants it {wanted}")
-        return False
-
-
-class AnyOfStep(Step):
-    """The first alternative that matches."""
-
-    __slots__ = ("alternatives",)
-
-    alternatives: list[tuple[Step, int]]
-
-    def match(self, value: Output, state: MatchState) -> bool:
-        """Try the alternatives in order."""
-        known = state.values.get(self.node)
+        known = values.get(self.node)
         if known is not None:
-            return _same(self, known, value, state)
+            return self._again(known, value, state, rest)
+        node = value.node
+        if (node.domain, node.op_type) not in self.kinds:
+            return state.trace is not None and state.trace.fail(
+                state, self, value, f"expected {kinds_text(self.kinds)}, found {node}"
+            )
+        predicate = self.predicate
+        if predicate is not None and not predicate.check(value, state.symbols):
+            return self._refused(predicate, value, state)
+        values[self.node] = value
+        if self.inputs is None:
+            return rest is None or rest[0].match(rest[1], state, rest[2])
+        return self._match_inputs(node, self.inputs, state, rest)
+
+    def _match_inputs(self, node: Node, steps: Sequence[Step | None], state: MatchState, rest: Goals) -> bool:
+        sources = node._sources
+        if len(sources) != len(steps) or self.has_gaps:
+            pairs = self._fit(node, steps, state)
+            if pairs is None:
+                return False
+            sources, steps = pairs
+        for position in range(len(steps) - 1, -1, -1):
+            step, source = steps[position], sources[position]
+            if source is None:
+                return self._omitted(node, position, state)
+            rest = step, source, rest  # type: ignore[assignment]  # no step is None after `_fit`
+        return rest is None or rest[0].match(rest[1], state, rest[2])
+
+    def _fit(
+        self, node: Node, steps: Sequence[Step | None], state: MatchState
+    ) -> tuple[list[Output | None], Sequence[Step | None]] | None:
+        """Sources and steps, those left out that the pattern wants omitted; None where they do not fit."""
+        sources = _without_trailing(node._sources)
+        if len(sources) > len(steps) or len(sources) < len(_without_trailing(steps)):
+            if state.trace is not None:
+                reason = f"{node} has {len(sources)} inputs, the pattern wants {len(_without_trailing(steps))}"
+                state.trace.fail(state, self, None, reason)
+            return None
+        pairs = list(zip(sources, steps, strict=False))
+        for position, (source, step) in enumerate(pairs):
+            if step is None and source is not None:
+                if state.trace is not None:
+                    reason = f"input {position} of {node} is given, the pattern wants it omitted"
+                    state.trace.fail(state, self, None, reason)
+                return None
+        kept = [(source, step) for source, step in pairs if step is not None]
+        return [source for source, _ in kept], [step for _, step in kept]
+
+    def _omitted(self, node: Node, position: int, state: MatchState) -> bool:
+        if state.trace is not None:
+            reason = f"input {position} of {node} is omitted, the pattern wants it given"
+            state.trace.fail(state, self, None, reason)
+        return False
+
+
+class CommutativeStep(TypeStep):
+    """A node of operators of which some take their inputs in any order."""
+
+    __slots__ = ("commutative", "is_final", "order")
+
+    commutative: frozenset[Kind]
+    order: list[int]
+    """Positions of the pattern's inputs, those that take anything last: they cannot make a choice wrong."""
+    is_final: bool
+
+    def _match_inputs(self, node: Node, steps: Sequence[Step | None], state: MatchState, rest: Goals) -> bool:
+        if (node.domain, node.op_type) not in self.commutative:
+            return super()._match_inputs(node, steps, state, rest)
+        sources = node._sources
+        if len(sources) != len(steps):
+            pairs = self._fit(node, steps, state)
+            if pairs is None:
+                return False
+            sources = pairs[0]
+        # Each input is first tried at its own place, so that patterns bind as they are written.
+        goal = _Assignment([steps[position] for position in self.order], [sources[position] for position in self.order])
+        if not self.is_final:
+            return goal.match(None, state, rest)
+        return goal.match(None, state, None) and (rest is None or rest[0].match(rest[1], state, rest[2]))
+
+
+class _Assignment(Step):
+    """The goal to give each of some pattern inputs one of the sources that are left."""
+
+    __slots__ = ("left", "steps")
+
+    def __init__(self, steps: Sequence[Step | None], left: list[Output | None]) -> None:
+        self.steps = steps
+        self.left = left
+
+    def match(self, value: Any, state: MatchState, rest: Goals) -> bool:
+        step, left = self.steps[0], self.left
+        assert step is not None
         mark = state.mark()
-        for step, index in self.alternatives:
-            if _match_port(step, index, value, state):
-                state.values[self.node] = value
+        for choice, source in enumerate(left):
+            goals = rest
+            if len(left) > 1:
+                goals = _Assignment(self.steps[1:], left[:choice] + left[choice + 1 :]), None, rest
+            if source is not None and step.match(source, state, goals):
                 return True
             state.undo(mark)
         return False
 
 
-def compile_pattern(root: Node) -> tuple[Step, list[Node]]:
+class OptionalStep(Step):
+    """What `present` matches or, where that does not, what `absent` does, its first input."""
+
+    __slots__ = ("absent", "is_final", "present")
+
+    present: TypeStep
+    absent: Step
+    is_final: bool
+
+    def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
+        """Try with the node, then without; what was found before stays found."""
+        skipped = state.skipped.get(self.node)
+        if skipped is not None:
+            return self._again(skipped, value, state, rest)
+        if self.node in state.values:
+            return self.present.match(value, state, rest)
+        mark = state.mark()
+        if self.is_final:
+            if self.present.match(value, state, None):
+                return rest is None or rest[0].match(rest[1], state, rest[2])
+        elif self.present.match(value, state, rest):
+            return True
+        state.undo(mark)
+        state.skipped[self.node] = value
+        return self.absent.match(value, state, rest)
+
+
+class AnyOfStep(Step):
+    """The first alternative that matches."""
+
+    __slots__ = ("alternatives", "is_final")
+
+    alternatives: list[Step]
+    is_final: bool
+
+    def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
+        """Try the alternatives in order."""
+        known = state.values.get(self.node)
+        if known is not None:
+            return self._again(known, value, state, rest)
+        state.values[self.node] = value
+        mark = state.mark()
+        for step in self.alternatives:
+            if self.is_final:
+                if step.match(value, state, None):
+                    return rest is None or rest[0].match(rest[1], state, rest[2])
+            elif step.match(value, state, rest):
+                return True
+            state.undo(mark)
+        return False
+
+
+# -- compiling --------------------------------------------------------------------------------------------
+
+
+def compile_pattern(root: Output) -> tuple[Step, list[Node]]:
     """The steps of the pattern that ends in `root`, and its nodes that match operators, root first.
 
     Shared pattern nodes become shared steps.
     """
+    order = _postorder(root.node)
+    dependent = _dependent(order)
     steps: dict[Node, Step] = {}
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        pending = [s.node for s in node._sources if s is not None and s.node not in steps]
-        if pending:
-            stack.extend(pending)
-            continue
-        stack.pop()
-        if node not in steps:
-            steps[node] = _compile_node(node, steps)
-    return steps[root], [node for node, step in reversed(steps.items()) if isinstance(step, TypeStep)]
+    for node in order:
+        steps[node] = _compile_node(node, [_port(steps, s) for s in node._sources], dependent)
+    operators = [node for node in reversed(order) if isinstance(_present(steps[node]), TypeStep)]
+    step = _port(steps, root)
+    assert step is not None
+    return step, operators
 
 
-def _compile_node(node: Node, steps: dict[Node, Step]) -> Step:
-    inputs = [None if s is None else (steps[s.node], s.index) for s in node._sources]
+def _compile_node(node: Node, inputs: Sequence[Step | None], dependent: frozenset[Node]) -> Step:
     label = node.friendly_name if node.has_own_name else ""
+    step: Step
     if isinstance(node, AnyInput):
-        return AnyStep(node, label or "any_input", node.predicate)
-    if isinstance(node, (AnyOf, Block)):
-        choice = AnyOfStep(node, label or "any_of", node.predicate)
-        choice.alternatives = [entry for entry in inputs if entry is not None]
-        return choice
-    if isinstance(node, WrapType):
-        kinds = node.kinds
-        step = TypeStep(node, label or f"wrap_type({kinds_text(kinds)})", node.predicate)
-        step.inputs = None if node.any_inputs else inputs
-        step.optional = isinstance(node, OptionalNode)
+        step = AnyStep(node, label or "any_input", node.predicate)
+    elif isinstance(node, (AnyOf, Block)):
+        step = AnyOfStep(node, label or ("any_of" if isinstance(node, AnyOf) else "block"), None)
+        step.alternatives = [entry for entry in inputs if entry is not None]
+        step.is_final = node not in dependent
+    elif isinstance(node, OptionalNode):
+        step = OptionalStep(node, label or f"optional({kinds_text(node.kinds)})", None)
+        step.present = _type_step(node, label or f"optional({kinds_text(node.kinds)})", inputs, dependent)
+        assert inputs[0] is not None
+        step.absent = inputs[0]
+        step.is_final = node not in dependent
     else:
-        assert not isinstance(node, PatternNode)
-        kinds = frozenset({(node.domain, node.op_type)})
-        step = TypeStep(node, label or f"{node.op_type} of the pattern", None)
-        step.inputs = None if node.op_type in ("Constant", "Parameter") else inputs
-        step.optional = False
-    if step.inputs == [] and all(op_type in ("Constant", "Parameter") for _, op_type in kinds):
-        step.inputs = None
-    step.kinds = kinds
-    step.commutative = frozenset(kind for kind in kinds if _is_commutative(kind))
+        step = _type_step(node, label, inputs, dependent)
+    step.counts_outputs = _counts_outputs(node)
     return step
 
 
-def root_kinds(step: Step) -> frozenset[tuple[str, str]] | None:
+def _type_step(node: Node, label: str, inputs: Sequence[Step | None], dependent: frozenset[Node]) -> TypeStep:
+    predicate: Predicate | None = None
+    steps: Sequence[Step | None] | None = inputs
+    if isinstance(node, WrapType):
+        kinds, predicate = node.kinds, node.predicate
+        label = label or f"wrap_type({kinds_text(kinds)})"
+        if node.any_inputs:
+            steps = None
+    else:
+        kinds = frozenset({(node.domain, node.op_type)})
+        label = label or f"{node.op_type} of the pattern"
+    if not inputs and all(op_type in ("Constant", "Parameter") for _, op_type in kinds):
+        steps = None
+    commutative = frozenset(kind for kind in kinds if _is_commutative(kind))
+    step: TypeStep
+    if commutative and steps is not None and len(steps) > 1 and None not in steps:
+        step = CommutativeStep(node, label, predicate)
+        step.commutative = commutative
+        step.order = sorted(range(len(steps)), key=lambda position: _takes_anything(steps[position]))
+        step.is_final = node not in dependent
+    else:
+        step = TypeStep(node, label, predicate)
+    step.kinds, step.inputs = kinds, steps
+    step.has_gaps = steps is not None and None in steps
+    step.counts_outputs = _counts_outputs(node)
+    return step
+
+
+def _counts_outputs(node: Node) -> bool:
+    if isinstance(node, PatternNode):
+        return node.counts_outputs
+    op = find_op(node.op_type, node.domain)
+    return node.num_outputs != 1 or (op is not None and op.max_outputs > 1)
+
+
+def _port(steps: dict[Node, Step], source: Output | None) -> Step | None:
+    """The step for one edge of the pattern."""
+    if source is None:
+        return None
+    step = steps[source.node]
+    if not step.counts_outputs:
+        return step
+    port = PortStep(source.node, f"output {source.index} of {step.label}", None)
+    port.inner, port.index, port.counts_outputs = step, source.index, True
+    return port
+
+
+def _postorder(root: Node) -> list[Node]:
+    """The nodes that `root` reaches, inputs before what reads them."""
+    order: dict[Node, None] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        pending = [s.node for s in node._sources if s is not None and s.node not in order]
+        if pending:
+            stack.extend(reversed(pending))
+            continue
+        stack.pop()
+        order.setdefault(node)
+    return list(order)
+
+
+def _dependent(order: list[Node]) -> frozenset[Node]:
+    """The pattern nodes on whose inner choices something outside them depends.
+
+    That is where a node below is read from elsewhere too, or where a predicate below binds symbols.
+    """
+    readers: dict[Node, set[Node]] = {}
+    for node in order:
+        for source in node._sources:
+            if source is not None:
+                readers.setdefault(source.node, set()).add(node)
+    found = []
+    for node in order:
+        below = set(_postorder(node)) - {node}
+        inside = below | {node}
+        if any(_binds(n) or not readers.get(n, set()) <= inside for n in below):
+            found.append(node)
+    return frozenset(found)
+
+
+def _binds(node: Node) -> bool:
+    return isinstance(node, PatternNode) and node.predicate is not None and node.predicate.uses_symbols
+
+
+def _takes_anything(step: Step | None) -> bool:
+    return isinstance(step, AnyStep) and step.predicate is None
+
+
+def _present(step: Step) -> Step:
+    return step.present if isinstance(step, OptionalStep) else step
+
+
+def root_kinds(step: Step) -> frozenset[Kind] | None:
     """The operators that the root can have; None where any operator can match."""
     if isinstance(step, TypeStep):
-        if not step.optional:
-            return step.kinds
-        assert step.inputs is not None
-        assert step.inputs[0] is not None
-        behind = root_kinds(step.inputs[0][0])
-        return None if behind is None else step.kinds | behind
+        return step.kinds
+    if isinstance(step, PortStep):
+        return root_kinds(step.inner)
+    if isinstance(step, OptionalStep):
+        behind = root_kinds(step.absent)
+        return None if behind is None else step.present.kinds | behind
     if isinstance(step, AnyOfStep):
-        kinds: frozenset[tuple[str, str]] = frozenset()
-        for alternative, _ in step.alternatives:
+        kinds: frozenset[Kind] = frozenset()
+        for alternative in step.alternatives:
             found = root_kinds(alternative)
             if found is None:
                 return None
@@ -258,33 +468,30 @@ def root_kinds(step: Step) -> frozenset[tuple[str, str]] | None:
     return None
 
 
-def kinds_text(kinds: frozenset[tuple[str, str]]) -> str:
+def kinds_text(kinds: frozenset[Kind]) -> str:
     """The operators in words: `Relu or Clip`."""
     return " or ".join(sorted(f"{domain}.{op}" if domain else op for domain, op in kinds))
 
 
-def _match_port(step: Step, index: int, value: Output, state: MatchState) -> bool:
-    # Output 0 of a pattern node is the node as a value and takes any output; a higher one was asked for.
-    if index and index != value.index:
-        if state.trace is not None:
-            state.trace.fail(state, step.label, f"expected output {index}, found {value}")
-        return False
-    return step.match(value, state)
-
-
-def _same(step: Step, known: Output, value: Output, state: MatchState) -> bool:
-    if known.node is value.node and known.index == value.index:
-        return True
-    if state.trace is not None:
-        state.trace.fail(state, step.label, f"stands for {known} already, found {value}: the two must be one value")
-    return False
-
-
-def _only_omitted(steps: list[tuple[Step, int] | None], count: int) -> bool:
-    """True where the pattern's inputs beyond `count` are all omitted ones."""
-    return len(steps) > count and all(entry is None for entry in steps[count:])
-
-
-def _is_commutative(kind: tuple[str, str]) -> bool:
+def _is_commutative(kind: Kind) -> bool:
     op = find_op(kind[1], kind[0])
     return op is not None and op.is_commutative
+
+
+def _without_trailing(items: Sequence[Any]) -> Sequence[Any]:
+    """`items` without the Nones at the end: inputs that are left out."""
+    end = len(items)
+    while end and items[end - 1] is None:
+        end -= 1
+    return items[:end]
+
+
+def _edge(state: MatchState, value: Output) -> str:
+    """Where `value` is read by what was matched: `input 0 of Add `sum``."""
+    for bound in reversed(state.values.values()):
+        node = bound.node
+        for position, source in enumerate(node._sources):
+            if source == value:
+                order = " (inputs in any order)" if _is_commutative((node.domain, node.op_type)) else ""
+                return f"input {position} of {node}{order}"
+    return ""

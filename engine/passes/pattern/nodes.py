@@ -7,34 +7,38 @@ from typing import TypeAlias
 
 from engine.errors import PassError, UnknownOperatorError
 from engine.ir import UNKNOWN, Node, Output, OutputLike
-from engine.ops import CANONICAL_VERSIONS, get_op
+from engine.ops import CANONICAL_VERSIONS, find_op, get_op
 from engine.passes.pattern.predicates import Predicate, PredicateLike, as_predicate, value_matches
 
 PATTERN_DOMAIN = "engine.pattern"
 
 
 class PatternNode(Node):
-    """A node that stands for what it may match. It has one output; `output(i)` asks for output i of a match."""
+    """A node that stands for what it may match.
 
-    __slots__ = ("predicate",)
+    By itself it stands for one value, whichever output of a node that is. Once `output(i)` was asked for, it stands
+    for a node, and an edge of the pattern matches output i only.
+    """
 
+    __slots__ = ("counts_outputs", "predicate")
+
+    counts_outputs: bool
     predicate: Predicate | None
 
     def __init__(self, kind: str, inputs: Sequence[OutputLike | None], predicate: PredicateLike | None) -> None:
         super().__init__(kind, inputs, domain=PATTERN_DOMAIN, types=[UNKNOWN])
+        self.counts_outputs = False
         self.predicate = None if predicate is None else as_predicate(predicate)
 
     def output(self, index: int) -> Output:
-        """Output `index` of whatever this matches."""
+        """Output `index` of whatever this matches. Raises `PassError` for a negative index."""
+        if index < 0:
+            raise PassError(f"{self} has no output {index}; outputs count from 0")
+        self.counts_outputs = True
         while len(self._types) <= index:
             self._types = [*self._types, UNKNOWN]
             self._consumers.append(None)
         return Output(self, index)
-
-    @property
-    def num_outputs(self) -> int:
-        """One: a pattern node stands for one value."""
-        return 1
 
 
 class AnyInput(PatternNode):
@@ -91,7 +95,7 @@ def split_kind(kind: str) -> tuple[str, str]:
     if not isinstance(kind, str) or not kind:
         raise PassError(f"an operator type is a name such as 'Relu' or 'com.example.Op', got {kind!r}")
     domain, _, op_type = kind.rpartition(".")
-    return domain, op_type
+    return "" if domain == "ai.onnx" else domain, op_type
 
 
 def any_input(predicate: PredicateLike | None = None) -> AnyInput:
@@ -113,17 +117,21 @@ def wrap_type(kinds: Kinds, inputs: Inputs | None = None, predicate: PredicateLi
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     if not names:
         raise PassError("wrap_type needs at least one operator type")
-    _check_kinds(names)
-    return WrapType(names, inputs, predicate)
+    node = WrapType(names, inputs, predicate)
+    _check_kinds(node)
+    return node
 
 
 def optional(kinds: Kinds, inputs: Inputs, predicate: PredicateLike | None = None) -> OptionalNode:
     """Like `wrap_type`, but where there is no such node the first of `inputs` is matched instead."""
     names = [kinds] if isinstance(kinds, str) else list(kinds)
-    _check_kinds(names)
-    if not inputs or inputs[0] is None:
-        raise PassError(f"optional({kinds!r}) needs a first input: it is what matches where the operator is absent")
-    return OptionalNode(names, inputs, predicate)
+    if not names or not inputs or inputs[0] is None:
+        raise PassError(
+            f"optional({kinds!r}) needs an operator type and a first input, which is what matches where it is absent"
+        )
+    node = OptionalNode(names, inputs, predicate)
+    _check_kinds(node)
+    return node
 
 
 def any_of(alternatives: Sequence[OutputLike]) -> AnyOf:
@@ -147,12 +155,22 @@ def block(root: OutputLike, name: str, **parts: Node) -> Block:
     return Block(root, name, parts)
 
 
-def _check_kinds(names: Sequence[str]) -> None:
-    for name in names:
-        domain, op_type = split_kind(name)
-        if op_type in ("Parameter", "Result", "Constant") or domain not in CANONICAL_VERSIONS:
+def _check_kinds(node: WrapType) -> None:
+    """Refuse operators, and attributes that predicates ask for, which no operator set has."""
+    attributes: set[str] = set()
+    is_known = True
+    for domain, op_type in node.kinds:
+        is_ours = domain in CANONICAL_VERSIONS or find_op(op_type, domain) is not None
+        if op_type in ("Parameter", "Result", "Constant") or not is_ours:
+            is_known = False
             continue
         try:
-            get_op(op_type, domain)
+            attributes.update(get_op(op_type, domain).attributes)
         except UnknownOperatorError as e:
             raise PassError(f"a pattern names an unknown operator: {e}") from None
+    unknown = sorted(node.predicate.attributes - attributes) if is_known and node.predicate is not None else []
+    if unknown:
+        kinds = ", ".join(sorted(op_type for _, op_type in node.kinds))
+        raise PassError(
+            f"a pattern of {kinds} asks for attribute {unknown[0]!r}; known: {', '.join(sorted(attributes)) or 'none'}"
+        )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from engine.errors import PassError
+from engine.errors import ModelError, PassError
 from engine.ir import Constant, ElementType, Output, TensorType
 from engine.ops import attribute, find_op
 
@@ -21,21 +22,30 @@ class Predicate:
         check: gets the value and the symbols bound so far in this match (which it may extend).
         name: how the condition reads in explanations, `consumers_count(1)`.
         actual: what the value is instead, for explanations.
+        uses_symbols: False where `check` leaves the symbols alone, which spares the matcher some search.
+        attributes: names of the attributes that it looks at; `wrap_type` refuses those that no operator has.
     """
 
-    __slots__ = ("_actual", "check", "name")
+    __slots__ = ("_actual", "attributes", "check", "name", "uses_symbols")
 
     check: Callable[[Output, Symbols], bool]
     name: str
+    uses_symbols: bool
+    attributes: frozenset[str]
 
     def __init__(
         self,
         check: Callable[[Output, Symbols], bool],
         name: str,
         actual: Callable[[Output], str] | None = None,
+        *,
+        uses_symbols: bool = True,
+        attributes: Iterable[str] = (),
     ) -> None:
         self.check = check
         self.name = name
+        self.uses_symbols = uses_symbols
+        self.attributes = frozenset(attributes)
         self._actual = actual
 
     def __call__(self, value: Output, symbols: Symbols | None = None) -> bool:
@@ -43,14 +53,13 @@ class Predicate:
         return self.check(value, {} if symbols is None else symbols)
 
     def __and__(self, other: PredicateLike) -> Predicate:
-        return _And(self, as_predicate(other))
+        return _Both(self, as_predicate(other))
 
     def __or__(self, other: PredicateLike) -> Predicate:
-        right = as_predicate(other)
-        return Predicate(lambda v, s: self.check(v, s) or right.check(v, s), f"({self.name} | {right.name})")
+        return _Either(self, as_predicate(other))
 
     def __invert__(self) -> Predicate:
-        return Predicate(lambda v, s: not self.check(v, dict(s)), f"~{self.name}", self._actual)
+        return _Not(self)
 
     def why(self, value: Output, symbols: Symbols) -> str:
         """In words, why the condition does not hold for `value`."""
@@ -59,13 +68,18 @@ class Predicate:
         return f"{self.name} does not hold: {self._actual(value)}"
 
 
-class _And(Predicate):
+class _Both(Predicate):
     """Both; its explanation is that of the first part that fails."""
 
     __slots__ = ("_left", "_right")
 
     def __init__(self, left: Predicate, right: Predicate) -> None:
-        super().__init__(lambda v, s: left.check(v, s) and right.check(v, s), f"({left.name} & {right.name})")
+        super().__init__(
+            lambda v, s: left.check(v, s) and right.check(v, s),
+            f"({left.name} & {right.name})",
+            uses_symbols=left.uses_symbols or right.uses_symbols,
+            attributes=left.attributes | right.attributes,
+        )
         self._left, self._right = left, right
 
     def why(self, value: Output, symbols: Symbols) -> str:
@@ -73,6 +87,49 @@ class _And(Predicate):
         if not self._left.check(value, trial):
             return self._left.why(value, symbols)
         return self._right.why(value, trial)
+
+
+class _Either(Predicate):
+    """One or the other; symbols that a failing part bound are forgotten."""
+
+    __slots__ = ("_left", "_right")
+
+    def __init__(self, left: Predicate, right: Predicate) -> None:
+        super().__init__(
+            lambda v, s: _tried(left, v, s) or _tried(right, v, s),
+            f"({left.name} | {right.name})",
+            uses_symbols=left.uses_symbols or right.uses_symbols,
+            attributes=left.attributes | right.attributes,
+        )
+        self._left, self._right = left, right
+
+    def why(self, value: Output, symbols: Symbols) -> str:
+        return f"{self._left.why(value, symbols)}, and {self._right.why(value, symbols)}"
+
+
+class _Not(Predicate):
+    """The opposite; it binds no symbols."""
+
+    __slots__ = ()
+
+    def __init__(self, inner: Predicate) -> None:
+        super().__init__(
+            lambda v, s: not inner.check(v, dict(s)),
+            f"~{inner.name}",
+            inner._actual,
+            uses_symbols=inner.uses_symbols,
+            attributes=inner.attributes,
+        )
+
+
+def _tried(predicate: Predicate, value: Output, symbols: Symbols) -> bool:
+    if not predicate.uses_symbols:
+        return predicate.check(value, symbols)
+    trial = dict(symbols)
+    if not predicate.check(value, trial):
+        return False
+    symbols.update(trial)
+    return True
 
 
 PredicateLike: TypeAlias = "Predicate | Callable[[Output], bool]"
@@ -84,7 +141,26 @@ def as_predicate(value: PredicateLike) -> Predicate:
         return value
     if not callable(value):
         raise PassError(f"a predicate is a function of an Output, got {type(value).__name__}: {value!r}")
-    return Predicate(lambda v, _: bool(value(v)), getattr(value, "__name__", repr(value)))
+    return Predicate(lambda v, _: bool(value(v)), _function_name(value), uses_symbols=False)
+
+
+def _function_name(function: Callable[..., Any]) -> str:
+    name = str(getattr(function, "__name__", repr(function)))
+    code = getattr(function, "__code__", None)
+    if name != "<lambda>" or code is None:
+        return name
+    return f"lambda at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _plain(
+    check: Callable[[Output], bool], name: str, actual: Callable[[Output], str], attributes: Iterable[str] = ()
+) -> Predicate:
+    """A predicate of ours that looks at the value alone."""
+    return Predicate(lambda v, _: check(v), name, actual, uses_symbols=False, attributes=attributes)
+
+
+def _its_type(value: Output) -> str:
+    return f"its type is {value.type}"
 
 
 def consumers_count(count: int) -> Predicate:
@@ -92,31 +168,24 @@ def consumers_count(count: int) -> Predicate:
     return Predicate(
         lambda v, _: len(v.node._consumers[v.index] or ()) == count,
         f"consumers_count({count})",
-        lambda v: f"it has {v.num_consumers} consumers ({', '.join(str(t.node) for t in v.target_inputs)})",
+        lambda v: f"it has {v.num_consumers} ({', '.join(str(t.node) for t in v.target_inputs) or 'none'})",
+        uses_symbols=False,
     )
 
 
 def has_static_shape() -> Predicate:
     """Every dimension of the tensor is known."""
-    return Predicate(
-        lambda v, _: type(v.type) is TensorType and v.type.shape.is_static,
-        "has_static_shape()",
-        lambda v: f"its type is {v.type}",
-    )
+    return _plain(lambda v: type(v.type) is TensorType and v.type.shape.is_static, "has_static_shape()", _its_type)
 
 
 def has_static_rank() -> Predicate:
     """The rank of the tensor is known."""
-    return Predicate(
-        lambda v, _: type(v.type) is TensorType and v.type.shape.rank.is_static,
-        "has_static_rank()",
-        lambda v: f"its type is {v.type}",
-    )
+    return _plain(lambda v: type(v.type) is TensorType and v.type.shape.rank.is_static, "has_static_rank()", _its_type)
 
 
 def has_static_dim(index: int) -> Predicate:
     """Dimension `index` of the tensor is known."""
-    return Predicate(lambda v, _: _static_dim(v, index), f"has_static_dim({index})", lambda v: f"its type is {v.type}")
+    return _plain(lambda v: _static_dim(v, index), f"has_static_dim({index})", _its_type)
 
 
 def _static_dim(value: Output, index: int) -> bool:
@@ -128,27 +197,35 @@ def _static_dim(value: Output, index: int) -> bool:
 
 def rank_equals(rank: int) -> Predicate:
     """The rank of the tensor is known and is `rank`."""
-    return Predicate(
-        lambda v, _: type(v.type) is TensorType and v.type.shape.rank == rank,
-        f"rank_equals({rank})",
-        lambda v: f"its type is {v.type}",
+    return _plain(lambda v: type(v.type) is TensorType and v.type.shape.rank == rank, f"rank_equals({rank})", _its_type)
+
+
+def type_matches(*element_types: ElementType | str) -> Predicate:
+    """The tensor's element type is one of those given, as `f32` or `"f32"`. Raises `PassError` for other things."""
+    wanted = [_element_type(value) for value in element_types]
+    if not wanted:
+        raise PassError("type_matches needs at least one element type")
+    return _plain(
+        lambda v: type(v.type) is TensorType and v.type.element_type in wanted,
+        f"type_matches({', '.join(t.name for t in wanted)})",
+        _its_type,
     )
 
 
-def type_matches(*element_types: ElementType) -> Predicate:
-    """The tensor's element type is one of those given."""
-    return Predicate(
-        lambda v, _: type(v.type) is TensorType and v.type.element_type in element_types,
-        f"type_matches({', '.join(t.name for t in element_types)})",
-        lambda v: f"its type is {v.type}",
-    )
+def _element_type(value: ElementType | str) -> ElementType:
+    if isinstance(value, ElementType):
+        return value
+    if not isinstance(value, str):
+        raise PassError(f"type_matches takes element types such as engine.ir.f32 or 'f32', got {value!r}")
+    try:
+        return ElementType.parse(value)
+    except ModelError as e:
+        raise PassError(f"type_matches: {e}") from None
 
 
 def output_index_matches(index: int) -> Predicate:
     """The value is output `index` of its node."""
-    return Predicate(
-        lambda v, _: v.index == index, f"output_index_matches({index})", lambda v: f"it is output {v.index}"
-    )
+    return _plain(lambda v: v.index == index, f"output_index_matches({index})", lambda v: f"it is output {v.index}")
 
 
 def attrs_match(**expected: Any) -> Predicate:
@@ -156,11 +233,12 @@ def attrs_match(**expected: Any) -> Predicate:
 
     A value that is a function is asked with the attribute instead.
     """
-    text = ", ".join(f"{k}={v!r}" for k, v in expected.items())
-    return Predicate(
-        lambda v, _: all(_attribute_equals(v, name, want) for name, want in expected.items()),
+    text = ", ".join(f"{k}={_function_name(v) if callable(v) else repr(v)}" for k, v in expected.items())
+    return _plain(
+        lambda v: all(_attribute_equals(v, name, want) for name, want in expected.items()),
         f"attrs_match({text})",
         lambda v: ", ".join(f"{name} is {_attribute(v, name)!r}" for name in expected),
+        expected,
     )
 
 
@@ -176,6 +254,8 @@ def _attribute_equals(value: Output, name: str, want: Any) -> bool:
     actual = _attribute(value, name)
     if callable(want):
         return bool(want(actual))
+    if isinstance(want, ElementType):
+        want = want.onnx
     if isinstance(want, list):
         want = tuple(want)
     if isinstance(actual, np.ndarray) or isinstance(want, np.ndarray):
@@ -193,11 +273,22 @@ def shape_matches(pattern: str) -> Predicate:
     tokens = [token.strip() for token in pattern.strip()[1:-1].split(",") if token.strip()]
     if not (pattern.strip().startswith("[") and pattern.strip().endswith("]")) or tokens.count("...") > 1:
         raise PassError(f"shape_matches({pattern!r}) is not written as [d0, d1, ...]")
-    return Predicate(
-        lambda v, symbols: _shape_fits(v, tokens, symbols),
-        f"shape_matches({pattern!r})",
-        lambda v: f"its type is {v.type}",
-    )
+    return _ShapeMatches(pattern, tokens)
+
+
+class _ShapeMatches(Predicate):
+    """Keeps its tokens, to tell what its symbols stood for."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, pattern: str, tokens: list[str]) -> None:
+        super().__init__(lambda v, s: _shape_fits(v, tokens, s), f"shape_matches({pattern!r})", _its_type)
+        self._tokens = tokens
+        self.uses_symbols = any(not token.isdecimal() and token not in ("?", "...") for token in tokens)
+
+    def why(self, value: Output, symbols: Symbols) -> str:
+        bound = [f"{token}={symbols[token]}" for token in self._tokens if token in symbols]
+        return super().why(value, symbols) + (f", with {', '.join(bound)} from before" if bound else "")
 
 
 def _shape_fits(value: Output, tokens: list[str], symbols: Symbols) -> bool:
@@ -233,26 +324,38 @@ def value_matches(expected: Any, rtol: float = 1e-5, atol: float = 0.0) -> Predi
     Floating-point constants compare within `rtol`; 1e-5 lets a constant that went through f16 or a decimal text
     still be recognised. A function is asked with the array instead.
     """
-    return Predicate(
-        lambda v, _: _value_equals(v, expected, rtol, atol),
-        f"value_matches({expected!r})",
-        lambda v: f"it is {v.node.data!r}" if isinstance(v.node, Constant) else f"it comes from {v.node}",
-    )
+    text = _function_name(expected) if callable(expected) else repr(expected)
+    return _plain(lambda v: _value_equals(v, expected, rtol, atol), f"value_matches({text})", _its_value)
+
+
+def _its_value(value: Output) -> str:
+    if not isinstance(value.node, Constant):
+        return f"it comes from {value.node}"
+    data = value.node.data
+    text = np.array2string(data, threshold=8, separator=", ").replace("\n", "")
+    return f"it is {value.node.element_type.name}{list(data.shape)} {text}"
 
 
 def _value_equals(value: Output, expected: Any, rtol: float, atol: float) -> bool:
     if not isinstance(value.node, Constant):
         return False
-    if callable(expected):
-        return bool(expected(value.node.data))
-    element_type = value.node.element_type
     data = value.node.data
-    if element_type.is_real:
-        data = data.astype(np.float64)
+    if callable(expected):
+        return bool(expected(data))
     want = np.asarray(expected)
-    if want.ndim and want.shape != data.shape:
+    if (want.ndim and want.shape != data.shape) or not data.size:
         return False
-    if element_type.is_real or element_type.is_complex:
-        with np.errstate(all="ignore"):
-            return bool(np.all(np.isclose(data, want, rtol=rtol, atol=atol, equal_nan=True)))
-    return bool(np.all(data == want))
+    is_real = value.node.element_type.is_real
+    # One element tells most constants apart, and weights should not be read for a comparison with 0.5.
+    return all(
+        _close(part, want if want.ndim == 0 else want.reshape(-1)[: part.size].reshape(part.shape), is_real, rtol, atol)
+        for part in (data.reshape(-1)[:1], data)
+    )
+
+
+def _close(data: Any, want: Any, is_real: bool, rtol: float, atol: float) -> bool:
+    if not is_real and data.dtype.kind != "c":
+        return bool(np.all(data == want))
+    with np.errstate(all="ignore"):
+        wide = data.astype(np.float64) if is_real else data
+        return bool(np.all(np.isclose(wide, want, rtol=rtol, atol=atol, equal_nan=True)))

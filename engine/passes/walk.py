@@ -1,0 +1,16 @@
+"""Going through a model with the bodies of its control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.ir import Model, Node
+
+
+def all_nodes(model: Model) -> Iterator[Node]:
+    """Every node of `model` in topological order, those of a body before the node that holds it."""
+    for node in model.ordered_nodes():
+        if node.attributes:
+            for body in node.bodies.values():
+                yield from all_nodes(body)
+        yield node
