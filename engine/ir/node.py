@@ -241,9 +241,7 @@ class Node:
         self._names = output_names
         self._rt_info: dict[str, Any] | None = None
         self._pinned = False
-        self._sources: list[Output | None] = [
-            v if type(v) is Output or v is None else as_output(v) for v in inputs
-        ]
+        self._sources: list[Output | None] = [v if type(v) is Output or v is None else as_output(v) for v in inputs]
         self._seen: tuple[ValueType | None, ...] | None = None
         if types is None:
             self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs
