@@ -18,6 +18,7 @@ from engine.onnx.graph_writer import ExportContext, GraphWriter, TensorWriter
 from engine.onnx.naming import Scope
 from engine.onnx.wire import encode_length
 from engine.ops import CANONICAL_VERSIONS
+from engine.ops.internal import as_onnx
 from engine.ops.protos import tensor_to_proto, tensor_to_raw
 
 __all__ = ["model_to_proto", "write_model"]
@@ -85,7 +86,11 @@ def write_model(model: Model, destination: Destination, *, external_data: int | 
 
 
 def export_proto(model: Model, write_tensor: TensorWriter) -> onnx.ModelProto:
-    """`model` as a proto for the world, whose tensors `write_tensor` makes. Raises `ModelWriteError`."""
+    """`model` as a proto for the world, whose tensors `write_tensor` makes; internal operators are decomposed.
+
+    Raises `ModelWriteError`.
+    """
+    model = as_onnx(model)
     scope = Scope(model, strict=True)
     opsets = _opsets(model, scope)
     proto = onnx.ModelProto(producer_name=PRODUCER)

@@ -160,8 +160,15 @@ def find_op(op_type: str, domain: str = "") -> OpDef | None:
 
 
 def all_ops() -> list[OpDef]:
-    """Every operator of the canonical opsets, ONNX's own first, by name."""
-    return [*_OPS.values(), *_OTHER_OPS.values()]
+    """Every operator of the canonical opsets, ONNX's own first, by name; internal ones (`register_op`) are not."""
+    return list(_DEFINITIONS.values())
+
+
+def register_op(op: OpDef) -> None:
+    """Make an operator of a domain of ours known: see `engine.ops.internal`. Raises `ModelError` for a taken name."""
+    if op.domain in CANONICAL_VERSIONS or (op.domain, op.name) in _OTHER_OPS:
+        raise ModelError(f"operator {op} is defined already, or of a domain that ONNX defines")
+    _OTHER_OPS[op.domain, op.name] = op
 
 
 def attribute(node: Node, name: str) -> Any:

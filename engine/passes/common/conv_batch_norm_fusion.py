@@ -6,6 +6,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output
+from engine.ops.tensors import Array
 from engine.passes.base import MatcherPass
 from engine.passes.pattern import Matcher, attrs_match, consumers_count, wrap_const, wrap_type
 from engine.passes.runtime_info import copy_runtime_info
@@ -52,18 +53,22 @@ def _fold(convolution: Node, norm: Node) -> tuple[Constant, Constant] | None:
     parameters = [_constant(norm.input_value(i)) for i in range(1, 5)]
     scale, shift, mean, variance = (p.data.astype(np.float64) for p in parameters if p is not None)
     factor = scale / np.sqrt(variance + epsilon)
-    transposed = convolution.op_type == "ConvTranspose"
-    group = int(ops.attribute(convolution, "group")) if transposed else 1
-    old = weights.data.astype(np.float64)
-    if transposed:  # [C, M / group, ...]: output channel g * M / group + m stands at [:, m] of the rows of group g
-        grouped = old.reshape(group, old.shape[0] // group, *old.shape[1:])
-        per_channel = factor.reshape(group, 1, old.shape[1], *([1] * (old.ndim - 2)))
-        new = (grouped * per_channel).reshape(old.shape)
-    else:
-        new = old * factor.reshape(-1, *([1] * (old.ndim - 1)))
     offset = (0.0 if bias is None else bias.data.astype(np.float64)) - mean
-    dtype = weights.data.dtype
-    return Constant(new.astype(dtype)), Constant((offset * factor + shift).astype(dtype))
+    return Constant(scaled_weights(convolution, weights.data, factor)), Constant(
+        (offset * factor + shift).astype(weights.data.dtype)
+    )
+
+
+def scaled_weights(convolution: Node, weights: Array, factor: Array) -> Array:
+    """The weights of a Conv or ConvTranspose that multiply each output channel by its `factor`, [M] float64."""
+    old = weights.astype(np.float64)
+    if convolution.op_type == "Conv":
+        return (old * factor.reshape(-1, *([1] * (old.ndim - 1)))).astype(weights.dtype)
+    # [C, M / group, ...]: output channel g * M / group + m stands at [:, m] of the rows of group g.
+    group = int(ops.attribute(convolution, "group"))
+    grouped = old.reshape(group, old.shape[0] // group, *old.shape[1:])
+    spread = factor.reshape(group, 1, old.shape[1], *([1] * (old.ndim - 2)))
+    return (grouped * spread).reshape(old.shape).astype(weights.dtype)
 
 
 def _constant(value: Output) -> Constant | None:

@@ -1,0 +1,16 @@
+"""Internal operators, of the domain `engine`: what devices compute in one step and ONNX has no operator for.
+
+Passes make them for devices that ask for them; a device that has no kernel for one, and every export, uses its
+decomposition to ONNX, which is also how they are evaluated and how their types are inferred.
+"""
+
+from engine.ops.internal.activation import ACTIVATIONS, Activation, activation_of, apply_activation
+from engine.ops.internal.channel_normalization import ChannelNormalization
+from engine.ops.internal.definition import INTERNAL_DOMAIN, as_onnx, decompose, has_internal_nodes, is_internal
+from engine.ops.internal.fused_conv import FusedConv
+from engine.ops.internal.fused_matmul import FusedMatMul
+
+__all__ = [
+    "ACTIVATIONS", "INTERNAL_DOMAIN", "Activation", "ChannelNormalization", "FusedConv", "FusedMatMul",
+    "activation_of", "apply_activation", "as_onnx", "decompose", "has_internal_nodes", "is_internal",
+]  # fmt: skip

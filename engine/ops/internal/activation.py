@@ -1,0 +1,91 @@
+"""Activations that a fused operator can end with: an ONNX operator's name and its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from engine.errors import ModelError
+from engine.ir import Constant, Node, Output
+from engine.ops.create import create
+from engine.ops.registry import attribute
+
+ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "HardSwish": (),
+    "Mish": (),
+    "Gelu": (),
+    "GeluTanh": (),
+    "LeakyRelu": ("alpha",),
+    "Elu": ("alpha",),
+    "Swish": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
+"""The names, each with what its numbers are. `GeluTanh` is Gelu with `approximate="tanh"`; all else is as in ONNX."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """An activation by its name in `ACTIVATIONS` and its numbers, in the order given there."""
+
+    name: str
+    parameters: tuple[float, ...] = ()
+
+
+def activation_of(node: Node) -> Activation | None:
+    """What `node`, an operator of ONNX, computes of its first input as an activation; None where it is none.
+
+    A Clip counts where its limits are constants that float32, the type of the numbers, can hold.
+    """
+    if node.domain:
+        return None
+    if node.op_type == "Gelu":
+        return Activation("GeluTanh" if attribute(node, "approximate") == "tanh" else "Gelu")
+    names = ACTIVATIONS.get(node.op_type)
+    if names is None:
+        return None
+    if node.op_type == "Clip":
+        limits = _limits(node)
+        return None if limits is None else Activation("Clip", limits)
+    return Activation(node.op_type, tuple(float(attribute(node, name)) for name in names))
+
+
+def apply_activation(value: Output, activation: Activation) -> Output:
+    """`value` after the activation, as a node of ONNX. Raises `ModelError` for an unknown or misnumbered one."""
+    names = ACTIVATIONS.get(activation.name)
+    if names is None:
+        raise ModelError(f"activation {activation.name!r} is unknown; known are {', '.join(ACTIVATIONS)}")
+    if len(names) != len(activation.parameters):
+        raise ModelError(
+            f"activation {activation.name} takes {len(names)} numbers ({', '.join(names) or 'none'}), "
+            f"got {len(activation.parameters)}"
+        )
+    if activation.name == "Clip":
+        element_type = value.element_type
+        limits = [Constant(np.asarray(limit), element_type) for limit in activation.parameters]
+        return create("Clip", [value, *limits]).output(0)
+    if activation.name == "GeluTanh":
+        return create("Gelu", [value], {"approximate": "tanh"}).output(0)
+    return create(activation.name, [value], dict(zip(names, activation.parameters, strict=True))).output(0)
+
+
+def _limits(node: Node) -> tuple[float, float] | None:
+    if not node.input_value(0).element_type.is_real:
+        return None
+    limits = [-np.inf, np.inf]
+    for index in (1, 2):
+        if not node.has_input(index):
+            continue
+        constant = node.input_value(index).node
+        if not isinstance(constant, Constant) or constant.data.size != 1:
+            return None
+        number = float(constant.data.reshape(-1)[0])
+        if float(np.float32(number)) != number:
+            return None
+        limits[index - 1] = number
+    return limits[0], limits[1]

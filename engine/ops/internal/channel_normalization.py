@@ -1,0 +1,45 @@
+"""`ChannelNormalization`: layer normalization over the channels of tensors whose channels come second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.ir import Node, Output, OutputLike
+from engine.ops.create import create
+from engine.ops.internal.definition import INTERNAL_DOMAIN, define
+from engine.ops.registry import attribute
+from engine.ops.rules import fail
+
+
+def ChannelNormalization(  # noqa: N802 - constructors of operators are called as the operators are
+    x: OutputLike,
+    scale: OutputLike,
+    bias: OutputLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Node:
+    """LayerNormalization over axis 1 of `x`: [N, C, ...], with `scale` and `bias`: [C]."""
+    attributes = {"epsilon": epsilon, "stash_type": stash_type}
+    return create("ChannelNormalization", [x, scale, bias], attributes, domain=INTERNAL_DOMAIN)
+
+
+def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
+    x, scale, bias = (*inputs, *[None] * (3 - len(inputs)))
+    assert x is not None
+    if x.shape.rank.is_dynamic or len(x.shape) < 2:
+        fail(node, f"input 0 (X) must have a known rank of 2 or more ([N, C, ...]), got {x.type}")
+    rank = len(x.shape)
+    last = create("Transpose", [x], {"perm": (0, *range(2, rank), 1)})
+    attributes = {"axis": -1, "epsilon": attribute(node, "epsilon"), "stash_type": attribute(node, "stash_type")}
+    normal = create("LayerNormalization", [last, scale, bias], attributes)
+    return [create("Transpose", [normal], {"perm": (0, rank - 1, *range(1, rank - 1))}).output(0)]
+
+
+define(
+    "ChannelNormalization",
+    [("X", False), ("scale", False), ("B", True)],
+    {"epsilon": 1e-5, "stash_type": 1},
+    _decompose,
+    "LayerNormalization over axis 1.",
+)

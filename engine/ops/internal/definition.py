@@ -1,0 +1,154 @@
+"""How an internal operator is defined: ports, attributes and a decomposition; everything else follows from these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import onnx
+import onnx.defs
+import onnx.helper
+
+from engine.errors import TypeInferenceError, UnknownOperatorError
+from engine.ir import Constant, Model, Node, Output, Parameter, ValueType
+from engine.ops.evaluator import ModelEvaluator
+from engine.ops.registry import Evaluator, OpDef, get_op, register_op
+from engine.ops.rules import check_inputs, fail
+
+INTERNAL_DOMAIN: Final = "engine"
+FLOATS: Final = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"]
+
+Decomposer = Callable[[Node, Sequence["Output | None"]], list[Output]]
+"""Given a node and the values to read in place of its inputs, the outputs as operators of ONNX."""
+
+_decomposers: dict[str, Decomposer] = {}
+
+
+def define(
+    name: str,
+    inputs: Sequence[tuple[str, bool]],
+    attributes: Mapping[str, Any],
+    decomposer: Decomposer,
+    doc: str,
+) -> None:
+    """Register the operator `name` of one output.
+
+    Args:
+        inputs: names, and whether each may be omitted; all are of one floating-point type.
+        attributes: defaults by name; an `AttributeProto.AttributeType` stands for "no default".
+        decomposer: what the operator means.
+        doc: the text for help.
+    """
+    schema = onnx.defs.OpSchema
+    option = schema.FormalParameterOption
+    ports = [
+        schema.FormalParameter(port, "T", param_option=option.Optional if omitted else option.Single)
+        for port, omitted in inputs
+    ]
+    op = OpDef(
+        schema(
+            name,
+            INTERNAL_DOMAIN,
+            1,
+            doc,
+            inputs=ports,
+            outputs=[schema.FormalParameter("Y", "T")],
+            type_constraints=[("T", FLOATS, "floating-point numbers")],
+            attributes=[_attribute(attribute, default) for attribute, default in attributes.items()],
+        )
+    )
+    _decomposers[name] = decomposer
+    op.rule = _infer
+    op.evaluator = _compile
+    register_op(op)
+
+
+def is_internal(node: Node) -> bool:
+    """True for a node of an internal operator."""
+    return node.domain == INTERNAL_DOMAIN and node.op_type in _decomposers
+
+
+def decompose(node: Node) -> list[Output]:
+    """The outputs of an internal node as operators of ONNX on the same inputs; the graph is not changed.
+
+    The last operator has the node's friendly name, those before it `name.op`; all carry its rt_info. Raises
+    `UnknownOperatorError` for a node that is not internal.
+    """
+    if not is_internal(node):
+        raise UnknownOperatorError(f"{node} is no internal operator; known are {', '.join(sorted(_decomposers))}")
+    sources = node.input_values
+    outputs = _decomposers[node.op_type](node, sources)
+    known = {source.node for source in sources if source is not None}
+    stack = [output.node for output in outputs]
+    while stack:
+        made = stack.pop()
+        if made in known:
+            continue
+        known.add(made)
+        if isinstance(made, Constant):
+            continue
+        is_last = any(output.node is made for output in outputs)
+        made.friendly_name = node.friendly_name if is_last else f"{node.friendly_name}.{made.op_type}_{len(known)}"
+        if node._rt_info:
+            made.rt_info.update(node._rt_info)
+        stack.extend(source.node for source in made.input_values if source is not None)
+    return outputs
+
+
+def has_internal_nodes(model: Model) -> bool:
+    """True where the model or a body in it has an internal node."""
+    return any(
+        is_internal(node) or any(has_internal_nodes(body) for body in node.bodies.values())
+        for node in model.ordered_nodes()
+    )
+
+
+def as_onnx(model: Model) -> Model:
+    """`model` itself where it has operators of ONNX only; else a clone in which internal nodes are decomposed."""
+    if not has_internal_nodes(model):
+        return model
+    clone = model.clone()
+    _decompose_all(clone)
+    return clone
+
+
+def _decompose_all(model: Model) -> None:
+    for node in model.ordered_nodes():
+        for body in node.bodies.values():
+            _decompose_all(body)
+        if is_internal(node):
+            for index, output in enumerate(decompose(node)):
+                node.output(index).replace(output)
+
+
+def _infer(node: Node) -> Sequence[ValueType]:
+    """The types of the decomposition."""
+    op = get_op(node.op_type, node.domain)
+    if node.num_inputs > op.max_inputs:
+        fail(node, f"{op} takes at most {op.max_inputs} inputs, got {node.num_inputs}")
+    check_inputs(node, op)
+    try:
+        outputs = _decomposers[node.op_type](node, node.input_values)
+    except TypeInferenceError as e:
+        fail(node, f"its decomposition fails: {e}", e)
+    return [output.type for output in outputs]
+
+
+def _compile(node: Node) -> Evaluator:
+    """Evaluate by the decomposition, whose inputs are parameters so that the node is not kept alive."""
+    parameters: list[Parameter | None] = []
+    for index, source in enumerate(node.input_values):
+        parameters.append(None if source is None else Parameter(source.type, friendly_name=f"x{index}"))
+    values = [None if parameter is None else parameter.output(0) for parameter in parameters]
+    given = [parameter for parameter in parameters if parameter is not None]
+    evaluator = ModelEvaluator(Model(_decomposers[node.op_type](node, values), given, name=node.friendly_name))
+    places = [index for index, parameter in enumerate(parameters) if parameter is not None]
+    return lambda inputs: tuple(evaluator.run([inputs[index] for index in places]))
+
+
+def _attribute(name: str, default: Any) -> onnx.defs.OpSchema.Attribute:
+    if isinstance(default, onnx.defs.OpSchema.AttrType):
+        return onnx.defs.OpSchema.Attribute(name, default, required=False)
+    if isinstance(default, tuple):  # an empty one: its type is that of the attribute's items
+        return onnx.defs.OpSchema.Attribute(name, onnx.defs.OpSchema.AttrType.FLOATS, required=False)
+    return onnx.defs.OpSchema.Attribute(name, onnx.helper.make_attribute(name, default))

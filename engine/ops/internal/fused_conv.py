@@ -1,0 +1,84 @@
+"""`FusedConv`: convolution, bias, residual and activation in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import onnx.defs
+
+from engine.ir import Node, Output, OutputLike
+from engine.ops.create import create
+from engine.ops.internal.activation import Activation, apply_activation
+from engine.ops.internal.definition import INTERNAL_DOMAIN, define
+from engine.ops.registry import attribute
+from engine.ops.rules import fail
+
+_CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_TRANSPOSED: Final = (*_CONV, "output_padding", "output_shape")
+_INTS: Final = onnx.defs.OpSchema.AttrType.INTS
+
+
+def FusedConv(  # noqa: N802 - constructors of operators are called as the operators are
+    x: OutputLike,
+    weights: OutputLike,
+    bias: OutputLike | None = None,
+    residual: OutputLike | None = None,
+    *,
+    activation: Activation | None = None,
+    transposed: bool = False,
+    **attributes: Any,
+) -> Node:
+    """`activation(Conv(x, weights, bias) + residual)`, each part but the convolution being optional.
+
+    Args:
+        x: [N, C, ...].
+        weights: as those of Conv, or of ConvTranspose where `transposed`.
+        bias: [M].
+        residual: a tensor of the output's shape, added before the activation.
+        activation: what comes last.
+        transposed: a ConvTranspose.
+        attributes: those of Conv or ConvTranspose.
+    """
+    own: dict[str, Any] = {"transposed": int(transposed), **attributes}
+    if activation is not None:
+        own["activation"] = activation.name
+        own["activation_parameters"] = activation.parameters or None
+    return create("FusedConv", [x, weights, bias, residual], own, domain=INTERNAL_DOMAIN)
+
+
+def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
+    x, weights, bias, residual = (*inputs, *[None] * (4 - len(inputs)))
+    is_transposed = bool(attribute(node, "transposed"))
+    kind, names = ("ConvTranspose", _TRANSPOSED) if is_transposed else ("Conv", _CONV)
+    attributes = {name: node.attributes[name] for name in names if name in node.attributes}
+    return [finish(node, create(kind, [x, weights, bias], attributes).output(0), residual)]
+
+
+def finish(node: Node, value: Output, residual: Output | None) -> Output:
+    """What the fused operators share: the residual, then the activation."""
+    if residual is not None:
+        before = value.type
+        value = create("Add", [value, residual]).output(0)
+        if value.type != before:
+            fail(node, f"the residual is {residual.type} and must have the type of the output without it, {before}")
+    name = attribute(node, "activation")
+    if not name:
+        return value
+    return apply_activation(value, Activation(name, tuple(node.attributes.get("activation_parameters") or ())))
+
+
+define(
+    "FusedConv",
+    [("X", False), ("W", False), ("B", True), ("residual", True)],
+    {
+        "transposed": 0,
+        "activation": "",
+        "activation_parameters": (),
+        "auto_pad": "NOTSET",
+        "group": 1,
+        **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides", "output_padding", "output_shape"), _INTS),
+    },
+    _decompose,
+    "activation(Conv(X, W, B) + residual), or with ConvTranspose where `transposed` is 1.",
+)

@@ -1,0 +1,64 @@
+"""`FusedMatMul`: matrix product, bias, residual and activation in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.ir import Node, Output, OutputLike
+from engine.ops.create import create
+from engine.ops.internal.activation import Activation
+from engine.ops.internal.definition import INTERNAL_DOMAIN, define
+from engine.ops.internal.fused_conv import finish
+from engine.ops.registry import attribute
+from engine.ops.rules import fail
+
+
+def FusedMatMul(  # noqa: N802 - constructors of operators are called as the operators are
+    a: OutputLike,
+    b: OutputLike,
+    bias: OutputLike | None = None,
+    residual: OutputLike | None = None,
+    *,
+    activation: Activation | None = None,
+    trans_b: bool = False,
+) -> Node:
+    """`activation(MatMul(a, b) + bias + residual)`, each part but the product being optional.
+
+    Args:
+        a: [..., M, K].
+        b: [K, N], or [N, K] where `trans_b`; or of more dimensions, as MatMul broadcasts them (then not `trans_b`).
+        bias: [N].
+        residual: a tensor of the output's shape, added before the activation.
+        activation: what comes last.
+        trans_b: `b`, a matrix, is to be transposed first.
+    """
+    own: dict[str, Any] = {"trans_b": int(trans_b)}
+    if activation is not None:
+        own["activation"] = activation.name
+        own["activation_parameters"] = activation.parameters or None
+    return create("FusedMatMul", [a, b, bias, residual], own, domain=INTERNAL_DOMAIN)
+
+
+def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
+    a, b, bias, residual = (*inputs, *[None] * (4 - len(inputs)))
+    assert b is not None
+    if attribute(node, "trans_b"):
+        if b.shape.rank != 2:
+            fail(node, f"with trans_b=1 input 1 (B) must be a matrix, got {b.type}")
+        b = create("Transpose", [b], {"perm": (1, 0)}).output(0)
+    value = create("MatMul", [a, b]).output(0)
+    if bias is not None:
+        if bias.shape.rank != 1:
+            fail(node, f"input 2 (bias) must have one dimension, got {bias.type}")
+        value = create("Add", [value, bias]).output(0)
+    return [finish(node, value, residual)]
+
+
+define(
+    "FusedMatMul",
+    [("A", False), ("B", False), ("bias", True), ("residual", True)],
+    {"trans_b": 0, "activation": "", "activation_parameters": ()},
+    _decompose,
+    "activation(MatMul(A, B) + bias + residual); B is transposed first where `trans_b` is 1.",
+)

@@ -1,0 +1,35 @@
+"""`ActivationFusion`: a convolution or matrix product and the activation after it become one internal operator."""
+
+from __future__ import annotations
+
+from engine.ops.internal import ACTIVATIONS, activation_of
+from engine.passes.base import MatcherPass
+from engine.passes.common.epilogues import CONVOLUTIONS, PRODUCTS, with_epilogue
+from engine.passes.fusion import replace_by
+from engine.passes.pattern import Matcher, wrap_type
+
+_KINDS = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS))
+
+
+class ActivationFusion(MatcherPass):
+    """Lets `engine.FusedConv` or `engine.FusedMatMul` end with the activation that alone reads its result.
+
+    The activations are those of `engine.ops.internal.ACTIVATIONS`. For devices with kernels for these operators, so
+    disabled unless a `PassConfig` enables it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            node = m.match_root
+            source = node.input_value(0)
+            if source.node.op_type not in _KINDS or source.num_consumers != 1 or self.transformation_callback(node):
+                return False
+            activation = activation_of(node)
+            fused = None if activation is None else with_epilogue(source.node, activation=activation)
+            return fused is not None and replace_by(node, [source.node, node], [fused])
+
+        # A Clip has one to three inputs, so the producer is looked at in the callback.
+        root = wrap_type([name for name in ACTIVATIONS if name != "GeluTanh"])
+        self.register_matcher(Matcher(root, "ActivationFusion"), callback)

@@ -1,0 +1,179 @@
+"""`AttentionFusion`: softmax(q k^T * scale + mask) v becomes the operator `Attention`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Dimension, Node, Output
+from engine.passes.common.attention_masks import Mask, as_mask
+from engine.passes.common.transpose_merge import permutation, transposed
+from engine.passes.fusion import (
+    FusionPass,
+    dims_of,
+    has_one_exit,
+
+    operation,
+    replace_by,
+    same_length,
+    same_lengths,
+    scalar,
+)
+from engine.passes.pattern import (
+    Matcher,
+    any_input,
+    any_of,
+    attrs_match,
+    optional,
+    rank_equals,
+    wrap_const,
+    wrap_type,
+)
+
+class AttentionFusion(FusionPass):
+    """Recognises MatMul(Softmax(MatMul(q, k^T) * scale + mask), v) of tensors [B, H, S, D] as `Attention`.
+
+    The scale may stand before or after the first product, or in parts at both factors; the mask may be missing, and
+    keys and values may be repeated for groups of queries (Unsqueeze -> Expand -> Reshape), which the operator does
+    itself. A constant causal mask becomes `is_causal`.
+
+    Exact: where the mask could forbid every key of a row, for which Softmax gives NaN and the operator 0, and where
+    the graph replaces NaN after the Softmax, nothing is done; `RelaxedAttentionFusion` takes these.
+    """
+
+    is_relaxed = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        q, k, v = (any_input(rank_equals(4)) for _ in range(3))
+        factor, divisor, mask = wrap_const(), wrap_const(), any_input()
+        scores = wrap_type("MatMul", [q, k])
+        scaled = optional("Div", [optional("Mul", [scores, factor]), divisor])
+        softmax = wrap_type(
+            "Softmax", [optional("Add", [scaled, mask])], attrs_match(axis=lambda axis: axis in (-1, 3))
+        )
+        probabilities: Node = softmax
+        if self.is_relaxed:
+            guarded = wrap_type("Where", [wrap_type("IsNaN", [softmax]), wrap_const(0), softmax])
+            probabilities = any_of([guarded, softmax])
+
+        def callback(m: Matcher) -> bool:
+            root, values = m.match_root, m.pattern_value_map
+            if self.transformation_callback(root) or not has_one_exit(m):
+                return False
+            scale = 1.0
+            for place, power in ((factor, 1), (divisor, -1)):
+                number = scalar(values[place]) if place in values else 1.0
+                if not number:
+                    return False
+                scale *= number**power
+            parts = _Parts(scale)
+            sources = parts.collect(values[q], values[k], values[v])
+            if sources is None or not (0 < parts.scale < math.inf):
+                return False
+            shape = _scores_shape(sources)
+            if shape is None:
+                return False
+            found = as_mask(values[mask], shape, sources[0].element_type, self.is_relaxed) if mask in values else Mask()
+            if found is None:
+                return False
+            attention = ops.Attention(
+                *sources, found.value, scale=float(np.float32(parts.scale)), is_causal=int(found.is_causal)
+            )
+            return replace_by(root, [*m.matched_nodes, *parts.absorbed, *found.absorbed], [*parts.made, attention])
+
+        self.register_matcher(Matcher(wrap_type("MatMul", [probabilities, v]), self.name), callback)
+
+class RelaxedAttentionFusion(AttentionFusion):
+    """`AttentionFusion` that takes two forms more, whose results differ where there is no number to agree on.
+
+    A graph that replaces NaN after the Softmax (IsNaN -> Where) gives 0 for a row of NaN, the operator NaN. A graph
+    that does not replace it gives NaN for a row of which the mask forbids every key, the operator 0. Disabled unless
+    a `PassConfig` enables it: for inputs that are numbers, and rows with a key, it is exact.
+    """
+
+    is_relaxed = True
+
+@dataclass(slots=True)
+class _Parts:
+    """Collects what an attention reads once scales, transposes and repetitions before it are taken into it."""
+
+    scale: float
+    absorbed: list[Node] = field(default_factory=list)
+    made: list[Node] = field(default_factory=list)
+
+    def collect(self, q: Output, k: Output, v: Output) -> tuple[Output, Output, Output] | None:
+        """Queries, keys and values as the operator takes them; None where the keys are not transposed."""
+        query = self.without_scale(q)
+        turned = operation(self.without_scale(k), "Transpose")
+        perm = None if turned is None else permutation(turned)
+        if turned is None or perm is None:
+            return None
+        self.absorbed.append(turned)
+        before = self.without_scale(turned.input_value(0))
+        key = transposed(before, [*perm[:2], perm[3], perm[2]])
+        if key.node is not before.node:
+            self.made.append(key.node)
+        else:
+            grouped = _ungrouped(key), _ungrouped(v)
+            if grouped[0] is not None and grouped[1] is not None and grouped[0][1] == grouped[1][1]:
+                self.absorbed += [*grouped[0][2], *grouped[1][2]]
+                return query, grouped[0][0], grouped[1][0]
+        return query, key, v
+
+    def without_scale(self, value: Output) -> Output:
+        """`value` before a multiplication or division by a positive number, which joins the scale."""
+        node = operation(value, "Mul", "Div")
+        if node is None:
+            return value
+        for index in (1, 0) if node.op_type == "Mul" else (1,):
+            number, source = scalar(node.input_value(index)), node.input_value(1 - index)
+            if number is not None and number > 0 and len(dims_of(source) or ()) == 4:
+                self.scale *= number if node.op_type == "Mul" else 1 / number
+                self.absorbed.append(node)
+                return source
+        return value
+
+def _scores_shape(sources: tuple[Output, Output, Output]) -> list[Dimension] | None:
+    """[B, H, S, T] of the scores, where batches, heads, sizes and lengths provably fit the operator."""
+    shapes = [dims_of(source) for source in sources]
+    if any(shape is None or len(shape) != 4 for shape in shapes):
+        return None
+    q, k, v = (shape for shape in shapes if shape is not None)
+    if len({source.element_type for source in sources}) != 1 or not same_length(q[3], k[3]):
+        return None
+    if not (same_length(q[0], k[0]) and same_lengths(k[:3], v[:3])):
+        return None
+    if not same_length(q[1], k[1]):
+        if q[1].is_dynamic or k[1].is_dynamic or not k[1].get_length() or q[1].get_length() % k[1].get_length():
+            return None
+    return [q[0], q[1], q[2], k[2]]
+
+def _ungrouped(value: Output) -> tuple[Output, int, list[Node]] | None:
+    """[B, H, S, D] of which `value` repeats each head G times by Unsqueeze -> Expand -> Reshape; with G and these."""
+    whole = operation(value, "Reshape")
+    spread = None if whole is None else operation(whole.input_value(0), "Expand")
+    single = None if spread is None else operation(spread.input_value(0), "Unsqueeze", "Reshape")
+    if whole is None or spread is None or single is None:
+        return None
+    source = single.input_value(0)
+    heads, one, many, result = (dims_of(v) for v in (source, single.output(0), spread.output(0), value))
+    if heads is None or one is None or many is None or result is None or len(heads) != 4 or len(one) != 5:
+        return None
+    if len(many) != 5 or many[2].is_dynamic or heads[1].is_dynamic or one[2] != 1:
+        return None
+    count = many[2].get_length()
+    around = [*heads[:2], *heads[2:]]
+    for shape in (one, many):
+        if not same_lengths([*shape[:2], *shape[3:]], around):
+            return None
+    wanted = [heads[0], Dimension(heads[1].get_length() * count), *heads[2:]]
+    return (source, count, [single, spread, whole]) if same_lengths(result, wanted) else None
+
+def is_transpose(value: Output, perm: tuple[int, ...]) -> Node | None:
+    """The node of `value` where it is a Transpose by `perm`."""
+    node = operation(value, "Transpose")
+    return node if node is not None and permutation(node) == list(perm) else None

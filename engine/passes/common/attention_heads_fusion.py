@@ -1,0 +1,107 @@
+"""`AttentionHeadsFusion`: an attention splits heads off and joins them again by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Constant, Dimension, Node, Output
+from engine.passes.common.transpose_merge import permutation
+from engine.passes.fusion import FusionPass, dims_of, operation, replace_by, reshape_target, same_length, same_lengths
+from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_type
+
+_HEADS_SECOND = [0, 2, 1, 3]
+
+
+class AttentionHeadsFusion(FusionPass):
+    """Lets an Attention read and give [B, S, H * D] where transposes and Reshapes around it split and join the heads.
+
+    All three inputs have to come from Transpose 0213 of [B, S, H, D], queries and keys perhaps by a RotaryEmbedding
+    between, and the output has to go through Transpose 0213 into a Reshape.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        attention = wrap_type("Attention")
+        turned = wrap_type("Transpose", [attention], attrs_match(perm=(0, 2, 1, 3)))
+        root = wrap_type("Reshape", [turned, any_input()])
+
+        def callback(m: Matcher) -> bool:
+            node = m.pattern_value_map[attention].node
+            if self.transformation_callback(m.match_root) or not _is_plain(node):
+                return False
+            split = _Heads()
+            sources = [split.joined(node.input_value(index)) for index in range(3)]
+            if any(source is None for source in sources):
+                return False
+            mask = node.input_value(3) if node.has_input(3) else None
+            heads = {"q_num_heads": split.counts[0], "kv_num_heads": split.counts[1]}
+            fused = ops.Attention(*sources, mask, **{**node.attributes, **heads})
+            made = [*split.made, fused]
+            result, own = dims_of(m.match_root.output(0)), dims_of(fused.output(0))
+            if result is None or own is None:
+                return False
+            if not same_lengths(result, own):
+                target = reshape_target(result, own)
+                if target is None:
+                    return False
+                made.append(ops.Reshape(fused, Constant(np.array(target, np.int64))))
+            return replace_by(m.match_root, [*m.matched_nodes, *split.absorbed], made)
+
+        self.register_matcher(Matcher(root, self.name), callback)
+
+
+def _is_plain(node: Node) -> bool:
+    """True for [B, H, S, D] inputs, no cache, and one output that is read once."""
+    no_cache = not any(node.has_input(index) for index in (4, 5, 6))
+    single = node.num_outputs == 1 and node.output(0).num_consumers == 1
+    return no_cache and single and len(dims_of(node.input_value(0)) or ()) == 4
+
+
+@dataclass(slots=True)
+class _Heads:
+    """Finds [B, S, H * D] behind the inputs of an attention."""
+
+    counts: list[int] = field(default_factory=list)
+    absorbed: list[Node] = field(default_factory=list)
+    made: list[Node] = field(default_factory=list)
+
+    def joined(self, value: Output) -> Output | None:
+        """`value`, [B, H, S, D], as [B, S, H * D]; None where it comes from elsewhere."""
+        rotary = operation(value, "RotaryEmbedding")
+        split = value if rotary is None else rotary.input_value(0)
+        turned = operation(split, "Transpose")
+        if turned is None or permutation(turned) != _HEADS_SECOND:
+            return None
+        shaped = operation(turned.input_value(0), "Reshape", "Unsqueeze")
+        dims = dims_of(turned.input_value(0))
+        if shaped is None or dims is None or dims[2].is_dynamic or dims[3].is_dynamic:
+            return None
+        count, width = dims[2].get_length(), dims[3].get_length()
+        source = self._as_rows(shaped.input_value(0), [dims[0], dims[1], Dimension(count * width)])
+        if source is None:
+            return None
+        self.counts.append(count)
+        self.absorbed += [turned, shaped]
+        if rotary is None:
+            return source
+        tables = rotary.input_values[1:]
+        turned_rows = ops.RotaryEmbedding(source, *tables, **{**rotary.attributes, "num_heads": count})
+        self.absorbed.append(rotary)
+        self.made.append(turned_rows)
+        return turned_rows.output(0)
+
+    def _as_rows(self, source: Output, wanted: list[Dimension]) -> Output | None:
+        own = dims_of(source)
+        if own is None:
+            return None
+        if len(own) == 3 and all(map(same_length, own, wanted)):
+            return source
+        target = reshape_target(wanted, own)
+        if target is None:
+            return None
+        rows = ops.Reshape(source, Constant(np.array(target, np.int64)))
+        self.made.append(rows)
+        return rows.output(0)

@@ -1,0 +1,55 @@
+"""`ChannelsFirstSinking`: blocks that work with channels last, between convolutions, come to work with channels first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Constant, Node, Output
+from engine.ops import attribute
+from engine.ops.internal import ChannelNormalization
+from engine.passes.common.layout_rules import Perm
+from engine.passes.common.transpose_sinking import TransposeSinking
+from engine.passes.fusion import dims_of
+
+
+class ChannelsFirstSinking(TransposeSinking):
+    """`TransposeSinking` through LayerNormalization and products with constant weights over the channels.
+
+    Behind a Transpose 0231 the former becomes `engine.ChannelNormalization` and the latter a convolution with a kernel
+    of one point, so that all transposes of a ConvNeXt vanish. For devices that compute in a layout of channels and
+    have kernels for these, so disabled unless a `PassConfig` enables it.
+    """
+
+    def follows(self, node: Node, perm: Perm) -> bool:
+        """Also for a normalization or product over the last axis, where that was the second one."""
+        if node.domain or node.op_type not in ("LayerNormalization", "MatMul"):
+            return super().follows(node, perm)
+        rank, dims = len(perm), dims_of(node.input_value(0))
+        if perm != (0, *range(2, rank), 1) or rank < 3 or dims is None or len(dims) != rank:
+            return False
+        if node.op_type == "MatMul":
+            weights = node.input_value(1)
+            return isinstance(weights.node, Constant) and len(weights.shape) == 2 and weights.element_type.is_real
+        return int(attribute(node, "axis")) in (-1, rank - 1) and node.num_outputs == 1
+
+    def moved(self, node: Node, inputs: list[Output | None], perm: Perm) -> Node:
+        """The operators of channels that come second."""
+        source = inputs[0]
+        assert source is not None
+        if node.op_type == "LayerNormalization" and not node.domain:
+            bias = inputs[2] if len(inputs) > 2 else None
+            scale = inputs[1]
+            assert scale is not None
+            epsilon, stash_type = attribute(node, "epsilon"), attribute(node, "stash_type")
+            return ChannelNormalization(source, scale, bias, epsilon=float(epsilon), stash_type=int(stash_type))
+        if node.op_type == "MatMul" and not node.domain:
+            table = node.input_value(1).node
+            assert isinstance(table, Constant)
+            kernel = table.data.T.reshape(*table.data.T.shape, *(1,) * (len(perm) - 2))
+            return ops.Conv(source, Constant(np.ascontiguousarray(kernel)))
+        return super().moved(node, inputs, perm)
+
+    def inputs(self, node: Node) -> range:
+        """Scale, bias and weights have no layout."""
+        return range(1) if node.op_type in ("LayerNormalization", "MatMul") else super().inputs(node)

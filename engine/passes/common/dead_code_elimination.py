@@ -1,0 +1,91 @@
+"""`DeadCodeElimination`: what a graph computes and nobody reads, where the graph does not drop it by itself."""
+
+from __future__ import annotations
+
+from engine.ir import Model, Node, Output
+from engine.ops import find_op
+from engine.passes.base import ModelPass
+from engine.passes.runtime_info import copy_runtime_info
+
+_SCAN_LISTS = ("scan_output_axes", "scan_output_directions")
+
+
+class DeadCodeElimination(ModelPass):
+    """Drops optional outputs, outputs of If branches, scan outputs of loops and captures that nothing reads.
+
+    A node that nothing reads leaves the graph by itself. What remains are parts of nodes that are read: the mask of a
+    Dropout or the mean of a LayerNormalization at the end of the list of outputs, a result of both branches of an If
+    with what computes it, a value that a Loop or Scan collects, and a value from outside that a body mentions no more.
+    """
+
+    def run_on_model(self, model: Model) -> bool:
+        """One walk from the results back, so that what only dropped outputs read is dropped too; linear."""
+        changed = False
+        for node in reversed(model.ordered_nodes()):
+            if not node._attached or not node.num_outputs or self.transformation_callback(node):
+                continue
+            bodies = node.bodies
+            for body in bodies.values():
+                changed |= self.run_on_model(body)
+            kept = _kept_outputs(node)
+            dead = {name: [p for p in body.captures if not p.output(0).num_consumers] for name, body in bodies.items()}
+            if len(kept) < node.num_outputs or any(dead.values()):
+                _rebuild(node, kept, dead)
+                changed = True
+        return changed
+
+
+def _kept_outputs(node: Node) -> list[int]:
+    """The indices of the outputs that the node keeps: those that are read, and those that it cannot do without."""
+    count = node.num_outputs
+    read = [output.num_consumers > 0 for output in node.outputs]
+    if not any(read):
+        return list(range(count))  # a sink, kept for its effect
+    if node.domain == "" and node.op_type == "If":
+        return [index for index in range(count) if read[index]]
+    if node.domain == "" and node.op_type in ("Loop", "Scan"):
+        carried = _carried(node)
+        return [index for index in range(count) if index < carried or read[index]]
+    op = find_op(node.op_type, node.domain)
+    if op is None or node.bodies or (op.outputs and op.outputs[-1].is_variadic):
+        return list(range(count))
+    last = max(index for index in range(count) if read[index])
+    return list(range(max(last + 1, op.min_outputs)))
+
+
+def _carried(node: Node) -> int:
+    """The number of outputs that carry state from one turn to the next."""
+    if node.op_type == "Loop":
+        return node.num_formal_inputs - 2
+    if any(node.attributes.get(name) for name in _SCAN_LISTS):
+        return node.num_outputs  # lists by output, which dropping one would shift
+    return node.num_formal_inputs - int(node.attributes["num_scan_inputs"])
+
+
+def _rebuild(node: Node, kept: list[int], dead: dict[str, list[Node]]) -> None:
+    """Put in the place of `node` one with these outputs only and without these captures."""
+    inputs: list[Output | None] = node.input_values[: node.num_formal_inputs]
+    skipped = 1 if node.op_type == "Loop" else 0  # a Loop's body gives its condition first
+    for name, body in node.bodies.items():
+        values = node.captured_values(name)
+        inputs += [value for value, p in zip(values, body.captures, strict=True) if p not in dead[name]]
+    for name, body in node.bodies.items():
+        results = body.results
+        for index in range(node.num_outputs):
+            if index not in kept:
+                body.remove_result(results[index + skipped])
+        body.captures = [capture for capture in body.captures if capture not in dead[name]]
+    new = Node(
+        node.op_type,
+        inputs,
+        node.attributes,
+        domain=node.domain,
+        num_outputs=len(kept),
+        types=[node.output(index).type for index in kept],
+        friendly_name=node.friendly_name if node.has_own_name else None,
+    )
+    new.settle_types()
+    copy_runtime_info(node, new)
+    for position, index in enumerate(kept):
+        new.output(position).name = node.output(index).name
+        node.output(index).replace(new.output(position))

@@ -1,0 +1,51 @@
+"""Decompositions: operators that a device lacks, as operators that it has. All are disabled unless enabled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Constant, Node
+from engine.ops import attribute
+from engine.passes.fusion import FusionPass, constant_data, dims_of
+from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_const, wrap_type
+
+
+class BatchNormalizationDecomposition(FusionPass):
+    """Decomposes a BatchNormalization with constant parameters into a product and a sum per channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        x, parameters = any_input(), [wrap_const() for _ in range(4)]
+        root = wrap_type("BatchNormalization", [x, *parameters], attrs_match(training_mode=0))
+
+        def make(m: Matcher) -> list[Node] | None:
+            data = m.pattern_value_map[x]
+            dims = dims_of(data)
+            tables = [constant_data(m.pattern_value_map[p]) for p in parameters]
+            if dims is None or len(dims) < 2 or m.match_root.num_outputs != 1:
+                return None
+            scale, shift, mean, variance = (t.astype(np.float64) for t in tables if t is not None)
+            factor = scale / np.sqrt(variance + float(attribute(m.match_root, "epsilon")))
+            shape, dtype = (-1, *(1,) * (len(dims) - 2)), data.element_type.numpy
+            product = ops.Mul(data, Constant(factor.reshape(shape).astype(dtype)))
+            return [product, ops.Add(product, Constant((shift - mean * factor).reshape(shape).astype(dtype)))]
+
+        self.register_fusion(root, make)
+
+
+class SwishDecomposition(FusionPass):
+    """Decomposes `Swish` into x * Sigmoid(alpha * x)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        x = any_input()
+
+        def make(m: Matcher) -> list[Node]:
+            value = m.pattern_value_map[x]
+            alpha = float(attribute(m.match_root, "alpha"))
+            made: list[Node] = [] if alpha == 1 else [ops.Mul(value, Constant(alpha, value.element_type))]
+            gate = ops.Sigmoid(made[0] if made else value)
+            return [*made, gate, ops.Mul(value, gate)]
+
+        self.register_fusion(wrap_type("Swish", [x]), make)

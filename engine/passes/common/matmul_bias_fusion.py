@@ -1,0 +1,29 @@
+"""`MatMulBiasFusion`: a matrix product and the bias after it become one internal operator."""
+
+from __future__ import annotations
+
+from engine.ir import Node
+from engine.passes.common.epilogues import with_epilogue
+from engine.passes.fusion import FusionPass, as_vector, dims_of
+from engine.passes.pattern import Matcher, wrap_const, wrap_type
+
+
+class MatMulBiasFusion(FusionPass):
+    """Turns Add(MatMul(a, b), c) with a constant c of one value a column into `engine.FusedMatMul`.
+
+    For devices with a kernel for it, so disabled unless a `PassConfig` enables it; see also `GemmFusion`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        matmul, bias = wrap_type(["MatMul", "engine.FusedMatMul"]), wrap_const()
+
+        def make(m: Matcher) -> Node | None:
+            values = m.pattern_value_map
+            dims = dims_of(values[matmul])
+            if not dims:
+                return None
+            vector = as_vector(values[bias], dims[-1:])
+            return None if vector is None else with_epilogue(values[matmul].node, bias=vector)
+
+        self.register_fusion(wrap_type("Add", [matmul, bias]), make)

@@ -1,0 +1,129 @@
+"""`QdqPropagation`: quantization and dequantization move past operators that only move elements."""
+
+from __future__ import annotations
+
+from engine import ops
+from engine.ir import Node, Output
+from engine.ops import attribute
+from engine.passes.base import MatcherPass
+from engine.passes.folding import constant_fold
+from engine.passes.fusion import constant_data, operation, replace_by
+from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.surgery import replace_output_update_name
+
+MOVERS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Identity")
+"""Operators whose output has elements of their first input and nothing else."""
+_BITS = 8
+
+
+class DequantizeSinking(MatcherPass):
+    """Turns Reshape(DequantizeLinear(x)) into DequantizeLinear(Reshape(x)), and so for every operator of `MOVERS`.
+
+    The operator then works on integers, and the dequantization comes to stand before what computes with it, or before
+    the QuantizeLinear with which it cancels. Scale and zero point are one value for the whole tensor. A MaxPool moves
+    too: a positive scale keeps the order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            node = m.match_root
+            source = operation(node.input_value(0), "DequantizeLinear")
+            if source is None or not is_per_tensor(source) or self.transformation_callback(node):
+                return False
+            if node.op_type == "MaxPool" and (node.num_outputs > 1 or not _has_positive_scale(source)):
+                return False
+            moved = ops.create(node.op_type, [source.input_value(0), *node.input_values[1:]], node.attributes)
+            folded = constant_fold(moved)  # weights, whose integers may move when the model is built
+            integers = moved.output(0) if folded is None else folded[0]
+            dequantized = ops.create("DequantizeLinear", [integers, *source.input_values[1:]], source.attributes)
+            return replace_by(node, [source, node], [integers.node, dequantized])
+
+        root = wrap_type([*MOVERS, "MaxPool"])
+        self.register_matcher(Matcher(root, "DequantizeSinking"), callback)
+
+
+class QuantizeHoisting(MatcherPass):
+    """Turns QuantizeLinear(Reshape(x)) into Reshape(QuantizeLinear(x)), and so for every operator of `MOVERS`.
+
+    Only where nothing else reads the operator's result, and where it gives no more elements than it takes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            node = m.match_root
+            mover = operation(node.input_value(0), *[kind for kind in MOVERS if kind not in ("Expand", "Gather")])
+            if mover is None or mover.output(0).num_consumers != 1 or not is_per_tensor(node):
+                return False
+            if operation(mover.input_value(0), "DequantizeLinear") or self.transformation_callback(node):
+                return False  # that one sinks
+            if mover.op_type == "Slice" or constant_data(mover.input_value(0)) is not None:
+                return False
+            quantized = ops.create("QuantizeLinear", [mover.input_value(0), *node.input_values[1:]], node.attributes)
+            moved = ops.create(mover.op_type, [quantized, *mover.input_values[1:]], mover.attributes)
+            return replace_by(node, [mover, node], [quantized, moved])
+
+        self.register_matcher(Matcher(wrap_type("QuantizeLinear"), "QuantizeHoisting"), callback)
+
+
+class QuantizePairElimination(MatcherPass):
+    """Removes QuantizeLinear(DequantizeLinear(x)) of equal parameters, which returns x.
+
+    Exact for integers of up to 8 bits: (x - zero) * scale / scale is off by less than half.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            node = m.match_root
+            source = operation(node.input_value(0), "DequantizeLinear")
+            if source is None or not _have_equal_parameters(source, node) or self.transformation_callback(node):
+                return False
+            value = source.input_value(0)
+            if value.element_type is not node.output(0).element_type or value.element_type.bits > _BITS:
+                return False
+            if not value.element_type.is_integral:
+                return False
+            if replace_output_update_name(node.output(0), value):
+                return True
+            return replace_by(node, [source, node], [ops.Identity(value)])
+
+        self.register_matcher(Matcher(wrap_type("QuantizeLinear"), "QuantizePairElimination"), callback)
+
+
+def is_per_tensor(node: Node) -> bool:
+    """True for a QuantizeLinear or DequantizeLinear of one scale and one zero point."""
+    return not attribute(node, "block_size") and all(
+        value is None or value.shape.rank == 0 for value in node.input_values[1:3]
+    )
+
+
+def _has_positive_scale(node: Node) -> bool:
+    scale = constant_data(node.input_value(1))
+    return scale is not None and bool((scale > 0).all())
+
+
+def _have_equal_parameters(dequantize: Node, quantize: Node) -> bool:
+    """True where both have the same positive scale and the same zero point, along the same axis."""
+    if not _has_positive_scale(dequantize):
+        return False
+    for name in ("axis", "block_size"):
+        if attribute(dequantize, name) != attribute(quantize, name) and not is_per_tensor(quantize):
+            return False
+    pairs = [(node.input_value(i) if node.has_input(i) else None) for i in (1, 2) for node in (dequantize, quantize)]
+    return _equal(pairs[0], pairs[1]) and _equal(pairs[2], pairs[3])
+
+
+def _equal(a: Output | None, b: Output | None) -> bool:
+    """True for one value, two equal constants, or a zero point that is omitted and one that is 0."""
+    if a == b:
+        return True
+    x, y = constant_data(a), constant_data(b)
+    if a is None or b is None:
+        known = x if b is None else y
+        return known is not None and not known.any()
+    return x is not None and y is not None and x.dtype == y.dtype and x.shape == y.shape and bool((x == y).all())

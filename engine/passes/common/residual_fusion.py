@@ -1,0 +1,38 @@
+"""`ResidualFusion`: a convolution or matrix product and the residual added to it become one internal operator."""
+
+from __future__ import annotations
+
+from engine.passes.base import MatcherPass
+from engine.passes.common.epilogues import CONVOLUTIONS, PRODUCTS, fits_as_residual, with_epilogue
+from engine.passes.fusion import replace_by
+from engine.passes.pattern import Matcher, any_input, wrap_type
+
+_KINDS = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS))
+
+
+class ResidualFusion(MatcherPass):
+    """Lets `engine.FusedConv` or `engine.FusedMatMul` add a tensor of its own shape to its result.
+
+    Of two producers that a sum has, the first that nothing else reads takes the other one. For devices with kernels
+    for these operators, so disabled unless a `PassConfig` enables it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            node = m.match_root
+            if self.transformation_callback(node):
+                return False
+            for index in (0, 1):
+                source, other = node.input_value(index), node.input_value(1 - index)
+                if source.node.op_type not in _KINDS or source.num_consumers != 1:
+                    continue
+                if not fits_as_residual(other, source):
+                    continue
+                fused = with_epilogue(source.node, residual=other)
+                if fused is not None and replace_by(node, [source.node, node], [fused]):
+                    return True
+            return False
+
+        self.register_matcher(Matcher(wrap_type("Add", [any_input(), any_input()]), "ResidualFusion"), callback)

@@ -1,0 +1,54 @@
+"""`RMSNormalizationFusion`: root mean square normalization as exporters spell it out becomes the operator."""
+
+from __future__ import annotations
+
+from engine import ops
+from engine.ir import Node, bf16, f16, f32
+from engine.passes.fusion import FusionPass, as_vector, dims_of, scalar, trailing_axes
+from engine.passes.pattern import (
+    Matcher,
+    any_input,
+    any_of,
+    attrs_match,
+    optional,
+    type_matches,
+    wrap_const,
+    wrap_type,
+)
+
+
+class RMSNormalizationFusion(FusionPass):
+    """Recognises x / sqrt(mean(x^2) + epsilon) * scale; the division as a product with a reciprocal, too.
+
+    For narrow types the form that is computed in float32 between two Casts is recognised, which is what the operator
+    does. float64 stays as it is: the operator computes in float32.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        x, scale = any_input(type_matches(f32, f16, bf16)), any_input()
+        axes, epsilon = wrap_const(), wrap_const()
+        wide = optional("Cast", [x], type_matches(f32))
+        square = any_of([wrap_type("Pow", [wide, wrap_const(2)]), wrap_type("Mul", [wide, wide])])
+        mean = wrap_type("ReduceMean", [square, axes], attrs_match(keepdims=1))
+        root = wrap_type("Sqrt", [wrap_type("Add", [mean, epsilon])])
+        inverse = any_of([wrap_type("Reciprocal", [root]), wrap_type("Div", [wrap_const(1), root])])
+        normal = any_of([wrap_type("Mul", [wide, inverse]), wrap_type("Div", [wide, root])])
+        narrow = optional("Cast", [normal])
+
+        def make(m: Matcher) -> Node | None:
+            values = m.pattern_value_map
+            data = values[x]
+            if (wide in values) != (narrow in values):
+                return None
+            if narrow in values and values[narrow].element_type is not data.element_type:
+                return None
+            count, number, dims = trailing_axes(data, values[axes]), scalar(values[epsilon]), dims_of(data)
+            if count is None or number is None or dims is None:
+                return None
+            weights = as_vector(values[scale], dims[-count:])
+            if weights is None or weights.element_type is not data.element_type:
+                return None
+            return ops.RMSNormalization(data, weights, axis=-count, epsilon=number)
+
+        self.register_fusion(wrap_type("Mul", [narrow, scale]), make)

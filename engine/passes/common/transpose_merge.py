@@ -1,0 +1,79 @@
+"""`TransposeMerge` and `TransposeToReshape`: transposes that follow each other, and those that move nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Constant, Node, Output
+from engine.passes.base import MatcherPass
+from engine.passes.fusion import dims_of, operation, replace_by, reshape_target
+from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.surgery import replace_output_update_name
+
+
+class TransposeMerge(MatcherPass):
+    """Joins Transpose(Transpose(x)) to one, or to none where the two cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            node = m.match_root
+            inner = operation(node.input_value(0), "Transpose")
+            if inner is None or self.transformation_callback(node):
+                return False
+            first, second = permutation(inner), permutation(node)
+            if first is None or second is None:
+                return False
+            joined = [first[axis] for axis in second]
+            if joined == sorted(joined):
+                if replace_output_update_name(node.output(0), inner.input_value(0)):
+                    return True
+                return replace_by(node, [inner, node], [ops.Identity(inner.input_value(0))])
+            return replace_by(node, [inner, node], [ops.Transpose(inner.input_value(0), perm=joined)])
+
+        self.register_matcher(Matcher(wrap_type("Transpose"), "TransposeMerge"), callback)
+
+
+class TransposeToReshape(MatcherPass):
+    """Turns a Transpose that moves only dimensions of length 1 into a Reshape, which copies nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            node = m.match_root
+            dims, perm = dims_of(node.input_value(0)), permutation(node)
+            if dims is None or perm is None or self.transformation_callback(node):
+                return False
+            moved = [axis for axis in perm if dims[axis] != 1]
+            if moved != sorted(moved) or perm == sorted(perm):
+                return False
+            result = dims_of(node.output(0))
+            target = None if result is None else reshape_target(result, dims)
+            if target is None:
+                return False
+            return replace_by(node, [node], [ops.Reshape(node.input_value(0), Constant(np.array(target, np.int64)))])
+
+        self.register_matcher(Matcher(wrap_type("Transpose"), "TransposeToReshape"), callback)
+
+
+def permutation(node: Node) -> list[int] | None:
+    """The axes of a Transpose in the order of its output; None where the rank is not known."""
+    dims = dims_of(node.input_value(0))
+    if dims is None:
+        return None
+    perm: Sequence[int] | None = node.attributes.get("perm")
+    return list(range(len(dims)))[::-1] if perm is None else [int(axis) for axis in perm]
+
+
+def transposed(value: Output, perm: Sequence[int]) -> Output:
+    """`value` transposed: `value` itself where nothing moves, a constant where it is one."""
+    if list(perm) == sorted(perm):
+        return value
+    if isinstance(value.node, Constant):
+        return Constant(np.ascontiguousarray(np.transpose(value.node.data, perm))).output(0)
+    return ops.Transpose(value, perm=tuple(perm)).output(0)

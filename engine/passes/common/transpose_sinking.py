@@ -1,0 +1,190 @@
+"""`TransposeSinking`: transposes around operators that do not mind the layout vanish."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine import ops
+from engine.ir import Constant, Model, Node, Output
+from engine.passes.base import ModelPass
+from engine.passes.common.layout_rules import (
+    RULES,
+    Perm,
+    constant_in_layout,
+    data_inputs,
+    follows_layout,
+    inverse,
+)
+from engine.passes.common.transpose_merge import permutation, transposed
+from engine.passes.fusion import dims_of, operation
+from engine.passes.runtime_info import copy_runtime_info
+
+
+class TransposeSinking(ModelPass):
+    """Finds regions of operators that can work in the layout that a Transpose at their border has, and moves them.
+
+    A region is moved where that leaves fewer transposes: those of the layout at its inputs and the opposite ones at
+    its outputs go, and other values that cross its border get one. Constants are transposed when the model is built.
+    """
+
+    def run_on_model(self, model: Model) -> bool:
+        """One pass over the transposes, each region being looked at once a layout; bodies included."""
+        changed = False
+        seen: set[tuple[Node, Perm]] = set()
+        for node in model.ordered_nodes():
+            for body in node.bodies.values():
+                changed |= self.run_on_model(body)
+            perm = _moving(node)
+            if perm is None or not node._attached or self.transformation_callback(node):
+                continue
+            for grows_back in (True, False):
+                region = self._region(node, perm, grows_back)
+                if not region.nodes or (grows_back and any((inner, perm) in seen for inner in region.nodes)):
+                    continue
+                seen.update((inner, perm) for inner in region.nodes)
+                if region.gain() > 0:
+                    self._move(model, region)
+                    changed = True
+                    break
+        return changed
+
+    def follows(self, node: Node, perm: Perm) -> bool:
+        """True where `node` can work in another layout."""
+        return follows_layout(node, perm)
+
+    def moved(self, node: Node, inputs: list[Output | None], perm: Perm) -> Node:
+        """`node` in the other layout."""
+        return RULES[node.op_type](node, inputs, perm)
+
+    def inputs(self, node: Node) -> range:
+        """The inputs of `node` that have a layout."""
+        return data_inputs(node)
+
+    def _region(self, start: Node, perm: Perm, grows_back: bool) -> _Region:
+        region = _Region(perm, self.inputs)
+        stack = [target.node for target in start.output(0).target_inputs]
+        while stack:
+            node = stack.pop()
+            if node in region.nodes or not self.follows(node, perm):
+                continue
+            region.nodes[node] = None
+            stack.extend(target.node for output in node.outputs for target in output.target_inputs)
+            if grows_back:
+                stack.extend(source.node for source in region.sources(node))
+        return region
+
+    def _move(self, model: Model, region: _Region) -> None:
+        """Build the region in the new layout, border included, and put it in the place of the old one."""
+        made: dict[Output, Output] = {}
+        back = inverse(region.perm)
+        for node in model.ordered_nodes():
+            if node not in region.nodes:
+                continue
+            around = region.border_of(node)
+            inputs = node.input_values
+            for index in self.inputs(node):
+                source = inputs[index]
+                assert source is not None
+                if source not in made:
+                    made[source] = _in_layout(source, region.perm, back)
+                inputs[index] = made[source]
+            new = self.moved(node, inputs, region.perm)
+            copy_runtime_info([node, *around], new)
+            for index in range(node.num_outputs):
+                made[node.output(index)] = new.output(index)
+        self._connect(region, made)
+
+    def _connect(self, region: _Region, made: dict[Output, Output]) -> None:
+        for node in region.nodes:
+            for output in node.outputs:
+                readers = [target for target in output.target_inputs if target.node not in region.nodes]
+                new, outside = made[output], None
+                for target in readers:
+                    opposite = operation(Output(target.node, 0), "Transpose") if target.node.num_outputs else None
+                    order = None if opposite is None else permutation(opposite)
+                    if opposite is not None and order is not None:
+                        joined = tuple(region.perm[axis] for axis in order)
+                        replacement = transposed(new, joined)
+                        if replacement.node is not new.node:
+                            replacement.node.friendly_name = opposite.friendly_name
+                            copy_runtime_info([opposite], replacement.node)
+                        opposite.output(0).replace(replacement)
+                        continue
+                    if outside is None:
+                        outside = ops.Transpose(new, perm=region.perm)
+                        outside.friendly_name = node.friendly_name
+                        copy_runtime_info([node], outside)
+                    target.replace_source_output(outside)
+                if outside is None:
+                    new.node.friendly_name = node.friendly_name
+
+
+@dataclass(slots=True)
+class _Region:
+    """Nodes that can move into the layout before a transpose by `perm`."""
+
+    perm: Perm
+    inputs: object
+    nodes: dict[Node, None] = field(default_factory=dict)
+
+    def sources(self, node: Node) -> list[Output]:
+        """What the inputs with a layout read."""
+        found = [node.input_values[index] for index in self.inputs(node)]  # type: ignore[operator]
+        return [source for source in found if source is not None]
+
+    def border_of(self, node: Node) -> list[Node]:
+        """The transposes around `node` that go when it moves."""
+        before = [source.node for source in self.sources(node) if _moving(source.node) == self.perm]
+        opposite = inverse(self.perm)
+        after = [t.node for output in node.outputs for t in output.target_inputs if _moving(t.node) == opposite]
+        return [*before, *after]
+
+    def gain(self) -> int:
+        """How many transposes fewer there are once the region has moved."""
+        entering: dict[Output, None] = {}
+        gain = 0
+        for node in self.nodes:
+            entering.update(dict.fromkeys(s for s in self.sources(node) if s.node not in self.nodes))
+            for output in node.outputs:
+                outside = [t.node for t in output.target_inputs if t.node not in self.nodes]
+                turned = [reader for reader in outside if reader.op_type == "Transpose" and not reader.domain]
+                gain += sum(_moving(reader) == inverse(self.perm) for reader in turned)
+                gain -= len(turned) < len(outside)
+        for source in entering:
+            gain += self._gain_at(source)
+        return gain
+
+    def _gain_at(self, source: Output) -> int:
+        """1 for a transpose that goes, -1 for one that comes, 0 for a constant or a transpose that changes."""
+        if isinstance(source.node, Constant) or not dims_of(source):
+            return 0
+        perm = _moving(source.node)
+        only_here = all(target.node in self.nodes for target in source.target_inputs)
+        if perm == self.perm:
+            return 1 if only_here else 0
+        return 0 if perm is not None and only_here else -1
+
+
+def _moving(node: Node) -> Perm | None:
+    """The permutation of a Transpose that moves anything; None for any other node."""
+    if node.op_type != "Transpose" or node.domain:
+        return None
+    perm = permutation(node)
+    return None if perm is None or perm == sorted(perm) else tuple(perm)
+
+
+def _in_layout(source: Output, perm: Perm, back: Perm) -> Output:
+    """A value that enters a region, in the region's new layout."""
+    if isinstance(source.node, Constant):
+        return constant_in_layout(source, perm)
+    if not dims_of(source):
+        return source
+    own = _moving(source.node)
+    if own is None:
+        turned = ops.Transpose(source, perm=back)
+        copy_runtime_info([source.node], turned)
+        return turned.output(0)
+    value = transposed(source.node.input_value(0), [own[axis] for axis in back])
+    if value.node is not source.node.input_value(0).node:
+        copy_runtime_info([source.node], value.node)
+    return value

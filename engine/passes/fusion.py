@@ -1,0 +1,175 @@
+"""What fusions share: the pass that puts one node in the place of a match, and questions about values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from engine.ir import Constant, Dimension, Model, Node, Output, TensorType
+from engine.ops.tensors import Array
+from engine.passes.base import MatcherPass
+from engine.passes.pattern import Matcher
+from engine.passes.rewrite import BackwardGraphRewrite
+from engine.passes.runtime_info import copy_runtime_info
+
+Maker: TypeAlias = "Callable[[Matcher], Node | Sequence[Node] | None]"
+"""Makes what stands for a match: a node, or several of which the last one stands for the root; None to leave it."""
+
+
+class FusionPass(MatcherPass):
+    """A matcher pass whose match becomes what one function makes of it.
+
+    Run by itself it goes from the results to the parameters, so that the largest of several forms matches first: a
+    normalization with its bias before the same without.
+    """
+
+    def register_fusion(self, root: Node, make: Maker, *, is_closed: bool = True) -> None:
+        """State the pattern and what takes its place.
+
+        Where `is_closed`, a match of which anything outside of it reads an inner value is left alone: the inner
+        nodes would stay and compute what the new one computes again.
+        """
+
+        def callback(m: Matcher) -> bool:
+            if self.transformation_callback(m.match_root) or (is_closed and not has_one_exit(m)):
+                return False
+            made = make(m)
+            if made is None:
+                return False
+            nodes = [made] if isinstance(made, Node) else list(made)
+            return replace_by(m.match_root, m.matched_nodes, nodes)
+
+        self.register_matcher(Matcher(root, self.name), callback)
+
+    def run_on_model(self, model: Model) -> bool:
+        """Apply the pass to every node of `model`, bodies included, results first."""
+        rewrite = BackwardGraphRewrite([self])
+        if self.config is not None:
+            rewrite.set_pass_config(self.config)
+        return rewrite.run_on_model(model)
+
+
+def replace_by(root: Node, matched: Iterable[Node], made: Sequence[Node]) -> bool:
+    """Let the last of `made` stand for the first output of `root`; name and rt_info of what was matched go over.
+
+    False, changing nothing, where the types of the two could differ or other outputs of `root` are read.
+    """
+    new = made[-1].output(0)
+    if not fits(root.output(0), new) or any(output.num_consumers for output in root.outputs[1:]):
+        return False
+    new.node.friendly_name = root.friendly_name
+    copy_runtime_info(matched, made)
+    root.output(0).replace(new)
+    return True
+
+
+def fits(old: Output, new: Output) -> bool:
+    """True where `new` can stand for `old`: the element types are one, the ranks known and equal, no length differs."""
+    a, b = old.type, new.type
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.element_type is not b.element_type:
+        return False
+    return a.shape.rank.is_static and b.shape.rank.is_static and a.shape.compatible(b.shape)
+
+
+def has_one_exit(m: Matcher) -> bool:
+    """True where nothing but the match itself reads the values inside of it."""
+    nodes = set(m.matched_nodes)
+    return all(
+        target.node in nodes
+        for node in nodes
+        if node is not m.match_root and not isinstance(node, Constant)
+        for output in node.outputs
+        for target in output.target_inputs
+    )
+
+
+def operation(value: Output | None, *op_types: str) -> Node | None:
+    """The node of `value` where it is ONNX's operator of one of these types; else None."""
+    if value is None or value.node.domain or value.node.op_type not in op_types:
+        return None
+    return value.node
+
+
+def constant_data(value: Output | None) -> Array | None:
+    """The data of a constant; None for any other value."""
+    return value.node.data if value is not None and isinstance(value.node, Constant) else None
+
+
+def scalar(value: Output | None) -> float | None:
+    """The number in a constant of one element; None for any other value."""
+    if value is None or not isinstance(value.node, Constant) or value.node.element_type.name == "string":
+        return None
+    if not value.shape.is_static or value.shape.size() != 1 or value.element_type.is_complex:
+        return None
+    return float(value.node.data.reshape(-1)[0])
+
+
+def integers(value: Output | None) -> list[int] | None:
+    """The numbers in a constant of integers, flat; None for any other value."""
+    data = constant_data(value)
+    if data is None or data.dtype.kind not in "iu":
+        return None
+    return [int(item) for item in data.reshape(-1)]
+
+
+def dims_of(value: Output) -> tuple[Dimension, ...] | None:
+    """The dimensions of a tensor of known rank; else None."""
+    value_type = value.type
+    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
+        return None
+    return value_type.shape.dims
+
+
+def same_length(a: Dimension, b: Dimension) -> bool:
+    """True where two dimensions provably have one length: both are static and equal, or one symbol of the model."""
+    return (a.is_static and a == b) or (a.symbol is not None and a.symbol == b.symbol)
+
+
+def same_lengths(a: Sequence[Dimension], b: Sequence[Dimension]) -> bool:
+    """True where all dimensions of two shapes provably agree."""
+    return len(a) == len(b) and all(map(same_length, a, b))
+
+
+def trailing_axes(value: Output, axes: Output | None) -> int | None:
+    """How many axes a reduction by the constant `axes` takes, where they are the last ones of `value`; else None."""
+    dims, numbers = dims_of(value), integers(axes)
+    if dims is None or not numbers:
+        return None
+    wanted = sorted({axis % len(dims) if -len(dims) <= axis < len(dims) else -1 for axis in numbers})
+    return len(wanted) if wanted == list(range(len(dims) - len(wanted), len(dims))) else None
+
+
+def as_vector(value: Output, lengths: Sequence[Dimension]) -> Output | None:
+    """`value` in the shape `lengths`, where it has that shape but for leading ones; None where it has not.
+
+    A constant is reshaped; another value with leading ones is not taken.
+    """
+    dims = dims_of(value)
+    if dims is None or any(length.is_dynamic for length in lengths):
+        return None
+    if same_lengths(dims, lengths):
+        return value
+    extra = len(dims) - len(lengths)
+    data = constant_data(value)
+    if data is None or extra <= 0 or any(dim != 1 for dim in dims[:extra]) or not same_lengths(dims[extra:], lengths):
+        return None
+    return Constant(np.ascontiguousarray(data.reshape(data.shape[extra:]))).output(0)
+
+
+def reshape_target(dims: Sequence[Dimension], source: Sequence[Dimension]) -> list[int] | None:
+    """A constant target by which Reshape gives `dims` to a tensor of the lengths `source`; None where none does.
+
+    An unknown length has to be that of the same dimension of the source (0), or it is the only one and all others
+    are numbers (-1): beside a length that may be zero, -1 says nothing.
+    """
+    target: list[int] = []
+    for index, dim in enumerate(dims):
+        if dim.is_static:
+            target.append(dim.get_length())
+        else:
+            target.append(0 if index < len(source) and same_length(source[index], dim) else -1)
+    if any(dim == 0 for dim in dims) or target.count(-1) > 1 or (-1 in target and 0 in target):
+        return None
+    return target
