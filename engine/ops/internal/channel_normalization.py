@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.ir import Node, Output, OutputLike
 from engine.ops.create import create
-from engine.ops.internal.definition import INTERNAL_DOMAIN, define
+from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
 from engine.ops.registry import attribute
 from engine.ops.rules import fail
 
@@ -25,7 +25,7 @@ def ChannelNormalization(  # noqa: N802 - constructors of operators are called a
 
 
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
-    x, scale, bias = (*inputs, *[None] * (3 - len(inputs)))
+    x, scale, bias = padded(inputs, 3)
     assert x is not None
     if x.shape.rank.is_dynamic or len(x.shape) < 2:
         fail(node, f"input 0 (X) must have a known rank of 2 or more ([N, C, ...]), got {x.type}")

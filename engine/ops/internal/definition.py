@@ -95,6 +95,11 @@ def decompose(node: Node) -> list[Output]:
     return outputs
 
 
+def padded(inputs: Sequence[Output | None], count: int) -> list[Output | None]:
+    """`inputs` with those that are omitted at the end."""
+    return [*inputs, *[None] * (count - len(inputs))]
+
+
 def has_internal_nodes(model: Model) -> bool:
     """True where the model or a body in it has an internal node."""
     return any(

@@ -10,7 +10,7 @@ import onnx.defs
 from engine.ir import Node, Output, OutputLike
 from engine.ops.create import create
 from engine.ops.internal.activation import Activation, apply_activation
-from engine.ops.internal.definition import INTERNAL_DOMAIN, define
+from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
 from engine.ops.registry import attribute
 from engine.ops.rules import fail
 
@@ -48,7 +48,7 @@ def FusedConv(  # noqa: N802 - constructors of operators are called as the opera
 
 
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
-    x, weights, bias, residual = (*inputs, *[None] * (4 - len(inputs)))
+    x, weights, bias, residual = padded(inputs, 4)
     is_transposed = bool(attribute(node, "transposed"))
     kind, names = ("ConvTranspose", _TRANSPOSED) if is_transposed else ("Conv", _CONV)
     attributes = {name: node.attributes[name] for name in names if name in node.attributes}
@@ -58,10 +58,9 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
 def finish(node: Node, value: Output, residual: Output | None) -> Output:
     """What the fused operators share: the residual, then the activation."""
     if residual is not None:
-        before = value.type
+        if not residual.shape.compatible(value.shape):
+            fail(node, f"the residual is {residual.type} and must have the type of the output without it, {value.type}")
         value = create("Add", [value, residual]).output(0)
-        if value.type != before:
-            fail(node, f"the residual is {residual.type} and must have the type of the output without it, {before}")
     name = attribute(node, "activation")
     if not name:
         return value

@@ -8,7 +8,7 @@ from typing import Any
 from engine.ir import Node, Output, OutputLike
 from engine.ops.create import create
 from engine.ops.internal.activation import Activation
-from engine.ops.internal.definition import INTERNAL_DOMAIN, define
+from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
 from engine.ops.internal.fused_conv import finish
 from engine.ops.registry import attribute
 from engine.ops.rules import fail
@@ -41,7 +41,7 @@ def FusedMatMul(  # noqa: N802 - constructors of operators are called as the ope
 
 
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
-    a, b, bias, residual = (*inputs, *[None] * (4 - len(inputs)))
+    a, b, bias, residual = padded(inputs, 4)
     assert b is not None
     if attribute(node, "trans_b"):
         if b.shape.rank != 2:

@@ -15,7 +15,6 @@ from engine.passes.fusion import (
     FusionPass,
     dims_of,
     has_one_exit,
-
     operation,
     replace_by,
     same_length,
@@ -33,12 +32,12 @@ from engine.passes.pattern import (
     wrap_type,
 )
 
+
 class AttentionFusion(FusionPass):
     """Recognises MatMul(Softmax(MatMul(q, k^T) * scale + mask), v) of tensors [B, H, S, D] as `Attention`.
 
-    The scale may stand before or after the first product, or in parts at both factors; the mask may be missing, and
-    keys and values may be repeated for groups of queries (Unsqueeze -> Expand -> Reshape), which the operator does
-    itself. A constant causal mask becomes `is_causal`.
+    The scale may stand before or after the first product, or in parts at both factors; the mask may be missing. A
+    constant causal mask becomes `is_causal`.
 
     Exact: where the mask could forbid every key of a row, for which Softmax gives NaN and the operator 0, and where
     the graph replaces NaN after the Softmax, nothing is done; `RelaxedAttentionFusion` takes these.
@@ -87,6 +86,7 @@ class AttentionFusion(FusionPass):
 
         self.register_matcher(Matcher(wrap_type("MatMul", [probabilities, v]), self.name), callback)
 
+
 class RelaxedAttentionFusion(AttentionFusion):
     """`AttentionFusion` that takes two forms more, whose results differ where there is no number to agree on.
 
@@ -96,6 +96,7 @@ class RelaxedAttentionFusion(AttentionFusion):
     """
 
     is_relaxed = True
+
 
 @dataclass(slots=True)
 class _Parts:
@@ -117,11 +118,6 @@ class _Parts:
         key = transposed(before, [*perm[:2], perm[3], perm[2]])
         if key.node is not before.node:
             self.made.append(key.node)
-        else:
-            grouped = _ungrouped(key), _ungrouped(v)
-            if grouped[0] is not None and grouped[1] is not None and grouped[0][1] == grouped[1][1]:
-                self.absorbed += [*grouped[0][2], *grouped[1][2]]
-                return query, grouped[0][0], grouped[1][0]
         return query, key, v
 
     def without_scale(self, value: Output) -> Output:
@@ -137,6 +133,7 @@ class _Parts:
                 return source
         return value
 
+
 def _scores_shape(sources: tuple[Output, Output, Output]) -> list[Dimension] | None:
     """[B, H, S, T] of the scores, where batches, heads, sizes and lengths provably fit the operator."""
     shapes = [dims_of(source) for source in sources]
@@ -145,35 +142,6 @@ def _scores_shape(sources: tuple[Output, Output, Output]) -> list[Dimension] | N
     q, k, v = (shape for shape in shapes if shape is not None)
     if len({source.element_type for source in sources}) != 1 or not same_length(q[3], k[3]):
         return None
-    if not (same_length(q[0], k[0]) and same_lengths(k[:3], v[:3])):
+    if not (same_lengths(q[:2], k[:2]) and same_lengths(k[:3], v[:3])):
         return None
-    if not same_length(q[1], k[1]):
-        if q[1].is_dynamic or k[1].is_dynamic or not k[1].get_length() or q[1].get_length() % k[1].get_length():
-            return None
     return [q[0], q[1], q[2], k[2]]
-
-def _ungrouped(value: Output) -> tuple[Output, int, list[Node]] | None:
-    """[B, H, S, D] of which `value` repeats each head G times by Unsqueeze -> Expand -> Reshape; with G and these."""
-    whole = operation(value, "Reshape")
-    spread = None if whole is None else operation(whole.input_value(0), "Expand")
-    single = None if spread is None else operation(spread.input_value(0), "Unsqueeze", "Reshape")
-    if whole is None or spread is None or single is None:
-        return None
-    source = single.input_value(0)
-    heads, one, many, result = (dims_of(v) for v in (source, single.output(0), spread.output(0), value))
-    if heads is None or one is None or many is None or result is None or len(heads) != 4 or len(one) != 5:
-        return None
-    if len(many) != 5 or many[2].is_dynamic or heads[1].is_dynamic or one[2] != 1:
-        return None
-    count = many[2].get_length()
-    around = [*heads[:2], *heads[2:]]
-    for shape in (one, many):
-        if not same_lengths([*shape[:2], *shape[3:]], around):
-            return None
-    wanted = [heads[0], Dimension(heads[1].get_length() * count), *heads[2:]]
-    return (source, count, [single, spread, whole]) if same_lengths(result, wanted) else None
-
-def is_transpose(value: Output, perm: tuple[int, ...]) -> Node | None:
-    """The node of `value` where it is a Transpose by `perm`."""
-    node = operation(value, "Transpose")
-    return node if node is not None and permutation(node) == list(perm) else None

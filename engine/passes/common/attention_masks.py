@@ -72,9 +72,10 @@ def _is_causal(mask: Array, forbids: float) -> bool:
     """True where row i allows exactly the keys up to i, by 0, and forbids the others."""
     if any(length != 1 for length in mask.shape[:-2]):
         return False
-    table = mask.reshape(mask.shape[-2:])
-    allowed = np.tri(*table.shape, dtype=bool)
-    return bool(table.shape[0] > 1 and (table[allowed] == 0).all() and (table[~allowed] <= forbids).all())
+    rows, columns = mask.shape[-2], mask.shape[-1]
+    table = mask.reshape(rows, columns)
+    allowed = np.tri(rows, columns, dtype=bool)
+    return bool(rows > 1 and (table[allowed] == 0).all() and (table[~allowed] <= forbids).all())
 
 
 def _limits(value: Output, depth: int = 0) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""`ChannelsFirstSinking`: blocks that work with channels last, between convolutions, come to work with channels first."""
+"""`ChannelsFirstSinking`: blocks between convolutions that have the channels last come to have them first."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.ir import Model
-from engine.passes.base import MatcherPass, Pass
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import AttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
@@ -19,6 +18,7 @@ from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
 from engine.passes.common.gelu_fusion import GeluFusion, GeluTanhFusion
 from engine.passes.common.gemm_fusion import GemmFusion
 from engine.passes.common.group_normalization_fusion import GroupNormalizationFusion
+from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
 from engine.passes.common.hard_swish_fusion import HardSwishFusion
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.layer_normalization_fusion import LayerNormalizationFusion
@@ -37,13 +37,13 @@ from engine.passes.common.swish_fusion import SwishFusion
 from engine.passes.common.transpose_merge import TransposeMerge, TransposeToReshape
 from engine.passes.common.transpose_sinking import TransposeSinking
 from engine.passes.config import PassConfig
-from engine.passes.manager import Manager
+from engine.passes.manager import Manager, PassRecord
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite
 
 _MOST_ROUNDS = 8
 
 
-class CommonOptimizations(Pass):
+class CommonOptimizations(Manager):
     """Folds what is known, recognises what exporters spell out, and joins what belongs together; results stay.
 
     A plugin registers it with its manager and trims it by class: `config.disable(AttentionFusion)`. Some passes run
@@ -51,88 +51,85 @@ class CommonOptimizations(Pass):
     decompositions, and those that make internal operators, for which a device needs kernels (`MatMulBiasFusion`,
     `ActivationFusion`, `ResidualFusion`, `ChannelsFirstSinking`).
 
-    Runs the sequence until nothing changes, so that a second run finds nothing to do.
+    Each of its two parts runs until nothing changes, so a second run finds nothing to do.
     """
 
-    def __init__(self) -> None:
-        self._stages: list[Manager] = []
-        self.set_pass_config(PassConfig())
-
-    @property
-    def passes(self) -> list[Pass]:
-        """The passes, in order; matchers that share a traversal are in one rewrite."""
-        return [item for stage in self._stages for item in stage.passes]
-
-    def set_pass_config(self, config: PassConfig) -> None:
-        """Join a pipeline: its switches decide here too."""
-        self.config = config
-        if not self._stages:
-            self._stages = [_pipeline(config), _last_pipeline(config)]
-        for stage in self._stages:
-            stage.set_pass_config(config)
-
-    def run_on_model(self, model: Model) -> bool:
-        """Run the sequence until nothing changes; then what gives internal operators, which hide patterns."""
-        changed = False
-        for stage in self._stages:
-            for _ in range(_MOST_ROUNDS):
-                if not stage.run_passes(model):
-                    break
-                changed = True
-        return changed
+    def __init__(self, config: PassConfig | None = None) -> None:
+        super().__init__(config)
+        self.register_pass(_canonical())
+        # Internal operators hide patterns, so they come when there is nothing left to recognise.
+        self.register_pass(_internal())
 
 
-def _pipeline(config: PassConfig) -> Manager:
+class _Rounds(Manager):
+    """A manager that runs its passes until none of them changes anything."""
+
+    def run_passes(self, model: Model) -> bool:
+        """Run the sequence again and again; True where anything changed."""
+        records: list[PassRecord] = []
+        for _ in range(_MOST_ROUNDS):
+            again = super().run_passes(model)
+            records += self.records
+            if not again:
+                break
+        self.records = records
+        self.rewrites = sum(record.rewrites for record in records)
+        return any(record.changed for record in records)
+
+
+def _canonical() -> Manager:
     """The passes that leave operators of ONNX."""
-    manager = Manager(config, label="CommonOptimizations")
-    for item in (ShapeSimplification, ConstantFolding):
-        manager.register_pass(item())
-    manager.register_pass(_forward("Simplify", IdentityElimination, MaskSimplification, TransposeMerge, ReshapeMerge))
-    manager.register_pass(CommonSubexpressionSharing())
-    manager.register_pass(DeadCodeElimination())
-    manager.register_pass(_forward("Quantization", DequantizeSinking, QuantizeHoisting, QuantizePairElimination))
-    convolutions = _forward("Convolutions", PadConvFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion)
-    manager.register_pass(convolutions)
+    manager = _Rounds(name="CanonicalOptimizations")
+    manager.register_pass(ShapeSimplification)
+    manager.register_pass(ConstantFolding)
+    manager.register_pass(
+        GraphRewrite([IdentityElimination, MaskSimplification, TransposeMerge, ReshapeMerge], "Simplifications")
+    )
+    manager.register_pass(CommonSubexpressionSharing)
+    manager.register_pass(DeadCodeElimination)
+    manager.register_pass(GraphRewrite([DequantizeSinking, QuantizeHoisting, QuantizePairElimination], "Quantization"))
+    manager.register_pass(
+        GraphRewrite([PadConvFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion], "Convolutions")
+    )
     manager.register_pass(_recognitions())
-    manager.register_pass(_forward("Layout", FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge))
-    # The larger forms first: what an attention reads must not have been joined with anything else.
-    manager.register_pass(RotaryEmbeddingFusion())
-    manager.register_pass(RelaxedAttentionFusion(), enabled=False)
-    manager.register_pass(AttentionFusion())
-    manager.register_pass(AttentionHeadsFusion())
-    manager.register_pass(QKVProjectionFusion())
-    manager.register_pass(GemmFusion())
-    manager.register_pass(TransposeSinking())
+    manager.register_pass(
+        GraphRewrite([FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge], "Layout")
+    )
+    # What an attention reads must not have been joined with anything else, so these come in this order.
+    manager.register_pass(RotaryEmbeddingFusion)
+    manager.register_pass(RelaxedAttentionFusion, enabled=False)
+    manager.register_pass(AttentionFusion)
+    manager.register_pass(GroupedQueryFusion)
+    manager.register_pass(AttentionHeadsFusion)
+    manager.register_pass(QKVProjectionFusion)
+    manager.register_pass(GemmFusion)
+    manager.register_pass(ChannelsFirstSinking, enabled=False)
+    manager.register_pass(TransposeSinking)
     for decomposition in (DivideToMultiply, BatchNormalizationDecomposition, SwishDecomposition):
-        manager.register_pass(decomposition(), enabled=False)
+        manager.register_pass(decomposition, enabled=False)
     return manager
 
 
-def _last_pipeline(config: PassConfig) -> Manager:
+def _internal() -> Manager:
     """The passes that make internal operators; none of them runs by default."""
-    manager = Manager(config, label="CommonOptimizations.internal")
-    manager.register_pass(ChannelsFirstSinking(), enabled=False)
-    manager.register_pass(ConvBiasFusion())
+    manager = _Rounds(name="InternalOptimizations")
     for item in (MatMulBiasFusion, ResidualFusion, ActivationFusion):
-        manager.register_pass(item(), enabled=False)
+        manager.register_pass(item, enabled=False)
     return manager
 
 
 def _recognitions() -> GraphRewrite:
     """What exporters spell out, from the results up, so that a form with a bias is met before the one without."""
-    kinds: list[type[MatcherPass]] = [
-        LayerNormalizationFusion,
-        RMSNormalizationFusion,
-        GroupNormalizationFusion,
-        GeluFusion,
-        GeluTanhFusion,
-        HardSwishFusion,
-        MishFusion,
-    ]
-    rewrite = BackwardGraphRewrite([kind() for kind in kinds], name="Recognitions")
-    rewrite.add_matcher(SwishFusion())
-    return rewrite
-
-
-def _forward(name: str, *kinds: type[MatcherPass]) -> GraphRewrite:
-    return GraphRewrite([kind() for kind in kinds], name=name)
+    return BackwardGraphRewrite(
+        [
+            LayerNormalizationFusion,
+            RMSNormalizationFusion,
+            GroupNormalizationFusion,
+            GeluFusion,
+            GeluTanhFusion,
+            HardSwishFusion,
+            MishFusion,
+            SwishFusion,
+        ],
+        "Recognitions",
+    )

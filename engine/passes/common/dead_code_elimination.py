@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from engine.ir import Model, Node, Output
 from engine.ops import find_op
 from engine.passes.base import ModelPass
@@ -62,7 +64,7 @@ def _carried(node: Node) -> int:
     return node.num_formal_inputs - int(node.attributes["num_scan_inputs"])
 
 
-def _rebuild(node: Node, kept: list[int], dead: dict[str, list[Node]]) -> None:
+def _rebuild(node: Node, kept: list[int], dead: Mapping[str, Sequence[Node]]) -> None:
     """Put in the place of `node` one with these outputs only and without these captures."""
     inputs: list[Output | None] = node.input_values[: node.num_formal_inputs]
     skipped = 1 if node.op_type == "Loop" else 0  # a Loop's body gives its condition first

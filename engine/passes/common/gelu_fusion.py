@@ -7,7 +7,7 @@ import math
 from engine import ops
 from engine.ir import Node
 from engine.passes.fusion import FusionPass
-from engine.passes.pattern import Matcher, any_input, any_of, wrap_const, wrap_type
+from engine.passes.pattern import any_input, any_of, wrap_const, wrap_type
 
 
 class GeluFusion(FusionPass):

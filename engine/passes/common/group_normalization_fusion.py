@@ -6,6 +6,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output, bf16, f16, f32
+from engine.ops.tensors import Array
 from engine.passes.fusion import FusionPass, constant_data, dims_of, operation, same_length, same_lengths
 from engine.passes.pattern import Matcher, any_input, any_of, attrs_match, type_matches, wrap_const, wrap_type
 
@@ -68,7 +69,7 @@ def _is_shape_of(data: Output, result: Output, target: Output) -> bool:
     return dims is not None and wanted is not None and same_lengths(dims, wanted)
 
 
-def _per_channel(value: Output, data: Output, channels: int) -> np.ndarray | None:  # type: ignore[type-arg]
+def _per_channel(value: Output, data: Output, channels: int) -> Array | None:
     """A constant [C, 1, ...], with or without leading ones, as [C]."""
     constant = constant_data(value)
     assert constant is not None

@@ -312,5 +312,3 @@ _STEPS = {
     "Div": _arithmetic,
 }
 _HANDLED = frozenset({*_STEPS, "Reshape", "Expand", "Range"})
-
-

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from engine import ops
-from engine.ir import Node
+from engine.ir import Node, bf16, f16, f32
 from engine.passes.fusion import FusionPass, scalar
 from engine.passes.pattern import Matcher, any_input, any_of, type_matches, wrap_const, wrap_type
-from engine.ir import bf16, f16, f32
 
 
 class SwishFusion(FusionPass):
