@@ -171,11 +171,15 @@ def stage_count(network: ExecutableNetwork) -> int:
     return len(network.pipeline(network.create_infer_request_impl()))
 
 
-def start_at_gate(request: AsyncInferRequest | AsyncInferQueue, gate: Gate, inputs: object, **limits: float) -> None:
-    """Start a request and return when it stands at the gate, also where its stages run in the thread that starts it."""
-    thread = threading.Thread(target=request.start_async, args=(inputs,), kwargs=limits, daemon=True)
-    thread.start()
+def start_at_gate(request: AsyncInferRequest | AsyncInferQueue, gate: Gate, inputs: object) -> None:
+    """Start a request and return when it stands at the gate."""
+    start_beside(request, inputs)
     gate.wait_until_reached()
+
+
+def start_beside(request: AsyncInferRequest | AsyncInferQueue, inputs: object, **limits: float) -> None:
+    """Start a request on another thread, since a device may run its stages in the thread that starts it."""
+    threading.Thread(target=request.start_async, args=(inputs,), kwargs=limits, daemon=True).start()
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
