@@ -1,10 +1,24 @@
-"""Type rules of operators that move data, where bounds and symbols must survive: Transpose, Concat, Shape, MatMul."""
+"""Type rules of operators that move data, where bounds and symbols must survive, and of MatMul."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from typing import Any
 
-from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType, i64, undefined
+from engine.errors import ModelError
+from engine.ir import (
+    Constant,
+    Dimension,
+    Node,
+    PartialShape,
+    TensorType,
+    ValueType,
+    as_dimension,
+    as_output,
+    i64,
+    undefined,
+)
 from engine.ops.registry import attribute, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, normalize_axis, sum_dims, tensor_type
 
@@ -22,6 +36,65 @@ def _infer_transpose(node: Node) -> Sequence[ValueType]:
     if sorted(perm) != list(range(len(dims))):
         fail(node, f"perm {list(perm)} is no permutation of the {len(dims)} axes of input 0")
     return (TensorType(data.element_type, PartialShape([dims[axis] for axis in perm])),)
+
+
+@infers("Reshape")
+def _infer_reshape(node: Node) -> Sequence[ValueType]:
+    """ONNX does not compare the numbers of elements."""
+    check_inputs(node, get_op("Reshape"))
+    data, wanted = tensor_type(node, 0), tensor_type(node, 1).shape
+    source = node.input_value(1).node
+    if not isinstance(source, Constant):
+        rank = wanted[0].min if wanted.rank.is_static and len(wanted) == 1 and wanted[0].is_static else None
+        return (TensorType(data.element_type, PartialShape.dynamic(rank)),)
+    values = [int(v) for v in source.data.reshape(-1)]
+    if min(values, default=0) < -1 or values.count(-1) > 1:
+        fail(node, f"shape {values} may hold -1 once, and no other negative length")
+    known = list(data.shape.dims) if data.shape.rank.is_static else None
+    dims = [_reshaped_dim(node, known, index, value) for index, value in enumerate(values)]
+    if known is not None:
+        _balance(node, known, dims, values)
+    return (TensorType(data.element_type, PartialShape(dims)),)
+
+
+def _reshaped_dim(node: Node, known: list[Dimension] | None, index: int, value: int) -> Dimension | None:
+    if value == -1 or (value == 0 and attribute(node, "allowzero") == 0 and known is None):
+        return None
+    if value or attribute(node, "allowzero"):
+        return as_dimension(value)
+    assert known is not None
+    if index >= len(known):
+        fail(node, f"the 0 at place {index} of the shape copies dimension {index} of input 0, which it does not have")
+    return known[index]
+
+
+def _balance(node: Node, known: list[Dimension], dims: list[Dimension | None], values: list[int]) -> None:
+    """Compute the dimension given as -1 from what the others leave; without one, compare the numbers of elements."""
+    taken, left = [dim for dim in dims if dim is not None], list(known)
+    for dim in list(taken):
+        if dim.is_dynamic and dim in left:  # copied, so that it cancels whatever its length
+            left.remove(dim)
+            taken.remove(dim)
+    if any(dim.is_dynamic for dim in taken):
+        return
+    divisor = prod(dim.min for dim in taken)
+    fixed = prod(dim.min for dim in left if dim.is_static)
+    free = [dim for dim in left if dim.is_dynamic]
+    if -1 not in values:
+        if not free and fixed != divisor:
+            fail(node, f"{fixed} elements do not fill shape {values}")
+        return
+    place = values.index(-1)
+    if divisor == 0:
+        return
+    if not free:
+        if fixed % divisor:
+            fail(node, f"{fixed} elements cannot be divided by the {divisor} of shape {values}")
+        dims[place] = as_dimension(fixed // divisor)
+    elif len(free) == 1 and fixed == divisor:
+        dims[place] = free[0]
+    else:
+        dims[place] = Dimension.at_least(-(-fixed * prod(dim.min for dim in free) // divisor))
 
 
 @infers("Concat")
@@ -53,6 +126,21 @@ def _common_dim(node: Node, shapes: Sequence[PartialShape], position: int) -> Di
             return None
         dim = dim.merge(shape[position])
     return dim
+
+
+def _count_split_outputs(inputs: Sequence[Any], attributes: dict[str, Any]) -> int:
+    if "num_outputs" in attributes:
+        return int(attributes["num_outputs"])
+    if len(inputs) > 1:
+        source = as_output(inputs[1])
+        if isinstance(source.node, Constant):
+            return source.node.data.size
+        if source.shape.is_static:
+            return source.shape.size()
+    raise ModelError("Split: the number of outputs is not known; give num_outputs, or sizes whose number is known")
+
+
+get_op("Split").count_outputs = _count_split_outputs
 
 
 @infers("Shape")

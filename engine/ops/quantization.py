@@ -36,11 +36,11 @@ def quantize_linear(
     if not target.is_integral:
         return _to_narrow_float(quotient, target, bool(saturate))
     # In f64 every sum is exact, and what lies far outside still saturates to the right side.
-    rounded: Array = np.rint(quotient.astype(np.float64))
+    rounded: Array = np.nan_to_num(np.rint(quotient.astype(np.float64)), nan=0.0)
     if zero_point is not None:
         rounded = rounded + _spread(zero_point, x.shape, axis, block_size).astype(np.float64)
     low, high = _limits(target)
-    codes: Array = np.clip(np.nan_to_num(rounded, nan=0.0), low, high).astype(np.int64)
+    codes: Array = np.clip(rounded, low, high).astype(np.int64)
     return codes.astype(target.numpy)
 
 

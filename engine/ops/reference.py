@@ -16,7 +16,7 @@ import onnx.reference.ops.aionnx_preview
 import onnx.reference.ops.aionnx_preview_training
 import onnx.reference.ops.aionnxml
 
-from engine.errors import DeviceError, EngineError, UnsupportedError
+from engine.errors import DeviceError, UnsupportedError
 from engine.ir import Node
 from engine.ops.protos import attribute_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
@@ -62,11 +62,12 @@ def compile_node(node: Node) -> Evaluator:
         try:
             with np.errstate(all="ignore"):
                 outputs = run(inputs)
-        except EngineError:
-            raise
+        except DeviceError:
+            raise  # from a node of a body, which it names
         except Exception as e:
             given = ", ".join(f"{name} {describe(v)}" for name, v in zip(names, inputs, strict=False))
-            raise DeviceError(f"{title}: evaluation failed for inputs {given or 'none'}: {e}") from e
+            kind = UnsupportedError if isinstance(e, UnsupportedError) else DeviceError
+            raise kind(f"{title}: evaluation failed for inputs {given or 'none'}: {e}") from e
         settled = tuple([_settle(value) for value in outputs[:num_outputs]])
         return settled if len(settled) == num_outputs else settled + (None,) * (num_outputs - len(settled))
 

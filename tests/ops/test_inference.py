@@ -1,0 +1,264 @@
+"""What breaks if these fail: shapes and types that passes, devices and requests rely on are wrong."""
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.errors import TypeInferenceError
+from engine.ir import UNKNOWN, Constant, Dimension, Node, Parameter, PartialShape, boolean, f16, f32, f64, i32, i64, u8
+from engine.ops import inference
+
+
+def p(shape: object, element_type: object = f32) -> Parameter:
+    return Parameter(element_type, shape)  # type: ignore[arg-type]
+
+
+def t(node: Node, index: int = 0) -> str:
+    return str(node.output(index).type)
+
+
+# -- broadcasting -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (["N", 4], ["N", 4], "f32[N,4]"),
+        (["N", 4], [4], "f32[N,4]"),
+        (["N", 1], [1, "M"], "f32[N,M]"),
+        (["N"], [1], "f32[N]"),
+        (["N"], [3], "f32[3]"),
+        (["N"], ["M"], "f32[?]"),
+        ([], ["N", 2], "f32[N,2]"),
+        ([Dimension(2, 8)], [Dimension(1, 4)], "f32[2..8]"),
+        ([Dimension(2, 8, "N")], ["M"], "f32[N:2..8]"),
+        ([Dimension(1, 8)], [Dimension(1, 4)], "f32[1..8]"),
+        ([Dimension(2, 8)], [Dimension(4, 9)], "f32[4..8]"),
+        ([0], ["N"], "f32[0]"),
+        (None, [3], "f32[...]"),
+        ([5, 1, 3], ["N", 1], "f32[5,N,3]"),
+    ],
+)
+def test_broadcast(a: object, b: object, expected: str) -> None:
+    assert t(ops.Add(p(a), p(b))) == expected
+    assert t(ops.Max(p(b), p(a))) == expected
+    assert t(ops.Less(p(b), p(a))) == expected.replace("f32", "bool")
+
+
+def test_broadcast_of_three_and_of_where() -> None:
+    assert t(ops.Sum(p(["N", 1]), p([1, 4]), p([3, 1, 1]))) == "f32[3,N,4]"
+    assert t(ops.Where(p(["N", 1], boolean), p([4], i64), p([], i64))) == "i64[N,4]"
+    assert t(ops.Pow(p(["N"], f16), p([1], i32))) == "f16[N]"
+
+
+@pytest.mark.parametrize(("a", "b"), [([2], [3]), ([2, 3], [2]), ([Dimension(2, 4)], [Dimension(5, 8)]), ([0], [2])])
+def test_shapes_that_do_not_broadcast(a: object, b: object) -> None:
+    with pytest.raises(TypeInferenceError, match=r"do not broadcast: dimension -1 is .* expected equal lengths or 1"):
+        ops.Add(p(a), p(b))
+
+
+# -- what the operators keep, and refuse -------------------------------------------------------------------
+
+
+def test_shape_preserving_operators_share_the_type() -> None:
+    x = p([Dimension(1, 8, "N"), None])
+    for op_type in ("Relu", "Gelu", "Softmax", "Identity", "Clip", "MeanVarianceNormalization"):
+        assert ops.create(op_type, [x]).output(0).type is x.type
+    assert t(ops.GroupNormalization(p(["N", 4, "H"]), p([4]), p([4]), num_groups=2)) == "f32[N,4,H]"
+
+
+def test_casts_and_predicates() -> None:
+    x = p(["N", 2])
+    assert t(ops.Cast(x, to=f16)) == "f16[N,2]"
+    assert t(ops.CastLike(x, p([1], u8))) == "u8[N,2]"
+    assert t(ops.IsNaN(x)) == "bool[N,2]"
+    assert t(ops.Shape(x)) == "i64[2]"
+    assert t(ops.Shape(x, start=-1)) == "i64[1]"
+    with pytest.raises(TypeInferenceError, match="element type 99 is unknown"):
+        ops.Cast(x, to=99)
+
+
+def test_bounds_and_symbols_survive_movement() -> None:
+    x = p([Dimension(1, 8, "N"), "M", 3])
+    assert t(ops.Transpose(x, perm=[2, 0, 1])) == "f32[3,N:1..8,M]"
+    assert t(ops.Transpose(x)) == "f32[3,M,N:1..8]"
+    assert t(ops.Concat(x, p([2, "M", 3]), axis=0)) == "f32[3..10,M,3]"
+    assert t(ops.Concat(x, x, axis=-1)) == "f32[N:1..8,M,6]"
+    assert t(ops.MatMul(x, p([3, "K"]))) == "f32[N:1..8,M,K]"
+    assert t(ops.MatMul(p([3]), p([5, 3, "K"]))) == "f32[5,K]"
+    assert t(ops.Reshape(x, Constant([0, 0, 3, 1]))) == "f32[N:1..8,M,3,1]"
+    assert t(ops.Unsqueeze(x, Constant([0]))) == "f32[1,N:1..8,M,3]"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"pads": [1, 1, 1, 1]}, "f32[N,5,H,8]"),
+        ({}, "f32[N,5,?,6]"),
+        ({"strides": [2, 2], "auto_pad": "SAME_UPPER"}, "f32[N,5,?,4]"),
+        ({"auto_pad": "SAME_LOWER"}, "f32[N,5,H,8]"),
+        ({"strides": [2, 2], "dilations": [1, 2]}, "f32[N,5,?,2]"),
+    ],
+)
+def test_convolution(attributes: dict[str, object], expected: str) -> None:
+    node = ops.Conv(p(["N", 2, "H", 8]), p([5, 2, 3, 3]), p([5]), **attributes)
+    assert t(node).replace("0..", "?") == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "expected"),
+    [
+        (["N", 2, 3], [-1, 6], "f32[N,6]"),
+        (["N", 2, 3], [0, -1], "f32[N,6]"),
+        (["N", "M", 6], [0, 0, 2, -1], "f32[N,M,2,3]"),
+        (["N", "M", 6], [-1, 6], "f32[?,6]"),
+        (["N", 4], [-1, 2], "f32[?,2]"),
+        ([2, 0], [0, -1], "f32[2,0]"),
+        ([2, 3], [], None),
+        ([1, 1], [], "f32[]"),
+        (["N"], [5], "f32[5]"),
+        (None, [2, -1], "f32[2,?]"),
+        (None, [0, 4], "f32[?,4]"),
+    ],
+)
+def test_reshape(shape: object, target: list[int], expected: str | None) -> None:
+    if expected is None:
+        with pytest.raises(TypeInferenceError, match="do not fill"):
+            ops.Reshape(p(shape), Constant(np.array(target, np.int64)))
+    else:
+        assert t(ops.Reshape(p(shape), Constant(np.array(target, np.int64)))).replace("0..", "?") == expected
+
+
+def test_convolution_bounds() -> None:
+    x = p([1, 1, Dimension(8, 16)])
+    assert t(ops.Conv(x, p([1, 1, 3]), strides=[2])) == "f32[1,1,3..7]"
+    assert t(ops.MaxPool(x, kernel_shape=[3], strides=[2], ceil_mode=1)) == "f32[1,1,4..8]"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ops.Not(p([1])), r"input 0 \(X\) is f32\[1\]; expected one of bool"),
+        (lambda: ops.Add(p([1]), p([1], i64)), r"input 1 \(B\) is i64\[1\] and must have the element type of input 0"),
+        (lambda: ops.MatMul(p([2, 3]), p([4, 5])), r"last dimension of A \(3\) and the last but one of B \(4\)"),
+        (lambda: ops.MatMul(p([]), p([4, 5])), "a scalar cannot be multiplied"),
+        (lambda: ops.Transpose(p([2, 3]), perm=[0, 0]), r"perm \[0, 0\] is no permutation of the 2 axes"),
+        (lambda: ops.Softmax(p([2]), axis=1), "axis 1 is out of range for rank 1"),
+        (lambda: ops.Concat(p([2, 3]), p([2, 4]), axis=0), r"dimension 1 differs between the inputs \(3, 4\)"),
+        (lambda: ops.Conv(p([1, 3, 8]), p([4, 2, 3])), "X has 3 channels; W takes 2 a group and group is 1, so 2"),
+        (lambda: ops.Conv(p([1, 4, 8]), p([3, 2, 3]), group=2), "group 2 does not divide the 3 output channels"),
+        (lambda: ops.Conv(p([1, 2, 2]), p([4, 2, 3])), "a window of 3 does not fit spatial dimension 0 of length 2"),
+        (lambda: ops.Conv(p([1, 2, 8]), p([4, 2, 3]), p([3])), "one value an output channel"),
+        (lambda: ops.Conv(p([1, 2, 8]), p([4, 2, 3]), strides=[1, 1]), r"strides \[1, 1\] must be 1 values"),
+        (lambda: ops.MaxPool(p([1, 2]), kernel_shape=[2]), "expected .N, C, .... of rank 3"),
+        (lambda: ops.ConvTranspose(p([1, 3, 8]), p([4, 2, 3])), "X has 3 channels, W takes 4"),
+        (lambda: ops.PRelu(p([2]), p([3, 2])), "must broadcast to the shape of X"),
+        (lambda: ops.GroupNormalization(p([1, 5, 2]), p([5]), p([5]), num_groups=2), "does not divide the 5 channels"),
+        (lambda: ops.Reshape(p([2, 3]), Constant([4])), r"6 elements do not fill shape \[4\]"),
+        (lambda: ops.Reshape(p([2, 3]), Constant([4, -1])), r"6 elements cannot be divided by the 4 of shape"),
+        (lambda: ops.Reshape(p([2, 3]), Constant([-1, -1])), "may hold -1 once"),
+        (lambda: ops.Reshape(p([2, 3]), Constant([2, 3, 0])), "the 0 at place 2 of the shape copies dimension 2"),
+        (lambda: ops.Gather(p([2, 3]), Constant([0]), axis=5), "axis"),
+        (lambda: ops.Resize(p([1, 1, 4]), None, None, None), "exactly one of scales and sizes"),
+        (lambda: ops.STFT(p([1, 8, 1]), Constant(2), None, Constant(9)), "frames of 9 do not fit a signal of length 8"),
+    ],
+)
+def test_what_cannot_be_is_refused(build: object, message: str) -> None:
+    with pytest.raises(TypeInferenceError, match=message) as caught:
+        build()  # type: ignore[operator]
+    assert "inputs: " in str(caught.value)
+
+
+# -- where ONNX's own inference is wrong or silent ----------------------------------------------------------
+
+
+def test_stft() -> None:
+    signal = p(["N", 128, 1])
+    assert t(ops.STFT(signal, Constant(8), None, Constant(16))) == "f32[N,15,9,2]"
+    assert t(ops.STFT(signal, Constant(8), None, Constant(16), onesided=0)) == "f32[N,15,16,2]"
+    assert t(ops.STFT(signal, p([], i64), p([16]))) == "f32[N,?,9,2]"
+
+
+def test_windows_and_mel_weights() -> None:
+    assert t(ops.HannWindow(Constant(10))) == "f32[10]"
+    assert t(ops.BlackmanWindow(p([], i64), output_datatype=f64)) == "f64[?]"
+    assert (
+        t(ops.MelWeightMatrix(Constant(8), Constant(16), Constant(8192), Constant(0.0), Constant(4096.0))) == "f32[9,8]"
+    )
+
+
+def test_max_unpool_with_a_constant_shape() -> None:
+    data, indices = p([1, 1, 2, 2]), p([1, 1, 2, 2], i64)
+    assert t(ops.MaxUnpool(data, indices, Constant([1, 1, 5, 5]), kernel_shape=[2, 2])) == "f32[1,1,5,5]"
+    assert t(ops.MaxUnpool(data, indices, p([4], i64), kernel_shape=[2, 2])) == "f32[?,?,?,?]"
+
+
+def test_resize_with_an_unknown_number_of_sizes() -> None:
+    x = p(["N", 3, 8, Dimension(4, 9)])
+    assert t(ops.Resize(x, None, None, p(["K"], i64))) == "f32[?,?,?,?]"
+    assert t(ops.Resize(x, None, Constant([1.0, 1.0, 2.0, 0.5]))) == "f32[N,3,16,2..4]"
+    assert t(ops.Resize(x, None, None, Constant([4, 4]), axes=[2, 3])) == "f32[N,3,4,4]"
+    square = p([1, 1, 8, 6])
+    policy = {"axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"}
+    assert t(ops.Resize(square, None, None, Constant([4, 4]), **policy)) == "f32[1,1,4,3]"
+
+
+def test_attention_with_symbolic_lengths() -> None:
+    q, k, v = p(["B", 8, "S", 64]), p(["B", 2, "T", 64]), p(["B", 2, "T", 32])
+    past = p(["B", 2, 10, 64]), p(["B", 2, 10, 32])
+    node = ops.Attention(q, k, v, None, *past, num_outputs=4)
+    expected = ["f32[B,8,S,32]", "f32[B,2,10..,64]", "f32[B,2,10..,32]", "f32[B,8,S,10..]"]
+    assert [t(node, i) for i in range(4)] == expected
+    flat = ops.Attention(p([1, 5, 32]), p([1, 7, 16]), p([1, 7, 16]), q_num_heads=4, kv_num_heads=2)
+    assert t(flat) == "f32[1,5,32]"
+    with pytest.raises(TypeInferenceError, match="head size of Q and K must be equal, got 64 and 32"):
+        ops.Attention(q, p([1, 2, 3, 32]), v)
+
+
+# -- constants, the memo, and what is not known -------------------------------------------------------------
+
+
+def test_constant_values_decide_and_are_not_confused() -> None:
+    x = p([2, 12])
+    assert [t(ops.Reshape(x, Constant(s))) for s in ([24], [4, 6], [3, -1])] == ["f32[24]", "f32[4,6]", "f32[3,8]"]
+    assert t(ops.Reshape(x, p([2], i64))) == "f32[?,?]"
+    assert t(ops.Range(Constant(0), Constant(10), Constant(3))) == "i64[4]"
+
+
+def test_memo_tells_attributes_and_symbols_apart() -> None:
+    for axis, expected in ((0, "f32[1,N,3]"), (1, "f32[N,1,3]"), (0, "f32[1,N,3]")):
+        assert t(ops.Unsqueeze(p(["N", 3]), Constant([axis]))) == expected
+    assert t(ops.Flatten(p(["A", 3]))) == "f32[A,3]"
+    assert t(ops.Flatten(p(["B", 3]))) == "f32[B,3]"
+
+
+def test_memo_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "_MEMO_SIZE", 8)
+    for length in range(40):
+        ops.Flatten(p([length + 5000, 3]))
+    assert len(inference._memo) <= 8
+
+
+def test_custom_domains_have_unknown_types() -> None:
+    node = Node("Thing", [p([1])], domain="vendor", num_outputs=2)
+    assert [o.type for o in node.outputs] == [UNKNOWN, UNKNOWN]
+    assert t(ops.Relu(node.output(0))) == "undefined[...]"
+    assert ops.MatMul(node.output(0), p([2, 3])).output(0).element_type is f32
+    assert ops.Conv(node.output(0), node.output(1)).output(0).shape == PartialShape.dynamic()
+
+
+def test_types_follow_a_changed_input() -> None:
+    x = p([1, 3])
+    node = ops.Concat(ops.Relu(x), ops.Relu(x), axis=1)
+    x.type = p([1, "N"]).type
+    for producer in (node.input_value(0).node, node.input_value(1).node, node):
+        producer.infer_types()
+    assert t(node) == "f32[1,?]"
+
+
+def test_small_constants_only_are_read() -> None:
+    def load() -> np.ndarray:
+        raise AssertionError("a weight was loaded for its type")
+
+    weight = Constant.lazy(p([8, 8]).type, load)  # type: ignore[arg-type]
+    assert t(ops.Gemm(p([2, 8]), weight)) == "f32[2,8]"

@@ -1,0 +1,283 @@
+"""What breaks if these fail: TEMPLATE's results, the reference for every device, are wrong or not reproducible."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.errors import DeviceError, InputError, UnsupportedError
+from engine.ir import (
+    Constant,
+    ElementType,
+    Model,
+    Node,
+    OptionalType,
+    Parameter,
+    PartialShape,
+    SequenceType,
+    TensorType,
+    bf16,
+    f32,
+    i8,
+    i64,
+    string,
+)
+from engine.ops import reference
+
+
+def run(op_type: str, *arrays: object, domain: str = "", outputs: int | None = None, **attributes: object) -> object:
+    """Evaluate one node; the only output, or a tuple of them."""
+    inputs = [None if a is None else Parameter(ElementType.from_numpy(a.dtype), a.shape) for a in arrays]  # type: ignore[attr-defined]
+    node = ops.create(op_type, inputs, attributes, domain=domain, num_outputs=outputs)
+    values = ops.evaluate(node, arrays)
+    return values if len(values) > 1 else values[0]
+
+
+def f(*values: object) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
+
+
+def test_every_operator_can_be_evaluated() -> None:
+    """Whatever TEMPLATE accepts it must be able to run: only what differentiates a graph has no evaluation."""
+    unsupported = set()
+    for op in ops.all_ops():
+        if op.evaluator is None:
+            try:
+                reference._LOADERS[op.domain](op.domain, op.name, ops.CANONICAL_VERSIONS[op.domain])
+            except Exception:
+                unsupported.add(str(op))
+    assert unsupported == {"ai.onnx.preview.training.Gradient"}
+
+
+def test_custom_operators_say_what_to_do() -> None:
+    node = Node("Thing", [Parameter(f32, [1])], domain="vendor", friendly_name="t")
+    with pytest.raises(UnsupportedError, match=r"Thing `t`: operator 'Thing' of domain 'vendor'.*replace it"):
+        ops.compile_node(node)
+
+
+def test_failures_name_node_and_inputs() -> None:
+    node = ops.MatMul(Parameter(f32, [None, None]), Parameter(f32, [None, None]), friendly_name="mm")
+    with pytest.raises(
+        DeviceError, match=r"MatMul `mm`: evaluation failed for inputs A float32\[2,3\], B float32\[2,3\]"
+    ):
+        ops.evaluate(node, [np.zeros((2, 3), np.float32)] * 2)
+
+
+def test_warnings_do_not_leak() -> None:
+    assert np.isnan(run("Log", f(-1.0)))
+    assert np.isinf(run("Div", f(1.0), f(0.0)))
+    assert run("Cast", f(1e10, math.nan), to=i8).dtype == np.int8  # type: ignore[attr-defined]
+    assert np.isposinf(run("Exp", f(1e4)))
+
+
+def test_inputs_are_not_written() -> None:
+    data, indices = np.zeros((3, 3), np.float32), np.array([[0], [2]])
+    data.flags.writeable = False
+    result = run("ScatterND", data, indices, np.ones((2, 3), np.float32))
+    assert result.tolist() == [[1] * 3, [0] * 3, [1] * 3]  # type: ignore[attr-defined]
+
+
+def test_outputs_have_the_promised_forms() -> None:
+    assert isinstance(run("ReduceSum", f(1.0, 2.0), keepdims=0), np.ndarray)
+    text = run("StringConcat", np.array(["a", "é"], object), np.array(["b", "c"], object))
+    assert (text.dtype, text.tolist()) == (np.dtype(object), ["ab", "éc"])  # type: ignore[attr-defined]
+    assert run("Cast", f(1.5), to=string).dtype == object  # type: ignore[attr-defined]
+    assert isinstance(run("SequenceConstruct", f(1.0), f(2.0)), list)
+
+
+def test_optionals() -> None:
+    x, empty = Parameter(f32, [1]), Parameter(OptionalType(TensorType(f32, PartialShape([1]))))
+    assert ops.evaluate(ops.Optional(x), [f(1.0)])[0].tolist() == [1.0]
+    assert ops.evaluate(ops.OptionalHasElement(empty), [None])[0].tolist() is False
+    assert ops.evaluate(ops.OptionalHasElement(x), [f(1.0)])[0].tolist() is True
+    with pytest.raises(DeviceError, match="the optional is empty"):
+        ops.evaluate(ops.OptionalGetElement(empty), [None])
+
+
+def test_sequences_are_copied_not_changed() -> None:
+    sequence = [f(1.0), f(2.0)]
+    s, x = Parameter(SequenceType(TensorType(f32, PartialShape([1])))), Parameter(f32, [1])
+    longer = ops.evaluate(ops.SequenceInsert(s, x, Parameter(i64, [])), [sequence, f(9.0), np.array(-2)])[0]
+    shorter = ops.evaluate(ops.SequenceErase(s), [sequence])[0]
+    assert [v.item() for v in longer] == [9, 1, 2]
+    assert [v.item() for v in shorter] == [1]
+    assert len(sequence) == 2
+    with pytest.raises(DeviceError, match="position 5 is out of range for a sequence of 2"):
+        ops.evaluate(ops.SequenceAt(s, Parameter(i64, [])), [sequence, np.array(5)])
+
+
+def test_one_evaluator_serves_threads() -> None:
+    node = ops.LSTM(Parameter(f32, [4, 2, 3]), Parameter(f32, [1, 8, 3]), Parameter(f32, [1, 8, 2]), hidden_size=2)
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(s).astype(np.float32) for s in ((4, 2, 3), (1, 8, 3), (1, 8, 2))]
+    call = ops.compile_node(node)
+    expected = call(arrays)[0]
+    results: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: results.extend((call(arrays)[0] == expected).all() for _ in range(50)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 200
+    assert all(results)
+
+
+# -- where onnx.reference is wrong ---------------------------------------------------------------------------
+
+
+def test_average_pool_with_ceil_mode_counts_only_what_is_there() -> None:
+    x = np.arange(1, 6, dtype=np.float32).reshape(1, 1, 5)
+    attributes = {"kernel_shape": [2], "strides": [2], "ceil_mode": 1}
+    assert run("AveragePool", x, **attributes).tolist() == [[[1.5, 3.5, 5.0]]]  # type: ignore[attr-defined]
+    padded = run("AveragePool", x, **attributes, pads=[0, 1], count_include_pad=1)
+    assert padded.tolist() == [[[1.5, 3.5, 2.5]]]  # type: ignore[attr-defined]
+
+
+def test_lrn_sums_over_channels() -> None:
+    x = np.ones((1, 4, 1, 1), np.float32)
+    result = run("LRN", x, size=3, alpha=3.0, beta=1.0, bias=0.0)
+    assert np.allclose(result.reshape(-1), [1 / 2, 1 / 3, 1 / 3, 1 / 2])  # type: ignore[attr-defined]
+
+
+def test_global_pools_of_any_rank() -> None:
+    x = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
+    assert run("GlobalMaxPool", x).tolist() == [[[3], [7]]]  # type: ignore[attr-defined]
+    assert run("GlobalAveragePool", x).tolist() == [[[1.5], [5.5]]]  # type: ignore[attr-defined]
+    assert np.allclose(run("GlobalLpPool", x, p=1), [[[6], [22]]])
+
+
+def test_recurrent_networks_respect_sequence_lengths() -> None:
+    x = np.ones((3, 2, 1), np.float32)
+    w = r = np.ones((1, 1, 1), np.float32)
+    y, last = run("RNN", x, w, r, None, np.array([1, 3], np.int32), outputs=2, hidden_size=1)  # type: ignore[misc]
+    assert y[1:, 0, 0, 0].tolist() == [0, 0]
+    assert last[0, 0, 0] == pytest.approx(math.tanh(1))
+    assert last[0, 1, 0] == y[2, 0, 1, 0]
+
+
+def test_quantization_saturates_to_the_right_side() -> None:
+    big = f(1e30, -1e30, math.inf, -math.inf, math.nan)
+    quantized = run("QuantizeLinear", big, np.float32(0.5).reshape(()), np.array(3, np.int8))
+    assert quantized.tolist() == [127, -128, 127, -128, 3]  # type: ignore[attr-defined]
+
+
+def test_gather_elements_of_more_than_32_rows() -> None:
+    data = np.arange(40, dtype=np.float32).reshape(40, 1)
+    indices = np.array([[39], [0], [-1]])
+    assert run("GatherElements", data, indices, axis=0).tolist() == [[39], [0], [39]]  # type: ignore[attr-defined]
+    with pytest.raises(DeviceError, match=r"indices 40..40 are out of range for length 40; expected -40..39"):
+        run("GatherElements", data, np.array([[40]]), axis=0)
+
+
+def test_pads_may_cut() -> None:
+    assert run("Pad", f(1, 2, 3), np.array([-1, 2])).tolist() == [2, 3, 0, 0]  # type: ignore[attr-defined]
+
+
+def test_erf_is_exact_to_the_last_places() -> None:
+    x = np.concatenate([np.linspace(-7, 7, 3001), [0.0, -0.0, 1e-300, 0.46875, 4.0, 30.0, 1e200, math.inf, -math.inf]])
+    got = run("Erf", x)
+    expected = np.array([math.erf(v) for v in x])
+    assert np.abs(got - expected).max() <= 4 * np.finfo(np.float64).eps  # type: ignore[operator]
+    assert np.isnan(run("Erf", f(math.nan)))
+
+
+def test_narrow_floats_accumulate_in_f32() -> None:
+    x = np.full((1, 1, 4096), 0.1, dtype=bf16.numpy)
+    assert float(run("GlobalAveragePool", x)[0, 0, 0]) == pytest.approx(0.1, rel=1e-2)  # type: ignore[index]
+
+
+def test_attention_gives_zeros_to_a_query_that_sees_nothing() -> None:
+    x = np.ones((1, 1, 2, 4), np.float32)
+    mask = np.array([[False, False], [True, True]])
+    assert run("Attention", x, x, x, mask)[0, 0].tolist() == [[0] * 4, [1] * 4]  # type: ignore[index]
+
+
+# -- random numbers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op_type", ["RandomNormal", "RandomUniform"])
+def test_a_seed_means_the_same_values(op_type: str) -> None:
+    first = run(op_type, shape=[100], seed=3.0)
+    assert (first == run(op_type, shape=[100], seed=3.0)).all()  # type: ignore[attr-defined]
+    for other in (3.5, -3.0, None):
+        assert (first != run(op_type, shape=[100], seed=other)).any()  # type: ignore[attr-defined]
+
+
+def test_distributions() -> None:
+    normal = run("RandomNormal", shape=[20000], mean=3.0, scale=2.0, seed=1.0)
+    assert np.mean(normal) == pytest.approx(3, abs=0.1)  # type: ignore[arg-type]
+    assert np.std(normal) == pytest.approx(2, abs=0.1)  # type: ignore[arg-type]
+    uniform = run("RandomUniformLike", np.zeros(20000, np.float32), low=-1.0, high=3.0, seed=1.0)
+    assert np.mean(uniform) == pytest.approx(1, abs=0.1)  # type: ignore[arg-type]
+    assert np.mean(run("Bernoulli", np.full(20000, 0.25, np.float32), seed=1.0)) == pytest.approx(0.25, abs=0.02)  # type: ignore[arg-type]
+    classes = run("Multinomial", np.log(f(1, 3, 4)).reshape(1, 3), sample_size=20000, seed=1.0, dtype=i64)
+    assert np.bincount(classes[0]) / 20000 == pytest.approx([1 / 8, 3 / 8, 4 / 8], abs=0.02)  # type: ignore[index]
+
+
+def test_dropout() -> None:
+    x = np.ones(1000, np.float16)
+    y, mask = run("Dropout", x, np.float32(0.25).reshape(()), np.array(True), outputs=2, seed=5)  # type: ignore[misc]
+    assert y.dtype == np.float16
+    assert 0.65 < mask.mean() < 0.85
+    assert set(np.unique(y)) == {0, np.float16(1 / 0.75)}
+    assert run("Dropout", x) is x
+
+
+# -- ai.onnx.ml ----------------------------------------------------------------------------------------------
+
+
+def test_classical_operators() -> None:
+    ml = {"domain": "ai.onnx.ml"}
+    x = f(1, 2, 3).reshape(1, 3)
+    assert run("Scaler", np.array([[1, 2]]), offset=[1.0], scale=[2.0], **ml).tolist() == [[0, 2]]  # type: ignore[attr-defined]
+    assert np.allclose(run("Normalizer", x, norm="L1", **ml), x / 6)
+    assert run("ZipMap", x, classlabels_strings=["a", "b", "c"], **ml) == [{"a": 1, "b": 2, "c": 3}]
+    names = {"cats_int64s": [1, 2], "cats_strings": ["a", "b"], "default_int64": 7}
+    assert run("CategoryMapper", np.array(["b", "z"], object), **names, **ml).tolist() == [2, 7]  # type: ignore[attr-defined]
+    assert ops.evaluate(_cast_map("TO_INT64"), [{3: 1.5, 1: 2.5}])[0].tolist() == [[2, 1]]
+    assert np.allclose(run("LinearRegressor", x, coefficients=[1.0, 1.0, 1.0], intercepts=[0.5], **ml), [[6.5]])
+
+
+def _cast_map(target: str) -> Node:
+    from engine.ir import MapType
+
+    x = Parameter(MapType(i64, TensorType(f32, PartialShape([]))))
+    return ops.create("CastMap", [x], {"cast_to": target}, domain="ai.onnx.ml")
+
+
+# -- models ----------------------------------------------------------------------------------------------------
+
+
+def test_models_take_inputs_by_order_or_name() -> None:
+    a, b = Parameter(f32, [2], "a"), Parameter(f32, [2], "b")
+    model = Model([ops.Sub(a, b), ops.Neg(ops.Constant(f(1.0)))], [a, b])
+    for inputs in ([f(3, 3), f(1, 2)], {"b": f(1, 2), "a": f(3, 3)}):
+        difference, constant = ops.evaluate_model(model, inputs)
+        assert (difference.tolist(), constant.tolist()) == ([2, 1], [-1])
+    with pytest.raises(InputError, match="missing b, unknown c"):
+        ops.evaluate_model(model, {"a": f(1, 1), "c": f(1, 1)})
+    with pytest.raises(InputError, match="takes 2 inputs, got 1"):
+        ops.evaluate_model(model, [f(1, 1)])
+
+
+def test_a_parameter_may_be_a_result_and_used_twice() -> None:
+    x = Parameter(f32, [2], "x")
+    model = Model([ops.Add(x, x), ops.Identity(x)], [x])
+    double, same = ops.evaluate_model(model, f(1, 2))
+    assert (double.tolist(), same.tolist()) == ([2, 4], [1, 2])
+
+
+def test_values_are_freed_after_their_last_use() -> None:
+    x = Parameter(f32, [1000], "x")
+    node: Node = x
+    for _ in range(20):
+        node = ops.Add(node, Constant(f(1.0)))
+    evaluator = ops.ModelEvaluator(Model([node], [x]))
+    held = [len(dead) for *_, dead in evaluator._steps]
+    assert held == [1] * 20
+    assert evaluator.run([np.zeros(1000, np.float32)])[0][0] == 20
