@@ -87,6 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog=_epilog(EXAMPLES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
