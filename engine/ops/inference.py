@@ -11,7 +11,7 @@ import onnx.shape_inference
 from onnx.checker import ValidationError
 
 from engine.errors import ModelError, TypeInferenceError
-from engine.ir import UNKNOWN, Constant, Node, TensorType, ValueType, undefined
+from engine.ir import UNKNOWN, Constant, Node, OptionalType, SequenceType, TensorType, ValueType, undefined
 from engine.ir.inference import set_inferencer
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find_op
@@ -88,7 +88,7 @@ def _ask_onnx(
         proto.input.append("" if value_type is None else f"x{index}")
         if value_type is not None:
             known[f"x{index}"] = type_to_proto(value_type)
-            is_complete &= not (isinstance(value_type, TensorType) and value_type.element_type is undefined)
+            is_complete &= _is_known(value_type)
     proto.output.extend(f"y{index}" for index in range(node.num_outputs))
     try:
         for name, value in node.attributes.items():
@@ -117,6 +117,13 @@ def _opsets(op: OpDef) -> list[onnx.OperatorSetIdProto]:
     if (op.domain, op.name) not in KEPT_DEPRECATED:
         return _OPSETS
     return [onnx.OperatorSetIdProto(domain=op.domain, version=op.since_version)]
+
+
+def _is_known(value_type: ValueType | None) -> bool:
+    """True where the element type is known, of sequences and optionals the one of what they hold."""
+    if isinstance(value_type, (SequenceType, OptionalType)):
+        return _is_known(value_type.element)
+    return value_type is not None and not (isinstance(value_type, TensorType) and value_type.element_type is undefined)
 
 
 def _clean(message: str) -> str:
