@@ -24,12 +24,14 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     randomness,
     recurrent,
     resizing,
+    sampling,
     sequences,
     signal,
     text,
 )
 from engine.ops.create import create, make_constructor
 from engine.ops.evaluator import ModelEvaluator, evaluate_model
+from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.reference import compile_node, evaluate
 from engine.ops.registry import (
     CANONICAL_OPSET,
@@ -46,9 +48,9 @@ from engine.ops.registry import (
 )
 
 __all__ = [
-    "CANONICAL_OPSET", "CANONICAL_VERSIONS", "ML_OPSET", "TRAINING_OPSET", "AttributeDef", "Constant",
-    "ModelEvaluator", "OpDef", "Parameter", "Port", "Result", "all_ops", "attribute", "compile_node", "create",
-    "evaluate", "evaluate_model", "find_op", "get_op",
+    "CANONICAL_OPSET", "CANONICAL_VERSIONS", "INTERNAL_DOMAIN", "ML_OPSET", "TRAINING_OPSET", "AttributeDef",
+    "Constant", "ModelEvaluator", "OpDef", "Parameter", "Port", "Result", "all_ops", "attribute", "compile_node",
+    "create", "evaluate", "evaluate_model", "find_op", "get_op",
 ]  # fmt: skip
 
 
