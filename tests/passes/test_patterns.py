@@ -207,7 +207,8 @@ def test_every_operator_can_be_written_as_an_ordinary_pattern() -> None:
             continue
         count = {"Optional": 1, "Resize": 3}.get(op.name, max(op.min_inputs, 1 if op.is_variadic else 0))
         try:
-            node = ops.create(op.name, [any_input() for _ in range(count)], domain=op.domain)
+            inputs = [any_input() for _ in range(count)]
+            node = ops.create(op.name, inputs, domain=op.domain, num_outputs={"Split": 2}.get(op.name))
         except Exception as e:
             unbuilt.append(f"{op}: {e}")
             continue
@@ -237,7 +238,7 @@ def test_a_match_tells_root_nodes_and_values_and_forgets_them(x: Parameter) -> N
     matcher.clear_state()
     assert matcher.matched_nodes == []
     assert matcher.pattern_value_map == {}
-    with pytest.raises(PassError, match="holds no match"):
+    with pytest.raises(PassError, match=r"holds no match"):
         _ = matcher.match_root
 
 
@@ -257,7 +258,7 @@ def test_blocks_name_their_parts(x: Parameter) -> None:
     gate = ops.Sigmoid(x)
     assert matcher.match(ops.Relu(ops.Mul(gate, x)))
     assert matcher.block("swish") == {"data": x.output(0), "gate": gate.output(0)}
-    with pytest.raises(PassError, match="no block 'gelu'"):
+    with pytest.raises(PassError, match=r"no block 'gelu'"):
         matcher.block("gelu")
 
 
@@ -378,25 +379,25 @@ def test_predicates_combine(x: Parameter) -> None:
 
 
 def test_wrong_patterns_are_refused_when_they_are_built(x: Parameter) -> None:
-    with pytest.raises(PassError, match="unknown operator.*Rleu.*did you mean Relu"):
+    with pytest.raises(PassError, match=r"unknown operator.*Rleu.*did you mean Relu"):
         wrap_type("Rleu")
-    with pytest.raises(PassError, match="unknown operator"):
+    with pytest.raises(PassError, match=r"unknown operator"):
         optional("Casts", [any_input()])
-    with pytest.raises(PassError, match="at least one operator type"):
+    with pytest.raises(PassError, match=r"at least one operator type"):
         wrap_type([])
-    with pytest.raises(PassError, match="needs an operator type and a first input"):
+    with pytest.raises(PassError, match=r"needs an operator type and a first input"):
         optional("Cast", [])
-    with pytest.raises(PassError, match="at least one alternative"):
+    with pytest.raises(PassError, match=r"at least one alternative"):
         any_of([])
     with pytest.raises(PassError, match=r"asks for attribute 'epsilonn'; known: .*epsilon"):
         wrap_type("BatchNormalization", predicate=attrs_match(epsilonn=1e-5))
     with pytest.raises(PassError, match=r"not written as \[d0"):
         shape_matches("N, 4")
-    with pytest.raises(PassError, match="element type 'f31' is unknown"):
+    with pytest.raises(PassError, match=r"element type 'f31' is unknown"):
         type_matches("f31")
-    with pytest.raises(PassError, match="a predicate is a function"):
+    with pytest.raises(PassError, match=r"a predicate is a function"):
         any_input(3)  # type: ignore[arg-type]
-    with pytest.raises(PassError, match="an operator type is a name"):
+    with pytest.raises(PassError, match=r"an operator type is a name"):
         wrap_type([ops.Relu])  # type: ignore[list-item]
 
 

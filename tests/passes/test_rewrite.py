@@ -99,7 +99,7 @@ def test_the_callback_answers_true_or_false(relu_chain: Chain) -> None:
             super().__init__()
             self.register_matcher(pattern.Matcher(pattern.wrap_type("Relu"), "F"), lambda m: None)  # type: ignore
 
-    with pytest.raises(PassError, match="callback of pass Forgetful returned None at Relu `relu0`"):
+    with pytest.raises(PassError, match=r"callback of pass Forgetful returned None at Relu `relu0`"):
         Forgetful().run_on_model(relu_chain(1))
 
 
@@ -112,10 +112,10 @@ def test_an_error_names_pass_root_and_cause(relu_chain: Chain) -> None:
     def fail(_: object) -> bool:
         raise KeyError("weights")
 
-    with pytest.raises(PassError, match="pass Broken failed at Relu `relu0`: KeyError: 'weights'") as caught:
+    with pytest.raises(PassError, match=r"pass Broken failed at Relu `relu0`: KeyError: 'weights'") as caught:
         Broken(None, fail).run_on_model(relu_chain(2))
     assert isinstance(caught.value.__cause__, KeyError)
-    with pytest.raises(PassError, match="pass Broken failed to match at Relu `relu0`: KeyError: 'weights'"):
+    with pytest.raises(PassError, match=r"pass Broken failed to match at Relu `relu0`: KeyError: 'weights'"):
         Broken(fail, lambda m: True).run_on_model(relu_chain(2))
 
 
@@ -173,7 +173,7 @@ def test_passes_that_cannot_match_are_never_tried(relu_chain: Chain) -> None:
 
     rewrite = GraphRewrite([Untouchable("Conv", []), Untouchable(["Add", "Mul"], [])])
     assert not rewrite.run_on_model(relu_chain(3))
-    with pytest.raises(AssertionError, match="tried"):
+    with pytest.raises(AssertionError, match=r"tried"):
         GraphRewrite([Untouchable("Relu", [])]).run_on_model(relu_chain(3))
 
 
@@ -257,7 +257,7 @@ def test_a_second_matcher_is_refused() -> None:
             self.register_matcher(pattern.Matcher(pattern.wrap_type("Relu"), "one"), lambda m: False)
             self.register_matcher(pattern.Matcher(pattern.wrap_type("Neg"), "two"), lambda m: False)
 
-    with pytest.raises(PassError, match="Two has matcher 'one' already and cannot register 'two'.*any_of"):
+    with pytest.raises(PassError, match=r"Two has matcher 'one' already and cannot register 'two'.*any_of"):
         Two()
 
 
@@ -270,7 +270,7 @@ def test_a_matcher_belongs_to_one_pass() -> None:
             self.register_matcher(shared, lambda m: False)
 
     Taker()
-    with pytest.raises(PassError, match="'shared' is registered with pass Taker already"):
+    with pytest.raises(PassError, match=r"'shared' is registered with pass Taker already"):
         Taker()
 
 
@@ -287,22 +287,22 @@ def test_passes_are_refused_that_cannot_run(relu_relu_fusion: type[MatcherPass])
             return False
 
     for container in (GraphRewrite().add_matcher, Manager().register_pass):
-        with pytest.raises(PassError, match="Empty has no matcher"):
+        with pytest.raises(PassError, match=r"Empty has no matcher"):
             container(Empty())  # type: ignore[operator]
-    with pytest.raises(PassError, match="Empty has no matcher"):
+    with pytest.raises(PassError, match=r"Empty has no matcher"):
         Empty().apply(Node("Relu", types=[]))
     with pytest.raises(PassError, match=r"Early registers a matcher before it called super"):
         Early()
-    with pytest.raises(PassError, match="takes MatcherPass objects, got <pass Whole>"):
+    with pytest.raises(PassError, match=r"takes MatcherPass objects, got <pass Whole>"):
         GraphRewrite().add_matcher(Whole())  # type: ignore[type-var]
-    with pytest.raises(PassError, match="a manager runs passes, got 3"):
+    with pytest.raises(PassError, match=r"a manager runs passes, got 3"):
         Manager().register_pass(3)  # type: ignore[type-var]
     fusion = relu_relu_fusion()
     rewrite, manager = GraphRewrite([fusion]), Manager()
     manager.register_pass(fusion)
-    with pytest.raises(PassError, match="ReluReluFusion is in GraphRewrite already"):
+    with pytest.raises(PassError, match=r"ReluReluFusion is in GraphRewrite already"):
         rewrite.add_matcher(fusion)
-    with pytest.raises(PassError, match="ReluReluFusion is registered already"):
+    with pytest.raises(PassError, match=r"ReluReluFusion is registered already"):
         manager.register_pass(fusion)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from engine.errors import PassError
+from engine.errors import ModelWriteError, PassError
 from engine.ir import Model
 from engine.onnx import write_model
 from engine.passes.base import ModelPass
@@ -23,6 +23,6 @@ class Serialize(ModelPass):
         """Write the file. Raises `PassError` where that fails."""
         try:
             write_model(model, self.path)
-        except OSError as e:
-            raise PassError(f"Serialize cannot write {self.path}: {e}") from e
+        except (OSError, ModelWriteError) as e:
+            raise PassError(f"pass Serialize cannot write {self.path}: {e}") from e
         return False
