@@ -1,4 +1,4 @@
-"""Activations that `onnx.reference` has no implementation of its own for, or only a slow one."""
+"""Elementwise functions that `onnx.reference` has no implementation for, or a slow or a thread-unsafe one."""
 
 from __future__ import annotations
 
@@ -40,6 +40,23 @@ def erf(x: Array) -> Array:
     complement = np.where(size > 27.0, 0.0, complement)
     result: Array = np.where(size <= 0.46875, near, np.copysign(1.0 - complement, wide))
     return np.where(np.isnan(wide), wide, result).astype(x.dtype)
+
+
+# `onnx.reference` silences warnings for these by changing the process's filters, which is not safe with threads.
+
+
+@evaluates("Pow")
+def power(x: Array, exponent: Array) -> Array:
+    """x to the power of the exponent, in x's type (ONNX Pow-15)."""
+    result: Array = np.power(x, exponent)
+    return result.astype(x.dtype)
+
+
+@evaluates("Sqrt")
+def square_root(x: Array) -> Array:
+    """The square root; of negative values no number (ONNX Sqrt-13)."""
+    result: Array = np.sqrt(x)
+    return result.astype(x.dtype)
 
 
 @evaluates("Gelu")
