@@ -241,16 +241,20 @@ class Node:
         self._names = output_names
         self._rt_info: dict[str, Any] | None = None
         self._pinned = False
-        self._sources: list[Output | None] = [v if type(v) is Output or v is None else as_output(v) for v in inputs]
+        self._sources = sources = []  # type: list[Output | None]
+        for value in inputs:
+            sources.append(value if type(value) is Output or value is None else as_output(value))
         self._seen: tuple[ValueType | None, ...] | None = None
         if types is None:
             self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs
-            self._types = inference.infer(self)
-            self._seen = tuple([None if s is None else s.node._types[s.index] for s in self._sources])
+            self._types = types = inference.infer(self)
+            self._seen = self._input_types()
         else:
             self._types = types
-        self._consumers: list[_Consumers | None] = [None] * len(self._types)
-        self._link()
+        self._consumers: list[_Consumers | None] = [None] * len(types)
+        self._attached = True
+        if sources:
+            _link(self)
 
     # -- names and annotations ---------------------------------------------------------------------------
 
@@ -427,25 +431,10 @@ class Node:
     # -- the edges themselves -----------------------------------------------------------------------------
 
     def _input_types(self) -> tuple[ValueType | None, ...]:
+        if len(self._sources) == 1:
+            source = self._sources[0]
+            return (None if source is None else source.node._types[source.index],)
         return tuple([None if s is None else s.node._types[s.index] for s in self._sources])
-
-    def _link(self) -> None:
-        """Become a consumer of every source, bringing detached producers back."""
-        self._attached = True
-        if not self._sources:
-            return
-        ref = weakref.ref(self)
-        for position, source in enumerate(self._sources):
-            if source is None:
-                continue
-            producer = source.node
-            consumers = producer._consumers[source.index]
-            if consumers is None:
-                consumers = producer._consumers[source.index] = {}
-            consumers[ref, position] = None
-            if not producer._attached:
-                producer._attached = True
-                _link_all(producer)
 
     def _set_source(self, position: int, source: Output) -> None:
         if not 0 <= position < len(self._sources):
@@ -469,7 +458,7 @@ class Node:
         consumers[ref, position] = None
         if not producer._attached:
             producer._attached = True
-            _link_all(producer)
+            _link(producer)
         if old is not None:
             former = old.node._consumers[old.index]
             if former is not None:
@@ -481,7 +470,10 @@ class Node:
         return bool(self.attributes) and any(isinstance(value, Subgraph) for value in self.attributes.values())
 
     def _is_consumed(self) -> bool:
-        return any(self._consumers)
+        for consumers in self._consumers:  # noqa: SIM110 - a generator costs five times as much
+            if consumers:
+                return True
+        return False
 
     def __str__(self) -> str:
         return f"{self.op_type} `{self.friendly_name}`"
@@ -534,43 +526,46 @@ def _move_consumers(old: Output, new: Output) -> None:
     old.node._consumers[old.index] = None
     if not producer._attached:
         producer._attached = True
-        _link_all(producer)
+        _link(producer)
     _detach(old.node)
 
 
-def _link_all(node: Node) -> None:
-    """Link a node that came back, and everything above it that had left with it."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        ref = weakref.ref(current)
-        for position, source in enumerate(current._sources):
-            if source is None:
-                continue
-            producer = source.node
-            consumers = producer._consumers[source.index]
-            if consumers is None:
-                consumers = producer._consumers[source.index] = {}
-            consumers[ref, position] = None
-            if not producer._attached:
-                producer._attached = True
-                stack.append(producer)
+def _link(node: Node) -> None:
+    """Make an attached node a consumer of its sources, and bring back what had left the graph above it."""
+    returned: list[Node] | None = None
+    while True:
+        ref = weakref.ref(node)
+        for position, source in enumerate(node._sources):
+            if source is not None:
+                producer = source.node
+                consumers = producer._consumers[source.index]
+                if consumers is None:
+                    consumers = producer._consumers[source.index] = {}
+                consumers[ref, position] = None
+                if not producer._attached:
+                    producer._attached = True
+                    returned = returned or []
+                    returned.append(producer)
+        if not returned:
+            return
+        node = returned.pop()
 
 
 def _detach(node: Node) -> None:
     """Let `node` leave the graph if nothing consumes it, and then whatever only it consumed."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current._pinned or not current._attached or current._is_consumed():
-            continue
-        current._attached = False
-        ref = weakref.ref(current)
-        for position, source in enumerate(current._sources):
-            if source is None:
-                continue
-            consumers = source.node._consumers[source.index]
-            if consumers is not None:
-                consumers.pop((ref, position), None)
-                if not consumers:
-                    stack.append(source.node)
+    unread: list[Node] | None = None
+    while True:
+        if node._attached and not node._pinned and not node._is_consumed():
+            node._attached = False
+            ref = weakref.ref(node)
+            for position, source in enumerate(node._sources):
+                if source is not None:
+                    consumers = source.node._consumers[source.index]
+                    if consumers is not None:
+                        consumers.pop((ref, position), None)
+                        if not consumers:
+                            unread = unread or []
+                            unread.append(source.node)
+        if not unread:
+            return
+        node = unread.pop()

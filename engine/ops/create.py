@@ -74,6 +74,12 @@ def _build(
     num_outputs: int | None,
     friendly_name: str | None,
 ) -> Node:
+    if op.is_plain and not attributes and num_outputs is None and len(inputs) == op.min_inputs:
+        for source in inputs:
+            if source is None:
+                break
+        else:
+            return _connect(op, inputs, {}, 1, friendly_name)  # what passes make most
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
     checked = _check_attributes(op, attributes or {}) if attributes or op.required else {}
@@ -87,8 +93,18 @@ def _build(
         num_outputs = _count_outputs(op, inputs, checked)
     elif not op.min_outputs <= num_outputs <= op.max_outputs:
         raise ModelError(f"{op} has {_range(op.min_outputs, op.max_outputs)} outputs, not {num_outputs}")
+    return _connect(op, inputs, checked, num_outputs, friendly_name)
+
+
+def _connect(
+    op: OpDef,
+    inputs: tuple[OutputLike | None, ...],
+    attributes: dict[str, Any],
+    num_outputs: int,
+    friendly_name: str | None,
+) -> Node:
     try:
-        return Node(op.name, inputs, checked, domain=op.domain, num_outputs=num_outputs, friendly_name=friendly_name)
+        return Node(op.name, inputs, attributes, domain=op.domain, num_outputs=num_outputs, friendly_name=friendly_name)
     except GraphError as e:
         _explain(op, inputs, e)
 

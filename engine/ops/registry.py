@@ -88,6 +88,7 @@ class OpDef:
         max_outputs: how many outputs a node may have.
         attributes: the attributes by name.
         required: the names of the attributes without which a node is not valid.
+        is_plain: whether every node has the same number of inputs, one output, and may have no attributes.
         is_commutative: whether the first two inputs may change places.
         is_deterministic: whether equal inputs and attributes give equal outputs.
         rule: the type rule of ours, if any.
@@ -97,7 +98,8 @@ class OpDef:
 
     __slots__ = (
         "attributes", "count_outputs", "domain", "evaluator", "inputs", "is_commutative", "is_deterministic",
-        "max_inputs", "max_outputs", "min_inputs", "min_outputs", "name", "outputs", "required", "rule", "schema",
+        "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs", "name", "outputs", "required", "rule",
+        "schema",
     )  # fmt: skip
 
     def __init__(self, schema: onnx.defs.OpSchema) -> None:
@@ -112,6 +114,7 @@ class OpDef:
         self.max_outputs: int = schema.max_output
         self.attributes = {name: _attribute(a) for name, a in schema.attributes.items()}
         self.required = tuple(name for name, a in self.attributes.items() if a.required)
+        self.is_plain = self.max_outputs == 1 and self.min_inputs == self.max_inputs and not self.required
         self.is_commutative = not self.domain and self.name in _COMMUTATIVE
         self.is_deterministic = self.domain != "" or self.name not in _RANDOM
         self.rule: TypeRule | None = None
