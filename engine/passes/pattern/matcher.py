@@ -49,7 +49,18 @@ class Matcher:
     has several outputs and none was chosen.
     """
 
-    __slots__ = ("_index", "_match_root", "_operators", "_root_kinds", "_state", "_step", "name", "owner", "pattern")
+    __slots__ = (
+        "_index",
+        "_match_root",
+        "_operators",
+        "_root_kinds",
+        "_spare",
+        "_state",
+        "_step",
+        "name",
+        "owner",
+        "pattern",
+    )
 
     def __init__(self, root: OutputLike, name: str) -> None:
         try:
@@ -64,6 +75,7 @@ class Matcher:
         self._root_kinds = root_kinds(self._step)
         self._index = output.index if self._step.counts_outputs else 0
         self._state = _NOTHING
+        self._spare: MatchState | None = None
         self._match_root: Node | None = None
 
     @property
@@ -75,11 +87,16 @@ class Matcher:
         """Match the pattern's root against a node or one of its outputs; what was matched before is forgotten."""
         output = value if type(value) is Output else Output(value, self._index)  # type: ignore[arg-type]
         self._match_root, self._state = None, _NOTHING
-        state = MatchState()
-        if not self._step.match(output, state, None):
-            return False
-        self._match_root, self._state = output.node, state
-        return True
+        state, self._spare = self._spare, None
+        if state is None:
+            state = MatchState()
+        if self._step.match(output, state, None):
+            self._match_root, self._state = output.node, state
+            return True
+        # Most attempts fail, and nobody has seen their state: the next one takes it up.
+        state.undo((0, 0, 0))
+        self._spare = state
+        return False
 
     @property
     def match_root(self) -> Node:
