@@ -26,12 +26,13 @@ def checked_run(item: Pass, model: Model) -> bool:
     happened, lost friendly names or rt_info, a constant subgraph left unfolded, and, for matcher passes, edits of
     nodes after the root.
     """
-    model.validate()  # what the types would become anyway is no change of the pass
+    # What the types would become anyway is no change of the pass, and what is wrong already is not its fault.
+    _validate(model, f"model `{model.name}` is broken before pass {item.name}")
     with _origins(model):
         reference = model.clone()
         before = {node: (node._rt_info or {}).get(ORIGINS, ()) for node in all_nodes(model)}
         changed = _run_watched(item, model)
-        _check_graph(item, model)
+        _validate(model, f"pass {item.name} broke model `{model.name}`")
         _check_border(item, reference, model)
         _check_modified(item, reference, model, changed)
         _check_carried(item, before, model)
@@ -141,11 +142,11 @@ def _check_name(matcher_pass: MatcherPass, root: Node, newest: int, source: Outp
 # -- after a pass ran -------------------------------------------------------------------------------------
 
 
-def _check_graph(item: Pass, model: Model) -> None:
+def _validate(model: Model, problem: str) -> None:
     try:
         model.validate()
     except EngineError as e:
-        raise PassError(f"pass {item.name} broke model `{model.name}`: {e}") from e
+        raise PassError(f"{problem}: {e}") from e
 
 
 def _check_border(item: Pass, before: Model, after: Model) -> None:

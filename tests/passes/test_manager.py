@@ -137,6 +137,24 @@ def test_a_pass_that_breaks_the_graph_is_named_with_the_node(relu_chain: Chain, 
 
 
 @pytest.mark.parametrize("checked", [False, True])
+def test_a_port_that_is_gone_is_found(checked: bool) -> None:
+    x = Parameter(f32, [4], "x")
+    split = ops.Split(x, num_outputs=2, friendly_name="halves")
+    model = Model([ops.Relu(split.output(1), friendly_name="relu")], [x])
+
+    def shrink(m: Model) -> bool:
+        split._types = split._types[:1]
+        return True
+
+    manager = Manager(checked=checked)
+    manager.register_pass(Script(shrink, "Breaker"))
+    with pytest.raises(
+        PassError, match=r"pass Breaker broke .*Relu `relu` reads output 1 of Split `halves`, which does"
+    ):
+        manager.run_passes(model)
+
+
+@pytest.mark.parametrize("checked", [False, True])
 def test_types_that_consumers_cannot_take_are_found_at_once(checked: bool) -> None:
     x = Parameter(f32, [4], "x")
     model = Model([ops.Softmax(ops.Relu(x), friendly_name="probabilities")], [x])
