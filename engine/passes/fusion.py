@@ -85,6 +85,11 @@ def has_one_exit(m: Matcher) -> bool:
     )
 
 
+def feeds_result(value: Output) -> bool:
+    """True for a network output: the friendly name of its node is known to users."""
+    return any(target.node.op_type == "Result" for target in value.target_inputs)
+
+
 def operation(value: Output | None, *op_types: str) -> Node | None:
     """The node of `value` where it is ONNX's operator of one of these types; else None."""
     if value is None or value.node.domain or value.node.op_type not in op_types:

@@ -10,6 +10,7 @@ import numpy as np
 from engine.ir import Constant, Model, Node
 from engine.ops import find_op
 from engine.passes.base import ModelPass
+from engine.passes.fusion import feeds_result
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_node
 
@@ -44,7 +45,7 @@ class CommonSubexpressionSharing(ModelPass):
 
 
 def _feeds_result(node: Node) -> bool:
-    return any(target.node.op_type == "Result" for output in node.outputs for target in output.target_inputs)
+    return any(map(feeds_result, node.outputs))
 
 
 def _key(node: Node) -> Hashable | None:

@@ -30,6 +30,7 @@ class DeadCodeElimination(ModelPass):
             for body in bodies.values():
                 changed |= self.run_on_model(body)
             kept = _kept_outputs(node)
+            _remove_results(node, kept)
             dead = {name: [p for p in body.captures if not p.output(0).num_consumers] for name, body in bodies.items()}
             if len(kept) < node.num_outputs or any(dead.values()):
                 _rebuild(node, kept, dead)
@@ -64,18 +65,23 @@ def _carried(node: Node) -> int:
     return node.num_formal_inputs - int(node.attributes["num_scan_inputs"])
 
 
-def _rebuild(node: Node, kept: list[int], dead: Mapping[str, Sequence[Node]]) -> None:
-    """Put in the place of `node` one with these outputs only and without these captures."""
-    inputs: list[Output | None] = node.input_values[: node.num_formal_inputs]
+def _remove_results(node: Node, kept: list[int]) -> None:
+    """Take the results behind the other outputs, and what only they read, out of the bodies."""
     skipped = 1 if node.op_type == "Loop" else 0  # a Loop's body gives its condition first
-    for name, body in node.bodies.items():
-        values = node.captured_values(name)
-        inputs += [value for value, p in zip(values, body.captures, strict=True) if p not in dead[name]]
-    for name, body in node.bodies.items():
+    for body in node.bodies.values():
         results = body.results
         for index in range(node.num_outputs):
             if index not in kept:
                 body.remove_result(results[index + skipped])
+
+
+def _rebuild(node: Node, kept: list[int], dead: Mapping[str, Sequence[Node]]) -> None:
+    """Put in the place of `node` one with these outputs only and without these captures."""
+    inputs: list[Output | None] = node.input_values[: node.num_formal_inputs]
+    for name, body in node.bodies.items():
+        values = node.captured_values(name)
+        inputs += [value for value, p in zip(values, body.captures, strict=True) if p not in dead[name]]
+    for name, body in node.bodies.items():
         body.captures = [capture for capture in body.captures if capture not in dead[name]]
     new = Node(
         node.op_type,

@@ -9,7 +9,7 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Model, Node, Output
 from engine.passes.base import ModelPass
-from engine.passes.fusion import as_vector, constant_data, dims_of, operation
+from engine.passes.fusion import as_vector, constant_data, dims_of, feeds_result, operation
 from engine.passes.runtime_info import copy_runtime_info
 
 _FEWEST = 3
@@ -63,19 +63,14 @@ def _projection(node: Node) -> _Projection | None:
     if isinstance(node.input_value(0).node, Constant):
         return None
     readers = node.output(0).target_inputs
-    if _feeds_result(node):
+    if feeds_result(node.output(0)):
         return None
     add = operation(Output(readers[0].node, 0), "Add") if len(readers) == 1 and readers[0].node.num_outputs else None
     if add is not None:
         bias = as_vector(add.input_value(1 - readers[0].index), [weights.shape[1]])
-        if bias is not None and isinstance(bias.node, Constant) and not _feeds_result(add):
+        if bias is not None and isinstance(bias.node, Constant) and not feeds_result(add.output(0)):
             return _Projection(node, weights, add, bias)
     return _Projection(node, weights, None, None)
-
-
-def _feeds_result(node: Node) -> bool:
-    """True for a network output, which keeps a node of its name."""
-    return any(target.node.op_type == "Result" for target in node.output(0).target_inputs)
 
 
 def _join(group: list[_Projection]) -> None:

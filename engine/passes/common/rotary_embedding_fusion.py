@@ -68,7 +68,6 @@ def _is_table(table: Output, data: Output, half: int) -> bool:
 
 def _repeats(value: Output, half: int) -> bool:
     """True where the second half of the last axis is the first one again."""
-    axis_from_end = 1
     for _ in range(16):
         data = constant_data(value)
         if data is not None:
@@ -77,11 +76,11 @@ def _repeats(value: Output, half: int) -> bool:
         joined = operation(value, "Concat")
         if joined is not None:
             rank = len(value.shape)
-            is_last = ops.attribute(joined, "axis") % rank == rank - axis_from_end
+            is_last = ops.attribute(joined, "axis") % rank == rank - 1
             return is_last and joined.num_inputs == 2 and joined.input_value(0) == joined.input_value(1)
-        if operation(value, "Unsqueeze"):
-            axes, rank = integers(node.input_value(1)), len(value.shape)
-            if axes is None or any(axis % rank == rank - 1 for axis in axes):
+        if operation(value, "Unsqueeze", "Reshape"):
+            mine, source = dims_of(value), dims_of(node.input_value(0))
+            if not mine or not source or not same_length(mine[-1], source[-1]):
                 return False
         elif operation(value, "Mul"):
             if scalar(node.input_value(1)) is None:

@@ -42,12 +42,10 @@ class ShapeSimplification(ModelPass):
             if node.domain or node.op_type not in _HANDLED or not node._attached or self.transformation_callback(node):
                 continue
             if node.op_type in ("Reshape", "Expand", "Range"):
-                done = _simplify_target(node, known)
-                changed |= done
-                refined |= done or _refine(node, known)
+                refined |= _simplify_target(node, known) or _refine(node, known)
             else:
                 changed |= _make_constant(node, known)
-        return changed
+        return changed or refined
 
 
 def _make_constant(node: Node, known: _Shapes) -> bool:

@@ -16,7 +16,7 @@ from engine.passes.common.layout_rules import (
     inverse,
 )
 from engine.passes.common.transpose_merge import permutation, transposed
-from engine.passes.fusion import dims_of, operation
+from engine.passes.fusion import dims_of, feeds_result
 from engine.passes.runtime_info import copy_runtime_info
 
 
@@ -95,27 +95,25 @@ class TransposeSinking(ModelPass):
         self._connect(region, made)
 
     def _connect(self, region: _Region, made: dict[Output, Output]) -> None:
+        """Let everything outside of the region read what was made of it."""
         for node in region.nodes:
             for output in node.outputs:
-                readers = [target for target in output.target_inputs if target.node not in region.nodes]
-                new, outside = made[output], None
-                for target in readers:
-                    opposite = operation(Output(target.node, 0), "Transpose") if target.node.num_outputs else None
-                    order = None if opposite is None else permutation(opposite)
-                    if opposite is not None and order is not None:
-                        joined = tuple(region.perm[axis] for axis in order)
-                        replacement = transposed(new, joined)
-                        if replacement.node is not new.node:
-                            replacement.node.friendly_name = opposite.friendly_name
-                            copy_runtime_info([opposite], replacement.node)
-                        opposite.output(0).replace(replacement)
+                new, others = made[output], []
+                for target in output.target_inputs:
+                    if target.node in region.nodes:
                         continue
-                    if outside is None:
-                        outside = ops.Transpose(new, perm=region.perm)
-                        outside.friendly_name = node.friendly_name
-                        copy_runtime_info([node], outside)
-                    target.replace_source_output(outside)
-                if outside is None:
+                    order = _moving(target.node)
+                    if order is None:
+                        others.append(target)
+                    else:
+                        _replace_transpose(target.node, new, [region.perm[axis] for axis in order])
+                if others:
+                    turned = ops.Transpose(new, perm=region.perm)
+                    turned.friendly_name = node.friendly_name
+                    copy_runtime_info(node, turned)
+                    for target in others:
+                        target.replace_source_output(turned)
+                elif not new.node.has_own_name and node.has_own_name:
                     new.node.friendly_name = node.friendly_name
 
 
@@ -188,3 +186,15 @@ def _in_layout(source: Output, perm: Perm, back: Perm) -> Output:
     if value.node is not source.node.input_value(0).node:
         copy_runtime_info([source.node], value.node)
     return value
+
+
+def _replace_transpose(node: Node, value: Output, perm: list[int]) -> None:
+    """Let `value` transposed by `perm` stand for `node`, a Transpose at the border of a region."""
+    new = transposed(value, perm)
+    keeps_name = feeds_result(node.output(0))
+    if new.node is value.node and keeps_name and (value.node.num_outputs > 1 or value.node.has_own_name):
+        new = ops.Identity(value).output(0)
+    if new.node is not value.node or keeps_name:
+        new.node.friendly_name = node.friendly_name
+    copy_runtime_info([new.node, node], new.node)
+    node.output(0).replace(new)

@@ -109,13 +109,13 @@ def to_svg(model: Model, options: PictureOptions) -> str:
     parts: list[str] = []
     width, y = 200.0, 0.0
     for title, graph in _graphs(model, model.name):
-        parts.append(f'<text x="24" y="{y + 20:.0f}" font-weight="bold">{escape(title)}</text>')
+        parts.append(f'<text x="24" y="{y + 20:.0f}" font-weight="bold">{escape(_printable(title))}</text>')
         shapes, graph_width, height = _svg_graph(graph, options, colours, y)
         parts += shapes
         width, y = max(width, graph_width), y + height
     legend = [
         f'<g><rect x="{24 + 140 * i}" y="{y:.0f}" width="12" height="12" fill="{colour}"/>'
-        f'<text x="{42 + 140 * i}" y="{y + 11:.0f}">{escape(name)}</text></g>'
+        f'<text x="{42 + 140 * i}" y="{y + 11:.0f}">{escape(_printable(name))}</text></g>'
         for i, (name, colour) in enumerate(colours.items())
     ]
     width = max(width, 40 + 140 * len(colours))
@@ -190,7 +190,13 @@ def _label(node: Node, options: PictureOptions) -> list[str]:
         lines.append(f"{info[TIME]:.3f} ms")
     if options.rt_info:
         lines += [f"{key}: {value}" for key, value in info.items() if key != TIME]
-    return [line if len(line) <= 60 else line[:57] + "..." for line in lines]
+    return [_printable(line) for line in lines]
+
+
+def _printable(line: str) -> str:
+    """One line of at most 60 characters, none of which a document could not hold."""
+    line = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return line if len(line) <= 60 else line[:57] + "..."
 
 
 def _colours(model: Model) -> dict[str, str]:

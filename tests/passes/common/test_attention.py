@@ -1,0 +1,247 @@
+"""Where an attention must not be recognised, and what it carries over. If it fails, results change silently."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.errors import PassError
+from engine.ir import Constant, Model, Node, Parameter, boolean, f16, f32
+from engine.ops.evaluator import evaluate_model
+from engine.passes import Manager
+from engine.passes.common.attention_fusion import AttentionFusion, RelaxedAttentionFusion
+from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
+from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
+from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
+
+Apply = Callable[..., Counter[str]]
+B, H, S, T, D = 2, 2, 3, 5, 4
+
+
+def attention(
+    mask: Any = None, *, guard: bool = False, element: Any = f32, scale: Any = None, axis: int = -1
+) -> Model:
+    """softmax(q k^T * scale + mask) v, keys transposed in the graph; `mask` is an array, a type's shape or a node."""
+    q, k, v = (Parameter(element, [B, H, n, D], name) for n, name in ((S, "q"), (T, "k"), (T, "v")))
+    parameters = [q, k, v]
+    node: Node = ops.MatMul(q, ops.Transpose(k, perm=[0, 1, 3, 2]))
+    if scale is not None:
+        node = ops.Mul(node, Constant(np.asarray(scale), element))
+    if isinstance(mask, list):
+        parameters.append(Parameter(element, mask, "mask"))
+        mask = parameters[-1]
+    if mask is not None:
+        node = ops.Add(node, mask if isinstance(mask, Node) else Constant(np.asarray(mask), element))
+    node = ops.Softmax(node, axis=axis)
+    if guard:
+        node = ops.Where(ops.IsNaN(node), Constant(0.0, element), node)
+    return Model([ops.MatMul(node, v, friendly_name="out")], parameters)
+
+
+def bool_masked(low: float, **more: Any) -> Model:
+    keep = Parameter(boolean, [B, 1, S, T], "keep")
+    model = attention(ops.Where(keep, Constant(0.0), Constant(low)), **more)
+    model.add_parameter(keep)
+    return model
+
+
+def test_without_mask_it_is_exact_and_named(apply: Apply) -> None:
+    model = attention(scale=0.25)
+    assert apply(model, AttentionFusion) == {"Attention": 1}
+    node = model.node("out")
+    assert node.op_type == "Attention"
+    assert node.attributes["scale"] == 0.25
+
+
+def test_a_finite_mask_is_taken_over(apply: Apply) -> None:
+    assert apply(bool_masked(float(np.finfo(np.float32).min)), AttentionFusion)["Attention"] == 1
+
+
+def test_rows_without_a_key_are_the_same(apply: Apply) -> None:
+    model = bool_masked(float(np.finfo(np.float32).min))
+    rng = np.random.default_rng(0)
+    inputs = {n: rng.standard_normal([B, H, m, D]).astype("f") for n, m in (("q", S), ("k", T), ("v", T))}
+    apply(model, AttentionFusion, inputs={**inputs, "keep": np.zeros([B, 1, S, T], bool)})
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: bool_masked(-np.inf),
+        lambda: attention([B, 1, S, T]),
+        lambda: attention(np.full([1, 1, S, T], -np.inf)),
+        lambda: bool_masked(float(np.finfo(np.float32).min), guard=True),
+    ],
+    ids=["may-forbid-a-row", "mask-of-the-user", "constant-that-forbids-rows", "guarded"],
+)
+def test_what_differs_without_a_number_is_left_to_the_relaxed_pass(model: Callable[[], Model], apply: Apply) -> None:
+    assert apply(model(), AttentionFusion, modified=False)["Attention"] == 0
+    relaxed = model()
+    names = {parameter.friendly_name for parameter in relaxed.parameters}
+    rng = np.random.default_rng(0)
+    shapes = {"q": S, "k": T, "v": T}
+    inputs: dict[str, Any] = {n: rng.standard_normal([B, H, m, D]).astype("f") for n, m in shapes.items()}
+    if "keep" in names:
+        inputs["keep"] = np.tri(S, T, 1, dtype=bool)[None, None].repeat(B, axis=0)
+    if "mask" in names:
+        inputs["mask"] = rng.standard_normal([B, 1, S, T]).astype("f")
+    manager = Manager(checked=True)
+    manager.register_pass(RelaxedAttentionFusion)
+    before = relaxed.clone()
+    assert manager.run_passes(relaxed)
+    expected, actual = evaluate_model(before, inputs)[0], evaluate_model(relaxed, inputs)[0]
+    keys = np.isfinite(expected)
+    np.testing.assert_allclose(actual[keys], expected[keys], atol=1e-6)
+
+
+def test_a_boolean_mask_stays_boolean() -> None:
+    model = bool_masked(-np.inf, guard=True)
+    manager = Manager(checked=True)
+    manager.register_pass(RelaxedAttentionFusion)
+    assert manager.run_passes(model)
+    assert model.node("out").input_value(3).element_type is boolean
+
+
+def test_in_common_optimizations_the_relaxed_form_waits_to_be_enabled(count: Callable[[Model], Counter[str]]) -> None:
+    for enabled in (False, True):
+        model = bool_masked(-np.inf, guard=True)
+        manager = Manager()
+        manager.register_pass(CommonOptimizations)
+        if enabled:
+            manager.pass_config.enable(RelaxedAttentionFusion)
+        manager.run_passes(model)
+        assert count(model)["Attention"] == int(enabled)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [np.zeros([1, 1, S, 1]), np.zeros([1, 1, 1, 1, T]), np.zeros([T]), np.full([1, 1, S, T], np.nan)],
+    ids=["last-axis-broadcast", "rank-5", "rank-1", "not-a-number"],
+)
+def test_masks_that_the_operator_reads_otherwise_stay(mask: Any, apply: Apply) -> None:
+    if mask.ndim == 4 and np.isnan(mask).any():
+        assert apply(attention(mask), AttentionFusion, modified=False)["Attention"] == 0
+        return
+    mask = mask + 1.0
+    assert apply(attention(mask), AttentionFusion, modified=False)["Attention"] == 0
+
+
+@pytest.mark.parametrize("low", [-np.inf, float(np.finfo(np.float32).min)])
+def test_a_constant_causal_mask_becomes_the_attribute(low: float, apply: Apply) -> None:
+    model = attention(np.where(np.tri(S, T, dtype=bool), 0.0, low)[None, None])
+    apply(model, AttentionFusion)
+    node = model.node("out")
+    assert node.attributes["is_causal"] == 1
+    assert node.num_inputs == 3
+
+
+def test_a_mask_of_mild_numbers_is_not_causal(apply: Apply) -> None:
+    model = attention(np.where(np.tri(S, T, dtype=bool), 0.0, -10.0)[None, None])
+    apply(model, AttentionFusion)
+    assert model.node("out").attributes["is_causal"] == 0
+
+
+def test_zeros_are_no_mask(apply: Apply) -> None:
+    model = attention(np.zeros([1, 1, S, T]))
+    apply(model, AttentionFusion)
+    assert model.node("out").num_inputs == 3
+
+
+def test_the_lowest_half_can_overflow_with_a_score(apply: Apply) -> None:
+    low = Constant(np.float16(-65504.0), f16)
+    keep = Parameter(boolean, [B, 1, S, T], "keep")
+    model = attention(ops.Where(keep, Constant(0.0, f16), low), element=f16)
+    model.add_parameter(keep)
+    assert apply(model, AttentionFusion, modified=False)["Attention"] == 0
+
+
+@pytest.mark.parametrize(("scale", "axis"), [(-0.5, -1), (0.0, -1), (0.5, 2)])
+def test_scales_and_axes_that_the_operator_lacks_stay(scale: float, axis: int, apply: Apply) -> None:
+    assert apply(attention(scale=scale, axis=axis), AttentionFusion, modified=False)["Attention"] == 0
+
+
+def test_scores_that_are_read_elsewhere_stay(apply: Apply) -> None:
+    model = attention()
+    softmax = next(node for node in model.ordered_nodes() if node.op_type == "Softmax")
+    model.add_result(softmax, "scores")
+    assert apply(model, AttentionFusion, modified=False)["Attention"] == 0
+
+
+def test_scales_on_both_factors_multiply(apply: Apply) -> None:
+    q, k, v = (Parameter(f32, [B, H, S, D], name) for name in "qkv")
+    c = Constant(np.float32(D**-0.25))
+    scores = ops.MatMul(ops.Mul(q, c), ops.Mul(ops.Transpose(k, perm=[0, 1, 3, 2]), c))
+    model = Model([ops.MatMul(ops.Softmax(ops.Div(scores, Constant(np.float32(2)))), v, friendly_name="out")], [q, k, v])
+    apply(model, AttentionFusion)
+    assert model.node("out").attributes["scale"] == pytest.approx(D**-0.5 / 2)
+
+
+def test_groups_of_queries_share_keys(apply: Apply) -> None:
+    q, k, v = Parameter(f32, [B, 4, S, D], "q"), Parameter(f32, [B, 2, T, D], "k"), Parameter(f32, [B, 2, T, D], "v")
+
+    def repeated(x: Node) -> Node:
+        wide = ops.Expand(ops.Unsqueeze(x, Constant([2])), Constant([B, 2, 2, T, D]))
+        return ops.Reshape(wide, Constant([B, 4, T, D]))
+
+    scores = ops.MatMul(q, ops.Transpose(repeated(k), perm=[0, 1, 3, 2]))
+    model = Model([ops.MatMul(ops.Softmax(scores), repeated(v))], [q, k, v])
+    assert apply(model, AttentionFusion, GroupedQueryFusion) == {"Attention": 1}
+
+
+def test_heads_that_are_repeated_in_another_order_stay(apply: Apply) -> None:
+    q, k, v = (Parameter(f32, [B, h, S, D], name) for h, name in ((4, "q"), (2, "k"), (2, "v")))
+
+    def tiled(x: Node) -> Node:
+        wide = ops.Expand(ops.Unsqueeze(x, Constant([1])), Constant([B, 2, 2, S, D]))
+        return ops.Reshape(wide, Constant([B, 4, S, D]))
+
+    model = Model([ops.Attention(q, tiled(k), tiled(v))], [q, k, v])
+    assert apply(model, GroupedQueryFusion, modified=False)["Expand"] == 2
+
+
+def test_heads_are_split_and_joined_by_the_operator(apply: Apply) -> None:
+    parameters = [Parameter(f32, ["B", n, H * D], name) for n, name in (("S", "q"), ("T", "k"), ("T", "v"))]
+    shape = Constant([0, 0, H, D])
+    q, k, v = (ops.Transpose(ops.Reshape(p, shape), perm=[0, 2, 1, 3]) for p in parameters)
+    node = ops.Transpose(ops.Attention(q, k, v), perm=[0, 2, 1, 3])
+    model = Model([ops.Reshape(node, Constant([0, 0, H * D]), friendly_name="out")], parameters)
+    assert apply(model, AttentionHeadsFusion) == {"Attention": 1}
+    assert model.node("out").attributes["q_num_heads"] == H
+
+
+def test_three_projections_become_one_product(apply: Apply) -> None:
+    rng = np.random.default_rng(0)
+    x = Parameter(f32, ["B", S, 8], "x")
+    ends = []
+    for name, width in (("q", 4), ("k", 4), ("v", 6)):
+        product = ops.MatMul(x, Constant(rng.standard_normal([8, width]).astype("f")))
+        biased = ops.Add(Constant(rng.standard_normal(width).astype("f")), product, friendly_name=name)
+        ends.append(ops.Relu(biased))
+    model = Model(ends, [x])
+    assert apply(model, QKVProjectionFusion) == {"MatMul": 1, "Add": 1, "Split": 1, "Relu": 3}
+
+
+def test_two_projections_and_network_outputs_stay(apply: Apply) -> None:
+    x = Parameter(f32, ["B", S, 8], "x")
+    weights = [Constant(np.full([8, 2], i, "f")) for i in range(3)]
+    outputs = [ops.MatMul(x, w, friendly_name=f"y{i}") for i, w in enumerate(weights)]
+    assert apply(Model(outputs, [x]), QKVProjectionFusion, modified=False)["MatMul"] == 3
+    inner = [ops.Relu(ops.MatMul(x, w)) for w in weights[:2]]
+    assert apply(Model(inner, [x]), QKVProjectionFusion, modified=False)["MatMul"] == 2
+
+
+def test_a_callback_can_keep_an_attention_as_it_is() -> None:
+    model = attention()
+    manager = Manager()
+    manager.register_pass(AttentionFusion)
+    manager.pass_config.set_callback(AttentionFusion, callback=lambda node: node.friendly_name == "out")
+    assert not manager.run_passes(model)
+    manager.pass_config.set_callback(AttentionFusion, callback=lambda node: 1 / 0 > 1)
+    with pytest.raises(PassError, match="AttentionFusion failed at MatMul `out`"):
+        manager.run_passes(model)

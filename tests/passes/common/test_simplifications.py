@@ -1,0 +1,289 @@
+"""What leaves a graph without a trace in its results. If it fails, results change, or graphs stay large."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.ir import Constant, Model, Node, Parameter, TensorType, boolean, f32, i32, i64
+from engine.passes import Manager
+from engine.passes.common.common_subexpression import CommonSubexpressionSharing
+from engine.passes.common.dead_code_elimination import DeadCodeElimination
+from engine.passes.common.divide_to_multiply import DivideToMultiply
+from engine.passes.common.identity_elimination import IdentityElimination
+from engine.passes.common.mask_simplification import MaskSimplification
+from engine.passes.common.reshape_merge import ReshapeMerge
+from engine.passes.common.shape_simplification import ShapeSimplification
+
+Apply = Callable[..., Counter[str]]
+
+
+def ints(*values: int) -> Constant:
+    return Constant(np.array(values, np.int64))
+
+
+def relu(x: Node, make: Callable[[Node], Node]) -> Model:
+    """x -> Relu -> what is made -> Neg: neither end is a network input or output."""
+    parameter = x if isinstance(x, Parameter) else None
+    assert parameter is not None
+    return Model([ops.Neg(make(ops.Relu(parameter)))], [parameter])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: ops.Identity(x),
+        lambda x: ops.Dropout(x),
+        lambda x: ops.Cast(x, to=f32),
+        lambda x: ops.Reshape(x, ints(2, 3, 4)),
+        lambda x: ops.Expand(x, ints(3, 1)),
+        lambda x: ops.Transpose(x, perm=[0, 1, 2]),
+        lambda x: ops.Slice(x, ints(0), ints(9), ints(1)),
+        lambda x: ops.Pad(x, ints(0, 0, 0, 0, 0, 0)),
+        lambda x: ops.Concat(x, axis=1),
+        lambda x: ops.Sum(x),
+        lambda x: ops.Sub(x, Constant(0.0)),
+        lambda x: ops.Mul(Constant([1.0]), x),
+        lambda x: ops.Div(x, Constant(1.0)),
+        lambda x: ops.Pow(x, Constant(1.0)),
+    ],
+)
+def test_identities_leave(make: Callable[[Node], Node], apply: Apply) -> None:
+    assert apply(relu(Parameter(f32, [2, 3, 4], "x"), make), IdentityElimination) == {"Relu": 1, "Neg": 1}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: ops.Add(x, Constant(0.0)),  # -0.0 would become 0.0
+        lambda x: ops.Mul(x, Constant(np.ones([1, 1, 1, 1], "f"))),  # one dimension more
+        lambda x: ops.Mul(x, Constant(np.ones([5, 1, 1, 1], "f"))),
+        lambda x: ops.Expand(x, ints(2, 2, 3, 4)),
+        lambda x: ops.Slice(x, ints(-1), ints(-9), ints(1), ints(-1)),
+        lambda x: ops.Reshape(x, ints(4, 3, 2)),
+        lambda x: ops.Cast(x, to=i32),
+        lambda x: ops.Pow(x, Constant(2.0)),
+    ],
+)
+def test_what_changes_anything_stays(make: Callable[[Node], Node], apply: Apply) -> None:
+    x = Parameter(f32, [2, 3, 4], "x")
+    model = Model([ops.Abs(make(ops.Relu(x)))], [x])
+    assert sum(apply(model, IdentityElimination, modified=False).values()) == 3
+
+
+def test_integer_sums_with_zero_leave(apply: Apply) -> None:
+    x = Parameter(i64, ["N"], "x")
+    model = Model([ops.Neg(ops.Add(ops.Abs(x), ints(0)))], [x])
+    # A sum of vectors [N] and [1] has the length N, also where that is zero.
+    assert apply(model, IdentityElimination) == {"Abs": 1, "Neg": 1}
+
+
+def test_a_network_output_keeps_its_name(apply: Apply) -> None:
+    x = Parameter(f32, [2], "x")
+    model = Model([ops.Identity(ops.Relu(x, friendly_name="inner"), friendly_name="y")], [x])
+    assert apply(model, IdentityElimination) == {"Relu": 1}
+    assert model.node("y").op_type == "Relu"
+    direct = Model([ops.Identity(x, friendly_name="y")], [x])
+    assert apply(direct, IdentityElimination, modified=False) == {"Identity": 1}
+
+
+def test_equal_operations_and_constants_are_shared(apply: Apply) -> None:
+    x = Parameter(f32, [2, 4], "x")
+    branches = [ops.LeakyRelu(ops.Add(x, Constant([1.0, 2.0, 3.0, 4.0])), alpha=0.5) for _ in range(3)]
+    other = ops.LeakyRelu(ops.Add(x, Constant([1.0, 2.0, 3.0, 4.0])), alpha=0.25)
+    model = Model([ops.Sum(*branches, other)], [x])
+    assert apply(model, CommonSubexpressionSharing) == {"Add": 1, "LeakyRelu": 2, "Sum": 1}
+    assert sum(isinstance(node, Constant) for node in model.ordered_nodes()) == 1
+
+
+def test_what_looks_equal_and_is_not_stays(apply: Apply) -> None:
+    x = Parameter(f32, [2], "x")
+    negative_zero = ops.Mul(x, Constant(-0.0))
+    model = Model([ops.Sub(ops.Mul(x, Constant(0.0)), negative_zero)], [x])
+    assert apply(model, CommonSubexpressionSharing, modified=False)["Mul"] == 2
+    dropped = [ops.RandomUniformLike(x) for _ in range(2)]
+    random = Model([ops.Sub(*dropped)], [x])
+    manager = Manager(checked=True)
+    manager.register_pass(CommonSubexpressionSharing)
+    assert manager.run_passes(random) is False
+    named = Model([ops.Relu(x, friendly_name="a"), ops.Relu(x, friendly_name="b")], [x])
+    assert apply(named, CommonSubexpressionSharing, modified=False)["Relu"] == 2
+
+
+def test_placement_keeps_equal_operations_apart(apply: Apply) -> None:
+    x = Parameter(f32, [2], "x")
+    first, second = ops.Relu(x), ops.Relu(x)
+    first.rt_info["affinity"], second.rt_info["affinity"] = "CPU", "GPU"
+    assert apply(Model([ops.Add(first, second)], [x]), CommonSubexpressionSharing, modified=False)["Relu"] == 2
+
+
+# -- dead code --------------------------------------------------------------------------------------------
+
+
+def test_outputs_that_nobody_reads_leave(apply: Apply) -> None:
+    x = Parameter(f32, [2, 4], "x")
+    norm = ops.LayerNormalization(x, Constant(np.ones(4, "f")), num_outputs=3, friendly_name="norm")
+    model = Model([norm.output(0)], [x])
+    apply(model, DeadCodeElimination)
+    assert model.node("norm").num_outputs == 1
+    inverse = ops.LayerNormalization(x, Constant(np.ones(4, "f")), num_outputs=3)
+    assert apply(Model([inverse.output(0), inverse.output(2)], [x]), DeadCodeElimination, modified=False)
+    split = ops.Split(x, axis=1, num_outputs=2)
+    assert apply(Model([split.output(0)], [x]), DeadCodeElimination, modified=False)["Split"] == 1
+
+
+def branch(outer: TensorType, factor: float, count: int = 2) -> Model:
+    inner = Parameter(outer.element_type, outer.shape, "inner")
+    unused = Parameter(outer.element_type, outer.shape, "unused")
+    results = [ops.Mul(inner, Constant(factor + i)) for i in range(count - 1)]
+    return Model([*results, ops.Exp(unused)], captures=[inner, unused], name="branch")
+
+
+def test_results_of_branches_and_captures_that_nobody_reads_leave(apply: Apply) -> None:
+    x, y, chosen = Parameter(f32, [2], "x"), Parameter(f32, [2], "y"), Parameter(boolean, [], "chosen")
+    bodies = {"then_branch": branch(x.type, 1.0), "else_branch": branch(x.type, 3.0)}
+    heavy = ops.Sin(y)
+    node = ops.create("If", [chosen, x, heavy, x, heavy], bodies, num_outputs=2, friendly_name="choice")
+    model = Model([node.output(0)], [x, y, chosen])
+    operators = apply(model, DeadCodeElimination)
+    assert operators == {"If": 1}
+    new = model.node("choice")
+    assert [len(body.captures) for body in new.bodies.values()] == [1, 1]
+    assert new.num_inputs == 3
+
+
+def test_what_a_loop_collects_and_nobody_reads_leaves(apply: Apply) -> None:
+    turn, go, state = Parameter(i64, [], "turn"), Parameter(boolean, [], "go"), Parameter(f32, [2], "state")
+    step = ops.Add(state, Constant(1.0))
+    body = Model([ops.Identity(go), step, ops.Exp(step), ops.Neg(step)], [turn, go, state])
+    x = Parameter(f32, [2], "x")
+    node = ops.create("Loop", [Constant(3), None, x], {"body": body}, num_outputs=3, friendly_name="loop")
+    model = Model([node.output(0), node.output(2)], [x])
+    apply(model, DeadCodeElimination)
+    assert model.node("loop").num_outputs == 2
+    assert "Exp" not in {node.op_type for node in model.node("loop").bodies["body"].ordered_nodes()}
+
+
+# -- masks ------------------------------------------------------------------------------------------------
+
+
+def test_masks_that_decide_nothing_leave(apply: Apply) -> None:
+    x, mask = Parameter(f32, [1, 1, 3, 3], "x"), Parameter(boolean, [1, 1, 3, 3], "mask")
+    true, false = Constant(np.ones([3, 3], bool)), Constant(np.zeros([1], bool))
+    kept = ops.Or(ops.And(true, ops.Not(mask)), false)
+    chosen = ops.Where(true, ops.Relu(x), Constant(-1.0))
+    other = ops.Where(false, Constant(-1.0), ops.Exp(x))
+    model = Model([ops.Where(kept, ops.Neg(chosen), ops.Neg(other))], [x, mask])
+    assert apply(model, MaskSimplification) == {"Not": 1, "Relu": 1, "Exp": 1, "Neg": 2, "Where": 1}
+
+
+def test_masks_that_broadcast_stay(apply: Apply) -> None:
+    mask = Parameter(boolean, [1, 1, 1, 3], "mask")
+    model = Model([ops.Not(ops.And(Constant(np.ones([3, 3], bool)), ops.Not(mask)))], [mask])
+    assert apply(model, MaskSimplification, modified=False)["And"] == 1
+
+
+def test_zeros_before_a_softmax_leave_and_elsewhere_stay(apply: Apply) -> None:
+    x = Parameter(f32, [2, 3], "x")
+    zeros = Constant(np.zeros([1, 3], "f"))
+    assert apply(Model([ops.Softmax(ops.Add(ops.Neg(x), zeros))], [x]), MaskSimplification)["Add"] == 0
+    model = Model([ops.Exp(ops.Add(ops.Neg(x), zeros))], [x])
+    assert apply(model, MaskSimplification, modified=False)["Add"] == 1
+
+
+# -- shapes -----------------------------------------------------------------------------------------------
+
+
+def test_a_known_length_of_an_unknown_shape_is_a_constant(apply: Apply) -> None:
+    x = Parameter(f32, ["N", "S", 8], "x")
+    width = ops.Gather(ops.Shape(x), ints(2))
+    model = Model([ops.Mul(x, ops.Cast(ops.Div(width, ints(2)), to=f32))], [x])
+    assert apply(model, ShapeSimplification) == {"Cast": 1, "Mul": 1}
+
+
+def test_the_target_of_a_reshape_becomes_a_constant(apply: Apply) -> None:
+    x = Parameter(f32, ["N", "S", 8], "x")
+    shape = ops.Shape(x)
+    lengths = [ops.Unsqueeze(ops.Gather(shape, Constant(axis)), ints(0)) for axis in (0, 1)]
+    target = ops.Concat(*lengths, ints(2), ints(-1), axis=0)
+    model = Model([ops.Reshape(x, target, friendly_name="y")], [x])
+    assert apply(model, ShapeSimplification) == {"Reshape": 1}
+    assert str(model.node("y").output(0).type) == "f32[N,S,2,4]"
+
+
+def test_lengths_that_change_places_stay(apply: Apply) -> None:
+    x = Parameter(f32, ["N", "S"], "x")
+    shape = ops.Shape(x)
+    target = ops.Concat(ops.Gather(shape, ints(1)), ops.Gather(shape, ints(0)), axis=0)
+    assert apply(Model([ops.Reshape(x, target)], [x]), ShapeSimplification, modified=False)["Concat"] == 1
+
+
+def test_an_expand_to_the_own_shape_leaves(apply: Apply) -> None:
+    x = Parameter(f32, ["N", 4], "x")
+    model = Model([ops.Neg(ops.Expand(ops.Exp(x), ops.Shape(x)))], [x])
+    assert apply(model, ShapeSimplification) == {"Exp": 1, "Neg": 1}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [((-1, -9, -1), [4, 3, 2]), ((2, -(2**63), -2), [4, 2]), ((0, 2**63 - 1, 2), [2, 4]), ((1, 3, 1), [3, 4])],
+)
+def test_slices_of_shapes_go_as_slices_of_tensors_do(
+    bounds: tuple[int, int, int], expected: list[int], apply: Apply
+) -> None:
+    x = Parameter(f32, [2, 3, 4, "N"], "x")
+    known = ops.Slice(ops.Shape(x), ints(0), ints(3))
+    start, end, step = (ints(bound) for bound in bounds)
+    model = Model([ops.Neg(ops.Slice(known, start, end, ints(0), step))], [x])
+    apply(model, ShapeSimplification)
+    (negated,) = (node for node in model.ordered_nodes() if node.op_type == "Neg")
+    constant = negated.input_value(0).node
+    assert isinstance(constant, Constant)
+    assert constant.data.tolist() == expected
+
+
+# -- reshapes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        lambda x: ops.Reshape(x, ints(2, 12)),
+        lambda x: ops.Squeeze(x),
+        lambda x: ops.Flatten(x, axis=2),
+        lambda x: ops.Unsqueeze(x, ints(0)),
+    ],
+)
+def test_of_reshapes_in_a_row_one_remains(outer: Callable[[Node], Node], apply: Apply) -> None:
+    x = Parameter(f32, [2, 3, 4], "x")
+    model = Model([outer(ops.Unsqueeze(ops.Reshape(x, ints(4, 6)), ints(1)))], [x])
+    assert apply(model, ReshapeMerge) == {"Reshape": 1}
+
+
+def test_reshapes_of_unknown_lengths_keep_their_places(apply: Apply) -> None:
+    x = Parameter(f32, ["N", "S", 8], "x")
+    split = ops.Reshape(x, ints(0, 0, 2, 4))
+    assert apply(Model([ops.Reshape(split, ints(0, 0, 8))], [x]), ReshapeMerge) == {"Reshape": 1}
+    joined = ops.Reshape(Parameter(f32, ["A", "B"], "y"), ints(-1))
+    again = Model([ops.Unsqueeze(joined, ints(0))], [joined.input_value(0).node])  # type: ignore[list-item]
+    assert sum(apply(again, ReshapeMerge).values()) == 1
+
+
+def test_a_shape_that_is_read_in_between_stays(apply: Apply) -> None:
+    x = Parameter(f32, [2, 6], "x")
+    middle = ops.Reshape(x, ints(3, 4))
+    model = Model([ops.Exp(middle), ops.Reshape(middle, ints(12))], [x])
+    assert apply(model, ReshapeMerge, modified=False)["Reshape"] == 2
+
+
+def test_division_is_decomposed_for_reals_only(apply: Apply) -> None:
+    x, y = Parameter(f32, [3], "x"), Parameter(f32, [3], "y")
+    assert apply(Model([ops.Div(x, Constant(4.0))], [x]), DivideToMultiply) == {"Mul": 1}
+    assert apply(Model([ops.Div(x, y)], [x, y]), DivideToMultiply) == {"Pow": 1, "Mul": 1}
+    n: Any = Parameter(i64, [3], "n")
+    assert apply(Model([ops.Div(n, ints(2))], [n]), DivideToMultiply, modified=False) == {"Div": 1}
