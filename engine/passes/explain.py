@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.errors import PassError
-from engine.ir import Model, Node
+from engine.ir import Model, Node, Result
 from engine.passes.base import MatcherPass, Pass
 from engine.passes.manager import Manager
 from engine.passes.pattern import Explanation
@@ -33,8 +33,8 @@ class PassExplanation:
 def explain_pass(item: Pass, model: Model, node: str | None = None, most: int = 5) -> list[PassExplanation]:
     """Why the matchers of `item` do, or do not, fire at the node of that friendly name, or wherever they come far.
 
-    Without `node`, each matcher is explained where it matches and, if it does nowhere, at up to `most` nodes where
-    it came furthest. The model stays as it is: callbacks run on a copy. Raises `PassError` for a pass without
+    Without `node`, each matcher is explained at up to `most` nodes: where it matches or, if it does nowhere, where it
+    came furthest. The model stays as it is: callbacks run on a copy. Raises `PassError` for a pass without
     matchers and for an unknown node.
     """
     matchers = list(_matchers(item))
@@ -42,9 +42,11 @@ def explain_pass(item: Pass, model: Model, node: str | None = None, most: int = 
         raise PassError(f"pass {item.name} has no pattern to explain: it is a whole-model pass")
     nodes = list(all_nodes(model))
     if node is not None:
-        nodes = [candidate for candidate in nodes if candidate.friendly_name == node]
-        if not nodes:
+        named = [candidate for candidate in nodes if candidate.friendly_name == node]
+        if not named:
             raise PassError(f"model `{model.name}` has no node `{node}`")
+        # A Result is often called like what it reads, which is what is meant.
+        nodes = [candidate for candidate in named if not isinstance(candidate, Result)] or named
     found = []
     for matcher_pass in matchers:
         attempts = [(candidate, matcher_pass.explain(candidate)) for candidate in nodes]
@@ -68,7 +70,7 @@ def _telling(attempts: list[tuple[Node, Explanation]], most: int) -> list[tuple[
     """The matches; where there is none, the attempts that came furthest."""
     matches = [attempt for attempt in attempts if attempt[1].matched]
     if matches:
-        return matches
+        return matches[:most]
     deepest = max((match.depth for _, match in attempts), default=0)
     return [attempt for attempt in attempts if attempt[1].depth == deepest][:most]
 
