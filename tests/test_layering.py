@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent.parent
 # An arrow allows the rooms that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS = {
     "__main__": {"tools"},
-    "tools": {"__init__", "core"},
-    "testing": {"__init__", "core"},
+    "tools": {"__init__", "core", "passes"},
+    "testing": {"__init__", "core", "passes"},
     "__init__": {"core"},
     "core": {"registry", "onnx"},
     "registry": {"plugin_api"},

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from engine.errors import EngineError
-from engine.tools import benchmark, devices, inspect, query, run
+from engine.tools import benchmark, devices, inspect, passes, query, run
 from engine.tools import compile as compile_
 from engine.tools.options import UsageError
 
@@ -57,7 +57,7 @@ class Command(Protocol):
         """Do it, and return the exit code."""
 
 
-COMMANDS: Final[tuple[Command, ...]] = (devices, query, run, compile_, inspect, benchmark)
+COMMANDS: Final[tuple[Command, ...]] = (devices, query, run, compile_, inspect, benchmark, passes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
