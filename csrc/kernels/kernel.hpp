@@ -1,0 +1,66 @@
+// The contract between kernels and everything above them.
+//
+// A kernel file `csrc/kernels/<family>.cpp` is compiled once for each instruction set that `families.def` lists for it,
+// with ENGINE_ISA_NS defined as that set's name: v2 (x86-64-v2), avx2 (x86-64-v3: AVX2, FMA, BMI2, F16C), avx512
+// (x86-64-v4: F, BW, CD, DQ, VL), avx512vnni, avx512bf16 (each adds to the one before), or generic (any other
+// architecture; no flags, vector extensions only). ENGINE_ISA_LEVEL is 0 for generic and 1 to 5 in that order.
+// The file defines its kernels inside `namespace engine::ENGINE_ISA_NS` and ends with its table:
+//
+//     namespace engine::ENGINE_ISA_NS {
+//     extern const KernelEntry softmax_kernels[] = {{"softmax_f32", softmax_f32, nullptr}, {}};
+//     }
+//
+// Everything that such a file compiles, templates and inline functions included, is `static` or inside
+// ENGINE_ISA_NS, and no header of the C++ standard library that defines templates is included (<cstddef>, <cstdint>,
+// <cmath> for C functions, <cstring> and <immintrin.h> are fine): the linker keeps one copy of a shared inline
+// function, and that copy could be the AVX-512 one, which then runs on a CPU without it. A test checks the objects.
+//
+// Kernels never allocate, throw, log or synchronise, and never fail: all checks are in the family's prepare functions
+// (see prepare.hpp), which run once at plan build and are compiled for the baseline.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace engine {
+
+// What one worker is told about its part of a step.
+struct KernelContext {
+  int worker;     // 0 <= worker < workers; worker 0 is the thread that called run
+  int workers;    // how many run this step; any number must give the same result, up to rounding
+  void* scratch;  // this worker's own memory: the step's scratch_bytes at least, 64-byte aligned, content undefined
+};
+
+// Runs one worker's share of a step. Every worker calls it once with the same args and buffers; all of them have passed
+// a barrier before the next step that depends on this one starts, and there is no barrier inside a step: what has
+// phases is several steps with temporaries between them.
+//
+// args     the block that the prepare function filled: constant, shared by all workers and all streams, 64-byte aligned
+// buffers  one pointer for each operand, in the order of the step: inputs, outputs, temporaries. Temporaries are shared
+//          by the workers. Alignment is what the buffer was declared with; bound inputs and outputs promise only that
+//          of their element type.
+using KernelFn = void (*)(const void* args, void* const* buffers, const KernelContext& context);
+
+// A row of a family's table. A row of null pointers ends it.
+struct KernelEntry {
+  const char* name;    // unique over all families; equal in all instruction sets
+  KernelFn run;
+  const void* traits;  // constants of this instruction set that prepare needs (tile sizes, lanes), typed by the
+                       // family's header, or null
+};
+
+// A half-open range of work items.
+struct WorkRange {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// The share of one worker in `count` items: contiguous, sizes differ by at most one, possibly empty.
+static inline WorkRange split_work(std::int64_t count, int worker, int workers) {
+  const std::int64_t base = count / workers;
+  const std::int64_t rest = count % workers;
+  const std::int64_t begin = base * worker + (worker < rest ? worker : rest);
+  return {begin, begin + base + (worker < rest ? 1 : 0)};
+}
+
+}  // namespace engine
