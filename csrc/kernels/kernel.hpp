@@ -28,15 +28,15 @@ namespace engine {
 struct KernelContext {
   int worker;     // 0 <= worker < workers; worker 0 is the thread that called run
   int workers;    // how many run this step; any number must give the same result, up to rounding
-  void* scratch;  // this worker's own memory: the step's scratch_bytes at least, 64-byte aligned, content undefined
+  void* scratch;  // this worker's own memory: the phase's scratch_bytes at least, 64-byte aligned, content undefined
 };
 
 // Runs one worker's share of a step. Every worker calls it once with the same args and buffers; all of them have passed
-// a barrier before the next step that depends on this one starts, and there is no barrier inside a step: what has
-// phases is several steps with temporaries between them.
+// a barrier before the next phase that depends on this one starts, and there is no barrier inside a phase: what needs
+// one is several phases of one step, with temporaries between them (see prepare.hpp).
 //
 // args     the block that the prepare function filled: constant, shared by all workers and all streams, 64-byte aligned
-// buffers  one pointer for each operand, in the order of the step: inputs, outputs, temporaries. Temporaries are shared
+// buffers  one pointer for each operand of the step: inputs, outputs, temporaries. Temporaries are shared
 //          by the workers. Alignment is what the buffer was declared with; bound inputs and outputs promise only that
 //          of their element type.
 using KernelFn = void (*)(const void* args, void* const* buffers, const KernelContext& context);

@@ -86,33 +86,40 @@ class KernelLookup {
 struct StepRequest {
   const std::vector<std::size_t>& inputs;
   const std::vector<std::size_t>& outputs;
-  const std::vector<std::size_t>& temporaries;
   const Attributes& attributes;
   const KernelLookup& kernels;
 
   // Throw PlanError unless there are so many operands, each with the given number of bytes at least.
-  void expect_operands(std::size_t input_count, std::size_t output_count, std::size_t temporary_count = 0) const;
+  void expect_operands(std::size_t input_count, std::size_t output_count) const;
   void expect_input(std::size_t index, std::size_t bytes) const;
   void expect_output(std::size_t index, std::size_t bytes) const;
-  void expect_temporary(std::size_t index, std::size_t bytes) const;
+};
+
+// One parallel pass of a step: all workers have finished a phase before the next one starts.
+struct PreparedPhase {
+  KernelFn run = nullptr;
+  std::vector<std::byte> args;    // the kernel's argument block, a trivially copyable structure
+  std::size_t scratch_bytes = 0;  // for each worker; its content does not survive the phase
+  int max_workers = 1 << 20;      // more would have nothing to do; 1: runs on worker 0 alone, and needs no barrier
+                                  // before another such phase
+
+  // Takes a kernel of the registry and its arguments.
+  template <class Args>
+  static PreparedPhase of(const KernelEntry& kernel, const Args& arguments) {
+    static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= 64);
+    PreparedPhase phase;
+    phase.run = kernel.run;
+    phase.args.resize(sizeof(Args));
+    std::memcpy(phase.args.data(), &arguments, sizeof(Args));
+    return phase;
+  }
 };
 
 // What a prepare function returns.
 struct PreparedStep {
-  KernelFn run = nullptr;
-  std::vector<std::byte> args;      // the kernel's argument block, a trivially copyable structure
-  std::size_t scratch_bytes = 0;    // for each worker
-  int max_workers = 1 << 20;        // more would have nothing to do; 1: the step runs on worker 0 and needs no barrier
-                                    // to follow another such step
-  double work = 0;                  // floating-point operations, for profiles; 0 where it is not counted
-
-  // Copies an argument structure in.
-  template <class Args>
-  void set_args(const Args& value) {
-    static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= 64);
-    args.resize(sizeof(Args));
-    std::memcpy(args.data(), &value, sizeof(Args));
-  }
+  std::vector<PreparedPhase> phases;       // one at least; all see the same buffers
+  std::vector<std::size_t> temporaries;    // bytes of the shared temporaries, which the plan lays out, 64-byte aligned
+  double work = 0;                         // floating-point operations, for profiles; 0 where it is not counted
 };
 
 using PrepareFn = PreparedStep (*)(const StepRequest& request);

@@ -1,0 +1,41 @@
+// What this CPU can do, and which instruction set plans are built for.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace engine {
+
+// Ascending: each contains the ones before it. `generic` is what every other architecture has.
+enum class Isa { generic, v2, avx2, avx512, avx512vnni, avx512bf16 };
+
+constexpr int kIsaCount = 6;
+
+const char* isa_name(Isa isa);
+
+// The instruction sets that this build has kernels for, ascending.
+const std::vector<Isa>& built_isas();
+
+struct CpuFeatures {
+  std::string model;     // the brand string, e.g. for the key of a tuning cache; "unknown" where there is none
+  Isa best = Isa::generic;
+  std::size_t l1d_bytes = 0;  // of one core; 0 where the system does not say
+  std::size_t l2_bytes = 0;
+  std::size_t l3_bytes = 0;
+  int logical_cores = 1;  // that this process may run on
+  int usable_cores = 1;   // physical ones of them, and no more than the control group's quota
+};
+
+// Read once. Throws std::runtime_error on an x86 CPU older than x86-64-v2.
+const CpuFeatures& cpu_features();
+
+// The highest instruction set of this CPU, or the lower one that the environment variable ENGINE_MAX_ISA names.
+// Reads the variable on each call. Throws std::invalid_argument where it has another value.
+Isa default_isa();
+
+// Throws std::invalid_argument where no build of this architecture has that name, or this CPU does not have the set.
+Isa parse_isa(std::string_view name);
+
+}  // namespace engine

@@ -1,0 +1,99 @@
+#include "executor/kernel_registry.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace engine {
+
+// Declarations of every table that families.def lists, in the namespace of its instruction set.
+#define ENGINE_KERNELS(family, isa)             \
+  namespace isa {                               \
+  extern const KernelEntry family##_kernels[];  \
+  }
+#define ENGINE_PREPARE(family) extern const OperationEntry family##_operations[];
+#include "kernels/families.def"
+#undef ENGINE_KERNELS
+#undef ENGINE_PREPARE
+
+namespace {
+
+KernelRegistry make_built_in() {
+  KernelRegistry registry;
+#define ENGINE_KERNELS(family, isa) registry.add_kernels(Isa::isa, isa::family##_kernels);
+#define ENGINE_PREPARE(family) registry.add_operations(family##_operations);
+#include "kernels/families.def"
+#undef ENGINE_KERNELS
+#undef ENGINE_PREPARE
+  return registry;
+}
+
+}  // namespace
+
+const KernelRegistry& KernelRegistry::built_in() {
+  static const KernelRegistry registry = make_built_in();
+  return registry;
+}
+
+void KernelRegistry::add_operations(const OperationEntry* table) {
+  for (; table->name != nullptr; ++table) {
+    if (!operations_.emplace(table->name, table->prepare).second) {
+      throw std::logic_error("operation \"" + std::string(table->name) + "\" is in two tables");
+    }
+  }
+}
+
+void KernelRegistry::add_kernels(Isa isa, const KernelEntry* table) {
+  for (; table->name != nullptr; ++table) {
+    std::vector<FoundKernel>& found = kernels_[table->name];
+    const auto at = std::lower_bound(found.begin(), found.end(), isa,
+                                     [](const FoundKernel& kernel, Isa value) { return kernel.isa < value; });
+    if (at != found.end() && at->isa == isa) {
+      throw std::logic_error("kernel \"" + std::string(table->name) + "\" is in two tables of " + isa_name(isa));
+    }
+    found.insert(at, FoundKernel{table, isa});
+    functions_.emplace(table->run, isa);
+  }
+}
+
+PrepareFn KernelRegistry::operation(std::string_view name) const {
+  const auto at = operations_.find(name);
+  if (at != operations_.end()) return at->second;
+  std::string known;
+  for (const auto& [operation, prepare] : operations_) known += (known.empty() ? "" : ", ") + std::string(operation);
+  throw PlanError("there is no kernel \"" + std::string(name) + "\"; this build has " + known);
+}
+
+std::vector<std::string_view> KernelRegistry::operations() const {
+  std::vector<std::string_view> names;
+  for (const auto& [name, prepare] : operations_) names.push_back(name);
+  return names;
+}
+
+FoundKernel KernelRegistry::kernel(std::string_view name, Isa limit) const {
+  FoundKernel best{nullptr, Isa::generic};
+  const auto at = kernels_.find(name);
+  if (at == kernels_.end()) return best;
+  for (const FoundKernel& kernel : at->second) {
+    if (kernel.isa <= limit) best = kernel;
+  }
+  return best;
+}
+
+Isa KernelRegistry::isa_of(KernelFn run) const {
+  const auto at = functions_.find(run);
+  if (at == functions_.end()) throw PlanError("prepare chose a function that is in no kernel table");
+  return at->second;
+}
+
+const KernelEntry& LimitedLookup::find(std::string_view kernel) const {
+  if (const KernelEntry* entry = find_or_null(kernel)) return *entry;
+  throw PlanError("kernel \"" + std::string(kernel) + "\" does not exist for instruction set " + isa_name(limit_) +
+                  " or a lower one");
+}
+
+const KernelEntry* LimitedLookup::find_or_null(std::string_view kernel) const {
+  return registry_.kernel(kernel, limit_).entry;
+}
+
+}  // namespace engine

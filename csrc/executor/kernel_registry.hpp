@@ -1,0 +1,55 @@
+// All operations and kernels of this build, by name.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "executor/cpu_features.hpp"
+#include "kernels/prepare.hpp"
+
+namespace engine {
+
+// A kernel and the instruction set that it was found in.
+struct FoundKernel {
+  const KernelEntry* entry;
+  Isa isa;
+};
+
+// Immutable after construction, so that any thread may use it.
+class KernelRegistry {
+ public:
+  // The one of this build, made from families.def.
+  static const KernelRegistry& built_in();
+
+  // Throws std::logic_error where a name occurs twice.
+  void add_operations(const OperationEntry* table);
+  void add_kernels(Isa isa, const KernelEntry* table);
+
+  // Throws PlanError that lists all operations where there is no such operation.
+  PrepareFn operation(std::string_view name) const;
+  std::vector<std::string_view> operations() const;
+
+  // The highest instruction set, `limit` at most, that has the kernel; entry is null where none has.
+  FoundKernel kernel(std::string_view name, Isa limit) const;
+  // Of a kernel's function: the instruction set it was compiled for. Throws PlanError for an unknown function.
+  Isa isa_of(KernelFn run) const;
+
+ private:
+  std::map<std::string_view, PrepareFn> operations_;
+  std::map<std::string_view, std::vector<FoundKernel>> kernels_;  // ascending by instruction set
+  std::map<KernelFn, Isa, std::less<>> functions_;
+};
+
+// The registry as prepare functions see it.
+class LimitedLookup final : public KernelLookup {
+ public:
+  LimitedLookup(const KernelRegistry& registry, Isa limit) : registry_(registry), limit_(limit) {}
+  const KernelEntry& find(std::string_view kernel) const override;
+  const KernelEntry* find_or_null(std::string_view kernel) const override;
+
+ private:
+  const KernelRegistry& registry_;
+  Isa limit_;
+};
+
+}  // namespace engine
