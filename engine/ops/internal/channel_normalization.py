@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.ir import Node, Output, OutputLike
+from engine.ir import Node, Output, OutputLike, PartialShape
 from engine.ops.create import create
 from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
 from engine.ops.registry import attribute
@@ -29,6 +29,9 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     assert x is not None
     if x.shape.rank.is_dynamic or len(x.shape) < 2:
         fail(node, f"input 0 (X) must have a known rank of 2 or more ([N, C, ...]), got {x.type}")
+    for value, name in ((scale, "scale"), (bias, "B")):
+        if value is not None and not value.shape.compatible(PartialShape([x.shape[1]])):
+            fail(node, f"{name} must have one value a channel, [{x.shape[1]}], got {value.type}")
     rank = len(x.shape)
     last = create("Transpose", [x], {"perm": (0, *range(2, rank), 1)})
     attributes = {"axis": -1, "epsilon": attribute(node, "epsilon"), "stash_type": attribute(node, "stash_type")}

@@ -40,6 +40,7 @@ class CommonSubexpressionSharing(ModelPass):
                 continue
             copy_runtime_info([kept, node], kept)
             replace_node(node, kept)
+            self.rewrites += 1
             changed = True
         return changed
 

@@ -34,6 +34,7 @@ class DeadCodeElimination(ModelPass):
             dead = {name: [p for p in body.captures if not p.output(0).num_consumers] for name, body in bodies.items()}
             if len(kept) < node.num_outputs or any(dead.values()):
                 _rebuild(node, kept, dead)
+                self.rewrites += 1
                 changed = True
         return changed
 

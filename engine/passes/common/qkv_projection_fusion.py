@@ -50,6 +50,7 @@ class QKVProjectionFusion(ModelPass):
         for group in groups.values():
             if len(group) >= _FEWEST:
                 _join(group)
+                self.rewrites += 1
                 changed = True
         return changed
 

@@ -44,6 +44,7 @@ class TransposeSinking(ModelPass):
                 seen.update((inner, perm) for inner in region.nodes)
                 if region.gain() > 0:
                     self._move(model, region)
+                    self.rewrites += 1
                     changed = True
                     break
         return changed
@@ -86,7 +87,7 @@ class TransposeSinking(ModelPass):
                 source = inputs[index]
                 assert source is not None
                 if source not in made:
-                    made[source] = _in_layout(source, region.perm, back)
+                    made[source] = _in_layout(source, region, back, node)
                 inputs[index] = made[source]
             new = self.moved(node, inputs, region.perm)
             copy_runtime_info([node, *around], new)
@@ -157,6 +158,8 @@ class _Region:
         if isinstance(source.node, Constant) or not dims_of(source):
             return 0
         perm = _moving(source.node)
+        if perm is not None and source.node.input_value(0).node in self.nodes:
+            return -1  # it leads from the region back into it: it moves to the border where it leaves
         only_here = all(target.node in self.nodes for target in source.target_inputs)
         if perm == self.perm:
             return 1 if only_here else 0
@@ -171,16 +174,16 @@ def _moving(node: Node) -> Perm | None:
     return None if perm is None or perm == sorted(perm) else tuple(perm)
 
 
-def _in_layout(source: Output, perm: Perm, back: Perm) -> Output:
+def _in_layout(source: Output, region: _Region, back: Perm, reader: Node) -> Output:
     """A value that enters a region, in the region's new layout."""
     if isinstance(source.node, Constant):
-        return constant_in_layout(source, perm)
+        return constant_in_layout(source, region.perm)
     if not dims_of(source):
         return source
     own = _moving(source.node)
-    if own is None:
+    if own is None or source.node.input_value(0).node in region.nodes:
         turned = ops.Transpose(source, perm=back)
-        copy_runtime_info([source.node], turned)
+        copy_runtime_info(reader, turned)
         return turned.output(0)
     value = transposed(source.node.input_value(0), [own[axis] for axis in back])
     if value.node is not source.node.input_value(0).node:

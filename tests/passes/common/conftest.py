@@ -30,7 +30,7 @@ def feed_of(model: Model, seed: int = 0, length: int = 3) -> dict[str, Any]:
     for parameter in model.parameters:
         shape = [dim.get_length() if dim.is_static else length for dim in parameter.type.shape.dims]
         if parameter.type.element_type.is_integral:
-            feed[parameter.friendly_name] = rng.integers(1, 8, shape)
+            feed[parameter.friendly_name] = rng.integers(1, 8, shape).astype(parameter.type.element_type.numpy)
         else:
             feed[parameter.friendly_name] = rng.standard_normal(shape).astype(parameter.type.element_type.numpy)
     if len(feed) == 2 and all(value.dtype == np.int64 for value in feed.values()):

@@ -24,9 +24,7 @@ Apply = Callable[..., Counter[str]]
 B, H, S, T, D = 2, 2, 3, 5, 4
 
 
-def attention(
-    mask: Any = None, *, guard: bool = False, element: Any = f32, scale: Any = None, axis: int = -1
-) -> Model:
+def attention(mask: Any = None, *, guard: bool = False, element: Any = f32, scale: Any = None, axis: int = -1) -> Model:
     """softmax(q k^T * scale + mask) v, keys transposed in the graph; `mask` is an array, a type's shape or a node."""
     q, k, v = (Parameter(element, [B, H, n, D], name) for n, name in ((S, "q"), (T, "k"), (T, "v")))
     parameters = [q, k, v]
@@ -177,7 +175,9 @@ def test_scales_on_both_factors_multiply(apply: Apply) -> None:
     q, k, v = (Parameter(f32, [B, H, S, D], name) for name in "qkv")
     c = Constant(np.float32(D**-0.25))
     scores = ops.MatMul(ops.Mul(q, c), ops.Mul(ops.Transpose(k, perm=[0, 1, 3, 2]), c))
-    model = Model([ops.MatMul(ops.Softmax(ops.Div(scores, Constant(np.float32(2)))), v, friendly_name="out")], [q, k, v])
+    model = Model(
+        [ops.MatMul(ops.Softmax(ops.Div(scores, Constant(np.float32(2)))), v, friendly_name="out")], [q, k, v]
+    )
     apply(model, AttentionFusion)
     assert model.node("out").attributes["scale"] == pytest.approx(D**-0.5 / 2)
 
