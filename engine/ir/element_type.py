@@ -74,7 +74,10 @@ class ElementType:
     @staticmethod
     def from_numpy(dtype: Any) -> ElementType:
         """The element type of a numpy dtype; all string dtypes map to `string`. Raises `ModelError`."""
-        dtype = np.dtype(dtype)
+        try:
+            dtype = np.dtype(dtype)
+        except TypeError as e:
+            raise ModelError(f"{dtype!r} is no numpy dtype: {e}") from e
         found = _BY_NUMPY.get(dtype)
         if found is not None:
             return found
@@ -90,7 +93,7 @@ class ElementType:
         """The element type called `name`. Raises `ModelError` listing the known names."""
         try:
             return _BY_NAME[name]
-        except KeyError:
+        except (KeyError, TypeError):
             raise ModelError(f"element type {name!r} is unknown; known: {', '.join(_BY_NAME)}") from None
 
     def __repr__(self) -> str:

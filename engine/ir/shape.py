@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
@@ -27,17 +28,19 @@ class Dimension:
     def __init__(self, low: int | None = None, high: int | None = None, symbol: str | None = None) -> None:
         if low is not None and high is None:
             high = low
-        self.min = 0 if low is None else int(low)
-        self.max = high if high is None else int(high)
-        self.symbol = symbol
+        self.min = 0 if low is None else _length(low)
+        self.max = high if high is None else _length(high)
+        if symbol is not None and not isinstance(symbol, str):
+            raise ModelError(f"a dimension's symbol is text; got {symbol!r}")
+        self.symbol = symbol or None
         if self.min < 0 or (self.max is not None and self.max < self.min):
             raise ModelError(f"dimension {low}..{high} is empty; lengths are non-negative and min <= max")
 
     @classmethod
     def at_least(cls, low: int, symbol: str | None = None) -> Dimension:
         """A dimension of `low` or more."""
-        dimension = cls(symbol=symbol)
-        dimension.min = low
+        dimension = cls(low, symbol=symbol)
+        dimension.max = None
         return dimension
 
     @property
@@ -81,7 +84,12 @@ class Dimension:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dimension):
-            return self.min == other.min and self.max == other.max and self.symbol == other.symbol
+            # A known length needs no symbol: it is written, hashed and merged without one.
+            return (
+                self.min == other.min
+                and self.max == other.max
+                and (self.min == self.max or self.symbol == other.symbol)
+            )
         if isinstance(other, int):
             return self.min == self.max == other
         return NotImplemented
@@ -101,11 +109,25 @@ class Dimension:
         return f"Dimension({self})"
 
 
+def _length(value: object) -> int:
+    if type(value) is int:
+        return value
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ModelError(
+            f"a dimension is a whole number, a symbol, a Dimension, or None for any length; got {value!r}"
+        ) from None
+
+
 DimensionLike: TypeAlias = "int | str | Dimension | None"
 
 _ANY: Final = Dimension()
 _STATIC: Final = [Dimension(length) for length in range(1025)]
-_BOUNDED: Final = re.compile(r"(?:(?P<symbol>[^:\s]+):)?(?P<low>\d+)\.\.(?P<high>\d*)")
+_BOUNDED: Final = re.compile(r"(?:(?P<symbol>[^:\s]+):)?(?P<low>\d{1,19})\.\.(?P<high>\d{0,19})")
+_MOST_DIGITS: Final = 19  # of a 64-bit length; more are no number, and Python refuses to read thousands
 
 
 def as_dimension(value: DimensionLike) -> Dimension:
@@ -116,7 +138,7 @@ def as_dimension(value: DimensionLike) -> Dimension:
         return value
     if isinstance(value, str):
         return _parse_dimension(value)
-    value = int(value)
+    value = _length(value)
     if 0 <= value < len(_STATIC):
         return _STATIC[value]
     return _ANY if value == -1 else Dimension(value)
@@ -125,7 +147,7 @@ def as_dimension(value: DimensionLike) -> Dimension:
 def _parse_dimension(text: str) -> Dimension:
     if text in ("", "?"):
         return _ANY
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= _MOST_DIGITS:
         return as_dimension(int(text))
     bounded = _BOUNDED.fullmatch(text)
     if bounded is None:
@@ -152,7 +174,14 @@ class PartialShape:
         if dims is None:
             self._dims = self._static = None
             return
-        self._dims = tuple([as_dimension(dim) for dim in dims])
+        try:
+            if isinstance(dims, str):  # whose letters would be symbols
+                raise TypeError
+            self._dims = tuple([as_dimension(dim) for dim in dims])
+        except TypeError:
+            raise ModelError(
+                f"a shape is a list of dimensions, or None where the rank is unknown; got {dims!r}"
+            ) from None
         lengths = [dim.min for dim in self._dims if dim.min == dim.max]
         self._static = tuple(lengths) if len(lengths) == len(self._dims) else None
 
@@ -160,17 +189,6 @@ class PartialShape:
     def dynamic(rank: int | None = None) -> PartialShape:
         """A shape of unknown rank, or of `rank` dimensions of any length."""
         return _DYNAMIC if rank is None else PartialShape([None] * rank)
-
-    @staticmethod
-    def parse(text: str) -> PartialShape:
-        """The shape that `str(shape)` wrote: `[1,N,?,1..8]`, or `[...]` for unknown rank."""
-        inner = text.strip()
-        if not (inner.startswith("[") and inner.endswith("]")):
-            raise ModelError(f"shape {text!r} is not written as [d0,d1,...]")
-        inner = inner[1:-1].strip()
-        if inner == "...":
-            return _DYNAMIC
-        return PartialShape([part.strip() for part in inner.split(",")] if inner else [])
 
     @property
     def is_static(self) -> bool:
@@ -263,7 +281,10 @@ class PartialShape:
                 return self._static == other._static
             return self._dims == other._dims
         if isinstance(other, (tuple, list)):
-            return self == PartialShape(other)
+            try:
+                return self == PartialShape(other)
+            except ModelError:  # it lists no dimensions
+                return False
         return NotImplemented
 
     def __hash__(self) -> int:
