@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.errors import InputError
 from engine.ir import Constant, Model, Node, Output
+from engine.ops.interruption import current_check
 from engine.ops.reference import compile_node
 from engine.ops.registry import Evaluator
 
@@ -59,7 +60,12 @@ class ModelEvaluator:
         values: list[Any] = [*inputs, *([None] * (self._num_slots + 1 - len(inputs)))]  # the last one stays None
         for slot, constant in self._constants:
             values[slot] = constant.data
+        check = current_check()
+        if check is not None:
+            check()  # a body without nodes can go round for ever, too
         for call, sources, outputs, dead in self._steps:
+            if check is not None:
+                check()
             for slot, value in zip(outputs, call([values[source] for source in sources]), strict=True):
                 values[slot] = value
             for slot in dead:

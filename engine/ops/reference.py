@@ -16,7 +16,7 @@ import onnx.reference.ops.aionnx_preview
 import onnx.reference.ops.aionnx_preview_training
 import onnx.reference.ops.aionnxml
 
-from engine.errors import DeviceError, UnsupportedError
+from engine.errors import DeviceError, InferError, UnsupportedError
 from engine.ir import Node
 from engine.ops.protos import attribute_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
@@ -62,8 +62,8 @@ def compile_node(node: Node) -> Evaluator:
         try:
             with np.errstate(all="ignore"):
                 outputs = run(inputs)
-        except DeviceError:
-            raise  # from a node of a body, which it names
+        except InferError:
+            raise  # from a node of a body, which it names, or from who interrupts it
         except Exception as e:
             given = ", ".join(f"{name} {describe(v)}" for name, v in zip(names, inputs, strict=False))
             kind = UnsupportedError if isinstance(e, UnsupportedError) else DeviceError

@@ -12,6 +12,7 @@ from engine_template import TemplatePlugin
 from engine_template.network import TemplateNetwork
 from engine_template.request import TemplateInferRequest
 
+from engine.ops.interruption import interruptible
 from engine.plugin_api import (
     CONFIG,
     BlobReader,
@@ -125,6 +126,22 @@ class StaysBusyAfterCancelling(TemplateInferRequest):
     def infer_postprocess(self) -> None:
         self.is_running = False
         super().infer_postprocess()
+
+
+@request_fault
+class HearsNothingInLoops(TemplateInferRequest):
+    """Goes on in a loop after it was cancelled, though not for ever."""
+
+    rounds = 0
+
+    def start_pipeline(self) -> None:
+        self.rounds = 0
+        with interruptible(self.count):
+            self._run_steps()
+
+    def count(self) -> None:
+        self.rounds += 1
+        assert self.rounds < 100_000, "it went round too often"
 
 
 @request_fault

@@ -8,6 +8,7 @@ import threading
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.core import Core
@@ -24,7 +25,7 @@ from engine.testing.behaviour.base import (
     start_at_gate,
     start_beside,
 )
-from engine.testing.behaviour.cases import basic_model, basic_run
+from engine.testing.behaviour.cases import basic_model, basic_run, counting_case
 
 
 class AsyncChecks(DeviceChecks):
@@ -176,6 +177,24 @@ class AsyncChecks(DeviceChecks):
                 start_beside(request, basic_run(1).inputs, deadline=0.005)
                 eventually(lambda: _is_late(request), "the deadline cancels the inference")  # noqa: B023
             self._check_ended(request, DeadlineExceeded)
+
+    def test_a_loop_that_goes_on_and_on_can_be_ended(self, core: Core) -> None:
+        """By cancelling and by a deadline: a device must not be lost to one model whose loop never gives up."""
+        case = counting_case()
+        request = self.compile_or_skip(core, case).create_infer_request()
+        endless = {"trips": np.array(2**62)}
+        start_beside(request, endless)
+        eventually(lambda: request.starts > 0, "the inference starts")
+        with pytest.raises(DeadlineExceeded, match="it goes on"):
+            request.wait(0.02)
+        request.cancel()
+        with pytest.raises(Cancelled):
+            request.wait(LIMIT)
+        start_beside(request, endless, deadline=0.02)
+        eventually(lambda: request.starts > 1, "the inference starts")
+        with pytest.raises(DeadlineExceeded, match="deadline"):
+            request.wait(LIMIT)
+        self.check_usable(request, case.runs[0])
 
     def _check_ended(self, request: AsyncInferRequest, error: type[EngineError]) -> None:
         for _ in range(2):

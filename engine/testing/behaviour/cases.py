@@ -376,6 +376,21 @@ def loop() -> _Built:
     return make_model([node], inputs, outputs, {"two": np.array([2], np.float32)}), runs
 
 
+def counting_case() -> Case:
+    """A loop that counts to its input, by ones: as long as anybody wants."""
+    body = helper.make_graph(
+        [helper.make_node("Add", ["before", "one"], ["after"]), helper.make_node("Identity", ["going"], ["still"])],
+        "body",
+        [tensor("i", [], _INT64), tensor("going", [], _BOOL), tensor("before", [], _INT64)],
+        [tensor("still", [], _BOOL), tensor("after", [], _INT64)],
+    )
+    node = helper.make_node("Loop", ["trips", "", "zero"], ["count"], body=body)
+    constants = {"zero": np.array(0, np.int64), "one": np.array(1, np.int64)}
+    model = make_model([node], [tensor("trips", [], _INT64)], [tensor("count", [], _INT64)], constants)
+    number = np.array(7, np.int64)
+    return Case("counting", model, (Run({"trips": number}, {"count": number}),))
+
+
 @_case
 def strings() -> _Built:
     """String tensors, not ASCII alone."""

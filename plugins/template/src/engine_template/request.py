@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from engine.ops.interruption import interruptible
 from engine.plugin_api import SyncInferRequest
 from engine_template.program import Program, Value
 
@@ -28,6 +29,11 @@ class TemplateInferRequest(SyncInferRequest):
 
     def start_pipeline(self) -> None:
         """Device: run the program. A real device enqueues its commands here and returns."""
+        # A loop inside a step checks, too: its body may go round for ever.
+        with interruptible(self.check_cancelled):
+            self._run_steps()
+
+    def _run_steps(self) -> None:
         memory = self.memory
         for step in self.program.steps:
             self.check_cancelled()
