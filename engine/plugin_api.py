@@ -329,12 +329,12 @@ class ExecutableNetwork(ABC):
         return self.signature.find_output(name)
 
     @final
-    def __call__(self, inputs: object) -> InferResult:
+    def __call__(self, inputs: object = None) -> InferResult:
         """Run one inference in this thread: `network({"x": array})["y"]`.
 
-        `inputs`: a mapping of names to values, a list of values in input order, or the one array. Threads that
-        call at once each use a request of their own, kept for the next call. Raises what
-        `SyncInferRequest.infer` does.
+        `inputs`: a mapping of names to values, a list of values in input order, or the one array; none for a network
+        that takes none. Threads that call at once each use a request of their own, kept for the next call. Raises
+        what `SyncInferRequest.infer` does.
         """
         request = self._idle_request() or self._new_request()
         try:

@@ -49,6 +49,14 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("name", [None, 5, [], {}, b"FLAG"])
+def test_what_is_no_name_is_no_property(name):
+    assert name not in ALL
+    assert name not in Config(ALL)
+    with pytest.raises(PropertyError, match="allowed: FLAG, COUNT"):
+        ALL.require(name)
+
+
 @pytest.mark.parametrize(("declared", "value", "stored"), ACCEPTED)
 def test_a_value_of_the_declared_type_is_stored(declared, value, stored):
     config = Config(ALL, {declared.name: value})

@@ -208,8 +208,8 @@ class Core:
         if name is None:
             return self._defaults[device]
         target, plugin = self._resolve(device)
+        stated = stated_config(plugin, target, None)
         if plugin.declared.require(name, where=plugin.name).mutability is CONFIG:
-            stated = stated_config(plugin, target, None)
             return plugin.config.merged(with_core_defaults(plugin, stated, self._defaults))[name]
         return plugin.get_metric(name, target.device_id)
 

@@ -98,10 +98,10 @@ def describe_other_format(data: Buffer) -> str | None:
 
 
 def _as_path(source: str | os.PathLike[str]) -> Path:
-    path = Path(source)
-    if not str(source):
+    text = os.fsdecode(source)
+    if not text:
         raise ModelReadError("the model's path is empty")
-    return path
+    return Path(text)
 
 
 def _as_bytes(source: bytearray | memoryview) -> Buffer:
@@ -124,8 +124,9 @@ def _serialized(proto: onnx.ModelProto) -> bytes:
 def _read_all(stream: BinaryIO) -> bytes:
     try:
         data: object = stream.read()
-    except (OSError, ValueError) as e:
-        raise ModelReadError(f"the model's stream cannot be read: {e}") from e
+    except Exception as e:  # of any kind: a damaged archive, a broken connection, a user's own class
+        reason = str(e) or type(e).__name__
+        raise ModelReadError(f"the model's stream cannot be read: {reason}") from e
     if not isinstance(data, bytes):
         raise ModelReadError(
             f"the model's stream gives {type(data).__name__}, expected bytes; open the file in binary mode"

@@ -69,7 +69,8 @@ class PropertySet:
         return len(self._by_name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name or (isinstance(name, Property) and name.name in self._by_name)
+        key = name.name if isinstance(name, Property) else name
+        return isinstance(key, str) and key in self._by_name
 
     def __getitem__(self, name: str) -> Property[Any]:
         return self.require(name)

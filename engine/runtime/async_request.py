@@ -14,7 +14,7 @@ from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.result import InferResult, ProfilingInfo
-from engine.runtime.run import Callback, RequestState, Run, seconds, wake
+from engine.runtime.run import Callback, RequestState, Run, require_callable, seconds, wake
 from engine.runtime.sync_request import Stage, SyncInferRequest
 from engine.runtime.values import Array, Value
 
@@ -166,8 +166,9 @@ class AsyncInferRequest(Participant):
 
         It runs on the network's callback executor, when the request is idle again: it may read results, set tensors
         and start the request, but not wait for it. What it raises reaches one waiter, as `CallbackError`.
-        Raises `Busy`.
+        Raises `Busy`, and `InferError` for what cannot be called.
         """
+        require_callable(callback)
         with self._lock:
             self._require_idle("set_callback")
             self._callback = callback

@@ -12,7 +12,7 @@ from engine.errors import Busy, DeadlineExceeded, EngineError, InferError
 from engine.runtime.async_request import AsyncInferRequest
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
-from engine.runtime.run import seconds
+from engine.runtime.run import require_callable, seconds
 
 JobCallback: TypeAlias = Callable[[AsyncInferRequest, Any], object]
 
@@ -56,6 +56,9 @@ class AsyncInferQueue(Participant):
             raise InferError(f'the policy of a queue is "block" or "reject"; got {policy!r}')
         if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 0:
             raise InferError(f"a queue has 1 or more jobs, or 0 for the device's choice; got {jobs!r}")
+        if not callable(getattr(network, "create_infer_request", None)):
+            raise InferError(f"a queue takes a compiled network; got {type(network).__name__}")
+        require_callable(callback)
         count = jobs or network.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
         self._requests = [network.create_infer_request() for _ in range(count)]
         self._callback_executor = network.callback_executor
@@ -73,8 +76,10 @@ class AsyncInferQueue(Participant):
 
         `request.results` then gives its outputs or raises its error, which `wait_all` reports as it does anything
         else that the callback raises. It may start its request again, which goes on with the same job; it must
-        not wait, nor give the request another callback. Raises `Busy` while any is in flight.
+        not wait, nor give the request another callback. Raises `Busy` while any is in flight, and `InferError` for
+        what cannot be called.
         """
+        require_callable(callback)
         with self._changed:
             if len(self._idle) < len(self._requests):
                 raise Busy("the queue has inferences in flight; wait_all before set_callback")

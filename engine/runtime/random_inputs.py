@@ -61,7 +61,10 @@ def _random_value(port: Port, given: Sequence[int] | None, symbols: Mapping[str,
     shape = tuple(given) if given is not None else _known_shape(port, symbols)
     # Raw bits and not numpy's distributions: those may change between releases, and a saved reference must not.
     generator = np.random.PCG64([seed, zlib.crc32(port.name.encode())])
-    return _random_tensor(generator, port.element_type, shape)
+    try:
+        return _random_tensor(generator, port.element_type, shape)
+    except (MemoryError, ValueError, OverflowError) as e:  # the two others: more elements than any array can have
+        raise InputError(f"input `{port.name}`: no memory for a random value of shape {shape}: {e}") from e
 
 
 def _known_shape(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:

@@ -68,10 +68,16 @@ def wake(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+def require_callable(callback: object) -> None:
+    """Raise `InferError` where `callback` is neither None nor callable, before anything depends on it."""
+    if callback is not None and not callable(callback):
+        raise InferError(f"a callback is a function, or None for no callback; got {callback!r}")
+
+
 def seconds(value: float, what: str, *, zero: bool = False) -> float:
     """Return a time limit that a user gave. Raises `InferError` where it is no positive number."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not (value > 0 or (zero and value == 0)):
         least = "0 or more" if zero else "more than 0"
         raise InferError(f"{what} is in seconds, {least}, or None; got {value!r}")
-    return min(float(value), threading.TIMEOUT_MAX)
+    return float(min(value, threading.TIMEOUT_MAX))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -65,11 +65,16 @@ class Signature:
         bound = list(current)
         checks, index = self.input_checks, self.input_index
         if isinstance(given, Mapping):
+            positions = []
             for key, value in given.items():
-                position = index.get(key)
-                if position is None:
-                    position = self.find_input(key)
+                try:
+                    position = index[key]
+                except KeyError:
+                    position = self.find_input(key)  # raises, listing the inputs
                 bound[position] = checks[position].admit(value)
+                positions.append(position)
+            if len(set(positions)) < len(positions):
+                self._refuse_repeated(positions)
             return bound
         values = given if isinstance(given, (list, tuple)) else (given,)
         if len(values) != len(checks):
@@ -79,6 +84,11 @@ class Signature:
                 f"give a mapping of names to values, or one value for each"
             )
         return [check.admit(value) for check, value in zip(checks, values, strict=True)]
+
+    def _refuse_repeated(self, positions: Sequence[int]) -> NoReturn:
+        twice = next(position for position in positions if positions.count(position) > 1)
+        name = self.inputs[twice].name
+        raise InputError(f"{self.network}: input `{name}` is given twice, by name and by index {twice}; give it once")
 
     def check_ties(self, values: Sequence[Value]) -> None:
         """Raise `InputError` where a symbolic dimension has different lengths in different inputs."""

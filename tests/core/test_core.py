@@ -7,6 +7,7 @@ a plugin reaches the user as something that cannot be caught or understood.
 from __future__ import annotations
 
 import gc
+import gzip
 import io
 import json
 import mmap
@@ -278,6 +279,28 @@ def test_metrics_and_ids_are_read_by_device_string(core: Core, scale: Scale) -> 
     assert core.get_property("SCALE.1", "DEVICE_ID") == "1"
     assert core.get_property("SCALE", "IMPORT_EXPORT_SUPPORT") is True
     assert core.get_property("CACHE_DIR") == ""
+    with pytest.raises(DeviceNotFoundError, match="does not run on other devices"):
+        core.get_property("SCALE:CPU", "FULL_DEVICE_NAME")
+
+
+def test_a_path_may_be_bytes_and_a_stream_may_fail_in_its_own_way(
+    core: Core, model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+
+    class BytesPath:
+        def __fspath__(self) -> bytes:
+            return bytes(path)
+
+    assert core.read_model(BytesPath()).name == "scaling"  # type: ignore[arg-type]
+    packed = tmp_path / "model.onnx.gz"
+    packed.write_bytes(gzip.compress(model.SerializeToString()))
+    with gzip.open(packed) as whole:
+        assert core.read_model(whole).name == "scaling"  # type: ignore[arg-type]
+    packed.write_bytes(packed.read_bytes()[:-12])
+    with gzip.open(packed) as cut_off, pytest.raises(ModelReadError, match=r"stream cannot be read: .*end"):
+        core.read_model(cut_off)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from engine.errors import (
     PropertyError,
     UnsupportedError,
 )
-from engine.ir import Model, Parameter, Result, SequenceType, f32
+from engine.ir import Constant, Model, Parameter, Result, SequenceType, f32
 from engine.plugin_api import (
     API_VERSION,
     CONFIG,
@@ -407,3 +407,20 @@ def test_everything_that_signatures_mention_can_be_imported_from_the_contract(co
     missing = {kind.__name__ for kind in ours if getattr(plugin_api, kind.__name__, None) is not kind}
     assert missing == set()
     assert {kind.__name__ for kind in ours} <= set(plugin_api.__all__)
+
+
+def test_a_network_is_called_without_inputs_where_it_takes_none(plugin):
+    constant = Constant(np.ones(2, np.float32))
+    network = compile_network(plugin, Model([Result(constant, "y")], name="none"), {})
+    network.create_infer_request_impl = lambda: _Ones(network)
+    assert network()["y"].tolist() == [1, 1]
+    with pytest.raises(InputError, match=r"`x`.*missing"):
+        compile_network(plugin, simple_model(), {})()
+    assert network.get_property("PERF_COUNT") is False
+    with pytest.raises(PropertyError, match=r"unknown property \[\]"):
+        network.get_property([])
+
+
+class _Ones(SyncInferRequest):
+    def start_pipeline(self):
+        self.store_output(0, np.ones(2, np.float32))

@@ -234,3 +234,19 @@ def test_dropping_an_idle_queue_frees_it_and_its_network(make_network):
     for thread in threads:
         thread.join(LONG)
     assert [ref() for ref in alive] == [None, None]
+
+
+def test_what_is_no_network_or_no_callback_is_refused_at_once(make_network):
+    with pytest.raises(InferError, match="a queue takes a compiled network; got str"):
+        AsyncInferQueue("network.blob")
+    with pytest.raises(InferError, match=r"a callback is a function.*got 5"):
+        AsyncInferQueue(make_network(), 1, callback=5)
+    queue = AsyncInferQueue(make_network(), 1)
+    with pytest.raises(InferError, match="a callback is a function"):
+        queue.set_callback("print")
+    request = queue[0]
+    with pytest.raises(InferError, match="a callback is a function"):
+        request.set_callback([])
+    queue.start_async(inputs(1))
+    queue.wait_all(LONG)
+    assert request.results["y"][0, 0] == 2

@@ -387,3 +387,12 @@ def test_a_forged_port_is_a_format_error(type_json, whole):
         except BlobFormatError:
             continue
         assert isinstance(value, dict)
+
+
+def test_an_input_is_not_given_twice_under_its_name_and_its_index():
+    x = np.zeros(2, np.float32)
+    request = echo(tensor(f32, 2), tensor(f32, 2))
+    with pytest.raises(InputError, match="`x1` is given twice, by name and by index 1"):
+        request.infer({"x0": x, 1: x, "x1": x + 1})
+    result = request.infer({"x0": x, 1: x + 1})
+    assert result["y1"].tolist() == [1, 1]

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+
+from engine.testing.behaviour.cases import CASES
 
 Engine = Callable[..., Any]
 
@@ -52,6 +55,8 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "file and shape": ("run basic.blob -i a=input.npy --shape a=2,3", 2, ("'a'", "--shape")),
     "shape of no input": ("run basic.blob --shape z=1", 2, ("z", "inputs: a, b")),
     "shape that does not fit": ("run basic.blob --shape a=3,2", 3, ("`a`", "(3, 2)", "f32[2,3]")),
+    "huge shape": ("run dynamic.onnx -d TEMPLATE --shape x=1000000000000,3", 3, ("`x`", "no memory")),
+    "impossible shape": ("run dynamic.onnx -d TEMPLATE --shape x=9223372036854775807,3", 3, ("`x`", "no memory")),
     "malformed shape": ("run basic.blob --shape a=2x3", 2, ("NAME=DIMS", "a=2x3")),
     "negative shape": ("run basic.blob --shape a=-1,3", 2, ("NAME=DIMS",)),
     "negative seed": ("run basic.blob --seed -1", 2, ("--seed",)),
@@ -74,6 +79,7 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
 @pytest.fixture(scope="module")
 def folder(files: Path) -> Path:
     (files / "text.onnx").write_text("this is no model, whatever its name says\n")
+    onnx.save(next(case.model for case in CASES if case.name == "dynamic_batch"), files / "dynamic.onnx")
     (files / "text.npy").write_text("1 2 3\n")
     (files / "empty.onnx").write_bytes(b"")
     (files / "truncated.blob").write_bytes((files / "basic.blob").read_bytes()[:-1])
