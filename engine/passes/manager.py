@@ -98,7 +98,7 @@ class Manager(Pass):
     ) -> None:
         if name is not None:
             self.name = name
-        self.pass_config = PassConfig() if config is None else config
+        self.config = self.pass_config = PassConfig() if config is None else config
         self.records: list[PassRecord] = []
         self._passes: list[tuple[Pass, bool]] = []
         self._validate = validate

@@ -47,6 +47,13 @@ def test_a_picture_shows_operators_names_types_constants_and_times(tmp_path: Pat
     assert "note: hot" in draw(sample(), tmp_path / "annotated.svg", rt_info=True)
 
 
+def test_times_of_a_profile_are_shown_by_name(tmp_path: Path) -> None:
+    profile = {"relu": 0.5, "sum": 2.0, "gone": 9.0}
+    VisualizeTree(tmp_path / "model.svg", times=profile).run_on_model(sample())
+    shown = [text for text in texts(tmp_path / "model.svg") if text.endswith(" ms")]
+    assert shown == ["0.500 ms", "2.000 ms"], "what was measured goes before what a node remembers"
+
+
 def test_affinities_have_colours_of_their_own(tmp_path: Path) -> None:
     draw(sample(), tmp_path / "model.svg")
     boxes = {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from engine.errors import PassError
 from engine.ir import Constant, Model, Node
@@ -17,7 +18,7 @@ from engine.passes.settings import is_on
 SHAPES = "ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES"
 TYPES = "ENGINE_VISUALIZE_TREE_OUTPUT_TYPES"
 TIME = "time_ms"
-"""The rt_info key whose value, in milliseconds, the picture shows for a node."""
+"""The rt_info key whose value, in milliseconds, the picture shows for a node that `times` does not name."""
 
 _PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#ff9d98", "#d6a5c9", "#f2cf5b", "#83bcb6", "#bab0ac")
 _CHAR = 7.0
@@ -26,16 +27,17 @@ _LINE = 16.0
 
 @dataclass(frozen=True, slots=True)
 class PictureOptions:
-    """What a picture shows besides operators and names."""
+    """What a picture shows besides operators and names; `times` are milliseconds by friendly name."""
 
     shapes: bool = True
     types: bool = True
     rt_info: bool = False
+    times: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def from_environment(**given: bool | None) -> PictureOptions:
+    def from_environment(**given: Any) -> PictureOptions:
         """Options from `ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES` and `..._TYPES` (on by default), overridden by `given`."""
-        values = {"shapes": is_on(SHAPES, True), "types": is_on(TYPES, True)}
+        values: dict[str, Any] = {"shapes": is_on(SHAPES, True), "types": is_on(TYPES, True)}
         values |= {name: value for name, value in given.items() if value is not None}
         return PictureOptions(**values)
 
@@ -43,8 +45,9 @@ class PictureOptions:
 class VisualizeTree(ModelPass):
     """Writes a picture of the model to `path`, `.svg` or `.dot`; changes nothing.
 
-    Nodes show operator, friendly name and, as asked for, types, shapes and rt_info; `affinity` colours them and
-    `time_ms` in rt_info (a profile) is printed. Raises `PassError` for another suffix or an unwritable path.
+    Nodes show operator, friendly name and, as asked for, types, shapes and rt_info. `affinity` in rt_info colours
+    them. The time of a node, in milliseconds, is printed where `times` (by friendly name, as a profile has it) or
+    `time_ms` in rt_info gives it. Raises `PassError` for another suffix or an unwritable path.
     """
 
     is_transformation = False
@@ -56,11 +59,12 @@ class VisualizeTree(ModelPass):
         shapes: bool | None = None,
         types: bool | None = None,
         rt_info: bool | None = None,
+        times: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
         if self.path.suffix not in (".svg", ".dot"):
             raise PassError(f"VisualizeTree writes .svg or .dot, not {self.path.name!r}")
-        self.options = PictureOptions.from_environment(shapes=shapes, types=types, rt_info=rt_info)
+        self.options = PictureOptions.from_environment(shapes=shapes, types=types, rt_info=rt_info, times=times)
 
     def run_on_model(self, model: Model) -> bool:
         """Write the picture; never changes the model."""
@@ -186,8 +190,9 @@ def _label(node: Node, options: PictureOptions) -> list[str]:
             text = text[bracket:]
         lines.append(text)
     info = node._rt_info or {}
-    if TIME in info:
-        lines.append(f"{info[TIME]:.3f} ms")
+    milliseconds = options.times.get(node.friendly_name, info.get(TIME)) if node._types else None
+    if milliseconds is not None:
+        lines.append(f"{milliseconds:.3f} ms")
     if options.rt_info:
         lines += [f"{key}: {value}" for key, value in info.items() if key != TIME]
     return [_printable(line) for line in lines]
