@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from engine.errors import ModelError
-from engine.ir.element_type import ElementType, boolean, f32, i64, string
+from engine.ir.element_type import ElementType, boolean, f32, i64, string, undefined
 from engine.ir.node import Node, OutputLike
 from engine.ir.shape import PartialShape, ShapeLike, as_shape
 from engine.ir.types import TensorType, ValueType
@@ -27,6 +27,11 @@ class Parameter(Node):
     ) -> None:
         if isinstance(value_type, ElementType):
             value_type = TensorType(value_type, as_shape(shape))
+        elif shape is not None or not isinstance(value_type, ValueType):
+            raise ModelError(
+                f"a parameter takes an element type (engine.ir.f32) and a shape, or a value type such as "
+                f"SequenceType alone; got {value_type!r} and shape {shape!r}"
+            )
         super().__init__("Parameter", types=[value_type], friendly_name=friendly_name)
         self._pinned = True
 
@@ -57,7 +62,9 @@ class Constant(Node):
     Args:
         value: an array, a number, a string or nested lists. Python floats become f32, ints i64; numpy arrays keep
             their dtype. The array is not copied and must not be written afterwards.
-        element_type: converts to this type where given.
+        element_type: converts to this type where given: to real ones by rounding, to others only what they can hold.
+
+    Raises `ModelError` for what is no tensor: ragged lists, None, text that is not text throughout.
     """
 
     __slots__ = ("_data", "_load")
@@ -176,15 +183,61 @@ class Result(Node):
 
 
 def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
-    """`value` as an array of the element type's dtype; strings as an object array of str."""
-    data = np.asarray(value)
-    if data.dtype.kind in "US":
-        data = np.char.decode(data, "utf-8").astype(object) if data.dtype.kind == "S" else data.astype(object)
+    """`value` as an array of the element type's dtype in this machine's byte order; strings as an object array."""
+    if not isinstance(element_type, (ElementType, type(None))) or element_type is undefined:
+        raise ModelError(f"a constant's element type is one such as engine.ir.f32; got {element_type!r}")
+    try:
+        data = np.asarray(value)
+    except ValueError as e:
+        raise ModelError(f"a constant cannot be made of {type(value).__name__}: {e}") from e
+    if data.dtype.kind in "USTO":
+        data = _as_text(np.asarray(value, object))
+        if element_type not in (None, string):
+            raise ModelError(f"a constant of {element_type} cannot be made of text; convert it to numbers first")
+        return data
     if element_type is not None:
-        return data if data.dtype == element_type.numpy else data.astype(element_type.numpy)
-    if not isinstance(value, (np.ndarray, np.generic)):
-        default = {"f": f32, "i": i64, "b": boolean, "O": string}.get(data.dtype.kind)
-        if default is None:
-            raise ModelError(f"a constant cannot be made of {type(value).__name__}; give a numpy array")
-        return data.astype(default.numpy)
-    return data
+        return _converted(data, element_type)
+    if isinstance(value, (np.ndarray, np.generic)):
+        # Stored bytes are little-endian; a foreign order would be written as it lies in memory.
+        return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
+    default = {"f": f32, "i": i64, "b": boolean}.get(data.dtype.kind)
+    if default is None:
+        raise ModelError(f"a constant cannot be made of {type(value).__name__} {value!r:.60}; give a numpy array")
+    return data.astype(default.numpy)
+
+
+def _as_text(data: Array) -> Array:
+    """An object array of str. Raises `ModelError` for an element that is no text."""
+    texts = np.empty(data.shape, object)
+    for index, element in np.ndenumerate(data):
+        try:
+            texts[index] = str(element, "utf-8") if isinstance(element, bytes) else element
+        except UnicodeDecodeError as e:
+            raise ModelError(f"element {list(index)} of a constant is text and not UTF-8: {e}") from e
+        if not isinstance(texts[index], str):
+            raise ModelError(
+                f"element {list(index)} of a constant is {type(element).__name__} {element!r:.60}; expected only "
+                "text, or only numbers that a numpy dtype holds"
+            )
+    return texts
+
+
+def _converted(data: Array, element_type: ElementType) -> Array:
+    """`data` in another type: rounded to a real one; to others only where every value stays what it is."""
+    if data.dtype == element_type.numpy:
+        return data
+    if element_type is string:
+        raise ModelError(f"a text constant cannot be made of {data.dtype}; convert it to str first")
+    if data.dtype.kind == "c" and not element_type.is_complex:
+        raise ModelError(f"a constant of {element_type} cannot be made of {data.dtype}; take .real or .imag first")
+    with np.errstate(all="ignore"):
+        converted = data.astype(element_type.numpy)
+        rounds = element_type.is_complex or element_type.is_real
+        is_same = rounds or np.array_equal(converted.astype(data.dtype), data)
+    if not is_same:
+        raise ModelError(f"a constant of {element_type} cannot hold the values {_shown(data)}; choose another type")
+    return converted
+
+
+def _shown(data: Array) -> str:
+    return np.array2string(data.ravel()[:8], separator=", ") + ("..." if data.size > 8 else "")

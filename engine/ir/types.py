@@ -62,7 +62,7 @@ class MapType:
         return f"map({self.key.name},{self.value or '?'})"
 
 
-ValueType: TypeAlias = "TensorType | SparseTensorType | SequenceType | OptionalType | MapType"
+ValueType: TypeAlias = TensorType | SparseTensorType | SequenceType | OptionalType | MapType
 
 UNKNOWN: TensorType = TensorType(undefined, PartialShape.dynamic())
 """A value of which nothing is known; ports carry it until inference says more."""

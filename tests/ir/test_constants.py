@@ -1,0 +1,66 @@
+"""Constants and parameters: what is given is what the model computes with, or an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import ModelError
+from engine.ir import Constant, Model, Parameter, Result, SequenceType, bf16, boolean, f16, f32, i64, string, u4, u8
+from engine.onnx import join_model, model_to_proto, read_model, split_model
+
+
+@pytest.mark.parametrize(
+    ("value", "element_type", "message"),
+    [
+        (None, None, "NoneType"),
+        ({"a": 1}, None, "dict"),
+        ([1, "a"], None, r"element \[0\] of a constant is int"),
+        (np.array(["a", None]), None, r"element \[1\] of a constant is NoneType"),
+        ([b"\xff"], None, "not UTF-8"),
+        (2**70, None, "int 118"),
+        (1j, None, "complex"),
+        ([[1], [1, 2]], None, "cannot be made of list"),
+        (np.array(["2020-01-01"], "M8[D]"), None, "datetime64"),
+        ("abc", f32, "cannot be made of text"),
+        ([1], string, "cannot be made of int64"),
+        ([300], u8, r"cannot hold the values \[300\]"),
+        ([-1], u4, "cannot hold"),
+        ([1.5], i64, "cannot hold"),
+        ([float("nan")], i64, "cannot hold"),
+        ([2], boolean, "cannot hold"),
+        (np.array([1j]), f32, "complex128"),
+        ([1], "f32", "element type"),
+    ],
+)
+def test_what_no_tensor_holds_is_refused(value: Any, element_type: Any, message: str) -> None:
+    # Each of these would compute with another value than the one that was written down.
+    with pytest.raises(ModelError, match=message):
+        Constant(value, element_type)
+
+
+def test_values_are_kept_or_rounded_to_what_was_asked_for() -> None:
+    assert Constant([0.1], bf16).data.tolist() == [0.10009765625]
+    assert Constant(70000, f16).data == np.inf
+    assert Constant([1.0, 0.0], boolean).data.tolist() == [True, False]
+    assert Constant([255], u8).data.tolist() == [255]
+    assert Constant([b"\xc3\xa9", b"b"]).data.tolist() == ["é", "b"]
+
+
+@pytest.mark.parametrize("count", [3, 1000], ids=["stored inline", "stored apart"])
+def test_foreign_byte_order_is_no_other_value(count: int) -> None:
+    value = np.arange(count, dtype=np.dtype("int32").newbyteorder("S"))
+    model = Model([Result(Constant(value), "y")])
+    skeleton, sections = split_model(model)
+    joined = join_model(skeleton, {section.name: section.data for section in sections}.__getitem__)
+    for copy in (joined, read_model(model_to_proto(model))):
+        (constant,) = (node for node in copy.ordered_nodes() if isinstance(node, Constant))
+        assert constant.data.tolist() == list(range(count))
+
+
+@pytest.mark.parametrize("arguments", [("f32", [1]), (None, [1]), (np.float32, [1]), (SequenceType(), [1])], ids=str)
+def test_a_parameter_needs_a_type(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ModelError, match="a parameter takes"):
+        Parameter(*arguments)
