@@ -94,7 +94,7 @@ class Matcher:
             self._match_root, self._state = output.node, state
             return True
         # Most attempts fail, and nobody has seen their state: the next one takes it up.
-        state.undo((0, 0, 0))
+        state.clear()
         self._spare = state
         return False
 

@@ -48,6 +48,12 @@ class MatchState:
             while len(found) > count:
                 found.popitem()
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.values.clear()
+        self.symbols.clear()
+        self.skipped.clear()
+
 
 class Trace:
     """Collects why a match failed; the failure with most nodes matched before it is the one to tell."""
