@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
+import onnx
+
 from engine.errors import ModelReadError
 from engine.ir import Node
 from engine.onnx.functions import OPSET_TAG
@@ -14,6 +16,8 @@ RT_INFO: Final = "engine.rt_info"
 """Metadata key under which a skeleton keeps the whole rt_info, as JSON."""
 NAME: Final = "engine.name"
 """Metadata key under which a skeleton keeps a friendly name that is not the name of what carries it."""
+SINK: Final = "engine.sink"
+"""Metadata key of a node whose outputs nobody reads and which is kept for its effect."""
 
 _N = TypeVar("_N", bound=Node)
 
@@ -28,13 +32,18 @@ def annotated(node: _N, proto: Any) -> _N:
             node.rt_info.update(parse_rt_info(entry.value))
         elif entry.key == NAME:
             node.friendly_name = entry.value
-        elif entry.key != OPSET_TAG:
+        elif entry.key not in (OPSET_TAG, SINK):
             metadata[entry.key] = entry.value
     if metadata:
         node.rt_info["metadata"] = metadata
     if proto.doc_string:
         node.rt_info["doc_string"] = proto.doc_string
     return node
+
+
+def is_sink(proto: onnx.NodeProto) -> bool:
+    """Whether the node is kept for its effect: it has no outputs, or says so."""
+    return not proto.output or any(entry.key == SINK for entry in proto.metadata_props)
 
 
 def annotate(proto: Any, node: Node) -> None:

@@ -51,6 +51,13 @@ def inline_functions(model: onnx.ModelProto) -> bool:
     return mixed
 
 
+def describe(node: onnx.NodeProto) -> str:
+    """What messages call a node."""
+    if node.name:
+        return f"{node.op_type} `{node.name}`"
+    return f"{node.op_type} of output `{next(iter(node.output), '')}`"
+
+
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The bodies in a node's attributes."""
     for attribute in node.attribute:
@@ -60,12 +67,20 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
-def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """`graph` and all bodies in it."""
+    yield graph
+    for node in graph.node:
+        for body in subgraphs(node):
+            yield from walk_graphs(body)
+
+
+def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """All nodes, those of bodies included."""
     for node in nodes:
         yield node
         for graph in subgraphs(node):
-            yield from _walk(graph.node)
+            yield from walk_nodes(graph.node)
 
 
 def _by_key(functions: Iterable[onnx.FunctionProto]) -> _Functions:
@@ -99,7 +114,7 @@ def _check_expansion(model: onnx.ModelProto, functions: _Functions) -> None:
 
     def size_of(nodes: Iterable[onnx.NodeProto]) -> int:
         size = 0
-        for node in _walk(nodes):
+        for node in walk_nodes(nodes):
             callee = _callee(node, functions)
             size += 1 if callee is None else size_of_function(callee)
             if size > _MAX_NODES:
@@ -131,7 +146,7 @@ def _align_opsets(function: onnx.FunctionProto, opsets: dict[str, int]) -> bool:
         entry.version = opsets[_domain(entry.domain)]
     tagged = False
     if changed:
-        for node in _walk(function.node):
+        for node in walk_nodes(function.node):
             domain = _domain(node.domain)
             if domain in changed and not _same_version(node.op_type, domain, own[domain], opsets[domain]):
                 node.metadata_props.add(key=OPSET_TAG, value=str(own[domain]))
@@ -149,7 +164,7 @@ def _same_version(op_type: str, domain: str, opset: int, other: int) -> bool:
 def _specialise(model: onnx.ModelProto, functions: _Functions) -> list[onnx.FunctionProto]:
     """Give each call that has metadata a function of its own, whose nodes carry it; these functions."""
     added: list[onnx.FunctionProto] = []
-    pending: list[onnx.NodeProto] = list(_walk(model.graph.node))
+    pending: list[onnx.NodeProto] = list(walk_nodes(model.graph.node))
     while pending:
         call = pending.pop()
         callee = _callee(call, functions)
@@ -158,9 +173,9 @@ def _specialise(model: onnx.ModelProto, functions: _Functions) -> list[onnx.Func
         own = onnx.FunctionProto()
         own.CopyFrom(functions[callee])
         own.overload = call.overload = f"{callee[2]}\0{len(added)}"
-        for node in _walk(own.node):
+        for node in walk_nodes(own.node):
             present = {entry.key for entry in node.metadata_props}
             node.metadata_props.extend(entry for entry in call.metadata_props if entry.key not in present)
         added.append(own)
-        pending += _walk(own.node)
+        pending += walk_nodes(own.node)
     return added

@@ -9,7 +9,7 @@ from typing import Any, Final
 import onnx
 
 from engine import ops
-from engine.errors import GraphError, ModelError, ModelReadError, TypeInferenceError, UnsupportedError
+from engine.errors import GraphError, ModelError, TypeInferenceError, UnsupportedError
 from engine.ir import (
     UNKNOWN,
     Constant,
@@ -22,10 +22,11 @@ from engine.ir import (
     ValueType,
     undefined,
 )
-from engine.onnx.annotations import annotated
+from engine.onnx.annotations import annotated, is_sink
 from engine.onnx.attributes import attribute_type, read_attribute, read_constant
-from engine.onnx.functions import OPSET_TAG
-from engine.onnx.ordering import describe
+from engine.onnx.calls import opset_of
+from engine.onnx.functions import describe
+from engine.onnx.hazards import check_call
 from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_corrected, refine
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.onnx.stored_tensors import TensorStore
@@ -150,6 +151,8 @@ class GraphBuilder:
         if domain == "ai.onnx":
             domain = ""
         outputs = _without_tail(proto.output)
+        if not outputs and not proto.metadata_props and domain in ops.CANONICAL_VERSIONS:
+            return  # only operators of others have an effect, unless metadata says so
         values = self._values
         inputs = [(values.get(name) or self._value(name)) if name else None for name in proto.input]
         while inputs and inputs[-1] is None:
@@ -166,7 +169,7 @@ class GraphBuilder:
                 node = Node(op_type, inputs, attributes, domain=domain, types=types, friendly_name=name)
                 self._adopt(node, outputs, proto)
                 return
-            version = resolve_version(op_type, domain, self._opset(proto, domain))
+            version = resolve_version(op_type, domain, opset_of(proto, domain, self._context.opsets))
         except (ModelError, UnsupportedError) as e:
             raise type(e)(f"{describe(proto)}: {e}") from e
         if not needs_upgrade(op_type, domain, version):
@@ -203,6 +206,7 @@ class GraphBuilder:
             and not (self._changed and any(source in self._changed for source in inputs))
         ):
             return Node(op_type, inputs, attributes, domain=domain, types=stated, friendly_name=name)
+        check_call(op_type, inputs, name)
         node = Node(op_type, inputs, attributes, domain=domain, num_outputs=len(outputs), friendly_name=name)
         for index, value_type in enumerate(stated):
             self._refine(node.output(index), value_type)
@@ -219,11 +223,11 @@ class GraphBuilder:
         """Make `node` the producer of `outputs`."""
         node.settle_types()
         if len(outputs) != 1 or outputs[0] != node.friendly_name:
-            node._names = outputs
+            node._names = [*outputs, *[""] * (node.num_outputs - len(outputs))]
         for index, output in enumerate(outputs):
             if output:
                 self._values[output] = Output(node, index)
-        if not outputs:
+        if is_sink(proto):
             self._sinks.append(node)
         if proto.metadata_props or proto.doc_string:
             annotated(node, proto)
@@ -262,15 +266,6 @@ class GraphBuilder:
             return UNKNOWN if proto is None else types.read(proto, name)
         found = UNKNOWN if proto is None else types.inferred(proto)
         return found if self._declared is None else refine(found, self._declared.get(name, types))
-
-    def _opset(self, proto: onnx.NodeProto, domain: str) -> int:
-        for entry in proto.metadata_props:
-            if entry.key == OPSET_TAG:
-                return int(entry.value)
-        opset = self._context.opsets.get(domain)
-        if opset is None:
-            raise ModelReadError(f"the model does not import any opset of domain `{domain or 'ai.onnx'}`")
-        return opset
 
     def _unique(self, name: str) -> str:
         """`name`, or with a number where another node of this graph has it."""

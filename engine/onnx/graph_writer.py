@@ -24,7 +24,7 @@ from engine.ir import (
     ValueType,
     undefined,
 )
-from engine.onnx.annotations import annotate, annotate_exactly
+from engine.onnx.annotations import SINK, annotate, annotate_exactly
 from engine.onnx.downgrade import attributes_at
 from engine.onnx.naming import Scope
 from engine.ops import CANONICAL_VERSIONS, find_op
@@ -52,12 +52,13 @@ class ExportContext:
 class GraphWriter:
     """Writes the graph of one scope."""
 
-    __slots__ = ("_context", "_graph", "_scope")
+    __slots__ = ("_context", "_graph", "_scope", "_sinks")
 
     def __init__(self, context: ExportContext, scope: Scope) -> None:
         self._context = context
         self._scope = scope
         self._graph = onnx.GraphProto(name=scope.model.name)
+        self._sinks = frozenset(scope.model.sinks)
 
     def write(self) -> onnx.GraphProto:
         """The graph. Raises `ModelWriteError`."""
@@ -80,10 +81,13 @@ class GraphWriter:
 
     def _value(self, name: str, value_type: ValueType, node: Node | None = None) -> onnx.ValueInfoProto:
         info = onnx.ValueInfoProto(name=name)
-        if self._context.exact:
-            info.type.CopyFrom(_exact_type(value_type))
-        elif is_stated(value_type):
-            info.type.CopyFrom(type_to_proto(value_type))
+        try:
+            if self._context.exact:
+                info.type.CopyFrom(_exact_type(value_type))
+            elif is_stated(value_type):
+                info.type.CopyFrom(type_to_proto(value_type))
+        except ValueError as e:  # a length that has no 64 bits
+            raise ModelWriteError(f"value `{name}` of type {value_type} cannot be written: {e}") from e
         if node is not None:
             self._annotate(info, node, name)
         return info
@@ -112,6 +116,8 @@ class GraphWriter:
         except ModelError as e:
             raise ModelWriteError(f"{node} cannot be written: {e}") from e
         self._annotate(proto, node, node.friendly_name)
+        if node.num_outputs and node in self._sinks:
+            proto.metadata_props.add(key=SINK, value="kept for its effect")
         for output in node.outputs:
             name, value_type = names[output], output.type
             stated = value_type != UNKNOWN if self._context.exact else is_stated(value_type)

@@ -9,11 +9,13 @@ import onnx
 from engine.errors import ModelReadError
 from engine.ir import Model
 from engine.ir.collector import paused_collector
+from engine.onnx.calls import CallChecker
 from engine.onnx.external_data import ExternalData
 from engine.onnx.functions import inline_functions
 from engine.onnx.graph_builder import GraphBuilder, ImportContext
+from engine.onnx.graph_inference import infer_graph
 from engine.onnx.ordering import order_graph
-from engine.onnx.shapes import DeclaredTypes, TypeReader, infer_graph
+from engine.onnx.shapes import DeclaredTypes, TypeReader
 from engine.onnx.skeleton import Skeleton, parse_model
 from engine.onnx.source import ModelSource, OpenedModel, describe_other_format, open_model
 from engine.onnx.stored_tensors import FileTensors
@@ -65,7 +67,7 @@ def _weightless(opened: OpenedModel) -> tuple[Skeleton, onnx.ModelProto]:
 def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto) -> Model:
     _check_versions(opened, proto)
     mixed = inline_functions(proto)
-    order_graph(proto.graph)
+    order_graph(proto.graph, CallChecker(opsets_of(proto)))
     declared = DeclaredTypes(proto.graph)
     inferred = proto if mixed else infer_graph(proto)
     store = FileTensors(opened.data, skeleton, ExternalData(opened.path))

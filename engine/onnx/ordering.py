@@ -8,34 +8,32 @@ from typing import TypeAlias
 import onnx
 
 from engine.errors import GraphError
-from engine.onnx.functions import subgraphs
+from engine.onnx.calls import CallChecker
+from engine.onnx.functions import describe, subgraphs
+from engine.onnx.stored_tensors import check_tensor
 
 _Readers: TypeAlias = dict[str, str]
 """For each value that is read, who reads it, for messages."""
 
 
-def order_graph(graph: onnx.GraphProto) -> None:
-    """Check the names of `graph` and of the bodies in it, and sort its nodes where they are out of order.
+def order_graph(graph: onnx.GraphProto, checker: CallChecker | None = None) -> None:
+    """Check `graph` and the bodies in it, and sort their nodes where they are out of order.
 
-    Linear, and the order of a graph that is in order stays. Raises `GraphError`: a value that nothing defines,
-    a value that is defined twice, a cycle; each names the nodes and the values.
+    Linear, and the order of a graph that is in order stays. Raises what `checker` raises of a node, and
+    `GraphError`: a value that nothing defines, a value that is defined twice, a cycle; each names the nodes and the
+    values.
     """
-    for name, reader in _order(graph).items():
+    for name, reader in _order(graph, checker).items():
         raise GraphError(
             f"{reader} reads `{name}`, which is no input, no initializer and no output of another node: "
             "the model lacks an initializer, or was cut apart"
         )
 
 
-def describe(node: onnx.NodeProto) -> str:
-    """What messages call a node."""
-    if node.name:
-        return f"{node.op_type} `{node.name}`"
-    return f"{node.op_type} of output `{next(iter(node.output), '')}`"
-
-
-def _order(graph: onnx.GraphProto) -> _Readers:
+def _order(graph: onnx.GraphProto, checker: CallChecker | None) -> _Readers:
     """Order `graph` and its bodies; what it reads from graphs around it."""
+    for tensor in graph.initializer:
+        check_tensor(tensor)
     defined: set[str] = {tensor.name for tensor in graph.initializer}
     if len(defined) != len(graph.initializer):
         raise _twice("initializer", [tensor.name for tensor in graph.initializer])
@@ -43,24 +41,27 @@ def _order(graph: onnx.GraphProto) -> _Readers:
         if sparse.values.name in defined:
             raise _twice("initializer", [*defined, sparse.values.name])
         defined.add(sparse.values.name)
-    inputs = {value.name for value in graph.input}
-    if len(inputs) != len(graph.input):
+    given = {value.name for value in graph.input}
+    if len(given) != len(graph.input):
         raise _twice("input", [value.name for value in graph.input])
-    defined |= inputs
+    defined |= given
     free: list[_Readers | None] = []
     early: _Readers = {}  # read before any node has defined it
     produced: dict[str, int] = {}
     for index, node in enumerate(graph.node):
-        captured = _captured(node)
+        inputs, outputs = list(node.input), list(node.output)
+        if checker is not None:
+            checker.check(node, inputs, outputs)
+        captured = _captured(node, checker)
         free.append(captured)
-        for name in node.input:
+        for name in inputs:
             if name and name not in defined and name not in early:
                 early[name] = describe(node)
         if captured is not None:
             for name, reader in captured.items():
                 if name not in defined:
                     early.setdefault(name, reader)
-        for name in node.output:
+        for name in outputs:
             if not name:
                 continue
             if name in defined:
@@ -75,12 +76,12 @@ def _order(graph: onnx.GraphProto) -> _Readers:
     return {name: reader for name, reader in early.items() if name not in produced}
 
 
-def _captured(node: onnx.NodeProto) -> _Readers | None:
+def _captured(node: onnx.NodeProto, checker: CallChecker | None) -> _Readers | None:
     """What the bodies of `node` read from around it; None where it has no body."""
     captured: _Readers | None = None
     for body in subgraphs(node):
         captured = {} if captured is None else captured
-        for name, reader in _order(body).items():
+        for name, reader in _order(body, checker).items():
             captured.setdefault(name, reader)
     return captured
 

@@ -1,4 +1,4 @@
-"""Types of a model's values before its nodes exist: ONNX's inference over the whole skeleton, and what is declared."""
+"""Types of a model's values before its nodes exist: what is inferred, what is declared, and what of it to believe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import onnx
-import onnx.shape_inference
 
 from engine.errors import ModelError, ModelReadError
 from engine.ir import (
@@ -20,13 +19,14 @@ from engine.ir import (
     ValueType,
     undefined,
 )
-from engine.ops import CANONICAL_VERSIONS
 from engine.ops.protos import type_from_proto
 
 # What ONNX's data propagation calls the dimensions that it knows nothing of.
 _GENERATED: Final = re.compile(rb"unk__\d")
 _GENERATED_NAME: Final = re.compile(r"unk__\d+")
 
+
+_LONGEST: Final = 1 << 48  # addresses have no more bits, and sums of lengths stay within 64
 
 _CORRECTED: Final = frozenset({
     "BlackmanWindow", "GroupNormalization", "HammingWindow", "HannWindow", "MaxUnpool", "MeanVarianceNormalization",
@@ -59,28 +59,6 @@ class DeclaredTypes:
         return None if proto is None else types.read(proto, name)
 
 
-def infer_graph(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model` with every type that ONNX can infer in the value_info and outputs of its graphs.
-
-    What the file declared of the main graph's values is dropped first, unless their operator is not ONNX's: it may
-    be wrong, and ONNX stops at a contradiction. Where ONNX refuses the model as a whole it comes back as it is.
-    """
-    graph = model.graph
-    foreign = {name for node in graph.node if node.domain not in CANONICAL_VERSIONS for name in node.output}
-    kept = [value for value in graph.value_info if value.name in foreign]
-    graph.ClearField("value_info")
-    graph.value_info.extend(kept)
-    # A value that nothing computes has no other source of its type.
-    given = foreign | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    for value in graph.output:
-        if value.name not in given:
-            value.ClearField("type")
-    try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # C++ exceptions of any kind: then each node is inferred by itself, with errors that name it
-        return model
-
-
 class TypeReader:
     """Value types of protos; equal protos share one type."""
 
@@ -99,6 +77,7 @@ class TypeReader:
                 known = type_from_proto(proto)
             except ModelError as e:
                 raise ModelReadError(f"the type of value `{name}`: {e}") from e
+            _check_lengths(known, name)
             self._known[key] = known
         return known
 
@@ -129,6 +108,13 @@ class TypeReader:
         symbol = dim.symbol
         made_up = symbol is not None and _GENERATED_NAME.fullmatch(symbol) and symbol not in self._symbols
         return None if made_up else dim
+
+
+def _check_lengths(value_type: ValueType, name: str) -> None:
+    if isinstance(value_type, TensorType) and value_type.shape.rank.is_static:
+        for dim in value_type.shape.dims:
+            if dim.min > _LONGEST:
+                raise ModelReadError(f"the type of value `{name}`: no tensor has {dim.min} elements along an axis")
 
 
 def is_complete(value_type: ValueType) -> bool:

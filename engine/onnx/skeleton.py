@@ -5,11 +5,16 @@ What remains is a small `ModelProto` that protobuf, the inliner and shape infere
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from typing import Final
 
 import onnx
+from google.protobuf.descriptor_pb2 import FileDescriptorProto  # type: ignore[import-untyped]
+from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped]
 
 from engine.errors import ModelReadError
 from engine.onnx.wire import LENGTH, MAX_DEPTH, Buffer, WireError, encode_length, encode_varint, fields
@@ -47,14 +52,30 @@ class Span:
 
 
 def parse_model(data: bytes) -> onnx.ModelProto:
-    """`data` as a `ModelProto` that has a graph. Raises `ModelReadError`."""
+    """`data` as a `ModelProto` that has a graph and whose texts are text. Raises `ModelReadError`."""
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
-    except Exception as e:  # protobuf's DecodeError; protobuf comes with onnx and is no dependency of ours
+        _strict_model().FromString(data)
+    except DecodeError as e:
         raise ModelReadError(f"protobuf cannot read it: {e}") from e
     if not proto.HasField("graph"):
         raise ModelReadError("it has no graph")
     return proto
+
+
+@functools.cache
+def _strict_model() -> type[onnx.ModelProto]:
+    """`ModelProto` in the syntax in which protobuf checks that strings are UTF-8.
+
+    The package's own class returns bytes for a string that is none, which no reader of names expects.
+    """
+    file = FileDescriptorProto()
+    onnx.ModelProto.DESCRIPTOR.file.CopyToProto(file)
+    file.syntax = "proto3"
+    pool = DescriptorPool()
+    pool.Add(file)
+    strict: type[onnx.ModelProto] = GetMessageClass(pool.FindMessageTypeByName(onnx.ModelProto.DESCRIPTOR.full_name))
+    return strict
 
 
 class Skeleton:

@@ -127,6 +127,19 @@ class FileTensors(TensorStore):
         return span.field, self._buffer[span.start : span.stop]
 
 
+def check_tensor(tensor: onnx.TensorProto) -> None:
+    """Refuse negative lengths, and raw data of another size than they ask, which ONNX's C++ does not look for.
+
+    Raises `ModelReadError`.
+    """
+    if tensor.dims and min(tensor.dims) < 0:
+        raise ModelReadError(f"tensor `{tensor.name}`: shape {list(tensor.dims)} has a negative length")
+    if tensor.HasField("raw_data"):
+        element_type, shape = ElementType.from_onnx(tensor.data_type), tuple(tensor.dims)
+        needed = element_type.byte_size(math.prod(shape))
+        _expect(tensor.name, element_type, shape, len(tensor.raw_data), needed, "bytes")
+
+
 def _loader(name: str, element_type: ElementType, shape: tuple[int, ...], field: int, data: Buffer) -> Any:
     """A function that makes the array. Everything that can be wrong with the data is found before it is called."""
     if field == RAW_DATA or element_type in _FIXED_FIELDS.get(field, ()):

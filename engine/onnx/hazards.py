@@ -1,0 +1,166 @@
+"""Nodes on which the C++ of ONNX's inference would hang, or allocate by a number in the file; found before it runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import onnx
+
+from engine.errors import ModelReadError, TypeInferenceError
+from engine.ir import Output, TensorType
+from engine.onnx.functions import describe, subgraphs, walk_graphs, walk_nodes
+
+_AXES: Final = frozenset({
+    "axes", "axis", "batch_axis", "batch_dims", "concat_axis", "perm", "scan_input_axes", "scan_output_axes",
+    "time_axis",
+})  # fmt: skip
+# Where an input of these has no type, as what a custom operator computes, ONNX follows a null pointer.
+_NEEDS_TYPE: Final = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"})
+# The inputs that have one element for each axis of a tensor.
+_PER_AXIS: Final = {
+    "CenterCropPad": 1, "ConstantOfShape": 0, "Expand": 1, "MaxUnpool": 2, "Reshape": 1, "Slice": 1, "Squeeze": 1,
+    "Tile": 1, "Unsqueeze": 1, "Upsample": 1,
+}  # fmt: skip
+# What makes a vector whose length is a value.
+_MAKERS: Final = frozenset({
+    "CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Tile", "TopK",
+    "Upsample",
+})  # fmt: skip
+_HIDDEN: Final = "\0engine.hidden"
+_TERM: Final = r"[A-Za-z\s]*(?:\.\.\.)?[A-Za-z\s]*"
+_EQUATION: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?", re.ASCII)
+_MAX_AXES: Final = 64  # numpy's, and so ours
+
+
+def check_values(node: onnx.NodeProto) -> None:
+    """Refuse attribute values that index beyond memory there: axes that no tensor has, and the like.
+
+    Raises `ModelReadError`. The attributes have the types that the schema gives them.
+    """
+    op_type = node.op_type
+    for attribute in node.attribute:
+        name = attribute.name
+        if name in _AXES:
+            low = 0 if name == "batch_dims" else -_MAX_AXES
+            for value in attribute.ints or (attribute.i,):
+                if not low <= value <= _MAX_AXES:
+                    raise ModelReadError(
+                        f"{describe(node)}: {name} {value} is out of range; expected {low}..{_MAX_AXES}"
+                    )
+        elif name == "num_outputs" and op_type == "Split" and attribute.i != len(node.output):
+            raise ModelReadError(
+                f"{describe(node)}: num_outputs is {attribute.i}, and it has {len(node.output)} outputs"
+            )
+        elif name == "equation":
+            _check_equation(node, attribute.s.decode("utf-8", "replace"))
+
+
+def hide_hazards(graph: onnx.GraphProto) -> None:
+    """Take from inference the nodes on which it may fail with the process.
+
+    Such is a Slice that has no axes and computed starts: ONNX makes as many axes as starts has elements. Raises
+    `TypeInferenceError` where the file itself declares more elements than there can be axes.
+    """
+    has_slices = False
+    declared = {value.name: value.type.tensor_type.shape.dim for value in graph.input}
+    long = {name for name, dims in declared.items() if len(dims) == 1 and dims[0].dim_value > _MAX_AXES}
+    for node in walk_nodes(graph.node):
+        op_type = node.op_type
+        if op_type in _NEEDS_TYPE:
+            _hide(node)
+        has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node))
+        index = _PER_AXIS.get(op_type) if long else None
+        if index is not None and index < len(node.input) and node.input[index] in long:
+            raise _too_many(describe(node), index)
+    if has_slices:
+        _hide_slices(graph, frozenset())
+
+
+def hide_vector_makers(graph: onnx.GraphProto, inferred: onnx.GraphProto) -> None:
+    """Take from inference with data propagation the nodes that make vectors as long as computed values say.
+
+    Propagation keeps an object for each element of a vector. `inferred` is what inference without it found.
+    """
+    for part, found in zip(walk_graphs(graph), walk_graphs(inferred), strict=True):
+        lengths = {value.name: value.type.tensor_type for value in (*found.value_info, *found.output)}
+        for node in part.node:
+            if node.op_type in _MAKERS and not all(_is_harmless(lengths.get(name)) for name in node.output):
+                _hide(node)
+
+
+def show_hidden(graph: onnx.GraphProto) -> None:
+    """Undo, in the graph that inference returned, what was hidden from it."""
+    for node in walk_nodes(graph.node):
+        if node.domain.startswith(_HIDDEN):
+            node.domain = node.domain.removeprefix(_HIDDEN)
+
+
+def check_call(op_type: str, inputs: Sequence[Output | None], name: str) -> None:
+    """Refuse a call that the types of its inputs show to be forged, before it is inferred by itself.
+
+    Raises `TypeInferenceError`.
+    """
+    index = _PER_AXIS.get(op_type)
+    value = None if index is None or index >= len(inputs) else inputs[index]
+    if value is None or not isinstance(value.type, TensorType):
+        return
+    shape = value.type.shape
+    if shape.is_static and shape.size() > _MAX_AXES:
+        raise _too_many(f"{op_type} `{name}`", index)
+
+
+def _hide(node: onnx.NodeProto) -> None:
+    if not node.domain.startswith(_HIDDEN):
+        node.domain = _HIDDEN + node.domain
+
+
+def _is_harmless(tensor: onnx.TypeProto.Tensor | None) -> bool:
+    """Whether a value is no vector, or one of known length."""
+    if tensor is None or not tensor.HasField("shape"):
+        return False
+    dims = tensor.shape.dim
+    return len(dims) != 1 or dims[0].HasField("dim_value")
+
+
+def _too_many(node: str, index: int | None) -> TypeInferenceError:
+    return TypeInferenceError(
+        f"{node}: input {index} has an element for each axis; more than {_MAX_AXES} are not possible"
+    )
+
+
+def _lacks_axes(node: onnx.NodeProto) -> bool:
+    return len(node.input) in (2, 3) or (len(node.input) > 3 and not node.input[3])
+
+
+def _hide_slices(graph: onnx.GraphProto, outer: frozenset[str]) -> None:
+    """Hide the Slices without axes in `graph` and its bodies; `outer` are the short constants around it."""
+    computed = {name for node in graph.node if node.op_type != "Constant" for name in node.output}
+    short = outer.union(_short_constants(graph)) - computed
+    for node in graph.node:
+        if node.op_type == "Slice" and _lacks_axes(node) and node.input[1] not in short:
+            _hide(node)
+        for body in subgraphs(node):
+            _hide_slices(body, short)
+
+
+def _short_constants(graph: onnx.GraphProto) -> Iterator[str]:
+    for tensor in graph.initializer:
+        if math.prod(tensor.dims) <= _MAX_AXES:
+            yield tensor.name
+    for node in graph.node:
+        if node.op_type == "Constant" and all(
+            len(attribute.ints) <= _MAX_AXES and math.prod(attribute.t.dims) <= _MAX_AXES
+            for attribute in node.attribute
+        ):
+            yield from node.output
+
+
+def _check_equation(node: onnx.NodeProto, text: str) -> None:
+    if not _EQUATION.fullmatch(text):
+        raise ModelReadError(
+            f"{describe(node)}: {text!r} is no equation; expected terms of letters and '...' between commas, "
+            "and perhaps '->' and a last one"
+        )
