@@ -1,0 +1,62 @@
+// Activations on vectors, for the epilogues of kernels. Included by kernel files only.
+#pragma once
+
+#include "kernels/tile.hpp"
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+ENGINE_INLINE simd::Vec activate(Activation activation, float alpha, float beta, simd::Vec x) {
+  using namespace simd;
+  switch (activation) {
+    case Activation::kClip: return min(broadcast(beta), max(broadcast(alpha), x));
+    case Activation::kLeakyRelu: return x < 0.0f ? alpha * x : x;
+    case Activation::kSigmoid: return sigmoid(x);
+    case Activation::kTanh: return tanh(x);
+    case Activation::kGeluErf: return 0.5f * x * (1.0f + erf(x * 0.70710678f));
+    case Activation::kGeluTanh: return 0.5f * x * (1.0f + tanh(0.79788456f * fma(0.044715f * x * x, x, x)));
+    case Activation::kSilu: return x * sigmoid(alpha * x);
+    case Activation::kHardSigmoid: return min(broadcast(1.0f), max(zero(), alpha * x + beta));
+    case Activation::kHardSwish: return x * min(broadcast(1.0f), max(zero(), alpha * x + beta));
+    case Activation::kElu: return x < 0.0f ? alpha * (exp(x) - 1.0f) : x;
+    case Activation::kCount: break;
+  }
+  return x;
+}
+
+template <Activation kActivation>
+ENGINE_NOINLINE void finish_with(const EpilogueArgs& epilogue, int count, float* y, std::int64_t y_step,
+                                 const float* residual, std::int64_t residual_step) {
+  using namespace simd;
+  for (int i = 0; i < count; ++i, y += y_step) {
+    Vec value = activate(kActivation, epilogue.alpha, epilogue.beta, load(y));
+    if (residual) value += load(residual + i * residual_step);
+    store(y, value);
+  }
+}
+
+// Activates `count` vectors in place, y_step floats apart, and then adds a residual (unless null). The switch stands
+// outside the loop, and outside the kernels with their many accumulators, which it would multiply in size.
+ENGINE_NOINLINE void finish_column(const EpilogueArgs& epilogue, int count, float* y, std::int64_t y_step,
+                                   const float* residual, std::int64_t residual_step) {
+#define ENGINE_FINISH(name) \
+  case Activation::name: return finish_with<Activation::name>(epilogue, count, y, y_step, residual, residual_step)
+  switch (epilogue.activation) {
+    ENGINE_FINISH(kClip);
+    ENGINE_FINISH(kLeakyRelu);
+    ENGINE_FINISH(kSigmoid);
+    ENGINE_FINISH(kTanh);
+    ENGINE_FINISH(kGeluErf);
+    ENGINE_FINISH(kGeluTanh);
+    ENGINE_FINISH(kSilu);
+    ENGINE_FINISH(kHardSigmoid);
+    ENGINE_FINISH(kHardSwish);
+    ENGINE_FINISH(kElu);
+    case Activation::kCount: break;
+  }
+#undef ENGINE_FINISH
+}
+
+}  // namespace
+}  // namespace engine::ENGINE_ISA_NS

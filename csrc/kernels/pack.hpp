@@ -1,0 +1,44 @@
+// Packing of weights into the order in which tiles read them (tile.hpp).
+#pragma once
+
+#include "kernels/kernel.hpp"
+
+namespace engine {
+
+// How a packed array is made of a source array of any strides (in floats). Output channels are cut into tiles of
+// `tile_channels`, the last of `tail_channels` (both multiples of a vector's lanes), per group:
+//
+//   packed [group][tile][block][row][col][depth][tile_channels], channels beyond `channels` zero
+//
+// Convolution on NCHWc16: block is 16 input channels (the last one last_depth). Matrix product: the same without taps.
+struct PackArgs {
+  std::int64_t groups;
+  std::int64_t channels;  // output channels of a group
+  std::int32_t tile_channels;
+  std::int32_t tail_channels;
+  std::int32_t blocks;
+  std::int32_t rows;
+  std::int32_t cols;
+  std::int32_t depth;
+  std::int32_t last_depth;
+  std::int64_t group_stride;
+  std::int64_t channel_stride;
+  std::int64_t block_stride;
+  std::int64_t row_stride;
+  std::int64_t col_stride;
+  std::int64_t depth_stride;
+};
+
+// Reduction length of one output value, and floats of the packed array.
+inline std::int64_t pack_reduction(const PackArgs& args) {
+  return (std::int64_t{args.depth} * (args.blocks - 1) + args.last_depth) * args.rows * args.cols;
+}
+inline std::int64_t pack_tiles(const PackArgs& args) {
+  return (args.channels + args.tile_channels - 1) / args.tile_channels;
+}
+inline std::int64_t pack_group_floats(const PackArgs& args) {
+  const std::int64_t tiles = pack_tiles(args);
+  return tiles == 0 ? 0 : ((tiles - 1) * args.tile_channels + args.tail_channels) * pack_reduction(args);
+}
+
+}  // namespace engine

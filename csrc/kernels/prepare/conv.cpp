@@ -1,0 +1,78 @@
+// Plan-time half of the convolutions on NCHWc16.
+#include "kernels/conv.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/prepare.hpp"
+
+namespace engine {
+namespace {
+
+constexpr std::int64_t kChannelBlock = 16;
+// Packed weights of this size stay in the second-level cache beside the input rows of a tile.
+constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+ConvTiling choose_tiling(const ConvShape& shape, const TileTraits& traits) {
+  const std::int64_t group_channels = shape.out_channels / shape.groups;
+  ConvTiling tiling;
+  tiling.vectors = traits.best_vectors;
+  while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= group_channels) --tiling.vectors;
+  tiling.pixels = traits.max_pixels[tiling.vectors];
+  const bool is_dense_across_rows = shape.kernel_h == 1 && shape.kernel_w == 1 && shape.stride_h == 1 &&
+                                    shape.stride_w == 1 && shape.pad_top == 0 && shape.pad_left == 0;
+  const std::int64_t by_rows = shape.out_h * divide_up(shape.out_w, tiling.pixels);
+  const std::int64_t flat = divide_up(shape.out_h * shape.out_w, tiling.pixels);
+  tiling.flat = is_dense_across_rows || flat * 10 < by_rows * 9;
+  const std::int64_t weights =
+      shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w;
+  tiling.tile_block = weights <= kCachedWeightFloats ? 1 : 0;
+  tiling.channel_split = weights <= kCachedWeightFloats ? 1 : std::numeric_limits<std::int32_t>::max();
+  return tiling;
+}
+
+}  // namespace
+
+ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
+                        const ConvTiling& tiling, const TileTraits& traits) {
+  ConvArgs args = {};
+  args.shape = shape;
+  args.operands = operands;
+  args.epilogue = epilogue;
+  args.tiling = tiling.vectors == 0 ? choose_tiling(shape, traits) : tiling;
+
+  const std::int64_t in_channels = shape.in_channels / shape.groups;
+  const std::int64_t taps = shape.kernel_h * shape.kernel_w;
+  PackArgs& pack = args.pack;
+  pack.groups = shape.groups;
+  pack.channels = shape.out_channels / shape.groups;
+  pack.tile_channels = args.tiling.vectors * traits.lanes;
+  const std::int64_t rest = pack.channels % pack.tile_channels;
+  pack.tail_channels = rest == 0 ? pack.tile_channels
+                                 : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
+  pack.blocks = static_cast<std::int32_t>(divide_up(in_channels, kChannelBlock));
+  pack.rows = static_cast<std::int32_t>(shape.kernel_h);
+  pack.cols = static_cast<std::int32_t>(shape.kernel_w);
+  pack.depth = kChannelBlock;
+  pack.last_depth = static_cast<std::int32_t>(in_channels - kChannelBlock * (pack.blocks - 1));
+  pack.group_stride = pack.channels * in_channels * taps;
+  pack.channel_stride = in_channels * taps;
+  pack.block_stride = kChannelBlock * taps;
+  pack.row_stride = shape.kernel_w;
+  pack.col_stride = 1;
+  pack.depth_stride = taps;
+
+  args.x_batch = divide_up(shape.in_channels, kChannelBlock) * kChannelBlock * shape.in_h * shape.in_w;
+  args.y_batch = divide_up(shape.out_channels, kChannelBlock) * kChannelBlock * shape.out_h * shape.out_w;
+  args.residual_batch = args.y_batch;
+  return args;
+}
+
+std::size_t conv_scratch_bytes(const ConvArgs& args) {
+  return static_cast<std::size_t>(args.shape.kernel_h * args.shape.kernel_w * args.tiling.pixels) *
+         sizeof(std::int64_t);
+}
+
+}  // namespace engine

@@ -1,0 +1,88 @@
+#include "kernels/reference.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace engine::reference {
+namespace {
+
+double clip(double x, double low, double high) {
+  if (std::isnan(x)) return x;
+  return std::min(std::max(x, low), high);
+}
+
+}  // namespace
+
+double activate(const EpilogueArgs& epilogue, double x) {
+  const double alpha = epilogue.alpha, beta = epilogue.beta;
+  switch (epilogue.activation) {
+    case Activation::kClip: return clip(x, alpha, beta);
+    case Activation::kLeakyRelu: return x < 0 ? alpha * x : x;
+    case Activation::kSigmoid: return 1 / (1 + std::exp(-x));
+    case Activation::kTanh: return std::tanh(x);
+    case Activation::kGeluErf: return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kGeluTanh: return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kSilu: return x / (1 + std::exp(-alpha * x));
+    case Activation::kHardSigmoid: return clip(alpha * x + beta, 0, 1);
+    case Activation::kHardSwish: return x * clip(alpha * x + beta, 0, 1);
+    case Activation::kElu: return x < 0 ? alpha * std::expm1(x) : x;
+    case Activation::kCount: break;
+  }
+  return x;
+}
+
+double finish(const EpilogueArgs& epilogue, double accumulator, const float* scale, const float* bias,
+              const float* residual) {
+  double value = accumulator * (scale ? *scale : 1.0) + (bias ? *bias : 0.0);
+  if (residual && !epilogue.residual_after) value += *residual;
+  value = activate(epilogue, value);
+  if (residual && epilogue.residual_after) value += *residual;
+  return value;
+}
+
+void conv(const ConvShape& s, const EpilogueArgs& epilogue, const float* x, const float* w, const float* scale,
+          const float* bias, const float* residual, float* y) {
+  const std::int64_t in_group = s.in_channels / s.groups, out_group = s.out_channels / s.groups;
+  for (std::int64_t n = 0; n < s.batch; ++n)
+    for (std::int64_t m = 0; m < s.out_channels; ++m)
+      for (std::int64_t oh = 0; oh < s.out_h; ++oh)
+        for (std::int64_t ow = 0; ow < s.out_w; ++ow) {
+          double sum = 0;
+          for (std::int64_t c = 0; c < in_group; ++c)
+            for (std::int64_t kh = 0; kh < s.kernel_h; ++kh)
+              for (std::int64_t kw = 0; kw < s.kernel_w; ++kw) {
+                const std::int64_t ih = oh * s.stride_h - s.pad_top + kh * s.dilation_h;
+                const std::int64_t iw = ow * s.stride_w - s.pad_left + kw * s.dilation_w;
+                if (ih < 0 || ih >= s.in_h || iw < 0 || iw >= s.in_w) continue;
+                const std::int64_t channel = m / out_group * in_group + c;
+                sum += double{x[((n * s.in_channels + channel) * s.in_h + ih) * s.in_w + iw]} *
+                       w[((m * in_group + c) * s.kernel_h + kh) * s.kernel_w + kw];
+              }
+          const std::int64_t at = ((n * s.out_channels + m) * s.out_h + oh) * s.out_w + ow;
+          y[at] = static_cast<float>(finish(epilogue, sum, scale ? scale + m : nullptr, bias ? bias + m : nullptr,
+                                            residual ? residual + at : nullptr));
+        }
+}
+
+std::vector<float> to_blocked(const std::vector<float>& plain, std::int64_t n, std::int64_t c, std::int64_t hw,
+                              float fill) {
+  const std::int64_t blocks = (c + 15) / 16;
+  std::vector<float> blocked(n * blocks * hw * 16, fill);
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t k = 0; k < c; ++k)
+      for (std::int64_t p = 0; p < hw; ++p)
+        blocked[((i * blocks + k / 16) * hw + p) * 16 + k % 16] = plain[(i * c + k) * hw + p];
+  return blocked;
+}
+
+std::vector<float> from_blocked(const std::vector<float>& blocked, std::int64_t n, std::int64_t c, std::int64_t hw) {
+  const std::int64_t blocks = (c + 15) / 16;
+  std::vector<float> plain(n * c * hw);
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t k = 0; k < c; ++k)
+      for (std::int64_t p = 0; p < hw; ++p)
+        plain[(i * c + k) * hw + p] = blocked[((i * blocks + k / 16) * hw + p) * 16 + k % 16];
+  return plain;
+}
+
+}  // namespace engine::reference

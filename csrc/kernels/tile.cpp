@@ -1,0 +1,174 @@
+// See tile.hpp for what a tile computes and tile.hpp's callers for what is made of it.
+//
+// Tile shapes follow from the registers: vectors * pixels accumulators, `vectors` weights and one broadcast. On AVX-512
+// 2 x 14 needs 16 loads for 28 multiply-adds and 3 x 9 needs 12 for 27, below the two of each a cycle that
+// current cores start; 4 x 7 would have no register left for the broadcast and load once for each multiply-add.
+#include "kernels/tile.hpp"
+
+#include "kernels/activation.hpp"
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kMaxVectors = 4;
+constexpr int kMaxPixels[5] = {0, 28, 14, 9, 6};
+constexpr int kBestVectors = 2;
+#else
+constexpr int kMaxVectors = 2;
+constexpr int kMaxPixels[5] = {0, 12, 6, 0, 0};
+constexpr int kBestVectors = 2;
+#endif
+
+alignas(64) const float kZeros[64] = {};
+
+// The compiler must not carry loads from one step to the next (predictive commoning spills the accumulators).
+#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
+
+template <int kVectors, int kPixels, int kStep>
+ENGINE_NOINLINE void tile(const TileCall& call) {
+  constexpr bool kIsIndirect = kStep == 0;
+  Vec acc[kVectors][kPixels];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec start = call.bias && !call.scale ? load(call.bias + v * kLanes) : zero();
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
+  }
+
+  const float* block = call.x;
+  for (int b = 0; b < call.blocks; ++b, block += call.x_block) {
+    const bool is_last = b == call.blocks - 1;
+    const int depth = is_last ? call.last_depth : call.depth;
+    const float* w = call.w + b * call.w_block + (is_last ? call.w_lead_last : call.w_lead);
+    const std::int64_t* offsets = call.offsets;
+    const float* row = block;
+    for (int r = 0; r < call.rows; ++r, row += call.x_row) {
+      const float* x = row;
+      for (int c = 0; c < call.cols; ++c, x += call.x_col) {
+        if constexpr (kIsIndirect) {
+          const float* pixel[kPixels];
+#pragma GCC unroll 28
+          for (int p = 0; p < kPixels; ++p) {
+            const std::int64_t offset = offsets[p];
+            pixel[p] = offset == kPaddingOffset ? kZeros : block + offset;
+          }
+          offsets += kPixels;
+          for (int d = 0; d < depth; ++d) {
+            Vec weight[kVectors];
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v) weight[v] = load(w + v * kLanes);
+#pragma GCC unroll 28
+            for (int p = 0; p < kPixels; ++p) {
+              const Vec value = broadcast(pixel[p][d]);
+#pragma GCC unroll 4
+              for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
+            }
+            w += kVectors * kLanes;
+          }
+        } else {
+          const float* at = x;
+#pragma GCC unroll 2
+          for (int d = 0; d < depth; ++d, ++at) {
+            ENGINE_FORGET(at);
+            Vec weight[kVectors];
+#pragma GCC unroll 4
+            for (int v = 0; v < kVectors; ++v) weight[v] = load(w + v * kLanes);
+#pragma GCC unroll 28
+            for (int p = 0; p < kPixels; ++p) {
+              const Vec value = broadcast(at[p * kStep]);
+#pragma GCC unroll 4
+              for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
+            }
+            w += kVectors * kLanes;
+          }
+        }
+      }
+    }
+  }
+
+  const EpilogueArgs& epilogue = *call.epilogue;
+  const bool is_clip = epilogue.activation == Activation::kClip;
+  const bool finish = !is_clip || (call.residual && epilogue.residual_after);
+  const float* residual = finish && epilogue.residual_after ? nullptr : call.residual;
+  const Vec low = broadcast(is_clip ? epilogue.alpha : -__builtin_inff());
+  const Vec high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    constexpr int kPerBlock = kVectorsPerBlock;
+    float* y = call.y + v / kPerBlock * call.y_block + v % kPerBlock * kLanes;
+    const float* r = residual ? residual + v / kPerBlock * call.residual_block + v % kPerBlock * kLanes : nullptr;
+    const Vec scale = call.scale ? load(call.scale + v * kLanes) : zero();
+    const Vec bias = call.bias ? load(call.bias + v * kLanes) : zero();
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) {
+      Vec value = acc[v][p];
+      if (call.scale) value = fma(value, scale, bias);
+      if (r) value += load(r + p * call.residual_pixel);
+      store(y + p * call.y_pixel, min(high, max(low, value)));
+    }
+  }
+  if (finish) {
+    for (int v = 0; v < kVectors; ++v) {
+      float* y = call.y + v / kVectorsPerBlock * call.y_block + v % kVectorsPerBlock * kLanes;
+      const float* r = call.residual && epilogue.residual_after
+                           ? call.residual + v / kVectorsPerBlock * call.residual_block + v % kVectorsPerBlock * kLanes
+                           : nullptr;
+      finish_column(epilogue, kPixels, y, call.y_pixel, r, call.residual_pixel);
+    }
+  }
+}
+
+template <int... kIndices>
+struct Indices {};
+template <int kCount, int... kIndices>
+struct CountTo : CountTo<kCount - 1, kCount, kIndices...> {};
+template <int... kIndices>
+struct CountTo<0, kIndices...> {
+  using Type = Indices<kIndices...>;
+};
+
+template <int kVectors, int kStep, int... kPixels>
+TileFn pick(int pixels, Indices<kPixels...>) {
+  static const TileFn table[] = {&tile<kVectors, kPixels, kStep>...};
+  return pixels >= 1 && pixels <= static_cast<int>(sizeof...(kPixels)) ? table[pixels - 1] : nullptr;
+}
+
+template <int kVectors>
+TileFn pick(int pixels, PixelStep step) {
+  typename CountTo<kMaxPixels[kVectors]>::Type all;
+  switch (step) {
+    case PixelStep::kBlocked1: return pick<kVectors, 16>(pixels, all);
+    case PixelStep::kBlocked2: return pick<kVectors, 32>(pixels, all);
+    case PixelStep::kPlanar1: return pick<kVectors, 1>(pixels, all);
+    case PixelStep::kPlanar2: return pick<kVectors, 2>(pixels, all);
+    case PixelStep::kIndirect: return pick<kVectors, 0>(pixels, all);
+    case PixelStep::kCount: break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const TileTraits tile_traits = {
+    kLanes, kMaxVectors, {kMaxPixels[0], kMaxPixels[1], kMaxPixels[2], kMaxPixels[3], kMaxPixels[4]}, kBestVectors};
+
+TileFn tile_kernel(int vectors, int pixels, PixelStep step) {
+  switch (vectors) {
+    case 1: return pick<1>(pixels, step);
+    case 2: return pick<2>(pixels, step);
+#if defined(__AVX512F__) || defined(__aarch64__)
+    case 3: return pick<3>(pixels, step);
+    case 4: return pick<4>(pixels, step);
+#endif
+  }
+  return nullptr;
+}
+
+// Reached through tile_kernel only, never by a plan.
+extern const KernelEntry tile_kernels[] = {{nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

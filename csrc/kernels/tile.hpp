@@ -1,0 +1,96 @@
+// The register-tiled product that convolution, GEMM and Winograd are made of.
+//
+// A tile is `vectors` x `pixels` accumulators that stay in registers through the whole reduction: each input value is
+// broadcast and multiplied with `vectors` vectors of output channels. Partial sums never touch memory.
+//
+//   y[c, p] = epilogue(sum over block, row, col, d of  x[block, row, col, p, d] * w[block, row, col, d, c])
+//
+// The reduction runs over `blocks` outermost, then `rows` x `cols` kernel taps, then `depth` adjacent floats of x
+// (`last_depth` in the last block). Weights are read front to back, in that order: `vectors` * lanes floats for each
+// step. So one tile is
+//   a convolution on NCHWc16   blocks: input channels / 16, rows x cols: the kernel, depth: 16
+//   a product of matrices      blocks: K / 16, one tap, depth: 16; pixels are the rows of A
+//   a convolution on NCHW      blocks: input channels, rows: the kernel's, one col, depth: the kernel's width
+#pragma once
+
+#include "kernels/kernel.hpp"
+#include "simd/isa.hpp"
+
+namespace engine {
+
+// What is applied to a value before it is stored, with its parameters alpha and beta.
+enum class Activation : std::int32_t {
+  kClip,         // min(max(x, alpha), beta); none: -inf, inf; relu: 0, inf. NaN stays NaN
+  kLeakyRelu,    // x < 0 ? alpha x : x
+  kSigmoid,      // 1 / (1 + e^-x)
+  kTanh,         // tanh x
+  kGeluErf,      // x / 2 (1 + erf(x / sqrt 2))
+  kGeluTanh,     // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+  kSilu,         // x sigmoid(alpha x)
+  kHardSigmoid,  // min(max(alpha x + beta, 0), 1)
+  kHardSwish,    // x min(max(alpha x + beta, 0), 1)
+  kElu,          // x < 0 ? alpha (e^x - 1) : x
+  kCount
+};
+
+// value = accumulator * scale[c] + bias[c] + residual, activated; or the residual added after the activation.
+struct EpilogueArgs {
+  Activation activation = Activation::kClip;
+  float alpha = -__builtin_inff();
+  float beta = __builtin_inff();
+  bool residual_after = false;
+};
+
+// One call of a tile kernel. Strides are in floats. Nothing outside the named elements is read or written; x, w and y
+// need the alignment of a float only. The residual may be y itself; x and w may not overlap y.
+struct TileCall {
+  const float* x;                // first pixel, first tap, first block
+  std::int64_t x_block;          // between blocks
+  std::int64_t x_row;            // between kernel rows
+  std::int64_t x_col;            // between kernel columns
+  const std::int64_t* offsets;   // indirect kernels: [rows * cols][pixels] offsets of x, kPaddingOffset where the tap
+                                 // lies in the padding (x_row, x_col are not used then)
+  const float* w;                // the tile's weights
+  std::int64_t w_block;          // between blocks
+  std::int64_t w_lead;           // from a block's start to its first tap that is not left out; in the last block,
+  std::int64_t w_lead_last;      // which may be shallower, w_lead_last
+  std::int32_t blocks;
+  std::int32_t rows;
+  std::int32_t cols;
+  std::int32_t depth;
+  std::int32_t last_depth;
+  float* y;                      // first pixel, first channel
+  std::int64_t y_block;          // between blocks of 16 channels
+  std::int64_t y_pixel;          // between pixels
+  const float* scale;            // [vectors * lanes], or null
+  const float* bias;             // [vectors * lanes], or null
+  const float* residual;         // or null
+  std::int64_t residual_block;
+  std::int64_t residual_pixel;
+  const EpilogueArgs* epilogue;
+};
+
+constexpr std::int64_t kPaddingOffset = INT64_MIN;
+
+using TileFn = void (*)(const TileCall& call);
+
+// How the pixels of a tile lie in x: at a fixed distance in floats, or where `offsets` says.
+enum class PixelStep : std::int32_t { kBlocked1, kBlocked2, kPlanar1, kPlanar2, kIndirect, kCount };
+
+// What plan building must know of an instruction set's tiles.
+struct TileTraits {
+  std::int32_t lanes;           // floats in a vector
+  std::int32_t max_vectors;     // tiles exist of 1 to max_vectors vectors
+  std::int32_t max_pixels[5];   // [vectors]: and of 1 to max_pixels[vectors] pixels
+  std::int32_t best_vectors;    // the shape that comes closest to the machine's peak
+};
+
+namespace ENGINE_ISA_NS {
+
+extern const TileTraits tile_traits;
+
+// The kernel for a tile of exactly this shape; null where there is none.
+TileFn tile_kernel(int vectors, int pixels, PixelStep step);
+
+}  // namespace ENGINE_ISA_NS
+}  // namespace engine

@@ -1,0 +1,16 @@
+// Which instruction set this translation unit is compiled for. The build compiles every kernel file once per
+// instruction set and names the namespace of its symbols with -DENGINE_ISA_NS=<name>.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// The generic build: any architecture, vector extensions only.
+#ifndef ENGINE_ISA_NS
+#define ENGINE_ISA_NS generic
+#endif
+
+// always_inline: an inline function left out of line is a weak symbol, which the linker may take from the object of
+// another instruction set. Everything shared between kernel files is forced inline for that reason.
+#define ENGINE_INLINE static inline __attribute__((always_inline))
+#define ENGINE_NOINLINE __attribute__((noinline))

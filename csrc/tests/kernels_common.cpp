@@ -1,0 +1,167 @@
+#include "kernels_common.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+
+#if defined(__x86_64__)
+#define ENGINE_ON_generic(...)
+#define ENGINE_ON_v2(...) __VA_ARGS__
+#define ENGINE_ON_avx2(...) __VA_ARGS__
+#define ENGINE_ON_avx512(...) __VA_ARGS__
+#define ENGINE_ON_avx512vnni(...) __VA_ARGS__
+#define ENGINE_ON_avx512bf16(...) __VA_ARGS__
+#else
+#define ENGINE_ON_generic(...) __VA_ARGS__
+#define ENGINE_ON_v2(...)
+#define ENGINE_ON_avx2(...)
+#define ENGINE_ON_avx512(...)
+#define ENGINE_ON_avx512vnni(...)
+#define ENGINE_ON_avx512bf16(...)
+#endif
+
+#define ENGINE_PREPARE(family)
+#define ENGINE_KERNELS(family, isa) \
+  ENGINE_ON_##isa(namespace engine::isa { extern const KernelEntry family##_kernels[]; })
+#include "kernels/families.def"
+#undef ENGINE_KERNELS
+
+namespace engine::test {
+namespace {
+
+constexpr std::size_t kGuard = 64;
+constexpr std::uint32_t kGuardBits = 0x7fc0dead;  // a NaN of no computation
+int failures = 0;
+std::string current;
+
+bool is_supported(const std::string& isa) {
+#if defined(__x86_64__)
+  if (isa == "avx2") return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (isa == "avx512") return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  return isa == "v2";
+#else
+  return isa == "generic";
+#endif
+}
+
+void add_table(std::vector<Target>& all, const std::string& isa, const KernelEntry* table) {
+  if (!is_supported(isa)) return;
+  for (Target& target : all) {
+    if (target.isa == isa) {
+      target.tables.push_back(table);
+      return;
+    }
+  }
+  all.push_back({isa, {table}});
+}
+
+float guard_value() {
+  float value;
+  std::memcpy(&value, &kGuardBits, sizeof value);
+  return value;
+}
+
+bool is_guard(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits == kGuardBits;
+}
+
+}  // namespace
+
+const KernelEntry& Target::find(const std::string& name) const {
+  for (const KernelEntry* entry : tables)
+    for (; entry->name; ++entry)
+      if (name == entry->name) return *entry;
+  throw std::runtime_error("no kernel " + name + " for " + isa);
+}
+
+const std::vector<Target>& targets() {
+  static const std::vector<Target> all = [] {
+    std::vector<Target> found;
+#define ENGINE_KERNELS(family, isa) ENGINE_ON_##isa(add_table(found, #isa, engine::isa::family##_kernels);)
+#include "kernels/families.def"
+#undef ENGINE_KERNELS
+    return found;
+  }();
+  return all;
+}
+
+Guarded::Guarded(std::size_t count, float fill, bool misaligned)
+    : count_(count), offset_(kGuard + (misaligned ? 1 : 0)), storage_(count + 2 * kGuard + 1, guard_value()) {
+  for (std::size_t i = 0; i < count; ++i) storage_[offset_ + i] = fill;
+}
+
+Guarded::Guarded(const std::vector<float>& values, bool misaligned) : Guarded(values.size(), 0.0f, misaligned) {
+  if (!values.empty()) std::memcpy(data(), values.data(), values.size() * sizeof(float));
+}
+
+std::vector<float> Guarded::values() const {
+  return {storage_.begin() + offset_, storage_.begin() + offset_ + count_};
+}
+
+bool Guarded::intact() const {
+  for (std::size_t i = 0; i < storage_.size(); ++i)
+    if ((i < offset_ || i >= offset_ + count_) && !is_guard(storage_[i])) return false;
+  return true;
+}
+
+void run(const KernelEntry& kernel, const void* args, const std::vector<void*>& buffers, int workers,
+         std::size_t scratch_bytes) {
+  for (int worker = workers - 1; worker >= 0; --worker) {
+    // Full of NaN: what a kernel reads it must have written. Guarded, so overruns are seen.
+    Guarded scratch((scratch_bytes + 3) / 4 + 16, guard_value());
+    auto address = reinterpret_cast<std::uintptr_t>(scratch.data());
+    kernel.run(args, buffers.data(), {worker, workers, reinterpret_cast<void*>((address + 63) / 64 * 64)});
+    expect(scratch.intact(), "scratch overrun");
+  }
+}
+
+std::vector<float> random_floats(std::size_t count, std::uint32_t seed) {
+  std::vector<float> values(count);
+  std::uint32_t state = seed * 2654435761u + 12345u;
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = static_cast<float>(state >> 8) / 8388608.0f - 1.0f;
+  }
+  return values;
+}
+
+bool expect(bool condition, const std::string& what) {
+  if (!condition && ++failures <= 20) std::printf("FAILED %s: %s\n", current.c_str(), what.c_str());
+  return condition;
+}
+
+bool expect_close(const std::vector<float>& expected, const std::vector<float>& actual, double tolerance,
+                  const std::string& what) {
+  if (!expect(expected.size() == actual.size(), what + ": sizes differ")) return false;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double e = expected[i], a = actual[i];
+    const bool equal = std::isnan(e)   ? std::isnan(a)
+                       : std::isinf(e) ? a == e
+                                       : std::fabs(a - e) <= tolerance * (1 + std::fabs(e));
+    if (!equal) {
+      return expect(false, what + ": [" + std::to_string(i) + "] is " + std::to_string(a) + ", expected " +
+                               std::to_string(e) + " within " + std::to_string(tolerance * 1e6) + "e-6");
+    }
+  }
+  return true;
+}
+
+double sum_tolerance(std::int64_t length) {
+  return 4 * 1.2e-7 * (2 + std::sqrt(static_cast<double>(length)));
+}
+
+int run_cases(const std::vector<Case>& cases) {
+  for (const Target& target : targets())
+    for (const Case& test_case : cases) {
+      current = std::string(test_case.name) + " [" + target.isa + "]";
+      const int before = failures;
+      test_case.run(target);
+      std::printf("%s %s\n", failures == before ? "ok    " : "FAILED", current.c_str());
+    }
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace engine::test
