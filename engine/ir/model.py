@@ -11,6 +11,7 @@ from engine.ir.leaves import Parameter, Result
 from engine.ir.node import Node, Output, OutputLike, Subgraph, _detach, as_output, edits
 from engine.ir.printer import model_to_text
 
+_T = TypeVar("_T")
 _N = TypeVar("_N", bound=Node)
 
 
@@ -30,8 +31,8 @@ class Model(Subgraph):
     Not thread-safe while it is changed; concurrent reading is fine.
     """
 
-    __slots__ = ("_order", "_order_edits", "_parameters", "_results", "_sinks", "captures", "metadata", "name",
-                 "opset_imports", "rt_info")  # fmt: skip
+    __slots__ = ("__weakref__", "_order", "_order_edits", "_parameters", "_results", "_sinks", "captures", "metadata",
+                 "name", "opset_imports", "rt_info")  # fmt: skip
 
     captures: list[Parameter]
     metadata: dict[str, str]
@@ -47,19 +48,19 @@ class Model(Subgraph):
         *,
         captures: Iterable[Parameter] = (),
     ) -> None:
-        self._results = [r if isinstance(r, Result) else Result(r) for r in results]
-        self._parameters = list(parameters)
-        self._sinks = list(sinks)
-        self.captures = list(captures)
         self.name = name
+        self._results = [r if isinstance(r, Result) else Result(r) for r in _listed(results, "results")]
+        self._parameters: list[Parameter] = _listed(parameters, "parameters")
+        self._sinks: list[Node] = []
+        self.captures = _listed(captures, "captures")
         self.metadata = {}
         self.opset_imports = {}
         self.rt_info: dict[str, Any] = {}
         self._order: list[Node] | None = None
         self._order_edits = -1
         _check_border(self)
-        for sink in self._sinks:
-            sink._pinned = True
+        for sink in _listed(sinks, "sinks"):
+            self.add_sink(sink)
 
     # -- the border ---------------------------------------------------------------------------------------
 
@@ -111,13 +112,18 @@ class Model(Subgraph):
 
     def add_parameter(self, parameter: Parameter) -> Parameter:
         """Append an input. Raises `GraphError` where the name is taken."""
+        if not isinstance(parameter, Parameter):
+            raise GraphError(f"an input of model `{self.name}` is a Parameter; got {parameter!r}")
         self._edit(self._parameters, parameter, [p.friendly_name for p in self._parameters], "input")
         return parameter
 
     def add_sink(self, sink: Node) -> None:
-        """Keep a node for its effect. Raises `GraphError` where something consumes it."""
-        if sink._is_consumed():
-            raise GraphError(f"{sink} has consumers and cannot be a sink")
+        """Keep a node for its effect. Raises `GraphError` where something consumes it, or it is kept already."""
+        if not isinstance(sink, Node) or isinstance(sink, (Parameter, Result)) or sink in self._sinks:
+            raise GraphError(
+                f"a sink of model `{self.name}` is an operation that is no output and no sink of it yet; got {sink!r}"
+            )
+        _check_sink(sink)
         sink._pinned = True
         self._sinks.append(sink)
         self._order = None
@@ -157,8 +163,8 @@ class Model(Subgraph):
     def validate(self) -> bool:
         """Check the graph and infer every type that may have changed; True where a type changed.
 
-        Raises `GraphError` for a cycle, a duplicated input or output name, or a value from a parameter that the
-        model does not have; `TypeInferenceError` where a node cannot take what it is given.
+        Raises `GraphError` for a cycle, a duplicated input or output name, a sink that is read, or a value from a
+        parameter that the model does not have; `TypeInferenceError` where a node cannot take what it is given.
         """
         _check_border(self)
         known = {*self._parameters, *self.captures}
@@ -224,6 +230,13 @@ class Model(Subgraph):
         _detach(node)
 
 
+def _listed(nodes: Iterable[_T], what: str) -> list[_T]:
+    try:
+        return list(nodes)
+    except TypeError:
+        raise GraphError(f"the {what} of a model are a list; got {nodes!r}") from None
+
+
 def _as(kind: type[Parameter], node: Node) -> Parameter:
     assert isinstance(node, kind)
     return node
@@ -256,6 +269,13 @@ def _check_border(model: Model) -> None:
             if node.friendly_name in names:
                 raise GraphError(f"two {what} of model `{model.name}` are called `{node.friendly_name}`")
             names.add(node.friendly_name)
+    for sink in model._sinks:
+        _check_sink(sink)
+
+
+def _check_sink(sink: Node) -> None:
+    if sink._is_consumed():
+        raise GraphError(f"{sink} has consumers and cannot be a sink")
 
 
 def _topological(roots: Iterable[Node]) -> list[Node]:

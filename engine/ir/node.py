@@ -75,6 +75,7 @@ class Output:
 
     @name.setter
     def name(self, name: str) -> None:
+        self.node.output(self.index)  # raises where there is none
         names = [""] * len(self.node._types) if self.node._names is None else list(self.node._names)
         names[self.index] = name
         self.node._names = names
@@ -245,16 +246,20 @@ class Node:
         for value in inputs:
             sources.append(value if type(value) is Output or value is None else as_output(value))
         self._seen: tuple[ValueType | None, ...] | None = None
-        if types is None:
-            self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs
-            self._types = types = inference.infer(self)
-            self._seen = self._input_types()
-        else:
-            self._types = types
-        self._consumers: list[_Consumers | None] = [None] * len(types)
-        self._attached = True
-        if sources:
-            _link(self)
+        try:
+            if types is None:
+                self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs
+                self._types = types = inference.infer(self)
+                self._seen = self._input_types()
+            else:
+                self._types = types
+            self._consumers: list[_Consumers | None] = [None] * len(types)
+            self._attached = True
+            if sources:
+                _link(self)
+        except IndexError:  # checking every port before would cost each node that is made
+            self._refuse_missing_ports()
+            raise
 
     # -- names and annotations ---------------------------------------------------------------------------
 
@@ -358,7 +363,9 @@ class Node:
         self._seen = None
 
     def set_output_type(self, index: int, value_type: ValueType) -> None:
-        """State the type of one output, as an importer does that knows it from elsewhere."""
+        """State the type of one output, as an importer does that knows it from elsewhere. Raises `GraphError`."""
+        if not 0 <= index < len(self._types):
+            self.output(index)  # raises
         types = list(self._types)
         types[index] = value_type
         self._types = types
@@ -430,6 +437,12 @@ class Node:
 
     # -- the edges themselves -----------------------------------------------------------------------------
 
+    def _refuse_missing_ports(self) -> None:
+        for position, source in enumerate(self._sources):
+            if source is not None and source.index >= len(source.node._types):
+                del self._sources[position:]  # those before it may be linked, which `__del__` undoes
+                source.node.output(source.index)  # raises
+
     def _input_types(self) -> tuple[ValueType | None, ...]:
         if len(self._sources) == 1:
             source = self._sources[0]
@@ -444,6 +457,8 @@ class Node:
         old = self._sources[position]
         if old == source:
             return
+        if source.node is self:
+            raise GraphError(f"{self} cannot read its own output {source.index}: the graph would have a cycle")
         edits.count += 1
         self._sources[position] = source
         if self._seen is not None and source.node.op_type == "Constant":

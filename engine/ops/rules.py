@@ -37,8 +37,8 @@ def fail(node: Node, problem: str, cause: Exception | None = None) -> NoReturn:
 
 def tensor_type(node: Node, index: int) -> TensorType:
     """The type of tensor input `index`. Raises `TypeInferenceError` for an omitted input or another value."""
-    source = node.input_values[index] if index < node.num_inputs else None
-    value_type = None if source is None else source.type
+    # One input is asked for: a list of all for each of 100,000 would take quadratic time.
+    value_type = node.input_value(index).type if node.has_input(index) else None
     if not isinstance(value_type, TensorType):
         name = get_op(node.op_type, node.domain).input_name(index)
         fail(node, f"input {index} ({name}) must be a tensor, got {value_type or 'nothing'}")
