@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from engine.errors import GraphError, PassError
 from engine.ir import Node, Output, OutputLike, as_output
-from engine.passes.pattern.matching import MatchState, Trace, compile_pattern, root_kinds
+from engine.passes.pattern.compiling import compile_pattern, root_kinds
+from engine.passes.pattern.matching import MatchState, Trace
 from engine.passes.pattern.nodes import Block
 
 
