@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,9 +38,11 @@ class Port:
 
     @classmethod
     def of(cls, node: Parameter | Result) -> Port:
-        """Describe a model's parameter or result."""
-        layout, preprocess = node.rt_info.get("layout", ""), node.rt_info.get("preprocess", {})
-        return cls(node.friendly_name, node.type, layout, dict(preprocess))
+        """Describe a model's parameter or result. Raises `ModelError` where no blob could carry its `rt_info`."""
+        name, layout = node.friendly_name, node.rt_info.get("layout", "")
+        if not isinstance(layout, str):
+            raise ModelError(f'`{name}`: rt_info["layout"] is a string such as "NCHW"; got {layout!r}')
+        return cls(name, node.type, layout, _as_json(name, node.rt_info.get("preprocess", {})))
 
     @property
     def element_type(self) -> ElementType:
@@ -78,6 +81,18 @@ class Port:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}{f' ({self.layout})' if self.layout else ''}"
+
+
+def _as_json(name: str, preprocess: object) -> dict[str, Any]:
+    """`preprocess` as it comes back from a blob."""
+    problem = f"got {type(preprocess).__name__}"
+    if isinstance(preprocess, Mapping):
+        try:
+            kept: dict[str, Any] = json.loads(json.dumps(dict(preprocess), allow_nan=False))
+            return kept
+        except (TypeError, ValueError, RecursionError) as e:
+            problem = str(e)
+    raise ModelError(f'`{name}`: rt_info["preprocess"] is a mapping of names to JSON values: {problem}')
 
 
 def _type_to_json(value_type: ValueType | None) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
-from engine.errors import Busy, DeadlineExceeded, EngineError, InferError
+from engine.errors import Busy, CallbackError, DeadlineExceeded, EngineError, InferError
 from engine.runtime.async_request import AsyncInferRequest
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
@@ -65,7 +65,7 @@ class AsyncInferQueue(Participant):
         self._policy = policy
         self._callback = callback
         self._userdata: dict[AsyncInferRequest, Any] = {}
-        self._first_error: BaseException | None = None
+        self._first_error: EngineError | None = None
         self._failures = 0
         self._idle = deque(self._requests)
         self._changed = threading.Condition()
@@ -74,10 +74,10 @@ class AsyncInferQueue(Participant):
     def set_callback(self, callback: JobCallback | None) -> None:
         """Have `callback(request, userdata)` called after each inference, also after one that failed.
 
-        `request.results` then gives its outputs or raises its error, which `wait_all` reports as it does anything
-        else that the callback raises. It may start its request again, which goes on with the same job; it must
-        not wait, nor give the request another callback. Raises `Busy` while any is in flight, and `InferError` for
-        what cannot be called.
+        `request.results` then gives its outputs or raises its error. `wait_all` reports that error, or as
+        `CallbackError` what else the callback raises. It may start its request again, which goes on with the same
+        job; it must not wait, nor give the request another callback. Raises `Busy` while any is in flight, and
+        `InferError` for what cannot be called.
         """
         require_callable(callback)
         with self._changed:
@@ -151,13 +151,13 @@ class AsyncInferQueue(Participant):
             raise Busy(f"{what} in a callback would wait for the callback itself; call it on another thread")
 
     def _finished(self, request: AsyncInferRequest, error: EngineError | None) -> None:
-        failure: BaseException | None = error
+        failure = error
         starts = request.starts
         if self._callback is not None:
             try:
                 self._callback(request, self._userdata.get(request))
             except BaseException as e:
-                failure = error or e
+                failure = error or _callback_error(e)
         if failure is not None:
             with self._changed:
                 self._first_error = self._first_error or failure
@@ -199,3 +199,9 @@ class AsyncInferQueue(Participant):
         self._changed = threading.Condition()
         self._idle = deque(self._requests)
         self._userdata.clear()
+
+
+def _callback_error(error: BaseException) -> CallbackError:
+    wrapped = CallbackError(f"the queue's callback raised {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -4,7 +4,7 @@ import weakref
 import numpy as np
 import pytest
 
-from engine.errors import Busy, Cancelled, DeadlineExceeded, DeviceError, InferError, InputError
+from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, DeviceError, InferError, InputError
 from engine.runtime import AsyncInferQueue, RequestState
 
 LONG = 30.0
@@ -103,8 +103,9 @@ def test_a_failing_callback_is_reported_and_ends_nothing(make_network):
     queue = AsyncInferQueue(make_network(), 2, callback=callback)
     for i in range(4):
         queue.start_async(inputs(i), i)
-    with pytest.raises(KeyError, match="one"):
+    with pytest.raises(CallbackError, match="callback raised KeyError: 'one'") as caught:
         queue.wait_all(LONG)
+    assert isinstance(caught.value.__cause__, KeyError)
     assert sorted(results) == [0, 2, 3]
     queue.wait_all(LONG)
     queue.start_async(inputs(9), 9)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import BlobFormatError, InferError, InputError, PluginContractError
+from engine.errors import BlobFormatError, InferError, InputError, ModelError, PluginContractError
 from engine.ir import (
     Model,
     OptionalType,
@@ -353,6 +353,31 @@ def test_a_port_describes_a_parameter_and_its_preprocessing():
     assert (port.name, port.element_type, str(port.shape), port.layout) == ("x", f32, "[1,N]", "NC")
     assert str(port) == "x: f32[1,N] (NC)"
     assert Port.from_json(port.to_json()) == port
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"layout": 5}, r'`x`: rt_info\["layout"\] is a string.*got 5'),
+        ({"preprocess": object()}, r'`x`: rt_info\["preprocess"\] is a mapping.*object'),
+        ({"preprocess": {"mean": np.ones(3)}}, "ndarray is not JSON"),
+        ({"preprocess": {"scale": float("nan")}}, "JSON"),
+    ],
+)
+def test_a_description_that_no_blob_could_carry_is_refused_when_compiling(info, message):
+    parameter = Parameter(f32, [1, "N"], "x")
+    parameter.rt_info.update(info)
+    with pytest.raises(ModelError, match=message):
+        Port.of(parameter)
+
+
+def test_preprocessing_is_the_same_before_and_after_export():
+    parameter = Parameter(f32, [1, "N"], "x")
+    parameter.rt_info["preprocess"] = mean = {"mean": (1.0, 2.0)}
+    port = Port.of(parameter)
+    mean.clear()
+    assert port.preprocess == {"mean": [1.0, 2.0]}
+    assert Port.from_json(json.loads(json.dumps(port.to_json()))) == port
 
 
 BOUNDS = st.tuples(st.integers(0, 5), st.integers(5, 9)).map(lambda bounds: f"{bounds[0]}..{bounds[1]}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import Busy, Cancelled, DeadlineExceeded, InferError, InputError
+from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, InferError, InputError
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime import AsyncInferQueue
 from engine.testing.behaviour.base import LIMIT, DeviceChecks, gated, start_at_gate
@@ -69,7 +69,7 @@ class QueueChecks(DeviceChecks):
             queue.start_async({"typo": run.inputs["a"]}, 0)
         for job in range(4):
             queue.start_async(run.inputs, job, timeout=LIMIT)
-        with pytest.raises(ValueError, match="not this one"):
+        with pytest.raises(CallbackError, match="not this one"):
             queue.wait_all(LIMIT)
         queue.wait_all(LIMIT)
         assert sorted(done) == [0, 2, 3]
