@@ -164,7 +164,7 @@ class Plugin(ABC):
     def metric(self, name: str, device_id: str) -> object:
         """The value of a metric in `properties` for one of `device_ids`; None where it is the declared default.
 
-        Override it for FULL_DEVICE_NAME, OPTIMIZATION_CAPABILITIES and metrics of your own.
+        Override it for FULL_DEVICE_NAME, which is `name` otherwise, OPTIMIZATION_CAPABILITIES and your own.
         """
         return None
 
@@ -203,7 +203,7 @@ class Plugin(ABC):
     @final
     def get_metric(self, name: str, device_id: str = "") -> Any:
         """Return a metric of a device. Raises `PropertyError` listing the metrics; `PluginContractError`."""
-        where = f"plugin {self.name}"
+        where = self.name
         return _answer(self._declared, name, lambda: self._metric(name, device_id), where)
 
     def _metric(self, name: str, device_id: str) -> object:
@@ -213,10 +213,11 @@ class Plugin(ABC):
             case "SUPPORTED_CONFIG_KEYS":
                 return self._declared.of(CONFIG).names
             case "AVAILABLE_DEVICES":
-                return tuple(self.device_ids())
+                return self._device_ids()
             case "IMPORT_EXPORT_SUPPORT":
                 return type(self).import_network is not Plugin.import_network
-        return self.metric(name, self.resolve_device_id(device_id))
+        value = self.metric(name, self.resolve_device_id(device_id))
+        return self.name if value is None and name == "FULL_DEVICE_NAME" else value
 
     @final
     def get_property(self, name: str, device_id: str = "") -> Any:
@@ -228,13 +229,19 @@ class Plugin(ABC):
     @final
     def resolve_device_id(self, device_id: str) -> str:
         """Return `device_id`, or the first one where it is empty. Raises `DeviceNotFoundError`."""
-        with plugin_errors(self.name, "device_ids"):
-            ids = tuple(self.device_ids())
+        ids = self._device_ids()
         if not ids:
             raise DeviceNotFoundError(f"{self.name} finds no device on this machine")
         if device_id and device_id not in ids:
             raise DeviceNotFoundError(f"{self.name} has no device {device_id!r}; devices: {', '.join(ids)}")
         return device_id or ids[0]
+
+    def _device_ids(self) -> tuple[str, ...]:
+        with plugin_errors(self.name, "device_ids"):
+            ids = self.device_ids()
+        if not isinstance(ids, (list, tuple)) or not all(isinstance(each, str) and each for each in ids):
+            raise PluginContractError(f"plugin {self.name}: device_ids returned {ids!r}, expected a list of ids: ['0']")
+        return tuple(ids)
 
 
 class ExecutableNetwork(ABC):
@@ -256,6 +263,11 @@ class ExecutableNetwork(ABC):
     """The transformed graph that requests run."""
 
     def __init__(self, plugin: Plugin, config: Config, source: Model | BlobManifest) -> None:
+        if not isinstance(plugin, Plugin) or not isinstance(config, Config):
+            raise PluginContractError(
+                f"{type(self).__name__}.__init__ must pass on the plugin and the Config that it was given; "
+                f"got {type(plugin).__name__} and {type(config).__name__}"
+            )
         self.plugin = plugin
         self.config = config
         self.name, inputs, outputs = _interface(source)
@@ -362,6 +374,8 @@ class ExecutableNetwork(ABC):
             request = self.create_infer_request_impl()
         if not isinstance(request, SyncInferRequest):
             raise _wrong_return(self.plugin.name, "create_infer_request_impl", request, "SyncInferRequest")
+        if not hasattr(request, "signature"):
+            raise _not_initialised(self.plugin.name, request, "network")
         return request
 
     @final
@@ -379,7 +393,7 @@ class ExecutableNetwork(ABC):
     @final
     def get_metric(self, name: str) -> Any:
         """Return a metric. Raises `PropertyError` listing the metrics; `PluginContractError`."""
-        where = f"plugin {self.plugin.name}: network `{self.name}`"
+        where = f"{self.plugin.name}: network `{self.name}`"
         return _answer(self._declared, name, lambda: self._metric(name), where)
 
     def _metric(self, name: str) -> object:
@@ -497,6 +511,12 @@ class QueryResult:
     nodes: Mapping[str, Support]
     atoms: tuple[frozenset[str], ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.nodes, Mapping) or not all(isinstance(s, Support) for s in self.nodes.values()):
+            raise PluginContractError(f"a QueryResult maps friendly names to Support; got {self.nodes!r:.120}")
+        if not isinstance(self.atoms, tuple) or not all(isinstance(atom, frozenset) for atom in self.atoms):
+            raise PluginContractError(f"a QueryResult's atoms are a tuple of frozensets; got {self.atoms!r:.120}")
+
     def at(self, level: SupportLevel) -> dict[str, Support]:
         """Return the nodes of one level."""
         return {name: support for name, support in self.nodes.items() if support.level is level}
@@ -524,9 +544,7 @@ def compile_network(plugin: Plugin, model: Model, config: Mapping[str, object] |
     merged = _complete_config(plugin, plugin.config.merged(config))
     with plugin_errors(plugin.name, f"compiling `{model.name}`"):
         network = plugin.compile_model(model, merged)
-    if not isinstance(network, ExecutableNetwork):
-        raise _wrong_return(plugin.name, "compile_model", network, "ExecutableNetwork")
-    return network
+    return _checked_network(plugin, network, "compile_model")
 
 
 def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
@@ -538,19 +556,19 @@ def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object
     merged = _complete_config(plugin, plugin.config.merged(exported).merged(config))
     with plugin_errors(plugin.name, "importing a network"):
         network = plugin.import_network(blob, merged)
-    if not isinstance(network, ExecutableNetwork):
-        raise _wrong_return(plugin.name, "import_network", network, "ExecutableNetwork")
-    return network
+    return _checked_network(plugin, network, "import_network")
 
 
 def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> QueryResult:
     """Query, and check that the answer covers exactly the model's nodes; only `EngineError`s are raised."""
     merged = _complete_config(plugin, plugin.config.merged(config))
+    nodes = model.ordered_nodes()
     with plugin_errors(plugin.name, f"querying `{model.name}`"):
         answer = plugin.query_model(model, merged)
     if not isinstance(answer, QueryResult):
         raise _wrong_return(plugin.name, "query_model", answer, "QueryResult")
-    nodes = model.ordered_nodes()
+    if model.ordered_nodes() != nodes:
+        raise PluginContractError(f"plugin {plugin.name}: query_model changed `{model.name}`; let it clone the model")
     names = {node.friendly_name for node in nodes}
     operations = {node.friendly_name for node in nodes if not isinstance(node, (Parameter, Constant, Result))}
     answered = answer.nodes.keys() | {name for atom in answer.atoms for name in atom}
@@ -587,6 +605,19 @@ def _complete_config(plugin: Plugin, config: Config) -> Config:
     return config
 
 
+def _checked_network(plugin: Plugin, network: object, method: str) -> ExecutableNetwork:
+    if not isinstance(network, ExecutableNetwork):
+        raise _wrong_return(plugin.name, method, network, "ExecutableNetwork")
+    if not hasattr(network, "signature"):
+        raise _not_initialised(plugin.name, network, "plugin, config, source")
+    return network
+
+
+def _not_initialised(plugin: str, made: object, arguments: str) -> PluginContractError:
+    name = type(made).__name__
+    return PluginContractError(f"plugin {plugin}: {name}.__init__ must call super().__init__({arguments})")
+
+
 def _wrong_return(plugin: str, method: str, value: object, expected: str) -> PluginContractError:
     return PluginContractError(f"plugin {plugin}: {method} returned {type(value).__name__}, expected {expected}")
 
@@ -600,12 +631,14 @@ def _answer(declared: PropertySet, name: str, ask: Callable[[], object], where: 
     try:
         return found.validate(value)
     except PropertyError as e:
-        raise PluginContractError(f"{where} reports a wrong metric: {e}") from e
+        raise PluginContractError(f"plugin {where} reports a wrong metric: {e}") from e
 
 
 def _interface(source: Model | BlobManifest) -> tuple[str, list[Port], list[Port]]:
     if isinstance(source, Model):
         return source.name, [Port.of(p) for p in source.parameters], [Port.of(r) for r in source.results]
+    if not isinstance(source, BlobManifest):
+        raise PluginContractError(f"a network's source is the model or the blob's manifest; got {source!r:.80}")
     name = source.metadata.get("network_name")
     if not isinstance(name, str):
         raise BlobFormatError(f"the manifest's metadata has no network_name; got {name!r}")

@@ -20,12 +20,16 @@ class PropertySet:
     def __init__(self, *properties: Property[Any]) -> None:
         self._by_name: dict[str, Property[Any]] = {}
         for declared in properties:
+            if not isinstance(declared, Property):
+                raise PluginContractError(f"properties are declared by Property(name, type, ...); got {declared!r}")
             if declared.name in self._by_name:
                 raise PluginContractError(f"property {declared.name} is declared twice")
             self._by_name[declared.name] = declared
 
     def combined(self, others: Iterable[Property[Any]]) -> PropertySet:
         """Return these and `others`; one of a name already here refines it and must keep its type and use."""
+        if isinstance(others, Property) or not isinstance(others, Iterable):
+            raise PluginContractError(f"properties are a tuple of Property, also where it is one; got {others!r}")
         merged = dict(self._by_name)
         for other in PropertySet(*others):
             known = merged.get(other.name, other)

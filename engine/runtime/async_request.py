@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, EngineError, InferError, InputError
+from engine.errors import (
+    Busy,
+    CallbackError,
+    Cancelled,
+    DeadlineExceeded,
+    EngineError,
+    InferError,
+    InputError,
+    PluginContractError,
+)
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
@@ -38,12 +47,10 @@ class AsyncInferRequest(Participant):
     def __init__(
         self, request: SyncInferRequest, pipeline: Pipeline, callback_executor: Executor, network: object = None
     ) -> None:
-        if not pipeline:
-            raise InferError(f"{request.signature.network}: the pipeline of a request has no stage")
         self._request = request
         self._steps = [
             (executor, [stage for _, stage in group])
-            for executor, group in itertools.groupby(pipeline, key=lambda pair: pair[0])
+            for executor, group in itertools.groupby(_checked(request, pipeline), key=lambda pair: pair[0])
         ]
         self._callback_executor = callback_executor
         self._network = network
@@ -452,3 +459,45 @@ class AsyncInferRequest(Participant):
     def _begin_exit(self) -> None:
         if self._run is not None:
             self._cancel(self._run, Cancelled(f"{self._name} was cancelled: the interpreter exits"))
+
+
+def _checked(request: SyncInferRequest, pipeline: Pipeline) -> Pipeline:
+    """`pipeline`, if it can do what `request.infer` does. Raises `PluginContractError`."""
+    where = f"{request.signature.network}: the pipeline"
+    if not isinstance(pipeline, Sequence) or not pipeline:
+        raise PluginContractError(f"{where} is a list of (executor, stage) with at least one; got {pipeline!r:.80}")
+    order = [request.infer_preprocess, request.start_pipeline, request.wait_pipeline, request.infer_postprocess]
+    last = -1
+    for position, pair in enumerate(pipeline):
+        match pair:
+            case (Executor(), stage) if callable(stage):
+                pass
+            case _:
+                raise PluginContractError(
+                    f"{where}'s entry {position} is {pair!r:.120}; expected (executor, stage): an Executor, such as a "
+                    "ThreadExecutor, and a method of the request, not called"
+                )
+        owner = getattr(stage, "__self__", request)
+        if isinstance(owner, SyncInferRequest) and owner is not request:
+            raise PluginContractError(f"{where}'s entry {position} is a stage of another request than the one given")
+        if stage in order:
+            if order.index(stage) <= last:
+                names = ", ".join(each.__name__ for each in order)
+                raise PluginContractError(
+                    f"{where} runs {stage.__name__} after {order[last].__name__}; the stages' order, each at most "
+                    f"once, is {names}"
+                )
+            last = order.index(stage)
+    used = [stage for _, stage in pipeline]
+    left_out = [each.__name__ for each in order if each not in used and _is_defined(each)]
+    if left_out and all(stage in order for stage in used):
+        raise PluginContractError(
+            f"{where} leaves out {', '.join(left_out)}, which {type(request).__name__} defines; add it in its order"
+        )
+    return pipeline
+
+
+def _is_defined(stage: Callable[[], object]) -> bool:
+    """Whether the device defines the stage, so that leaving it out would leave work undone."""
+    name = stage.__name__
+    return getattr(type(getattr(stage, "__self__", None)), name, None) is not getattr(SyncInferRequest, name)

@@ -13,7 +13,7 @@ from engine.errors import DeviceError, EngineError, InferError, InputError, Plug
 from engine.ir import OptionalType, ValueType
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
 from engine.runtime.signature import Signature, overlaps
-from engine.runtime.values import Array, Value
+from engine.runtime.values import Array, PortCheck, Value
 
 Stage: TypeAlias = Callable[[], object]
 
@@ -90,12 +90,13 @@ class SyncInferRequest(ABC):
 
         It is the user's own where one was set and can be written to while the inputs are read.
         """
+        check = self._result_check(index)
         if index in self._in_place and self._user_outputs[index].shape == shape:
             buffer = self._user_outputs[index]
         else:
             self._check_user_shape(index, shape)
             buffer = np.empty(shape, self.signature.outputs[index].element_type.numpy)
-        self._outputs[index] = self.signature.result_checks[index].admit(buffer)
+        self._outputs[index] = check.admit(buffer)
         return buffer
 
     def store_output(self, index: int, value: Value, *, copy: bool = True) -> None:
@@ -104,7 +105,7 @@ class SyncInferRequest(ABC):
         Pass `copy=False` only for a new array that nothing else refers to: never an input, a view of one, a
         constant, or memory that the next inference reuses. Raises `PluginContractError` where it does not fit.
         """
-        value = self.signature.result_checks[index].admit(value)
+        value = self._result_check(index).admit(value)
         if index in self._user_outputs:
             self._check_user_shape(index, value.shape)
             if index in self._in_place:
@@ -270,6 +271,15 @@ class SyncInferRequest(ABC):
         name = getattr(stage, "__name__", type(stage).__name__)
         request = f"{self.signature.network}: request {self.request_id}"
         return DeviceError(f"{request}: {name} failed: {type(error).__name__}: {error}")
+
+    def _result_check(self, index: int) -> PortCheck:
+        checks = self.signature.result_checks
+        try:
+            return checks[index]
+        except (IndexError, TypeError):
+            raise PluginContractError(
+                f"{self.signature.network}: a stage gave output {index!r}; there are {len(checks)}, by index from 0"
+            ) from None
 
     def _check_user_shape(self, index: int, shape: tuple[int, ...]) -> None:
         array = self._user_outputs.get(index)

@@ -1,4 +1,5 @@
 import asyncio
+import concurrent.futures
 import contextlib
 import gc
 import threading
@@ -16,6 +17,7 @@ from engine.errors import (
     DeviceError,
     InferError,
     InputError,
+    PluginContractError,
     UnsupportedError,
 )
 from engine.runtime import AsyncInferRequest, InlineExecutor, RequestState
@@ -752,7 +754,36 @@ def test_an_idle_request_is_freed_with_its_network_without_a_garbage_collection(
         assert not thread.is_alive()
 
 
-def test_a_pipeline_without_stages_is_refused(make_network):
-    request = make_network().create_infer_request()
-    with pytest.raises(InferError, match="the pipeline of a request has no stage"):
-        AsyncInferRequest(request._request, [], InlineExecutor())
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        (lambda r, e: [], "a list of"),
+        (lambda r, e: None, "a list of"),
+        (lambda r, e: [(r.start_pipeline, e)], r"entry 0 is .*; expected \(executor, stage\)"),
+        (lambda r, e: [(e, None)], "not called"),
+        (lambda r, e: [(concurrent.futures.ThreadPoolExecutor(1), r.start_pipeline)], "an Executor"),
+        (lambda r, e: [(e, r.start_pipeline), (e, r.infer_preprocess)], "infer_preprocess after start_pipeline"),
+        (lambda r, e: [(e, r.start_pipeline), (e, r.start_pipeline)], "start_pipeline after start_pipeline"),
+        (lambda r, e: [(e, r.infer_preprocess), (e, r.infer_postprocess)], "leaves out start_pipeline, wait_pipeline"),
+        (lambda r, e: [(e, type(r)(e.network).start_pipeline)], "another request"),
+    ],
+)
+def test_a_pipeline_that_is_none_is_refused_before_anything_runs(make_network, pipeline, message):
+    # Otherwise a device's author meets an attribute error in a stage, or a result that the stages never gave.
+    network = make_network()
+    request = network.create_infer_request()._request
+    executor = InlineExecutor()
+    executor.network = network
+    with pytest.raises(PluginContractError, match=f"TINY network .*the pipeline.*{message}"):
+        AsyncInferRequest(request, pipeline(request, executor), executor)
+
+
+def test_a_pipeline_may_have_stages_of_its_own(make_network, x):
+    network = make_network()
+    request = network.create_infer_request()._request
+    executor = InlineExecutor()
+    whole = [(executor, lambda: request.start_pipeline()), (executor, request.infer_postprocess)]
+    own = AsyncInferRequest(request, whole, executor, network)
+    own.start_async([x])
+    own.wait(LONG)
+    assert own.results["y"].tolist() == (2 * x).tolist()

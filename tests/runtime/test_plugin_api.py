@@ -204,6 +204,79 @@ def test_a_request_that_cannot_be_created_is_a_plugin_error(plugin, create):
         type(network).create_infer_request_impl = kept
 
 
+@pytest.mark.parametrize("ids", [None, "0", 5, [0], ("0", 1), ("",)], ids=repr)
+def test_wrong_device_ids_are_refused_alike_wherever_they_are_used(plugin, ids):
+    wrong = tuned(plugin, device_ids=lambda self: ids)
+    for use in (lambda: compile_network(wrong, simple_model()), lambda: wrong.get_metric("AVAILABLE_DEVICES")):
+        with pytest.raises(PluginContractError, match=r"plugin TINY: device_ids returned .*expected a list of ids"):
+            use()
+
+
+def test_a_device_without_a_full_name_has_its_own(plugin):
+    assert plugin.get_metric("FULL_DEVICE_NAME") == "TINY"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "atoms"),
+    [(None, ()), ({"a": True}, ()), ({"a": Support.native()}, ("a",)), ({"a": Support.native()}, [frozenset("a")])],
+)
+def test_a_query_result_of_other_types_is_refused_where_it_is_made(nodes, atoms):
+    with pytest.raises(PluginContractError, match="a QueryResult"):
+        QueryResult(nodes, atoms)
+
+
+def test_a_query_that_changes_the_model_is_found(plugin):
+    def query(self, model, config):
+        model.remove_result(model.result(0))
+        return QueryResult({})
+
+    with pytest.raises(PluginContractError, match="query_model changed `simple`"):
+        query_network(tuned(plugin, query_model=query), simple_model())
+
+
+class _Uninitialised(ExecutableNetwork):
+    def __init__(self):
+        pass
+
+    def create_infer_request_impl(self):
+        raise NotImplementedError
+
+
+class _Loose(ExecutableNetwork):
+    def create_infer_request_impl(self):
+        return type("Loose", (_Ones,), {"__init__": lambda self: None})()
+
+
+@pytest.mark.parametrize(
+    ("compile_model", "message"),
+    [
+        (lambda self, model, config: _Uninitialised(), r"_Uninitialised.__init__ must call super\(\).__init__\(plugin"),
+        (lambda self, model, config: _Loose(self, dict(config), model), "got Tuned and dict"),
+        (lambda self, model, config: _Loose(None, config, model), "got NoneType and Config"),
+        (lambda self, model, config: _Loose(self, config, None), "a network's source is the model or"),
+    ],
+)
+def test_a_network_that_is_not_initialised_is_told_so(plugin, compile_model, message):
+    with pytest.raises(PluginContractError, match=message):
+        compile_network(tuned(plugin, compile_model=compile_model), simple_model())
+
+
+def test_a_request_that_is_not_initialised_is_told_so(plugin):
+    network = compile_network(
+        tuned(plugin, compile_model=lambda self, model, config: _Loose(self, config, model)), simple_model()
+    )
+    for use in (network.create_infer_request, lambda: network([1])):
+        with pytest.raises(PluginContractError, match=r"Loose.__init__ must call super\(\).__init__\(network\)"):
+            use()
+
+
+@pytest.mark.parametrize("index", [1, "y"])
+def test_an_output_that_there_is_not_is_named(make_network, x, index):
+    for store in (lambda r: r.store_output(index, x), lambda r: r.output_buffer(index, x.shape)):
+        with pytest.raises(PluginContractError, match=rf"a stage gave output {index!r}; there are 1"):
+            make_network(start_pipeline=store)([x])
+
+
 # -- calling a network --------------------------------------------------------------------------------------
 
 
