@@ -18,15 +18,16 @@ def _missing(node: Node) -> Sequence[ValueType]:
     raise TypeInferenceError(f"no operator set is loaded to infer the types of {node}; import engine.ops first")
 
 
-_current: Inferencer = _missing
+current: Inferencer = _missing
+"""The registered function itself: what makes a node for every rewrite of a pass spares a call."""
 
 
 def set_inferencer(inferencer: Inferencer) -> None:
     """Make `inferencer` the function that gives the output types of every operator node."""
-    global _current
-    _current = inferencer
+    global current
+    current = inferencer
 
 
 def infer(node: Node) -> Sequence[ValueType]:
     """The output types of `node` from its inputs and attributes. Raises `TypeInferenceError`."""
-    return _current(node)
+    return current(node)

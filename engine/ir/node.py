@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.errors import GraphError, ModelError
@@ -249,7 +249,7 @@ class Node:
         try:
             if types is None:
                 self._types: Sequence[ValueType] = (UNKNOWN,) * num_outputs
-                self._types = types = inference.infer(self)
+                self._types = types = inference.current(self)
                 self._seen = self._input_types()
             else:
                 self._types = types
@@ -421,14 +421,15 @@ class Node:
             node._rt_info = dict(self._rt_info)
         return node
 
-    def __del__(self) -> None:
-        # A node that is gone consumes nothing. Its weak references still work here.
+    def __del__(self, make_ref: Callable[[Node], weakref.ref[Node]] = weakref.ref) -> None:
+        # A node that is gone consumes nothing. Its weak references still work here; when the interpreter ends,
+        # this module's globals may not, so what is needed comes as a default.
         try:
             if not self._attached:
                 return
         except AttributeError:  # its __init__ raised
             return
-        ref = weakref.ref(self)
+        ref = make_ref(self)
         for position, source in enumerate(self._sources):
             if source is not None:
                 consumers = source.node._consumers[source.index]

@@ -100,9 +100,10 @@ class GraphRewrite(Pass):
             for item in candidates(node):
                 done = _timed_apply(item, node) if timed else item.apply(node)
                 if item.new_nodes:
-                    # What the callback made and did not put into the graph is not matched.
-                    made = [new for new in item.take_new_nodes() if new._pinned or new._is_consumed()]
-                    pending.extendleft(reversed(made))
+                    for made in reversed(item.take_new_nodes()):
+                        # What the callback made and did not put into the graph is not matched.
+                        if made._is_consumed() or made._pinned:
+                            pending.appendleft(made)
                 if done:
                     item.rewrites += 1
                     changed = True

@@ -50,9 +50,15 @@ def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[N
     """
     sources = (sources,) if isinstance(sources, Node) else list(sources)
     targets = (targets,) if isinstance(targets, Node) else targets
-    merged = _merge([node._rt_info for node in sources if node._rt_info])
+    infos = []
+    for node in sources:
+        if node._rt_info:
+            infos.append(node._rt_info)  # noqa: PERF401 - a comprehension costs a call, and most nodes have none
+    merged = _merge(infos) if infos else {}
     for target in targets:
-        if len(sources) > 1 and target in sources:
+        if not infos:
+            target._rt_info = None
+        elif len(sources) > 1 and target in sources:
             own = target._rt_info or {}
             target._rt_info = merged | {key: value for key, value in own.items() if not _is_mergeable(key, value)}
         elif merged:
