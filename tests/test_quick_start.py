@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -46,3 +49,41 @@ def test_the_package_file_declares_the_device_of_the_code() -> None:
     assert project["entry-points"]["engine.plugins"] == {"MINE": "engine_mine:MyPlugin"}
     assert "class MyPlugin(Plugin):" in text
     assert '    name = "MINE"' in text
+
+
+@pytest.mark.parametrize("last_class", ["MyPlugin", "ExportingPlugin"])
+def test_the_devices_pass_the_behaviour_suite_as_the_text_says(tmp_path: Path, last_class: str) -> None:
+    """Packaged by the text's own project file, with the text's own test file."""
+    text = QUICK_START.read_text(encoding="utf-8")
+    python, toml = ([source for kind, source, _ in blocks(text) if kind == language] for language in ("python", "toml"))
+    # What follows a class that is not indented tries it out.
+    classes = "".join(
+        re.split(r"^(?=core\b)", source, flags=re.MULTILINE)[0]
+        for source in python
+        if re.search(r"^class \w+\((Plugin|MyPlugin)\):", source, re.MULTILINE)
+    )
+    (suite,) = [source for source in python if "BehaviourSuite" in source]
+    project = tomllib.loads(toml[0])
+    package = project["tool"]["flit"]["module"]["name"]
+    assert project["project"]["entry-points"]["engine.plugins"] == {"MINE": f"{package}:MyPlugin"}
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(classes, encoding="utf-8")
+    info = tmp_path / f"{package}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[engine.plugins]\nMINE = {package}:{last_class}\n", encoding="utf-8")
+    (tmp_path / "test_mine.py").write_text(suite, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        "test_mine.py",
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout
