@@ -6,11 +6,12 @@ folder holds `input_0.pb`, `input_1.pb`, .. or `output_0.pb`, .., by position. A
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -67,12 +68,30 @@ def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types:
         return [path]
     if path.suffix:
         raise InputError(f"{path}: values are written to a .npz archive, or to a folder, whose name has no suffix")
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path}: it is a file, and values are written to a folder or a .npz archive; choose another")
+    contents = {
+        path / f"{kind}_{position}.pb": _to_proto(value, types[name], name).SerializeToString()
+        for position, (name, value) in enumerate(values.items())
+    }
     path.mkdir(parents=True, exist_ok=True)
-    written = []
-    for position, (name, value) in enumerate(values.items()):
-        written.append(path / f"{kind}_{position}.pb")
-        written[-1].write_bytes(_to_proto(value, types[name], name).SerializeToString())
-    return written
+    for file, content in contents.items():
+        with _replaced(file) as temporary:
+            temporary.write_bytes(content)
+    return list(contents)
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """Give a temporary name beside `path`, renamed when the block ends well: nobody ever reads half a file."""
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, str(path)) from e
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 # -- numpy's formats ----------------------------------------------------------------------------------------
@@ -95,7 +114,7 @@ def _load_numpy(path: Path) -> Any:
             return loaded
         with loaded:
             return dict(loaded)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as e:
+    except Exception as e:  # numpy and zipfile raise of every kind, MemoryError for a header that lies among them
         raise InputError(f"{path}: cannot be read as {path.suffix or 'a'} file: {_reason(e)}") from e
 
 
@@ -113,19 +132,11 @@ def _write_archive(path: Path, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(value, np.ndarray):
             raise InputError(f"{path}: `{name}` is a {type(value).__name__}, which no .npz holds; write to a folder")
-    # Renamed when complete: nobody ever reads half an archive.
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        # Not np.savez, to which an output called "file" would be its own argument.
-        with zipfile.ZipFile(temporary, "w") as archive:
-            for name, value in values.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(entry, _storable(value), allow_pickle=False)
-        temporary.replace(path)
-    except OSError as e:
-        raise OSError(e.errno, e.strerror, str(path)) from e
-    finally:
-        temporary.unlink(missing_ok=True)
+    # Not np.savez, to which an output called "file" would be its own argument.
+    with _replaced(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, value in values.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, _storable(value), allow_pickle=False)
 
 
 def _storable(array: Array) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from engine.tools.options import UsageError, add_config, add_device, add_json
 from engine.tools.output import byte_count, print_json
@@ -38,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
 
     if is_blob(args.model):
         raise UsageError(f"{args.model} is a blob already; `engine inspect` says what is in it")
-    target = args.output or Path(args.model).with_suffix(".blob").name
+    named_after = os.path.splitext(os.path.basename(args.model))[0]
+    target = f"{named_after}.blob" if args.output is None else args.output
     if os.path.realpath(target) == os.path.realpath(args.model):
         raise UsageError(f"the blob would replace the model {args.model}; choose another -o FILE")
     require_folder(target)

@@ -146,6 +146,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (EngineError, OSError) as e:
         _report(args, e)
         return 3
+    except MemoryError as e:
+        _report(args, EngineError(f"not enough memory: {e}" if str(e) else "not enough memory"))
+        return 3
     except Exception:
         traceback.print_exc()
         print(f"engine {args.command}: internal error; this is a bug, please report it", file=sys.stderr)

@@ -57,6 +57,8 @@ def require_device(core: Core, args: argparse.Namespace) -> str:
 
 def require_folder(path: str) -> None:
     """Refuse a file to be written into a folder that is not there, before anything is computed for it."""
+    if not path:
+        raise UsageError("cannot write a file without a name")
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise UsageError(f"cannot write {path}: there is no folder {folder}")

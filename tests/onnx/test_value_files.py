@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,8 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.pb").write_bytes(b"")
     (tmp_path / "empty.npz").write_bytes(b"")
     np.save(tmp_path / "pickle.npy", np.array([{}], object), allow_pickle=True)
+    with open(tmp_path / "liar.npy", "wb") as liar:
+        np.lib.format.write_array_header_1_0(liar, {"descr": "<f4", "fortran_order": False, "shape": (10**15,)})
     np.savez(tmp_path / "other.npz", q=X)
     (tmp_path / "folder").mkdir()
     (tmp_path / "many").mkdir()
@@ -119,6 +123,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         "empty.npz": "cannot be read",
         "empty.pb": "element type|undefined",
         "pickle.npy": "allow_pickle",
+        "liar.npy": "cannot be read as .npy",
         "other.npz": "'q', which is no input of the model; inputs: x",
         "folder": r"no input_0\.pb",
         "many": "the model has 1 inputs: x",
@@ -137,3 +142,27 @@ def test_nothing_is_written_to_a_name_of_another_kind(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no suffix"):
         write_values(tmp_path / "out.npy", {"x": X}, {"x": F32}, "output")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(InputError, match=r"file: it is a file.*choose another"):
+        write_values(tmp_path / "file", {"x": X}, {"x": F32}, "output")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits on file sizes are not there")
+@pytest.mark.parametrize(("form", "name"), [("values.npz", "values.npz"), ("values", "output_0.pb")])
+def test_a_full_disk_leaves_what_was_there(form: str, name: str, tmp_path: Path) -> None:
+    """The system's own limit on file sizes fails writes as a full disk does."""
+    import resource
+
+    types = {"x": TensorType(f32, PartialShape([None]))}
+    files = write_values(tmp_path / form, {"x": X}, types, "output")
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=name):
+            write_values(tmp_path / form, {"x": np.zeros(10_000, np.float32)}, types, "output")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(files[0].parent.iterdir()) == files
+    assert_same(read_values(tmp_path / form, types, "output")["x"], X)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -66,6 +67,10 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "unknown reference device": ("run basic.onnx -d TEMPLATE --reference-device CPUS", 3, ("CPUS",)),
     "missing reference": ("run basic.blob --reference nowhere.npz", 3, ("nowhere.npz",)),
     "output to nowhere": ("run basic.blob -o nowhere/out.npz", 2, ("nowhere",)),
+    "output without name": ("run basic.blob -o ''", 2, ("without a name",)),
+    "output over a file": ("run basic.blob -o basic", 3, ("basic: it is a file",)),
+    "blob without name": ("compile basic.onnx -d TEMPLATE -o ''", 2, ("without a name",)),
+    "model without name": ("compile '' -d TEMPLATE", 3, ("path is empty",)),
     "output of another kind": ("run basic.blob -o out.txt", 2, ("out.txt", ".npz")),
     "blob to nowhere": ("compile basic.onnx -d TEMPLATE -o nowhere/x.blob", 2, ("nowhere",)),
     "blob over a folder": ("compile basic.onnx -d TEMPLATE -o .", 3, ("cannot write blob",)),
@@ -80,6 +85,7 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
 def folder(files: Path) -> Path:
     (files / "text.onnx").write_text("this is no model, whatever its name says\n")
     onnx.save(next(case.model for case in CASES if case.name == "dynamic_batch"), files / "dynamic.onnx")
+    (files / "basic").write_text("in the way\n")
     (files / "text.npy").write_text("1 2 3\n")
     (files / "empty.onnx").write_bytes(b"")
     (files / "truncated.blob").write_bytes((files / "basic.blob").read_bytes()[:-1])
@@ -91,7 +97,7 @@ def folder(files: Path) -> Path:
 def test_nonsense_is_refused(engine: Engine, folder: Path, what: str) -> None:
     arguments, code, words = NONSENSE[what]
     before = {file: file.read_bytes() for file in folder.iterdir()}
-    done = engine(*arguments.split(), cwd=folder)
+    done = engine(*shlex.split(arguments), cwd=folder)
     assert done.code == code, done.err
     assert done.out == ""
     assert "Traceback" not in done.err
