@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
+from engine import Core
 from engine.testing.behaviour.cases import CASES
 
 Engine = Callable[..., Any]
@@ -192,3 +193,14 @@ def test_a_closed_output_is_no_difference(folder: Path) -> None:
     command = f'"{sys.executable}" -m engine inspect "{folder / "squeezenet.blob"}" >&-'
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_too_little_memory_is_no_bug(engine: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(core: Core, model: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Core, "read_model", exhausted)
+    done = engine("query", folder / "basic.onnx", "-d", "TEMPLATE")
+    assert done.code == 3
+    assert "not enough memory" in done.err
+    assert "Traceback" not in done.err
