@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine import ops
 from engine.ir import Node, Output
-from engine.ops import attribute
+from engine.ops import attribute, get_op
 from engine.passes.base import MatcherPass
 from engine.passes.folding import constant_fold
 from engine.passes.fusion import constant_data, operation, replace_by
@@ -32,9 +32,12 @@ class DequantizeSinking(MatcherPass):
             source = operation(node.input_value(0), "DequantizeLinear")
             if source is None or not is_per_tensor(source) or self.transformation_callback(node):
                 return False
+            value = source.input_value(0)
+            if value.element_type not in get_op(node.op_type).inputs[0].elements:
+                return False  # few operators take integers of 4 bits
             if node.op_type == "MaxPool" and (node.num_outputs > 1 or not _has_positive_scale(source)):
                 return False
-            moved = ops.create(node.op_type, [source.input_value(0), *node.input_values[1:]], node.attributes)
+            moved = ops.create(node.op_type, [value, *node.input_values[1:]], node.attributes)
             folded = constant_fold(moved)  # weights, whose integers may move when the model is built
             integers = moved.output(0) if folded is None else folded[0]
             dequantized = ops.create("DequantizeLinear", [integers, *source.input_values[1:]], source.attributes)
@@ -60,6 +63,8 @@ class QuantizeHoisting(MatcherPass):
                 return False
             if operation(mover.input_value(0), "DequantizeLinear") or self.transformation_callback(node):
                 return False  # that one sinks
+            if node.output(0).element_type not in get_op(mover.op_type).inputs[0].elements:
+                return False
             if mover.op_type == "Slice" or constant_data(mover.input_value(0)) is not None:
                 return False
             quantized = ops.create("QuantizeLinear", [mover.input_value(0), *node.input_values[1:]], node.attributes)

@@ -69,6 +69,8 @@ def _projection(node: Node) -> _Projection | None:
     add = operation(Output(readers[0].node, 0), "Add") if len(readers) == 1 and readers[0].node.num_outputs else None
     if add is not None:
         bias = as_vector(add.input_value(1 - readers[0].index), [weights.shape[1]])
+        if len(dims_of(add.output(0)) or ()) != len(data):
+            bias = None  # it has more dimensions than the product, and gives them to the sum
         if bias is not None and isinstance(bias.node, Constant) and not feeds_result(add.output(0)):
             return _Projection(node, weights, add, bias)
     return _Projection(node, weights, None, None)

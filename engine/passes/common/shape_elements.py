@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from engine.ir import Constant, Dimension, Node, Output
+from engine.ir import Constant, Dimension, ElementType, Node, Output
 from engine.ops import attribute
 from engine.passes.fusion import dims_of, integers
 
@@ -13,6 +13,10 @@ Length: TypeAlias = "int | tuple[object, ...] | None"
 """An element of a shape: a number, the name of a length (equal names are equal lengths), or None for anything."""
 
 _LARGEST = 64
+_LENGTH_BITS = 32
+"""As many bits as an unknown length is taken to need; with fewer it may not be what it was."""
+_EXACT_BITS = {"f32": 24, "f64": 53}
+"""Types of real numbers in which lengths are followed: integers of so many bits are exact."""
 
 
 class Shapes:
@@ -47,7 +51,7 @@ class Shapes:
         elements = None if step is None else step(self, node)
         if elements is None or len(elements) > _LARGEST or (not dims and len(elements) != 1):
             return None
-        return elements, len(dims)
+        return tuple([_held(element, value.element_type) for element in elements]), len(dims)
 
     def source(self, node: Node, index: int = 0) -> tuple[Length, ...] | None:
         """The elements of an input."""
@@ -60,6 +64,21 @@ def _whole_numbers(constant: Constant) -> tuple[Length, ...]:
     if not (constant.element_type.is_integral or constant.element_type.is_real):
         return (None,) * constant.output(0).shape.size()
     return tuple([int(x) if float(x).is_integer() else None for x in constant.data.reshape(-1).tolist()])
+
+
+def _held(element: Length, element_type: ElementType) -> Length:
+    """`element` where its type holds it as it is; None where it would be wrapped or rounded, or is a bool."""
+    if element_type.is_integral:
+        if not isinstance(element, int):
+            return element if element_type.bits >= _LENGTH_BITS else None
+        lowest = -(1 << element_type.bits - 1) if element_type.is_signed else 0
+        return element if lowest <= element < lowest + (1 << element_type.bits) else None
+    exact = _EXACT_BITS.get(element_type.name)
+    if exact is None:
+        return None
+    if isinstance(element, int):
+        return element if abs(element) <= 1 << exact else None
+    return element if exact > _LENGTH_BITS else None
 
 
 def _length(value: Output, axis: int, dim: Dimension) -> Length:
@@ -84,16 +103,16 @@ def _gather(known: Shapes, node: Node) -> tuple[Length, ...] | None:
 
 def _slice(known: Shapes, node: Node) -> tuple[Length, ...] | None:
     elements = known.source(node)
-    bounds = [known.source(node, index) for index in range(1, node.num_inputs) if node.has_input(index)]
-    if elements is None or any(b is None or len(b) != 1 or not isinstance(b[0], int) for b in bounds):
-        return None
-    numbers = [b[0] for b in bounds if b is not None]
-    start, end = numbers[0], numbers[1]
-    step = numbers[3] if node.has_input(4) else 1
-    assert isinstance(start, int) and isinstance(end, int) and isinstance(step, int)  # noqa: PT018
-    if step == 0:
+    start, end, step = (_number(known, node, index) if node.has_input(index) else 1 for index in (1, 2, 4))
+    if elements is None or start is None or end is None or not step:
         return None
     return elements[_slice_of(start, end, step, len(elements))]
+
+
+def _number(known: Shapes, node: Node, index: int) -> int | None:
+    """The one number that an input holds, where it is known."""
+    found = known.source(node, index)
+    return found[0] if found is not None and len(found) == 1 and isinstance(found[0], int) else None
 
 
 def _slice_of(start: int, end: int, step: int, length: int) -> slice:

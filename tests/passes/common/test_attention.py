@@ -227,6 +227,15 @@ def test_three_projections_become_one_product(apply: Apply) -> None:
     assert apply(model, QKVProjectionFusion) == {"MatMul": 1, "Add": 1, "Split": 1, "Relu": 3}
 
 
+def test_a_bias_of_more_dimensions_stays_behind_the_product(apply: Apply) -> None:
+    x = Parameter(f32, [S, 8], "x")
+    ends = []
+    for width in (4, 4, 6):
+        product = ops.MatMul(x, Constant(np.full([8, width], 0.5, "f")))
+        ends.append(ops.Relu(ops.Add(product, Constant(np.ones([1, 1, width], "f")))))
+    assert apply(Model(ends, [x]), QKVProjectionFusion) == {"MatMul": 1, "Split": 1, "Add": 3, "Relu": 3}
+
+
 def test_two_projections_and_network_outputs_stay(apply: Apply) -> None:
     x = Parameter(f32, ["B", S, 8], "x")
     weights = [Constant(np.full([8, 2], i, "f")) for i in range(3)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import Constant, Model, Node, Parameter, f32, u8
+from engine.ir import Constant, ElementType, Model, Node, Parameter, f8e4m3fn, f32, i4, i16, u8
 from engine.passes import Manager
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting, QuantizePairElimination
@@ -48,6 +48,20 @@ def test_between_integers_a_move_works_on_integers(move: Callable[[Node], Node],
     operators = apply(model, DequantizeSinking, QuantizePairElimination)
     assert "DequantizeLinear" not in operators
     assert "QuantizeLinear" not in operators
+
+
+@pytest.mark.parametrize("element_type", [i4, i16, f8e4m3fn], ids=str)
+@pytest.mark.parametrize("move", MOVES)
+def test_what_an_operator_does_not_take_stays_before_it(
+    element_type: ElementType, move: Callable[[Node], Node], apply: Apply
+) -> None:
+    x = Parameter(element_type, [2, 3, 4, 4], "x")
+    model = Model([ops.Neg(move(ops.DequantizeLinear(x, SCALE)))], [x])
+    (moved,) = (n for n in model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "DequantizeLinear",
+                                                                      "Neg", "Result"))  # fmt: skip
+    takes = element_type in ops.get_op(moved.op_type).inputs[0].elements
+    operators = apply(model, DequantizeSinking, modified=takes)
+    assert operators == {"DequantizeLinear": 1, moved.op_type: 1, "Neg": 1}
 
 
 def test_a_quantization_is_hoisted_past_a_reshape(apply: Apply) -> None:

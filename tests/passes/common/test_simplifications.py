@@ -10,9 +10,25 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import Constant, Model, Node, Parameter, TensorType, boolean, f32, i32, i64
+from engine.ir import (
+    Constant,
+    ElementType,
+    Model,
+    Node,
+    Parameter,
+    TensorType,
+    boolean,
+    f16,
+    f32,
+    i8,
+    i32,
+    i64,
+    u32,
+)
+from engine.ops import evaluate_model
 from engine.passes import Manager
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
+from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.identity_elimination import IdentityElimination
@@ -247,6 +263,32 @@ def test_slices_of_shapes_go_as_slices_of_tensors_do(
     constant = negated.input_value(0).node
     assert isinstance(constant, Constant)
     assert constant.data.tolist() == expected
+
+
+def test_a_slice_of_a_shape_may_omit_its_axes(apply: Apply) -> None:
+    x = Parameter(f32, [2, "N", 4], "x")
+    every_other = ops.Slice(ops.Shape(x), ints(0), ints(3), None, ints(2))
+    model = Model([ops.Neg(every_other)], [x])
+    assert apply(model, ShapeSimplification) == {"Neg": 1}
+
+
+@pytest.mark.parametrize(
+    ("narrow", "value"), [(i8, 44), (boolean, 1), (f16, 2304)], ids=["wrapped", "truth", "rounded"]
+)
+def test_lengths_that_a_type_cannot_hold_are_not_followed(narrow: ElementType, value: int, apply: Apply) -> None:
+    x = Parameter(f32, ["N", 2305 if narrow is f16 else 300], "x")
+    width = ops.Gather(ops.Shape(x), ints(1))
+    model = Model([ops.Cast(ops.Cast(width, to=narrow), to=i64)], [x])
+    apply(model, ShapeSimplification, ConstantFolding)
+    (answer,) = evaluate_model(model, [np.zeros([1, x.type.shape[1].get_length()], np.float32)])
+    assert answer == value
+
+
+def test_arithmetic_on_lengths_that_wraps_is_not_followed(apply: Apply) -> None:
+    x = Parameter(f32, ["N", 300], "x")
+    width = ops.Cast(ops.Gather(ops.Shape(x), ints(1)), to=u32)
+    model = Model([ops.Sub(width, Constant(np.array([301], np.uint32)))], [x])
+    assert apply(model, ShapeSimplification) == {"Sub": 1}
 
 
 # -- reshapes ---------------------------------------------------------------------------------------------
