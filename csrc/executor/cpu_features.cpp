@@ -52,10 +52,7 @@ bool all_bits(std::uint64_t value, std::initializer_list<int> bits) {
 Isa detect_isa() {
   const Registers base = cpuid(1), extended = cpuid(7), extended1 = cpuid(7, 1), amd = cpuid(0x80000001u);
   const bool v2 = all_bits(base.ecx, {0 /*sse3*/, 9 /*ssse3*/, 13 /*cx16*/, 19 /*sse4.1*/, 20 /*sse4.2*/, 23 /*popcnt*/});
-  if (!v2) {
-    throw std::runtime_error(
-        "this CPU is older than x86-64-v2 (SSE4.2, POPCNT), the least that the native core is built for");
-  }
+  if (!v2) return Isa::generic;
   const bool os_saves = all_bits(base.ecx, {27 /*osxsave*/});
   const std::uint64_t states = os_saves ? saved_states() : 0;
   const bool v3 = all_bits(states, {1, 2}) &&
@@ -179,7 +176,7 @@ const char* isa_name(Isa isa) { return kNames[static_cast<std::size_t>(isa)]; }
 
 const std::vector<Isa>& built_isas() {
 #if defined(__x86_64__)
-  static const std::vector<Isa> isas = {Isa::v2, Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16};
+  static const std::vector<Isa> isas = {Isa::generic, Isa::v2, Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16};
 #else
   static const std::vector<Isa> isas = {Isa::generic};
 #endif
@@ -198,14 +195,14 @@ Isa default_isa() {
     // A limit above what this CPU has is no contradiction: one setting serves machines of several generations.
     if (std::string_view(limit) == isa_name(isa)) return std::min(isa, cpu_features().best);
   }
-  throw std::invalid_argument("ENGINE_MAX_ISA is \"" + std::string(limit) + "\"; expected one of " + available_names());
+  throw SettingError("ENGINE_MAX_ISA is \"" + std::string(limit) + "\"; expected one of " + available_names());
 }
 
 Isa parse_isa(std::string_view name) {
   for (const Isa isa : built_isas()) {
     if (name == isa_name(isa) && isa <= cpu_features().best) return isa;
   }
-  throw std::invalid_argument("instruction set \"" + std::string(name) + "\" is not available; this CPU and build have " +
+  throw SettingError("instruction set \"" + std::string(name) + "\" is not available; this CPU and build have " +
                               available_names());
 }
 

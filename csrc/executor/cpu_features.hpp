@@ -2,11 +2,18 @@
 #pragma once
 
 #include <cstddef>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace engine {
+
+// A setting, e.g. an environment variable, has a value that it cannot take.
+class SettingError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 // Ascending: each contains the ones before it. `generic` is what every other architecture has.
 enum class Isa { generic, v2, avx2, avx512, avx512vnni, avx512bf16 };
@@ -28,14 +35,14 @@ struct CpuFeatures {
   int usable_cores = 1;   // physical ones of them, and no more than the control group's quota
 };
 
-// Read once. Throws std::runtime_error on an x86 CPU older than x86-64-v2.
+// Read once.
 const CpuFeatures& cpu_features();
 
 // The highest instruction set of this CPU, or the lower one that the environment variable ENGINE_MAX_ISA names.
-// Reads the variable on each call. Throws std::invalid_argument where it has another value.
+// Reads the variable on each call. Throws SettingError where it has another value.
 Isa default_isa();
 
-// Throws std::invalid_argument where no build of this architecture has that name, or this CPU does not have the set.
+// Throws SettingError where no build of this architecture has that name, or this CPU does not have the set.
 Isa parse_isa(std::string_view name);
 
 }  // namespace engine

@@ -6,11 +6,27 @@
 
 namespace engine {
 
-// Declarations of every table that families.def lists, in the namespace of its instruction set.
-#define ENGINE_KERNELS(family, isa)             \
-  namespace isa {                               \
-  extern const KernelEntry family##_kernels[];  \
+// Other architectures have the rows of `generic` only.
+#define ENGINE_ROW_generic(row) row
+#if defined(__x86_64__)
+#define ENGINE_ROW_v2(row) row
+#define ENGINE_ROW_avx2(row) row
+#define ENGINE_ROW_avx512(row) row
+#define ENGINE_ROW_avx512vnni(row) row
+#define ENGINE_ROW_avx512bf16(row) row
+#else
+#define ENGINE_ROW_v2(row)
+#define ENGINE_ROW_avx2(row)
+#define ENGINE_ROW_avx512(row)
+#define ENGINE_ROW_avx512vnni(row)
+#define ENGINE_ROW_avx512bf16(row)
+#endif
+
+#define ENGINE_DECLARE_TABLE(family, isa)      \
+  namespace isa {                              \
+  extern const KernelEntry family##_kernels[]; \
   }
+#define ENGINE_KERNELS(family, isa) ENGINE_ROW_##isa(ENGINE_DECLARE_TABLE(family, isa))
 #define ENGINE_PREPARE(family) extern const OperationEntry family##_operations[];
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
@@ -20,7 +36,7 @@ namespace {
 
 KernelRegistry make_built_in() {
   KernelRegistry registry;
-#define ENGINE_KERNELS(family, isa) registry.add_kernels(Isa::isa, isa::family##_kernels);
+#define ENGINE_KERNELS(family, isa) ENGINE_ROW_##isa(registry.add_kernels(Isa::isa, isa::family##_kernels);)
 #define ENGINE_PREPARE(family) registry.add_operations(family##_operations);
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
@@ -37,7 +53,7 @@ const KernelRegistry& KernelRegistry::built_in() {
 
 void KernelRegistry::add_operations(const OperationEntry* table) {
   for (; table->name != nullptr; ++table) {
-    if (!operations_.emplace(table->name, table->prepare).second) {
+    if (!operations_.emplace(table->name, table).second) {
       throw std::logic_error("operation \"" + std::string(table->name) + "\" is in two tables");
     }
   }
@@ -56,17 +72,17 @@ void KernelRegistry::add_kernels(Isa isa, const KernelEntry* table) {
   }
 }
 
-PrepareFn KernelRegistry::operation(std::string_view name) const {
+const OperationEntry& KernelRegistry::operation(std::string_view name) const {
   const auto at = operations_.find(name);
-  if (at != operations_.end()) return at->second;
+  if (at != operations_.end()) return *at->second;
   std::string known;
-  for (const auto& [operation, prepare] : operations_) known += (known.empty() ? "" : ", ") + std::string(operation);
+  for (const auto& [operation, entry] : operations_) known += (known.empty() ? "" : ", ") + std::string(operation);
   throw PlanError("there is no kernel \"" + std::string(name) + "\"; this build has " + known);
 }
 
 std::vector<std::string_view> KernelRegistry::operations() const {
   std::vector<std::string_view> names;
-  for (const auto& [name, prepare] : operations_) names.push_back(name);
+  for (const auto& [name, entry] : operations_) names.push_back(name);
   return names;
 }
 

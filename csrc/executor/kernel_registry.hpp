@@ -26,7 +26,7 @@ class KernelRegistry {
   void add_kernels(Isa isa, const KernelEntry* table);
 
   // Throws PlanError that lists all operations where there is no such operation.
-  PrepareFn operation(std::string_view name) const;
+  const OperationEntry& operation(std::string_view name) const;
   std::vector<std::string_view> operations() const;
 
   // The highest instruction set, `limit` at most, that has the kernel; entry is null where none has.
@@ -35,7 +35,7 @@ class KernelRegistry {
   Isa isa_of(KernelFn run) const;
 
  private:
-  std::map<std::string_view, PrepareFn> operations_;
+  std::map<std::string_view, const OperationEntry*> operations_;
   std::map<std::string_view, std::vector<FoundKernel>> kernels_;  // ascending by instruction set
   std::map<KernelFn, Isa, std::less<>> functions_;
 };

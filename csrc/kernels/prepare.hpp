@@ -128,6 +128,7 @@ using PrepareFn = PreparedStep (*)(const StepRequest& request);
 struct OperationEntry {
   const char* name;  // unique over all families
   PrepareFn prepare;
+  bool in_place = false;  // an output may lie in the very memory of an input; otherwise a plan refuses it
 };
 
 }  // namespace engine

@@ -1,0 +1,273 @@
+// The Python module engine._core. `engine/native.py` is its only user and gives it types, documents and errors.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/arena.hpp"
+#include "executor/context.hpp"
+#include "executor/core_set.hpp"
+#include "executor/cpu_features.hpp"
+#include "executor/plan.hpp"
+
+namespace py = pybind11;
+
+namespace engine {
+namespace {
+
+// Keeps a Python object alive from C++; may be let go by any thread.
+std::shared_ptr<const void> keep(py::object object) {
+  PyObject* held = object.release().ptr();
+  return {held, [](const void* pointer) {
+            const py::gil_scoped_acquire gil;
+            Py_DECREF(static_cast<PyObject*>(const_cast<void*>(pointer)));
+          }};
+}
+
+Binding bind_array(const py::array& array, const char* kind, std::size_t slot, bool is_written) {
+  const auto refuse = [&](const char* why) {
+    throw std::invalid_argument(std::string(kind) + " " + std::to_string(slot) + " is " + why);
+  };
+  if (!(array.flags() & py::array::c_style)) refuse("not contiguous in C order");
+  if (is_written && !array.writeable()) refuse("read-only");
+  return {array.data(), static_cast<std::size_t>(array.nbytes())};
+}
+
+std::vector<Binding> bind_arrays(const py::sequence& arrays, const char* kind, bool is_written) {
+  std::vector<Binding> bindings;
+  const std::size_t count = arrays.size();
+  bindings.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const py::object item = arrays[i];
+    if (!py::isinstance<py::array>(item)) {
+      throw std::invalid_argument(std::string(kind) + " " + std::to_string(i) + " is no numpy array");
+    }
+    bindings.push_back(bind_array(py::reinterpret_borrow<py::array>(item), kind, i, is_written));
+  }
+  return bindings;
+}
+
+Attributes::Value to_value(const std::string& name, py::handle value) {
+  if (py::isinstance<py::bool_>(value)) return static_cast<std::int64_t>(value.cast<bool>());
+  if (PyLong_Check(value.ptr())) {
+    const long long number = PyLong_AsLongLong(value.ptr());
+    if (number == -1 && PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      throw PlanError("attribute \"" + name + "\" does not fit into 64 bits");
+    }
+    return static_cast<std::int64_t>(number);
+  }
+  if (py::isinstance<py::float_>(value)) return value.cast<double>();
+  if (PyTuple_Check(value.ptr()) || PyList_Check(value.ptr())) {
+    std::vector<std::int64_t> integers;
+    std::vector<double> reals;
+    bool is_integral = true;
+    for (const py::handle item : value) {
+      const Attributes::Value element = to_value(name, item);
+      if (const auto* integer = std::get_if<std::int64_t>(&element)) {
+        integers.push_back(*integer);
+        reals.push_back(static_cast<double>(*integer));
+      } else if (const auto* real = std::get_if<double>(&element)) {
+        reals.push_back(*real);
+        is_integral = false;
+      } else {
+        throw PlanError("attribute \"" + name + "\" is a nested list");
+      }
+    }
+    if (is_integral) return integers;
+    return reals;
+  }
+  throw PlanError("attribute \"" + name + "\" is a " + std::string(py::str(py::type::of(value))) +
+                  "; expected an int, a float, or a list of them");
+}
+
+Attributes to_attributes(const py::dict& values) {
+  Attributes attributes;
+  for (const auto& [key, value] : values) {
+    std::string name = py::cast<std::string>(key);
+    Attributes::Value converted = to_value(name, value);
+    attributes.set(std::move(name), std::move(converted));
+  }
+  return attributes;
+}
+
+// A cancel flag stopped a run.
+class RunCancelled : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The classes of engine.errors that C++ exceptions become. Never destroyed: exceptions may come until the very end.
+struct ErrorTypes {
+  py::object plan, setting, input, busy, cancelled, memory;
+};
+
+ErrorTypes& error_types() {
+  static auto& types = *new ErrorTypes;
+  return types;
+}
+
+void set_error_types(py::object plan, py::object setting, py::object input, py::object busy, py::object cancelled,
+                     py::object memory) {
+  error_types() = {std::move(plan),      std::move(setting),   std::move(input), std::move(busy),
+                   std::move(cancelled), std::move(memory)};
+}
+
+void translate(std::exception_ptr pointer) {
+  const auto raise = [](const py::object& type, const char* message) {
+    PyErr_SetString(type ? type.ptr() : PyExc_RuntimeError, message);
+  };
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const PlanError& error) {
+    raise(error_types().plan, error.what());
+  } catch (const SettingError& error) {
+    raise(error_types().setting, error.what());
+  } catch (const std::invalid_argument& error) {
+    raise(error_types().input, error.what());
+  } catch (const ContextBusy& error) {
+    raise(error_types().busy, error.what());
+  } catch (const RunCancelled& error) {
+    raise(error_types().cancelled, error.what());
+  } catch (const std::bad_alloc&) {
+    raise(error_types().memory,
+          "a plan or a context needs more memory than there is; use smaller shapes or fewer streams");
+  }
+}
+
+py::object run_context(Context& context, const py::sequence& inputs, const py::sequence& outputs, int threads,
+                       const CancelFlag* cancel, bool is_profiled) {
+  // The arrays stay alive: the caller's sequences hold them.
+  const std::vector<Binding> bound_inputs = bind_arrays(inputs, "input", false);
+  const std::vector<Binding> bound_outputs = bind_arrays(outputs, "output", true);
+  std::vector<std::int64_t> profile;
+  bool finished;
+  {
+    const py::gil_scoped_release no_gil;
+    finished = context.run(bound_inputs, bound_outputs, {threads, cancel, is_profiled ? &profile : nullptr});
+  }
+  if (!finished) throw RunCancelled("the run was cancelled");
+  if (!is_profiled) return py::none();
+  return py::cast(profile);
+}
+
+py::tuple buffer_bytes(const std::vector<Buffer>& buffers) {
+  py::tuple sizes(buffers.size());
+  for (std::size_t i = 0; i < buffers.size(); ++i) sizes[i] = buffers[i].bytes;
+  return sizes;
+}
+
+py::list plan_steps(const Plan& plan) {
+  py::list steps;
+  for (const StepInfo& step : plan.steps) {
+    steps.append(py::make_tuple(step.name, step.kernel, isa_name(step.isa), step.phases, step.work));
+  }
+  return steps;
+}
+
+py::tuple lay_out(const std::vector<std::tuple<std::size_t, std::size_t, int, int>>& buffers) {
+  std::vector<Lifetime> lifetimes;
+  for (const auto& [bytes, alignment, first, last] : buffers) lifetimes.push_back({bytes, alignment, first, last});
+  const ArenaLayout layout = lay_out_arena(lifetimes);
+  return py::make_tuple(layout.offsets, layout.total_bytes, layout.naive_bytes, layout.lower_bound_bytes);
+}
+
+py::dict features_dict() {
+  const CpuFeatures& features = cpu_features();
+  py::dict result;
+  result["model"] = features.model;
+  result["isa"] = isa_name(features.best);
+  result["l1d_bytes"] = features.l1d_bytes;
+  result["l2_bytes"] = features.l2_bytes;
+  result["l3_bytes"] = features.l3_bytes;
+  result["logical_cores"] = features.logical_cores;
+  result["usable_cores"] = features.usable_cores;
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The native core. Use engine.native.";
+  py::register_local_exception_translator(translate);
+  module.def("set_error_types", set_error_types, py::kw_only(), py::arg("plan"), py::arg("setting"), py::arg("input"),
+             py::arg("busy"), py::arg("cancelled"), py::arg("memory"));
+
+  // Made here, by one thread, so that a fork cannot find their guards held.
+  cpu_features();
+  KernelRegistry::built_in();
+
+  module.def("cpu_features", features_dict);
+  module.def("default_isa", [] { return isa_name(default_isa()); });
+  module.def("built_isas", [] {
+    std::vector<std::string> names;
+    for (const Isa isa : built_isas()) names.emplace_back(isa_name(isa));
+    return names;
+  });
+  module.def("kernels", [] { return KernelRegistry::built_in().operations(); });
+  module.def("cores", [] { return CoreSet::shared().cores(); });
+  module.def("started_threads", [] { return CoreSet::shared().started_threads(); });
+  module.def("lay_out_arena", lay_out, py::arg("buffers"));
+
+  py::class_<CancelFlag>(module, "CancelFlag")
+      .def(py::init<>())
+      .def("cancel", &CancelFlag::cancel)
+      .def("reset", &CancelFlag::reset)
+      .def_property_readonly("cancelled", &CancelFlag::cancelled);
+
+  py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan")
+      .def_property_readonly("inputs", [](const Plan& plan) { return buffer_bytes(plan.inputs); })
+      .def_property_readonly("outputs", [](const Plan& plan) { return buffer_bytes(plan.outputs); })
+      .def_property_readonly("arena_bytes", [](const Plan& plan) { return plan.arena.total_bytes; })
+      .def_property_readonly("naive_bytes", [](const Plan& plan) { return plan.arena.naive_bytes; })
+      .def_property_readonly("lower_bound_bytes", [](const Plan& plan) { return plan.arena.lower_bound_bytes; })
+      .def_readonly("scratch_bytes", &Plan::scratch_bytes)
+      .def_readonly("max_workers", &Plan::max_workers)
+      .def_readonly("barriers", &Plan::barriers)
+      .def_property_readonly("isa", [](const Plan& plan) { return isa_name(plan.isa); })
+      .def_property_readonly("steps", plan_steps);
+
+  py::class_<PlanBuilder>(module, "PlanBuilder")
+      .def(py::init([](const std::string& isa) { return PlanBuilder(isa.empty() ? default_isa() : parse_isa(isa)); }),
+           py::arg("isa") = "")
+      .def("add_input", &PlanBuilder::add_input, py::arg("nbytes"), py::arg("alignment") = 1)
+      .def("add_output", &PlanBuilder::add_output, py::arg("nbytes"), py::arg("alignment") = 1)
+      .def("add_buffer", &PlanBuilder::add_buffer, py::arg("nbytes"), py::arg("alignment") = 64)
+      .def(
+          "add_constant",
+          [](PlanBuilder& builder, py::array array) {
+            if (!(array.flags() & py::array::c_style)) throw PlanError("a constant is not contiguous in C order");
+            const Binding bound{array.data(), static_cast<std::size_t>(array.nbytes())};
+            return builder.add_constant(bound.data, bound.bytes, keep(std::move(array)));
+          },
+          py::arg("array"))
+      .def("add_view", &PlanBuilder::add_view, py::arg("of"), py::arg("offset"), py::arg("nbytes"))
+      .def(
+          "add_step",
+          [](PlanBuilder& builder, const std::string& kernel, const std::vector<BufferId>& inputs,
+             const std::vector<BufferId>& outputs, const py::dict& attributes, std::string name) {
+            return builder.add_step(kernel, inputs, outputs, to_attributes(attributes), std::move(name));
+          },
+          py::arg("kernel"), py::arg("inputs"), py::arg("outputs"), py::arg("attributes") = py::dict(),
+          py::arg("name") = "")
+      .def("build", [](PlanBuilder& builder) { return std::const_pointer_cast<Plan>(builder.build()); });
+
+  py::class_<Context>(module, "Context")
+      .def(py::init([](std::shared_ptr<Plan> plan, int max_threads) {
+             return std::make_unique<Context>(std::move(plan), max_threads);
+           }),
+           py::arg("plan"), py::arg("max_threads") = 0)
+      .def("run", run_context, py::arg("inputs"), py::arg("outputs"), py::arg("threads") = 0,
+           py::arg("cancel") = nullptr, py::arg("profile") = false)
+      .def_property_readonly("max_workers", &Context::max_workers)
+      .def_property_readonly("memory_bytes", &Context::memory_bytes);
+}
+
+}  // namespace engine

@@ -1,0 +1,166 @@
+#include "executor/context.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <string>
+
+namespace engine {
+namespace {
+
+std::int64_t nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool overlap(const Binding& a, const Binding& b) {
+  const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data), b_begin = reinterpret_cast<std::uintptr_t>(b.data);
+  return a_begin < b_begin + b.bytes && b_begin < a_begin + a.bytes;
+}
+
+void check_binding(const char* kind, std::size_t slot, const Binding& binding, const Buffer& declared) {
+  const std::string where = std::string(kind) + " " + std::to_string(slot);
+  if (binding.bytes != declared.bytes) {
+    throw std::invalid_argument(where + " has " + std::to_string(binding.bytes) + " bytes; expected " +
+                                std::to_string(declared.bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(binding.data) % declared.alignment != 0) {
+    throw std::invalid_argument(where + " is not aligned to " + std::to_string(declared.alignment) + " bytes");
+  }
+}
+
+// Scratch of different workers lies on different cache lines, and not at the same place in different pages.
+std::size_t scratch_stride(std::size_t bytes) { return bytes == 0 ? 0 : checked_add((bytes + 63) & ~std::size_t{63}, 64); }
+
+}  // namespace
+
+// The state of one run, shared by its workers.
+struct Context::Run {
+  const Plan& plan;
+  void* const* pointers;
+  std::byte* scratch;
+  std::size_t scratch_stride;
+  const CancelFlag* cancel;
+  std::int64_t* profile;
+  Barrier barrier;
+  // The phase after which all stop. A worker that comes late to a barrier's exit may already see a value set for the
+  // next one, so it compares instead of taking it for a flag.
+  std::atomic<int> last_phase{INT_MAX};
+
+  template <bool is_profiled>
+  void work(int worker, int workers) {
+    const int count = static_cast<int>(plan.phases.size());
+    [[maybe_unused]] std::int64_t before = is_profiled && worker == 0 ? nanoseconds() : 0;
+    for (int i = 0; i < count; ++i) {
+      const Phase& phase = plan.phases[static_cast<std::size_t>(i)];
+      const int participants = std::min(workers, phase.max_workers);
+      if (worker < participants) {
+        phase.run(phase.args, pointers + phase.first_pointer,
+                  KernelContext{worker, participants, scratch + scratch_stride * static_cast<std::size_t>(worker)});
+      }
+      if (worker == 0 && cancel != nullptr && i + 1 < count && cancel->cancelled() &&
+          last_phase.load(std::memory_order_relaxed) == INT_MAX) {
+        last_phase.store(i, std::memory_order_relaxed);
+      }
+      if (phase.barrier_after) barrier.wait(static_cast<std::uint32_t>(workers));
+      if constexpr (is_profiled) {
+        if (worker == 0) {
+          const std::int64_t now = nanoseconds();
+          profile[phase.step] += now - before;
+          before = now;
+        }
+      }
+      if ((phase.barrier_after || workers == 1) && last_phase.load(std::memory_order_relaxed) <= i) return;
+    }
+    // A flag seen in the last group stops nobody: all phases have run.
+    if (worker == 0) last_phase.store(INT_MAX, std::memory_order_relaxed);
+  }
+
+  static void enter(void* run, int worker, int workers) {
+    Run& self = *static_cast<Run*>(run);
+    if (self.profile != nullptr) {
+      self.work<true>(worker, workers);
+    } else {
+      self.work<false>(worker, workers);
+    }
+  }
+};
+
+Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores)
+    : plan_(std::move(plan)),
+      cores_(cores),
+      max_workers_((cores != nullptr ? *cores : CoreSet::shared()).cores()),
+      scratch_stride_(scratch_stride(plan_->scratch_bytes)),
+      arena_(plan_->arena.total_bytes, plan_->arena.alignment) {
+  if (max_workers > 0) max_workers_ = std::min(max_workers_, max_workers);
+  max_workers_ = std::min(max_workers_, plan_->max_workers);
+  scratch_ = AlignedMemory(checked_multiply(scratch_stride_, static_cast<std::size_t>(max_workers_)), 64);
+  pointers_.resize(plan_->operands.size(), nullptr);
+  for (std::size_t i = 0; i < plan_->operands.size(); ++i) {
+    const Plan::Operand& operand = plan_->operands[i];
+    switch (operand.kind) {
+      case BufferKind::arena: pointers_[i] = arena_.data() + operand.offset; break;
+      case BufferKind::constant: pointers_[i] = const_cast<void*>(operand.data); break;
+      default: patches_.push_back({i, operand.kind, operand.slot, operand.offset});
+    }
+  }
+}
+
+std::size_t Context::memory_bytes() const {
+  return plan_->arena.total_bytes + scratch_stride_ * static_cast<std::size_t>(max_workers_);
+}
+
+bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options) {
+  check_bindings(inputs, outputs);
+  CoreSet& cores = cores_ != nullptr ? *cores_ : CoreSet::shared();
+  CoreSet* user = nullptr;
+  if (!user_.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
+    // A user of another set was a thread of the parent process, which does not exist here.
+    if (user == &cores || !user_.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
+      throw ContextBusy("the context is running in another thread; make a context for each stream");
+    }
+  }
+  struct Release {
+    std::atomic<CoreSet*>& user;
+    ~Release() { user.store(nullptr, std::memory_order_release); }
+  } const release{user_};
+
+  if (options.profile != nullptr) options.profile->assign(plan_->steps.size(), 0);
+  const int wanted = options.threads > 0 ? std::min(options.threads, max_workers_) : max_workers_;
+  CoreSet::Lease lease = cores.lease(wanted, options.cancel);
+  if (lease.workers() == 0 || (options.cancel != nullptr && options.cancel->cancelled())) return false;
+  for (const Patch& patch : patches_) {
+    const Binding& bound = (patch.kind == BufferKind::input ? inputs : outputs)[patch.slot];
+    pointers_[patch.pointer] = static_cast<std::byte*>(const_cast<void*>(bound.data)) + patch.offset;
+  }
+  Run run{*plan_,         pointers_.data(), scratch_.data(), scratch_stride_,
+          options.cancel, options.profile != nullptr ? options.profile->data() : nullptr,
+          {},             {INT_MAX}};
+  lease.run(Run::enter, &run);
+  return run.last_phase.load(std::memory_order_relaxed) == INT_MAX;
+}
+
+void Context::check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs) const {
+  const auto check_count = [](const char* kind, std::size_t got, std::size_t expected) {
+    if (got == expected) return;
+    throw std::invalid_argument("the run has " + std::to_string(got) + " " + kind + "; the plan has " +
+                                std::to_string(expected));
+  };
+  check_count("inputs", inputs.size(), plan_->inputs.size());
+  check_count("outputs", outputs.size(), plan_->outputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) check_binding("input", i, inputs[i], plan_->inputs[i]);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    check_binding("output", i, outputs[i], plan_->outputs[i]);
+    for (std::size_t j = 0; j < inputs.size() + i; ++j) {
+      const bool is_input = j < inputs.size();
+      if (overlap(outputs[i], is_input ? inputs[j] : outputs[j - inputs.size()])) {
+        throw std::invalid_argument("output " + std::to_string(i) + " lies in the memory of " +
+                                    (is_input ? "input " + std::to_string(j)
+                                              : "output " + std::to_string(j - inputs.size())) +
+                                    "; a run needs memory of its own for each");
+      }
+    }
+  }
+}
+
+}  // namespace engine

@@ -1,0 +1,71 @@
+// What one stream needs to run a plan: an arena of its own, and scratch memory for its workers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "executor/core_set.hpp"
+#include "executor/memory.hpp"
+#include "executor/plan.hpp"
+
+namespace engine {
+
+// Another thread is running this context.
+class ContextBusy : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Memory that is bound to an input or output for one run.
+struct Binding {
+  const void* data;
+  std::size_t bytes;
+};
+
+struct RunOptions {
+  int threads = 0;                     // the most cores to lease; 0: as many as the context was made for
+  const CancelFlag* cancel = nullptr;  // looked at between phases
+  std::vector<std::int64_t>* profile = nullptr;  // takes the nanoseconds of every step, as worker 0 saw them
+};
+
+// One run at a time; the plan and its constants are shared with other contexts.
+class Context {
+ public:
+  // `max_workers` bounds the scratch memory; 0: all cores. Throws std::bad_alloc.
+  explicit Context(std::shared_ptr<const Plan> plan, int max_workers = 0, CoreSet* cores = nullptr);
+
+  // Runs all steps. Inputs and outputs are used in place; they must not overlap, and are checked for size and
+  // alignment (std::invalid_argument). Returns false where it was cancelled: outputs are undefined then. Throws
+  // ContextBusy. Never throws after the first step has started.
+  bool run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options = {});
+
+  const Plan& plan() const { return *plan_; }
+  int max_workers() const { return max_workers_; }
+  std::size_t memory_bytes() const;
+
+ private:
+  struct Patch {
+    std::size_t pointer;
+    BufferKind kind;
+    std::size_t slot;
+    std::size_t offset;
+  };
+  struct Run;
+
+  void check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs) const;
+
+  std::shared_ptr<const Plan> plan_;
+  CoreSet* cores_;  // null: that of the process, which a forked child replaces
+  int max_workers_;
+  std::size_t scratch_stride_;
+  AlignedMemory arena_;
+  AlignedMemory scratch_;
+  std::vector<void*> pointers_;
+  std::vector<Patch> patches_;
+  std::atomic<CoreSet*> user_{nullptr};  // the cores that run it now
+};
+
+}  // namespace engine

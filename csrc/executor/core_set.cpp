@@ -1,0 +1,186 @@
+#include "executor/core_set.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "executor/cpu_features.hpp"
+
+namespace engine {
+namespace {
+
+constexpr int kIdleSpinMicroseconds = 100;
+constexpr int kIdleSliceMicroseconds = 10;
+// Nobody wakes a waiting stream when its flag is set, so it looks from time to time.
+constexpr std::chrono::milliseconds kCancelCheck{2};
+
+// Leaked: threads may run until the process ends, after destructors of static objects.
+std::atomic<CoreSet*> shared_set{nullptr};
+
+void forget_after_fork() { shared_set.store(nullptr, std::memory_order_relaxed); }
+
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_after_fork);
+
+// Signals are for the application's own threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &previous_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
+
+ private:
+  sigset_t previous_;
+};
+
+}  // namespace
+
+// Both signals count the tasks: given in `task`, finished in `done`.
+struct CoreSet::Thread {
+  Signal task;
+  Signal done;
+  TeamFn function = nullptr;  // null: end
+  void* argument = nullptr;
+  int worker = 0;
+  int workers = 0;
+  std::thread handle;
+
+  void give(TeamFn new_function, void* new_argument, int new_worker, int new_workers) {
+    function = new_function;
+    argument = new_argument;
+    worker = new_worker;
+    workers = new_workers;
+    task.set(task.value() + 1);
+  }
+};
+
+CoreSet& CoreSet::shared() {
+  if (CoreSet* set = shared_set.load(std::memory_order_acquire)) return *set;
+  // No function-local static here: a fork while another thread holds its guard would block the child for ever.
+  auto created = std::make_unique<CoreSet>(cpu_features().usable_cores);
+  CoreSet* expected = nullptr;
+  if (!shared_set.compare_exchange_strong(expected, created.get(), std::memory_order_acq_rel)) return *expected;
+  return *created.release();
+}
+
+CoreSet::CoreSet(int cores) : cores_(std::max(1, cores)), free_cores_(cores_) {
+  threads_.reserve(static_cast<std::size_t>(cores_));
+  idle_.reserve(static_cast<std::size_t>(cores_));
+}
+
+CoreSet::~CoreSet() {
+  for (const auto& thread : threads_) thread->give(nullptr, nullptr, 0, 0);
+  for (const auto& thread : threads_) thread->handle.join();
+}
+
+int CoreSet::started_threads() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(threads_.size());
+}
+
+CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
+  Lease lease(this);
+  lease.threads_.reserve(static_cast<std::size_t>(std::clamp(wanted, 1, cores_)));
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (free_cores_ == 0 || !waiting_.empty()) {
+    const auto place = waiting_.insert(waiting_.end(), cancel);
+    const auto ready = [&] { return place == waiting_.begin() && free_cores_ > 0; };
+    bool cancelled = false;
+    while (!ready() && !cancelled) {
+      if (cancel == nullptr) {
+        turn_.wait(lock);
+      } else {
+        turn_.wait_for(lock, kCancelCheck);
+        cancelled = cancel->cancelled();
+      }
+    }
+    waiting_.erase(place);
+    if (!waiting_.empty()) turn_.notify_all();
+    if (cancelled) return lease;
+  }
+  lease.workers_ = 1;
+  const int granted = std::min(std::max(1, wanted), free_cores_.load());
+  // A thread that cannot be started makes the team smaller, and is tried again by the next lease.
+  while (lease.workers_ < granted && (!idle_.empty() || start_thread())) {
+    lease.threads_.push_back(idle_.back());
+    idle_.pop_back();
+    ++lease.workers_;
+  }
+  free_cores_ -= lease.workers_;
+  return lease;
+}
+
+void CoreSet::give_back(Lease& lease) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto thread = lease.threads_.rbegin(); thread != lease.threads_.rend(); ++thread) idle_.push_back(*thread);
+  free_cores_ += lease.workers_;
+  if (!waiting_.empty()) turn_.notify_all();
+}
+
+bool CoreSet::start_thread() {
+  auto thread = std::make_unique<Thread>();
+  try {
+    const SignalsBlocked blocked;
+    thread->handle = std::thread([this, &thread = *thread] { serve(thread); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+#if defined(__linux__)
+  const std::string name = "engine-" + std::to_string(threads_.size() + 1);
+  pthread_setname_np(thread->handle.native_handle(), name.c_str());
+#endif
+  idle_.push_back(thread.get());
+  threads_.push_back(std::move(thread));
+  return true;
+}
+
+void CoreSet::serve(Thread& thread) {
+  for (std::uint32_t seen = 0;; ++seen) {
+    idle(thread, seen);
+    if (thread.function == nullptr) return;
+    thread.function(thread.argument, thread.worker, thread.workers);
+    thread.done.set(seen + 1);
+  }
+}
+
+// Returns when there is a task. Spinning is for cores that nobody has leased.
+void CoreSet::idle(Thread& thread, std::uint32_t seen) {
+  ++awake_;
+  bool given = false;
+  for (int spun = 0; !given && spun < kIdleSpinMicroseconds; spun += kIdleSliceMicroseconds) {
+    given = thread.task.spin_while(seen, kIdleSliceMicroseconds);
+    if (awake_ > free_cores_) break;
+  }
+  --awake_;
+  if (!given) thread.task.sleep_while(seen);
+}
+
+CoreSet::Lease::Lease(Lease&& other) noexcept
+    : owner_(std::exchange(other.owner_, nullptr)),
+      workers_(std::exchange(other.workers_, 0)),
+      threads_(std::move(other.threads_)) {}
+
+CoreSet::Lease::~Lease() {
+  if (owner_ != nullptr && workers_ > 0) owner_->give_back(*this);
+}
+
+void CoreSet::Lease::run(TeamFn function, void* argument) {
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    threads_[i]->give(function, argument, static_cast<int>(i) + 1, workers_);
+  }
+  function(argument, 0, workers_);
+  for (Thread* thread : threads_) {
+    const std::uint32_t given = thread->task.value();
+    if (const std::uint32_t done = thread->done.value(); done != given) thread->done.wait_while(done);
+  }
+}
+
+}  // namespace engine

@@ -1,0 +1,18 @@
+#include "executor/memory.hpp"
+
+#include <unistd.h>
+
+#include <limits>
+
+namespace engine {
+
+std::size_t AlignedMemory::limit() {
+  static const std::size_t bytes = [] {
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page <= 0) return std::numeric_limits<std::size_t>::max() / 2;
+    return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
+  }();
+  return bytes;
+}
+
+}  // namespace engine

@@ -1,0 +1,38 @@
+// A block of aligned memory.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace engine {
+
+class AlignedMemory {
+ public:
+  AlignedMemory() = default;
+
+  // `alignment` is a power of two. Throws std::bad_alloc, also for more than the machine's memory: the system
+  // would grant that, and end the process when it is written.
+  AlignedMemory(std::size_t bytes, std::size_t alignment) {
+    alignment = std::max(alignment, sizeof(void*));
+    if (bytes > limit()) throw std::bad_alloc();
+    const std::size_t rounded = std::max(alignment, (bytes + alignment - 1) & ~(alignment - 1));
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
+    if (data_ == nullptr) throw std::bad_alloc();
+  }
+
+  std::byte* data() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
+  static std::size_t limit();
+
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+}  // namespace engine

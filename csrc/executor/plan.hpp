@@ -1,0 +1,138 @@
+// A plan: steps over buffers, laid out and ready to run. Built by PlanBuilder, run by Context.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/arena.hpp"
+#include "executor/kernel_registry.hpp"
+#include "executor/memory.hpp"
+#include "kernels/prepare.hpp"
+
+namespace engine {
+
+using BufferId = int;
+
+enum class BufferKind { input, output, arena, constant, view };
+
+// A piece of memory that steps read and write.
+struct Buffer {
+  BufferKind kind;
+  std::size_t bytes;
+  std::size_t alignment = 1;
+  BufferId root = -1;             // the buffer that a view lies in, which is no view itself; of others, their own id
+  std::size_t offset = 0;         // of a view in its root
+  std::size_t slot = 0;           // of inputs and outputs: the position in the arguments of a run
+  const void* data = nullptr;     // of constants
+};
+
+// One parallel pass over one kernel.
+struct Phase {
+  KernelFn run;
+  const void* args;           // in the plan's block of arguments
+  std::size_t first_pointer;  // of its operands, in a context's table of pointers
+  int max_workers;
+  int step;
+  bool barrier_after;
+};
+
+struct StepInfo {
+  std::string name;
+  std::string kernel;
+  Isa isa;  // the highest of its phases
+  int phases;
+  double work;
+};
+
+// Immutable; any number of contexts of any threads may run it at once.
+struct Plan {
+  // Where an operand's address comes from.
+  struct Operand {
+    BufferKind kind;        // input, output, arena or constant
+    std::size_t slot;       // of inputs and outputs
+    std::size_t offset;     // in the arena, the input or the output
+    const void* data;       // of constants
+  };
+
+  std::vector<Buffer> inputs;
+  std::vector<Buffer> outputs;
+  std::vector<Operand> operands;
+  std::vector<Phase> phases;
+  std::vector<StepInfo> steps;
+  ArenaLayout arena;
+  std::size_t scratch_bytes = 0;  // for each worker
+  int max_workers = 1;            // the most that any phase has work for
+  Isa isa = Isa::generic;
+  std::size_t barriers = 0;
+
+  AlignedMemory args_memory;
+  std::vector<std::shared_ptr<const void>> owners;  // of the constants
+};
+
+// Collects buffers and steps, checks them, and makes a plan. One thread at a time. All members throw PlanError for what
+// a plan cannot have, before they change anything.
+class PlanBuilder {
+ public:
+  explicit PlanBuilder(Isa isa, const KernelRegistry& registry = KernelRegistry::built_in());
+
+  // Bound at each run; slots are numbered in the order of the calls. Steps cannot write inputs.
+  BufferId add_input(std::size_t bytes, std::size_t alignment = 1);
+  BufferId add_output(std::size_t bytes, std::size_t alignment = 1);
+  // Lives in the arena from the first step that writes it to the last that reads it.
+  BufferId add_buffer(std::size_t bytes, std::size_t alignment = 64);
+  // Read in place; `owner` keeps the memory alive as long as a plan uses it.
+  BufferId add_constant(const void* data, std::size_t bytes, std::shared_ptr<const void> owner);
+  // A part of another buffer, without a copy: the pieces of a Concat, Split or Slice, a Reshape, a result in place.
+  BufferId add_view(BufferId of, std::size_t offset, std::size_t bytes);
+
+  // Appends a step of an operation of the registry and returns its number. Steps run in this order, as far as one can
+  // tell from their results: the plan has barriers only where one step needs what another has written.
+  int add_step(const std::string& operation, const std::vector<BufferId>& inputs, const std::vector<BufferId>& outputs,
+               const Attributes& attributes, std::string name = "");
+
+  // Lays the arena out. The builder is empty afterwards.
+  std::shared_ptr<const Plan> build();
+
+ private:
+  struct PendingPhase {
+    PreparedPhase prepared;
+    int step;
+    int group = 0;
+  };
+  struct PendingStep {
+    StepInfo info;
+    std::vector<BufferId> inputs;
+    std::vector<BufferId> outputs;
+    std::vector<BufferId> temporaries;
+  };
+
+  using Ranges = std::vector<std::pair<std::size_t, std::size_t>>;
+
+  BufferId add(const Buffer& buffer);
+  const Buffer& buffer(BufferId id) const;
+  void check_reads(const std::vector<BufferId>& inputs) const;
+  void check_writes(const OperationEntry& operation, const std::vector<BufferId>& inputs,
+                    const std::vector<BufferId>& outputs) const;
+  bool is_written(const Buffer& wanted) const;
+  void mark_written(const Buffer& target);
+  std::vector<std::size_t> sizes(const std::vector<BufferId>& ids) const;
+  int group_phases();
+  std::vector<std::size_t> lay_out(Plan& plan) const;
+  void place_operands(Plan& plan, const std::vector<std::size_t>& offsets);
+  void place_phases(Plan& plan);
+
+  Isa isa_;
+  const KernelRegistry* registry_;
+  std::vector<Buffer> buffers_;
+  std::vector<Ranges> written_;  // of each root: apart from each other, ascending
+  std::vector<std::shared_ptr<const void>> owners_;
+  std::vector<PendingStep> steps_;
+  std::vector<PendingPhase> phases_;
+  std::size_t input_count_ = 0;
+  std::size_t output_count_ = 0;
+};
+
+}  // namespace engine

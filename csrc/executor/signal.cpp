@@ -1,0 +1,130 @@
+#include "executor/signal.hpp"
+
+#include <sched.h>
+
+#include <chrono>
+#include <climits>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#endif
+
+namespace engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Waking a sleeper takes 10 to 30 us, so it pays to stay awake for a few times as long.
+constexpr int kSpinMicroseconds = 100;
+constexpr int kYieldMicroseconds = 100;
+
+// Tells the core that this is a spinning loop: less power, and the sibling hardware thread gets its share.
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");
+#endif
+}
+
+#if !defined(__linux__)
+// Where there is no futex: a few condition variables shared by all signals, chosen by address, so that a signal needs
+// no destructor and stays one cache line.
+struct Bed {
+  std::mutex mutex;
+  std::condition_variable condition;
+};
+
+Bed& bed_of(const void* address) {
+  static auto& beds = *new std::array<Bed, 64>;
+  return beds[(reinterpret_cast<std::uintptr_t>(address) >> 6) % beds.size()];
+}
+#endif
+
+}  // namespace
+
+std::uint32_t Signal::wait_while(std::uint32_t seen) {
+  if (spin_while(seen, kSpinMicroseconds)) return value();
+  const Clock::time_point until = Clock::now() + std::chrono::microseconds(kYieldMicroseconds);
+  while (Clock::now() < until) {
+    if (const std::uint32_t now = value(); now != seen) return now;
+    sched_yield();
+  }
+  return sleep_while(seen);
+}
+
+bool Signal::spin_while(std::uint32_t seen, int microseconds) {
+  constexpr int kChecksPerClock = 64;  // reading the clock costs about as much as a barrier
+  Clock::time_point until{};
+  do {
+    for (int i = 0; i < kChecksPerClock; ++i) {
+      if (value() != seen) return true;
+      relax();
+    }
+    if (until == Clock::time_point{}) until = Clock::now() + std::chrono::microseconds(microseconds);
+  } while (Clock::now() < until);
+  return false;
+}
+
+std::uint32_t Signal::sleep_while(std::uint32_t seen) {
+  for (;;) {
+    if (const std::uint32_t now = value(); now != seen) return now;
+    sleep(seen);
+  }
+}
+
+// Either the sleeper sees the new value, or the setter sees the sleeper: both sides write, then read, in one order.
+void Signal::set(std::uint32_t value) {
+  value_.store(value, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) wake();
+}
+
+#if defined(__linux__)
+
+void Signal::sleep(std::uint32_t seen) {
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  // The kernel compares the value once more and returns at once where it differs.
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&value_), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Signal::wake() {
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&value_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+#else
+
+void Signal::sleep(std::uint32_t seen) {
+  Bed& bed = bed_of(this);
+  std::unique_lock<std::mutex> lock(bed.mutex);
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  bed.condition.wait(lock, [&] { return value() != seen; });
+  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Signal::wake() {
+  Bed& bed = bed_of(this);
+  const std::lock_guard<std::mutex> lock(bed.mutex);
+  bed.condition.notify_all();
+}
+
+#endif
+
+void Barrier::wait(std::uint32_t workers) {
+  if (workers == 1) return;
+  const std::uint32_t phase = phase_.value();
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == workers - 1) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.set(phase + 1);
+  } else {
+    phase_.wait_while(phase);
+  }
+}
+
+}  // namespace engine

@@ -1,0 +1,237 @@
+"""Compiles the native core: every kernel file once for each instruction set, the rest once, only what has changed.
+
+Used by `setup.py` for the extension module and by `csrc/sanitize.py` for the C++ tests; needs nothing but a compiler
+with the command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, and ENGINE_WERROR=1.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "csrc"
+OBJECTS = ROOT / "build" / "native" / f"{sysconfig.get_platform()}-{sysconfig.get_config_var('SOABI') or 'python'}"
+
+# Ascending. The flags of `generic` are those of the architecture.
+ISA_FLAGS: dict[str, tuple[str, ...]] = {
+    "generic": (),
+    "v2": ("-march=x86-64-v2",),
+    "avx2": ("-march=x86-64-v3",),
+    "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+    "avx512vnni": ("-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512vnni"),
+    "avx512bf16": ("-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512vnni", "-mavx512bf16"),
+}
+WARNINGS = ("-Wall", "-Wextra")
+BASE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS)
+# A static inline function with a local of its own would need a guard, an exception a type shared by all objects.
+KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-math-errno", "-fno-trapping-math",
+                "-ffp-contract=fast")  # fmt: skip
+# GCC keeps loads of the next iteration in registers, which register-tiled loops have none left for: they spill.
+GCC_KERNEL_FLAGS = ("-fno-predictive-commoning",)
+
+
+class BuildError(Exception):
+    """The native core cannot be built; the message says what is missing or what the compiler said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One object file: its source, where it goes, and the flags that are its own."""
+
+    source: Path
+    object: Path
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to compile everything: an object folder and the flags of all units."""
+
+    objects: Path
+    flags: tuple[str, ...]
+
+
+RELEASE = Variant(OBJECTS, ("-O3", "-DNDEBUG"))
+
+
+def build_extension(target: Path, include: Sequence[str]) -> None:
+    """Compile and link the extension module; `include` has the folders of Python's and pybind11's headers.
+
+    Raises BuildError.
+    """
+    with _locked(RELEASE.objects):
+        units = kernel_units(RELEASE) + core_units(RELEASE) + binding_units(RELEASE, include)
+        compile_units(units, RELEASE)
+        link_shared([unit.object for unit in units], target)
+
+
+def kernel_rows() -> list[tuple[str, str]]:
+    """Return the (family, instruction set) rows of families.def that this architecture builds."""
+    rows = re.findall(r"^ENGINE_KERNELS\((\w+), (\w+)\)$", _families(), re.MULTILINE)
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    for family, isa in rows:
+        if isa not in ISA_FLAGS:
+            raise BuildError(f"families.def: {family} names instruction set {isa}; expected one of {list(ISA_FLAGS)}")
+    return [(family, isa) for family, isa in rows if x86 or isa == "generic"]
+
+
+def kernel_units(variant: Variant) -> list[Unit]:
+    """Return one unit for each kernel file and instruction set."""
+    levels = {isa: level for level, isa in enumerate(ISA_FLAGS)}
+    common = KERNEL_FLAGS + (GCC_KERNEL_FLAGS if _is_gcc() else ())
+    return [
+        Unit(
+            SOURCES / "kernels" / f"{family}.cpp",
+            variant.objects / "kernels" / isa / f"{family}.o",
+            (*common, *ISA_FLAGS[isa], f"-DENGINE_ISA_NS={isa}", f"-DENGINE_ISA_LEVEL={levels[isa]}"),
+        )
+        for family, isa in kernel_rows()
+    ]
+
+
+def core_units(variant: Variant) -> list[Unit]:
+    """Return the units that are compiled for the baseline and know nothing of Python."""
+    listed = set(re.findall(r"^ENGINE_PREPARE\((\w+)\)$", _families(), re.MULTILINE))
+    prepare = [
+        path
+        for path in sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
+        if path.stem in listed or path.stem == "request"
+    ]
+    if missing := listed - {path.stem for path in prepare}:
+        raise BuildError(f"families.def: there is no csrc/kernels/prepare/<family>.cpp for {sorted(missing)}")
+    return [_baseline_unit(path, variant) for path in [*sorted((SOURCES / "executor").glob("*.cpp")), *prepare]]
+
+
+def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:
+    """Return the units that know Python."""
+    flags = tuple(flag for folder in include for flag in ("-isystem", folder))
+    return [_baseline_unit(path, variant, flags) for path in sorted((SOURCES / "bindings").glob("*.cpp"))]
+
+
+def test_units(variant: Variant) -> tuple[list[Unit], list[Unit]]:
+    """Return the units of the C++ tests: those that all programs share, and one main unit for each program."""
+    families = {family for family, _ in kernel_rows()}
+    oracles = [path for path in sorted((SOURCES / "kernels").glob("*.cpp")) if path.stem not in families]
+    tests = sorted((SOURCES / "tests").glob("*.cpp"))
+    shared = [path for path in tests if path.stem.endswith("_common")] + oracles
+    programs = [path for path in tests if not path.stem.endswith("_common")]
+    return ([_baseline_unit(path, variant) for path in shared], [_baseline_unit(path, variant) for path in programs])
+
+
+def compile_units(units: Sequence[Unit], variant: Variant) -> int:
+    """Compile the units that are out of date, on all cores; return how many there were. Raises BuildError."""
+    command = (*compiler(), *BASE_FLAGS, *variant.flags, f"-I{SOURCES}")
+    strict = ("-Werror",) if os.environ.get("ENGINE_WERROR") == "1" else ()
+    environment_flags = tuple(shlex.split(os.environ.get("CXXFLAGS", "")))
+    stale = [
+        (unit, whole)
+        for unit in units
+        if _is_stale(unit, whole := (*command, *unit.flags, *environment_flags, "-c", str(unit.source)))
+    ]
+    jobs = int(os.environ.get("ENGINE_BUILD_JOBS", "0")) or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        errors = [error for error in pool.map(lambda job: _compile(*job, strict), stale) if error]
+    if errors:
+        raise BuildError("\n".join(errors))
+    return len(stale)
+
+
+def link_shared(objects: Sequence[Path], target: Path) -> None:
+    """Link an extension module under a temporary name and rename it: what runs keeps the file that it has mapped."""
+    undefined = ("-undefined", "dynamic_lookup") if platform.system() == "Darwin" else ()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    written = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    _run((*compiler(), "-shared", "-pthread", *undefined, *map(str, objects), "-o", str(written)))
+    written.replace(target)
+
+
+def link_program(objects: Sequence[Path], target: Path, variant: Variant) -> None:
+    """Link a test program."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _run((*compiler(), "-pthread", *variant.flags, *map(str, objects), "-o", str(target)))
+
+
+def compiler() -> tuple[str, ...]:
+    """Return the compiler's command. Raises BuildError where there is none."""
+    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
+    for candidate in candidates:
+        command = shlex.split(candidate)
+        if command and shutil.which(command[0]):
+            return tuple(command)
+    raise BuildError(
+        f"no C++ compiler: {' or '.join(candidates)} is not on PATH. engine's native core is built from C++17 sources: "
+        "install GCC 11 or newer (package g++) or Clang 12 or newer, or name a compiler in the environment variable CXX"
+    )
+
+
+def _families() -> str:
+    return (SOURCES / "kernels" / "families.def").read_text(encoding="utf-8")
+
+
+def _is_gcc() -> bool:
+    result = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
+    return "clang" not in result.stdout
+
+
+def _baseline_unit(source: Path, variant: Variant, flags: tuple[str, ...] = ()) -> Unit:
+    return Unit(source, (variant.objects / source.relative_to(SOURCES)).with_suffix(".o"), flags)
+
+
+def _is_stale(unit: Unit, command: tuple[str, ...]) -> bool:
+    """Whether the object is missing, was made by another command, or is older than a file it was made from."""
+    record = unit.object.with_suffix(".cmd")
+    try:
+        made = unit.object.stat().st_mtime_ns
+        if record.read_text(encoding="utf-8") != "\n".join(command):
+            return True
+        rule = unit.object.with_suffix(".d").read_text(encoding="utf-8")
+        inputs = rule.replace("\\\n", " ").partition(": ")[2]
+        return any(Path(path).stat().st_mtime_ns >= made for path in shlex.split(inputs))
+    except OSError:
+        return True
+
+
+def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> str | None:
+    """Compile one unit; return what the compiler said where it failed.
+
+    `strict` flags refuse code and change no object, so that setting them makes no object out of date.
+    """
+    unit.object.parent.mkdir(parents=True, exist_ok=True)
+    record = unit.object.with_suffix(".cmd")
+    record.unlink(missing_ok=True)
+    depends = unit.object.with_suffix(".d")
+    try:
+        _run((*command, *strict, "-MMD", "-MF", str(depends), "-o", str(unit.object)))
+    except BuildError as error:
+        return str(error)
+    record.write_text("\n".join(command), encoding="utf-8")
+    return None
+
+
+def _run(command: Sequence[str]) -> None:
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if result.returncode != 0:
+        raise BuildError(f"{shlex.join(command)}\nfailed with status {result.returncode}:\n{result.stdout}")
+    if result.stdout:
+        print(result.stdout, end="")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one build at a time write a folder of objects."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
