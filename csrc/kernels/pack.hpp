@@ -30,13 +30,13 @@ struct PackArgs {
 };
 
 // Reduction length of one output value, and floats of the packed array.
-inline std::int64_t pack_reduction(const PackArgs& args) {
+static inline std::int64_t pack_reduction(const PackArgs& args) {
   return (std::int64_t{args.depth} * (args.blocks - 1) + args.last_depth) * args.rows * args.cols;
 }
-inline std::int64_t pack_tiles(const PackArgs& args) {
+static inline std::int64_t pack_tiles(const PackArgs& args) {
   return (args.channels + args.tile_channels - 1) / args.tile_channels;
 }
-inline std::int64_t pack_group_floats(const PackArgs& args) {
+static inline std::int64_t pack_group_floats(const PackArgs& args) {
   const std::int64_t tiles = pack_tiles(args);
   return tiles == 0 ? 0 : ((tiles - 1) * args.tile_channels + args.tail_channels) * pack_reduction(args);
 }

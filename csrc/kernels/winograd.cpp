@@ -1,0 +1,385 @@
+// Winograd convolution; see winograd.hpp for operands and layouts. Maps, weights and temporaries need the alignment of a
+// float; y must not overlap x, u or a temporary, the residual may be y.
+#include "kernels/winograd.hpp"
+
+#include "kernels/activation.hpp"
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+ENGINE_INLINE std::int64_t blocks_of(std::int64_t channels) { return (channels + 15) / 16; }
+
+// The one-dimensional transforms. Interpolation points: 0, 1, -1, infinity for m = 2, and also 2, -2 for m = 4.
+template <int kTile>
+struct Transform;
+
+template <>
+struct Transform<2> {
+  static constexpr int kPoints = 4;
+  static inline __attribute__((always_inline)) void input(const Vec (&d)[4], Vec (&t)[4]) {
+    t[0] = d[0] - d[2];
+    t[1] = d[1] + d[2];
+    t[2] = d[2] - d[1];
+    t[3] = d[1] - d[3];
+  }
+  static inline __attribute__((always_inline)) void output(const Vec (&m)[4], Vec (&s)[2]) {
+    s[0] = m[0] + m[1] + m[2];
+    s[1] = m[1] - m[2] - m[3];
+  }
+  static void weights(const double (&g)[3], double (&u)[4]) {
+    u[0] = g[0];
+    u[1] = (g[0] + g[1] + g[2]) / 2;
+    u[2] = (g[0] - g[1] + g[2]) / 2;
+    u[3] = g[2];
+  }
+};
+
+template <>
+struct Transform<4> {
+  static constexpr int kPoints = 6;
+  static inline __attribute__((always_inline)) void input(const Vec (&d)[6], Vec (&t)[6]) {
+    const Vec four = broadcast(4.0f), five = broadcast(5.0f), two = broadcast(2.0f);
+    const Vec even = d[4] - four * d[2], odd = d[3] - four * d[1];
+    const Vec even2 = d[4] - d[2], odd2 = two * (d[3] - d[1]);
+    t[0] = fma(four, d[0], d[4] - five * d[2]);
+    t[1] = even + odd;
+    t[2] = even - odd;
+    t[3] = even2 + odd2;
+    t[4] = even2 - odd2;
+    t[5] = fma(four, d[1], d[5] - five * d[3]);
+  }
+  static inline __attribute__((always_inline)) void output(const Vec (&m)[6], Vec (&s)[4]) {
+    const Vec sum1 = m[1] + m[2], difference1 = m[1] - m[2];
+    const Vec sum2 = m[3] + m[4], difference2 = m[3] - m[4];
+    s[0] = m[0] + sum1 + sum2;
+    s[1] = fma(broadcast(2.0f), difference2, difference1);
+    s[2] = fma(broadcast(4.0f), sum2, sum1);
+    s[3] = fma(broadcast(8.0f), difference2, difference1) + m[5];
+  }
+  static void weights(const double (&g)[3], double (&u)[6]) {
+    u[0] = g[0] / 4;
+    u[1] = -(g[0] + g[1] + g[2]) / 6;
+    u[2] = -(g[0] - g[1] + g[2]) / 6;
+    u[3] = (g[0] + 2 * g[1] + 4 * g[2]) / 24;
+    u[4] = (g[0] - 2 * g[1] + 4 * g[2]) / 24;
+    u[5] = g[2];
+  }
+};
+
+struct TilePosition {
+  std::int64_t image, h, w;  // of the first output pixel
+};
+ENGINE_INLINE TilePosition position(const WinogradArgs& args, std::int64_t tile) {
+  const std::int64_t per_image = args.tiles_h * args.tiles_w, in_image = tile % per_image;
+  return {tile / per_image, in_image / args.tiles_w * args.output_tile, in_image % args.tiles_w * args.output_tile};
+}
+
+// Transforms tiles [begin, end) of channel block `block`; slot `at` of V is that of tile `begin`.
+template <int kTile>
+ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const float* x, std::int64_t block, std::int64_t begin,
+                                     std::int64_t end, float* v, std::int64_t stride) {
+  using T = Transform<kTile>;
+  constexpr int kSide = T::kPoints;
+  const ConvShape& s = args.shape;
+  for (std::int64_t tile = begin; tile < end; ++tile, v += 16) {
+    const TilePosition at = position(args, tile);
+    const std::int64_t h = at.h - s.pad_top, w = at.w - s.pad_left;
+    const float* map = x + at.image * args.x_batch + block * s.in_h * s.in_w * 16;
+    const float* from = map + (h * s.in_w + w) * 16;
+    std::int64_t row = s.in_w * 16;
+    alignas(64) float padded[kSide * kSide * 16];
+    if (h < 0 || w < 0 || h + kSide > s.in_h || w + kSide > s.in_w) {
+      for (int i = 0; i < kSide; ++i)
+        for (int j = 0; j < kSide; ++j) {
+          const bool is_inside = h + i >= 0 && h + i < s.in_h && w + j >= 0 && w + j < s.in_w;
+          for (int l = 0; l < 16; l += kLanes)
+            store(padded + (i * kSide + j) * 16 + l,
+                  is_inside ? load(map + ((h + i) * s.in_w + w + j) * 16 + l) : zero());
+        }
+      from = padded;
+      row = kSide * 16;
+    }
+    for (int l = 0; l < 16; l += kLanes) {
+      Vec half[kSide][kSide];
+#pragma GCC unroll 6
+      for (int j = 0; j < kSide; ++j) {
+        Vec column[kSide], out[kSide];
+#pragma GCC unroll 6
+        for (int i = 0; i < kSide; ++i) column[i] = load(from + i * row + j * 16 + l);
+        T::input(column, out);
+#pragma GCC unroll 6
+        for (int i = 0; i < kSide; ++i) half[i][j] = out[i];
+      }
+#pragma GCC unroll 6
+      for (int i = 0; i < kSide; ++i) {
+        Vec out[kSide];
+        T::input(half[i], out);
+#pragma GCC unroll 6
+        for (int j = 0; j < kSide; ++j) store(v + (i * kSide + j) * stride + l, out[j]);
+      }
+    }
+  }
+}
+
+struct OutputOperands {
+  const float *bias, *scale, *residual;
+  float* y;
+};
+
+// Transforms back tiles [begin, end) of channels [channel, channel + 16) and stores them after the epilogue.
+template <int kTile>
+ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, std::int64_t stride,
+                                      std::int64_t channel, std::int64_t begin, std::int64_t end,
+                                      const OutputOperands& operands) {
+  using T = Transform<kTile>;
+  constexpr int kSide = T::kPoints;
+  const ConvShape& s = args.shape;
+  const EpilogueArgs& epilogue = args.epilogue;
+  const bool is_clip = epilogue.activation == Activation::kClip;
+  const Vec low = broadcast(is_clip ? epilogue.alpha : -__builtin_inff());
+  const Vec high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
+  const bool finish = !is_clip || (operands.residual && epilogue.residual_after);
+  for (std::int64_t tile = begin; tile < end; ++tile, m += 16) {
+    const TilePosition at = position(args, tile);
+    const std::int64_t first = (channel / 16 * s.out_h + at.h) * s.out_w * 16 + at.w * 16;
+    const int rows = static_cast<int>(min64(kTile, s.out_h - at.h));
+    const int cols = static_cast<int>(min64(kTile, s.out_w - at.w));
+    for (int l = 0; l < 16; l += kLanes) {
+      const Vec bias = operands.bias ? load(operands.bias + channel + l) : zero();
+      const Vec scale = operands.scale ? load(operands.scale + channel + l) : zero();
+      float* y = operands.y + at.image * args.y_batch + first + l;
+      const float* residual =
+          operands.residual ? operands.residual + at.image * args.residual_batch + first + l : nullptr;
+      Vec half[kTile][kSide];
+#pragma GCC unroll 6
+      for (int j = 0; j < kSide; ++j) {
+        Vec column[kSide], out[kTile];
+#pragma GCC unroll 6
+        for (int i = 0; i < kSide; ++i) column[i] = load(m + (i * kSide + j) * stride + l);
+        T::output(column, out);
+#pragma GCC unroll 4
+        for (int i = 0; i < kTile; ++i) half[i][j] = out[i];
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kTile; ++i) {
+        if (i >= rows) break;
+        Vec out[kTile];
+        T::output(half[i], out);
+        const std::int64_t row = i * s.out_w * 16;
+#pragma GCC unroll 4
+        for (int j = 0; j < kTile; ++j) {
+          if (j >= cols) break;
+          Vec value = operands.scale ? fma(out[j], scale, bias) : out[j] + bias;
+          if (residual && !epilogue.residual_after) value += load(residual + row + j * 16);
+          store(y + row + j * 16, min(high, max(low, value)));
+        }
+        if (finish)
+          finish_column(epilogue, cols, y + row, 16,
+                        residual && epilogue.residual_after ? residual + row : nullptr, 16);
+      }
+    }
+  }
+}
+
+// Product of one point: `tiles` pixels of V by the weights of one channel tile.
+ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int64_t v_block, const float* u,
+                              std::int64_t width, std::int64_t tiles, float* m, std::int64_t m_block) {
+  static const EpilogueArgs kPlain{};
+  const std::int64_t count = (tiles + args.pixels - 1) / args.pixels;
+  const int pixels = static_cast<int>(tiles / count);
+  const std::int64_t wide = tiles % count;
+  const int vectors = static_cast<int>(width / kLanes);
+  TileCall call = {};
+  call.x_block = v_block;
+  call.w = u;
+  call.w_block = 16 * width;
+  call.blocks = static_cast<std::int32_t>(blocks_of(args.shape.in_channels));
+  call.rows = call.cols = 1;
+  call.depth = 16;
+  call.last_depth = static_cast<std::int32_t>(args.shape.in_channels - 16 * (call.blocks - 1));
+  call.y_block = m_block;
+  call.y_pixel = 16;
+  call.epilogue = &kPlain;
+  const TileFn wider = wide > 0 ? tile_kernel(vectors, pixels + 1, PixelStep::kBlocked1) : nullptr;
+  const TileFn plain = tile_kernel(vectors, pixels, PixelStep::kBlocked1);
+  std::int64_t at = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    call.x = v + at * 16;
+    call.y = m + at * 16;
+    (i < wide ? wider : plain)(call);
+    at += pixels + (i < wide);
+  }
+}
+
+ENGINE_INLINE OutputOperands output_operands(const WinogradArgs& args, void* const* buffers, int operand) {
+  OutputOperands found = {};
+  if (args.operands.has_bias) found.bias = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_scale) found.scale = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_residual) found.residual = static_cast<const float*>(buffers[operand++]);
+  found.y = static_cast<float*>(buffers[operand]);
+  return found;
+}
+
+struct ChannelTiles {
+  std::int64_t count;
+  std::int64_t width(const WinogradArgs& args, std::int64_t tile) const {
+    return tile == count - 1 ? args.tail_channels : args.tile_channels;
+  }
+};
+ENGINE_INLINE ChannelTiles channel_tiles(const WinogradArgs& args) {
+  return {(args.shape.out_channels + args.tile_channels - 1) / args.tile_channels};
+}
+
+template <int kTile>
+void fused(const WinogradArgs& args, void* const* buffers, const KernelContext& context) {
+  constexpr int kPoints = Transform<kTile>::kPoints * Transform<kTile>::kPoints;
+  const float* x = static_cast<const float*>(buffers[0]);
+  const float* u = static_cast<const float*>(buffers[1]);
+  const OutputOperands operands = output_operands(args, buffers, 2);
+  const std::int64_t in_channels = args.shape.in_channels, in_blocks = blocks_of(in_channels);
+  const ChannelTiles channels = channel_tiles(args);
+  const WorkRange range = split_work(args.tiles, context.worker, context.workers);
+  const std::int64_t parts = (range.end - range.begin + args.block_tiles - 1) / args.block_tiles;
+  const std::int64_t v_stride = winograd_point_stride(in_blocks, args.block_tiles);
+  const std::int64_t m_stride = winograd_point_stride(blocks_of(args.tile_channels), args.block_tiles);
+  float* v = static_cast<float*>(context.scratch);
+  float* m = v + kPoints * v_stride;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const WorkRange share = split_work(range.end - range.begin, static_cast<int>(part), static_cast<int>(parts));
+    const std::int64_t begin = range.begin + share.begin, end = range.begin + share.end, tiles = end - begin;
+    for (std::int64_t b = 0; b < in_blocks; ++b)
+      transform_input<kTile>(args, x, b, begin, end, v + b * tiles * 16, v_stride);
+    // A vector narrower than a block (lanes 4, one vector) fills a block in several channel tiles.
+    for (std::int64_t t = 0; t < channels.count; ++t) {
+      const std::int64_t width = channels.width(args, t), channel = t * args.tile_channels;
+      const float* weights = u + channel * in_channels * kPoints;
+      for (int p = 0; p < kPoints; ++p)
+        multiply(args, v + p * v_stride, tiles * 16, weights + p * in_channels * width, width, tiles,
+                 m + p * m_stride + channel % 16, tiles * 16);
+      const bool is_block_done = (channel + width) % 16 == 0 || t == channels.count - 1;
+      if (!is_block_done) continue;
+      for (std::int64_t c = channel / 16 * 16; c < channel + width; c += 16)
+        transform_output<kTile>(args, m + (c - channel / 16 * 16) * tiles, m_stride, c, begin, end, operands);
+    }
+  }
+}
+
+void winograd_fused_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
+  return args.output_tile == 2 ? fused<2>(args, buffers, context) : fused<4>(args, buffers, context);
+}
+
+// Split over (channel block, tile).
+void winograd_input_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
+  const float* x = static_cast<const float*>(buffers[0]);
+  float* v = static_cast<float*>(buffers[1]);
+  const std::int64_t blocks = blocks_of(args.shape.in_channels);
+  const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
+  const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end;) {
+    const std::int64_t block = i / args.tiles, begin = i % args.tiles;
+    const std::int64_t end = min64(args.tiles, begin + range.end - i);
+    float* to = v + (block * args.tiles + begin) * 16;
+    if (args.output_tile == 2)
+      transform_input<2>(args, x, block, begin, end, to, stride);
+    else
+      transform_input<4>(args, x, block, begin, end, to, stride);
+    i += end - begin;
+  }
+}
+
+// Split over (channel tile, point), so that each weight is read by one worker.
+void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
+  if (args.tiles == 0) return;
+  const float* v = static_cast<const float*>(buffers[0]);
+  const float* u = static_cast<const float*>(buffers[1]);
+  float* m = static_cast<float*>(buffers[2]);
+  const std::int64_t points = (args.output_tile + 2) * (args.output_tile + 2);
+  const std::int64_t in_channels = args.shape.in_channels;
+  const std::int64_t v_stride = winograd_point_stride(blocks_of(in_channels), args.tiles);
+  const std::int64_t m_stride = winograd_point_stride(blocks_of(args.shape.out_channels), args.tiles);
+  const ChannelTiles channels = channel_tiles(args);
+  const WorkRange range = split_work(channels.count * points, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t t = i / points, p = i % points;
+    const std::int64_t width = channels.width(args, t), channel = t * args.tile_channels;
+    multiply(args, v + p * v_stride, args.tiles * 16, u + channel * in_channels * points + p * in_channels * width,
+             width, args.tiles, m + p * m_stride + channel / 16 * args.tiles * 16 + channel % 16, args.tiles * 16);
+  }
+}
+
+// Split over (channel block, tile).
+void winograd_output_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
+  const float* m = static_cast<const float*>(buffers[0]);
+  const OutputOperands operands = output_operands(args, buffers, 1);
+  const std::int64_t blocks = blocks_of(args.shape.out_channels);
+  const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
+  const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end;) {
+    const std::int64_t block = i / args.tiles, begin = i % args.tiles;
+    const std::int64_t end = min64(args.tiles, begin + range.end - i);
+    const float* from = m + (block * args.tiles + begin) * 16;
+    if (args.output_tile == 2)
+      transform_output<2>(args, from, stride, block * 16, begin, end, operands);
+    else
+      transform_output<4>(args, from, stride, block * 16, begin, end, operands);
+    i += end - begin;
+  }
+}
+
+template <int kTile>
+void transform_weights(const WinogradArgs& args, const float* w, float* u, const KernelContext& context) {
+  using T = Transform<kTile>;
+  constexpr int kSide = T::kPoints;
+  const std::int64_t in_channels = args.shape.in_channels;
+  const ChannelTiles channels = channel_tiles(args);
+  const WorkRange range = split_work(channels.count, context.worker, context.workers);
+  for (std::int64_t t = range.begin; t < range.end; ++t) {
+    const std::int64_t width = channels.width(args, t), channel = t * args.tile_channels;
+    float* to = u + channel * in_channels * kSide * kSide;
+    for (std::int64_t c = 0; c < in_channels; ++c)
+      for (std::int64_t k = 0; k < width; ++k) {
+        double half[3][kSide] = {}, all[kSide] = {};
+        if (channel + k < args.shape.out_channels)
+          for (int i = 0; i < 3; ++i) {
+            const float* row = w + ((channel + k) * in_channels + c) * 9 + i * 3;
+            const double taps[3] = {row[0], row[1], row[2]};
+            T::weights(taps, half[i]);
+          }
+        for (int j = 0; j < kSide; ++j) {
+          const double column[3] = {half[0][j], half[1][j], half[2][j]};
+          T::weights(column, all);
+          for (int i = 0; i < kSide; ++i)
+            to[((i * kSide + j) * in_channels + c) * width + k] = static_cast<float>(all[i]);
+        }
+      }
+  }
+}
+
+void winograd_weights_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
+  const float* w = static_cast<const float*>(buffers[0]);
+  float* u = static_cast<float*>(buffers[1]);
+  if (args.output_tile == 2)
+    transform_weights<2>(args, w, u, context);
+  else
+    transform_weights<4>(args, w, u, context);
+}
+
+}  // namespace
+
+extern const KernelEntry winograd_kernels[] = {{"winograd_fused_f32", winograd_fused_f32, &tile_traits},
+                                               {"winograd_input_f32", winograd_input_f32, &tile_traits},
+                                               {"winograd_gemm_f32", winograd_gemm_f32, &tile_traits},
+                                               {"winograd_output_f32", winograd_output_f32, &tile_traits},
+                                               {"winograd_weights_f32", winograd_weights_f32, &tile_traits},
+                                               {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,49 @@
+// Winograd convolution F(m x m, 3 x 3), m of 2 or 4, on NCHWc16 (Lavin and Gray, "Fast algorithms for convolutional
+// neural networks", 2016): 3x3, stride 1, no dilation, no groups.
+//
+// An output tile of m x m needs (m + 2)^2 products instead of 9 m^2: 2.25 times fewer for m = 2, 4 for m = 4. The price
+// is rounding (about 2 and 10 times the direct kernel's), and that an infinity or NaN in the input reaches the
+// whole output tile it touches.
+//
+// With P = (m + 2)^2 points, T output tiles and R input channels:
+//   u  [channel tile][P][R][tile_channels]   transformed weights
+//   V  [P][ceil(R / 16)][T][16]              transformed input
+//   M  [P][ceil(out / 16)][T][16]            products
+#pragma once
+
+#include "kernels/conv.hpp"
+
+namespace engine {
+
+struct WinogradArgs {
+  ConvShape shape;
+  ConvOperands operands;
+  EpilogueArgs epilogue;
+  std::int32_t output_tile;    // m
+  std::int32_t tile_channels;  // as PackArgs'
+  std::int32_t tail_channels;
+  std::int32_t pixels;         // most Winograd tiles of a register tile
+  std::int32_t block_tiles;    // fused: tiles transformed together, in the worker's scratch
+  std::int64_t tiles_h, tiles_w;
+  std::int64_t tiles;          // batch * tiles_h * tiles_w
+  std::int64_t x_batch, y_batch, residual_batch;
+};
+
+// Two ways over the same packed weights. Fused, one step: winograd_fused_f32 (x, u, [bias], [scale], [residual], y); best
+// while the weights stay in cache for a block of tiles. In phases, three steps that share two temporaries:
+// winograd_input_f32 (x, V), winograd_gemm_f32 (V, u, M), winograd_output_f32 (M, [bias], [scale], [residual], y).
+// winograd_weights_f32 (w as [out, in, 3, 3], u) runs once, at compile time.
+WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
+                                int output_tile, int vectors, int block_tiles, const TileTraits& traits);
+
+std::int64_t winograd_weight_floats(const WinogradArgs& args);
+std::int64_t winograd_input_floats(const WinogradArgs& args);     // V, of all tiles
+std::int64_t winograd_product_floats(const WinogradArgs& args);   // M, of all tiles
+std::size_t winograd_scratch_bytes(const WinogradArgs& args);     // fused
+
+// Floats between points of V or M: an even number of cache lines would map all points to few sets.
+static inline std::int64_t winograd_point_stride(std::int64_t blocks, std::int64_t tiles) {
+  return (blocks * tiles | 1) * 16;
+}
+
+}  // namespace engine
