@@ -1,10 +1,17 @@
-"""The build step that pyproject.toml cannot express."""
+"""The build steps that pyproject.toml cannot express: modules without leftovers, and the native core."""
 
 import shutil
+import sys
+import sysconfig
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.errors import CompileError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "csrc"))
+import native_build
 
 
 class CleanBuild(build_py):
@@ -17,4 +24,30 @@ class CleanBuild(build_py):
         super().run()
 
 
-setup(cmdclass={"build_py": CleanBuild})
+class NativeBuild(build_ext):
+    """Compile each kernel file once for every instruction set, which setuptools has no notion of."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile what has changed and link the extension module."""
+        import pybind11
+
+        include = [sysconfig.get_path("include"), pybind11.get_include()]
+        try:
+            native_build.build_extension(Path(self.get_ext_fullpath(ext.name)), include)
+        except native_build.BuildError as error:
+            raise CompileError(str(error)) from None
+
+    def copy_extensions_to_source(self) -> None:
+        """Put the module beside the sources, for an editable install, by renaming: processes that run keep theirs."""
+        for ext in self.extensions:
+            file = self.get_ext_filename(ext.name)
+            built, target = Path(self.build_lib) / file, Path(__file__).resolve().parent / file
+            written = target.with_name(f"{target.name}.tmp")
+            shutil.copy2(built, written)
+            written.replace(target)
+
+
+setup(
+    cmdclass={"build_py": CleanBuild, "build_ext": NativeBuild},
+    ext_modules=[Extension("engine._core", sources=[])],
+)

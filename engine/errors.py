@@ -109,3 +109,15 @@ class CallbackError(InferError):
 
 class DeviceError(InferError):
     """A device failed while running; the original exception is the cause."""
+
+
+class NativeCoreError(EngineError):
+    """The native core is not installed, or cannot be loaded here."""
+
+
+class PlanError(EngineError):
+    """A native plan cannot be built: the message names step, kernel and operand."""
+
+
+class OutOfMemoryError(EngineError, MemoryError):
+    """Memory that a model or a plan needs cannot be had."""

@@ -1,0 +1,320 @@
+"""The native core: plans of kernels over one arena, run on leased cores with the GIL released.
+
+    builder = PlanBuilder()
+    x, y = builder.add_input(x_array.nbytes, alignment=4), builder.add_output(y_array.nbytes, alignment=4)
+    builder.add_step("copy", [x], [y])
+    context = Context(builder.build())
+    context.run([x_array], [y_array])
+
+This is the only importer of `engine._core`. Where the extension is missing or cannot be loaded, this module can still
+be imported, and what is used of it raises `NativeCoreError`. Sizes are bytes; what they mean is between kernels and
+callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from engine.errors import Busy, Cancelled, InputError, NativeCoreError, OutOfMemoryError, PlanError, PropertyError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+
+class _MissingCore:
+    """Stands for an extension that cannot be imported: raises when it is used."""
+
+    def __init__(self, reason: ImportError) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        raise NativeCoreError(
+            f"the native core cannot be loaded ({self._reason}); it is compiled when engine-sdk is installed: "
+            "install it again with a C++17 compiler (g++) on PATH"
+        )
+
+
+try:
+    from engine import _core
+except ImportError as error:
+    _core = _MissingCore(error)  # type: ignore[assignment]
+else:
+    _core.set_error_types(
+        plan=PlanError, setting=PropertyError, input=InputError, busy=Busy, cancelled=Cancelled, memory=OutOfMemoryError
+    )
+
+__all__ = [
+    "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "StepInfo", "built_isas", "cores", "cpu_features",
+    "default_isa", "kernels", "lay_out_arena", "run_kernel", "started_threads",
+]  # fmt: skip
+
+Attribute: TypeAlias = "int | float | Sequence[int] | Sequence[float]"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFeatures:
+    """What this CPU can do; a cache of 0 bytes is one that the system does not tell of."""
+
+    model: str
+    """Tells CPUs apart whose timings differ, for the key of a tuning cache."""
+    isa: str
+    """The highest instruction set that kernels exist for and the CPU has."""
+    l1d_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    logical_cores: int
+    usable_cores: int
+    """Physical cores that the process may use, by its affinity and its control group's quota."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A step of a plan: its name, the kernel asked for, the instruction set it got, and what it computes."""
+
+    name: str
+    kernel: str
+    isa: str
+    phases: int
+    work: float
+    """Floating-point operations; 0 where the kernel does not count them."""
+
+
+def cpu_features() -> CpuFeatures:
+    """Return what this CPU can do."""
+    return CpuFeatures(**_core.cpu_features())
+
+
+def default_isa() -> str:
+    """Return the instruction set that plans are built for: the CPU's best, or the lower one of ENGINE_MAX_ISA.
+
+    Raises PropertyError where that variable has no instruction set's name.
+    """
+    return _core.default_isa()
+
+
+def built_isas() -> tuple[str, ...]:
+    """Return the instruction sets that this build has kernels for, ascending, whether or not this CPU has them."""
+    return tuple(_core.built_isas())
+
+
+def kernels() -> tuple[str, ...]:
+    """Return the names that `PlanBuilder.add_step` takes."""
+    return tuple(_core.kernels())
+
+
+def cores() -> int:
+    """Return how many cores all plans of this process share."""
+    return _core.cores()
+
+
+def started_threads() -> int:
+    """Return how many threads of the native core exist in this process now; they start when first needed."""
+    return _core.started_threads()
+
+
+def lay_out_arena(buffers: Sequence[tuple[int, int, int, int]]) -> tuple[list[int], int, int, int]:
+    """Lay out buffers, each (bytes, alignment, first time alive, last time alive), in one block.
+
+    Returns their offsets, the bytes of the block, the bytes without sharing, and the most bytes alive at one time.
+    Raises PlanError where sizes overflow.
+    """
+    return _core.lay_out_arena(buffers)
+
+
+class CancelFlag:
+    """Stops the runs that it was given to, between two steps. Any thread may set it."""
+
+    __slots__ = ("_flag",)
+
+    def __init__(self) -> None:
+        self._flag = _core.CancelFlag()
+
+    def cancel(self) -> None:
+        """Ask the runs to stop."""
+        self._flag.cancel()
+
+    def reset(self) -> None:
+        """Make the flag usable again."""
+        self._flag.reset()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called since the last `reset`."""
+        return self._flag.cancelled
+
+
+class Plan:
+    """Steps, laid out and ready to run. Immutable: any number of contexts, in any threads, share one."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, plan: _core.Plan) -> None:
+        self._plan = plan
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The bytes of each input, in the order in which they were added."""
+        return self._plan.inputs
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The bytes of each output, in the order in which they were added."""
+        return self._plan.outputs
+
+    @property
+    def steps(self) -> tuple[StepInfo, ...]:
+        """The steps, in the order in which they were added."""
+        return tuple(StepInfo(*step) for step in self._plan.steps)
+
+    @property
+    def arena_bytes(self) -> int:
+        """The memory for intermediate results that each context has."""
+        return self._plan.arena_bytes
+
+    @property
+    def naive_bytes(self) -> int:
+        """What the arena would take if no two buffers shared memory."""
+        return self._plan.naive_bytes
+
+    @property
+    def lower_bound_bytes(self) -> int:
+        """The most bytes that are alive at one time: no arena can be smaller."""
+        return self._plan.lower_bound_bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The memory that each worker of a context has to itself."""
+        return self._plan.scratch_bytes
+
+    @property
+    def max_workers(self) -> int:
+        """The most workers that any step has something to do for."""
+        return self._plan.max_workers
+
+    @property
+    def barriers(self) -> int:
+        """How often all workers wait for each other in a run."""
+        return self._plan.barriers
+
+    @property
+    def isa(self) -> str:
+        """The highest instruction set that kernels were taken from."""
+        return self._plan.isa
+
+
+class PlanBuilder:
+    """Collects buffers and steps, checks them, and builds a plan. For one thread.
+
+    Every method raises PlanError for what a plan cannot have, and has changed nothing then.
+    `isa` forces a lower instruction set; without it `default_isa()` decides.
+    """
+
+    __slots__ = ("_builder",)
+
+    def __init__(self, *, isa: str | None = None) -> None:
+        self._builder = _core.PlanBuilder(isa or "")
+
+    def add_input(self, nbytes: int, alignment: int = 1) -> int:
+        """Add memory that each run binds and steps only read; `alignment` is required of what is bound."""
+        return self._builder.add_input(nbytes, alignment)
+
+    def add_output(self, nbytes: int, alignment: int = 1) -> int:
+        """Add memory that each run binds and that steps have to fill."""
+        return self._builder.add_output(nbytes, alignment)
+
+    def add_buffer(self, nbytes: int, alignment: int = 64) -> int:
+        """Add memory of the arena, alive from the first step that writes it to the last one that reads it."""
+        return self._builder.add_buffer(nbytes, alignment)
+
+    def add_constant(self, array: Array) -> int:
+        """Add an array that steps read in place, shared by all plans it is given to. It must not change afterwards."""
+        return self._builder.add_constant(array)
+
+    def add_view(self, of: int, offset: int, nbytes: int) -> int:
+        """Name a part of a buffer, so that a Concat, Split, Slice or Reshape needs no copy."""
+        return self._builder.add_view(of, offset, nbytes)
+
+    def add_step(
+        self,
+        kernel: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        attributes: Mapping[str, Attribute] | None = None,
+        name: str = "",
+    ) -> int:
+        """Append a step and return its number; steps see what those before them have written.
+
+        `name` is for messages and profiles. Inputs have to be written; an output may be the very bytes of an input
+        where the kernel works in place.
+        """
+        return self._builder.add_step(kernel, inputs, outputs, attributes or {}, name)
+
+    def build(self) -> Plan:
+        """Lay out the arena and return the plan; the builder is empty afterwards."""
+        return Plan(self._builder.build())
+
+
+class Context:
+    """What one stream needs to run a plan: an arena of its own. One run at a time.
+
+    `max_threads` bounds the cores of a run, and the scratch memory; 0 is all that the process has.
+    Raises OutOfMemoryError.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, plan: Plan, max_threads: int = 0) -> None:
+        self._context = _core.Context(plan._plan, max_threads)
+
+    def run(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        *,
+        threads: int = 0,
+        cancel: CancelFlag | None = None,
+        profile: bool = False,
+    ) -> list[int] | None:
+        """Run all steps: read `inputs` and fill `outputs`, both in place, contiguous and apart from each other.
+
+        Waits for cores where other runs have all of them; takes `threads` at most (0: as many as the context has).
+        Returns the nanoseconds of each step where `profile` is set. Releases the GIL.
+
+        Raises InputError for arrays that do not fit, Busy where another thread runs this context, and Cancelled; what
+        is in `outputs` is undefined after the last.
+        """
+        return self._context.run(inputs, outputs, threads, None if cancel is None else cancel._flag, profile)
+
+    @property
+    def max_workers(self) -> int:
+        """The most workers that a run has."""
+        return self._context.max_workers
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of this context: its arena and scratch."""
+        return self._context.memory_bytes
+
+
+def run_kernel(
+    kernel: str,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    attributes: Mapping[str, Attribute] | None = None,
+    *,
+    isa: str | None = None,
+    threads: int = 0,
+) -> None:
+    """Run one kernel over arrays: to pack weights, to fold constants, to test. Builds a plan for it.
+
+    Raises what PlanBuilder and Context raise.
+    """
+    builder = PlanBuilder(isa=isa)
+    input_ids = [builder.add_input(array.nbytes) for array in inputs]
+    output_ids = [builder.add_output(array.nbytes) for array in outputs]
+    builder.add_step(kernel, input_ids, output_ids, attributes)
+    Context(builder.build(), threads).run(inputs, outputs)
