@@ -15,6 +15,7 @@ from engine.errors import ModelReadError
 from engine.ir import Constant, Model, TensorType
 from engine.ir.collector import paused_collector
 from engine.onnx.annotations import RT_INFO, parse_rt_info, rt_info_text
+from engine.onnx.calls import CallChecker
 from engine.onnx.graph_builder import GraphBuilder, ImportContext
 from engine.onnx.graph_writer import ExportContext, GraphWriter
 from engine.onnx.naming import Scope
@@ -94,7 +95,8 @@ def join_model(skeleton: bytes, load: Callable[[str], Buffer]) -> Model:
 
 
 def _join(proto: onnx.ModelProto, load: Callable[[str], Buffer]) -> Model:
-    order_graph(proto.graph)
+    # Types are taken as stated; that calls are such as their operators have keeps evaluation from what hangs it.
+    order_graph(proto.graph, CallChecker(CANONICAL_VERSIONS))
     context = ImportContext(_SectionTensors(load), TypeReader(proto.graph.input), {}, exact=True)
     model, _ = GraphBuilder(context, proto.graph).build()
     model.name = proto.graph.name
