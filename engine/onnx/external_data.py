@@ -17,15 +17,11 @@ _KNOWN_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "bas
 class ExternalData:
     """The data files of one model; each is mapped once. `model` is None where the model came without a folder."""
 
-    __slots__ = ("_files", "_folders")
+    __slots__ = ("_files", "_model")
 
     def __init__(self, model: Path | None) -> None:
         self._files: dict[str, memoryview] = {}
-        self._folders: list[Path] | None = None
-        if model is not None:
-            # A model that is a link, as in a download cache, may have its data beside the link or beside the target.
-            folders = [Path(os.path.realpath(model.parent)), Path(os.path.realpath(model)).parent]
-            self._folders = list(dict.fromkeys(folders))
+        self._model = model
 
     def content(self, tensor: onnx.TensorProto, needed: int) -> memoryview:
         """The `needed` bytes of `tensor`. Raises `ExternalDataError` naming the tensor, needed and available bytes."""
@@ -63,7 +59,7 @@ class ExternalData:
 
     def _resolve(self, tensor: onnx.TensorProto, location: str) -> Path:
         """The real path of `location`, which lies in one of the model's folders."""
-        if self._folders is None:
+        if self._model is None:
             raise ExternalDataError(
                 f"tensor `{tensor.name}` has its data in the file `{location}`, and the model was not read from a "
                 "path; read it by its path, or put the data into the model (onnx.external_data_helper)"
@@ -73,14 +69,16 @@ class ExternalData:
         parts = location.replace("\\", "/").split("/")
         if os.path.isabs(location) or location.startswith("\\") or ".." in parts or parts[0].endswith(":"):
             raise ExternalDataError(_outside(tensor, location))
-        found = self._folders[0] / location
-        for folder in self._folders:
+        # A model that is a link, as in a download cache, may have its data beside the link or beside the target.
+        folders = [Path(os.path.realpath(self._model.parent)), Path(os.path.realpath(self._model)).parent]
+        found = folders[0] / location
+        for folder in folders:
             path = folder / location
             if os.path.lexists(path):
                 found = path
                 break
         real = Path(os.path.realpath(found))
-        if not any(real.is_relative_to(folder) for folder in self._folders):
+        if not any(real.is_relative_to(folder) for folder in folders):
             raise ExternalDataError(_outside(tensor, location))
         return real
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import onnx
@@ -31,6 +31,7 @@ from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_correc
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
+from engine.ops.rules import check_inputs
 
 _GRAPH: Final = onnx.AttributeProto.GRAPH
 
@@ -44,12 +45,14 @@ class ImportContext:
         types: reads types.
         opsets: versions by domain.
         exact: the file states every type as it is to be: nothing is upgraded or inferred.
+        checked: operators with the types of their inputs, without shapes, that have been found to fit.
     """
 
     store: TensorStore
     types: TypeReader
     opsets: Mapping[str, int]
     exact: bool = False
+    checked: set[tuple[object, ...]] = field(default_factory=set)
 
 
 class GraphBuilder:
@@ -205,12 +208,25 @@ class GraphBuilder:
             and not is_corrected(op_type, domain, attributes)
             and not (self._changed and any(source in self._changed for source in inputs))
         ):
-            return Node(op_type, inputs, attributes, domain=domain, types=stated, friendly_name=name)
+            node = Node(op_type, inputs, attributes, domain=domain, types=stated, friendly_name=name)
+            self._check_input_types(node)
+            return node
         check_call(op_type, inputs, name)
         node = Node(op_type, inputs, attributes, domain=domain, num_outputs=len(outputs), friendly_name=name)
         for index, value_type in enumerate(stated):
             self._refine(node.output(index), value_type)
         return node
+
+    def _check_input_types(self, node: Node) -> None:
+        """Refuse inputs of types that the operator does not take, as inference over the whole graph does not."""
+        key: list[object] = [node.op_type, node.domain]
+        for value in node.input_values:
+            value_type = None if value is None else value.type
+            key.append(value_type.element_type if isinstance(value_type, TensorType) else value_type)
+        seen = self._context.checked
+        if tuple(key) not in seen:
+            seen.add(tuple(key))
+            check_inputs(node, ops.get_op(node.op_type, node.domain), node.num_formal_inputs)
 
     def _refine(self, value: Output, stated: ValueType) -> None:
         """Add to the type of `value` what is stated of it, noting where the statement says less or is wrong."""

@@ -52,12 +52,13 @@ class ExportContext:
 class GraphWriter:
     """Writes the graph of one scope."""
 
-    __slots__ = ("_context", "_graph", "_scope", "_sinks")
+    __slots__ = ("_context", "_graph", "_node_names", "_scope", "_sinks")
 
     def __init__(self, context: ExportContext, scope: Scope) -> None:
         self._context = context
         self._scope = scope
         self._graph = onnx.GraphProto(name=scope.model.name)
+        self._node_names: dict[str, int] = {}
         self._sinks = frozenset(scope.model.sinks)
 
     def write(self) -> onnx.GraphProto:
@@ -103,7 +104,8 @@ class GraphWriter:
 
     def _add_node(self, node: Node, outputs: set[str]) -> None:
         names = self._scope.names
-        proto = self._graph.node.add(op_type=node.op_type, domain=node.domain, name=node.friendly_name)
+        name = self._node_name(node.friendly_name)
+        proto = self._graph.node.add(op_type=node.op_type, domain=node.domain, name=name)
         formal = node.input_values[: node.num_formal_inputs]
         proto.input.extend("" if source is None else names[source] for source in formal)
         proto.output.extend(names[output] for output in node.outputs)
@@ -115,7 +117,7 @@ class GraphWriter:
                 proto.attribute.append(attribute_to_proto(key, value, kind, self._body))
         except ModelError as e:
             raise ModelWriteError(f"{node} cannot be written: {e}") from e
-        self._annotate(proto, node, node.friendly_name)
+        self._annotate(proto, node, name)
         if node.num_outputs and node in self._sinks:
             proto.metadata_props.add(key=SINK, value="kept for its effect")
         for output in node.outputs:
@@ -123,6 +125,19 @@ class GraphWriter:
             stated = value_type != UNKNOWN if self._context.exact else is_stated(value_type)
             if name and name not in outputs and stated:
                 self._graph.value_info.append(self._value(name, value_type))
+
+    def _node_name(self, base: str) -> str:
+        """`base`, or with a number where another node of this graph has it; onnxruntime refuses equal names."""
+        count = self._node_names.get(base)
+        if count is None:
+            self._node_names[base] = 0
+            return base
+        while True:
+            count += 1
+            name = f"{base}_{count}"
+            if name not in self._node_names:
+                self._node_names[base], self._node_names[name] = count, 0
+                return name
 
     def _attributes(self, node: Node) -> dict[str, Any]:
         opset = self._context.opsets.get(node.domain)
@@ -133,7 +148,7 @@ class GraphWriter:
     def _body(self, body: Model) -> onnx.GraphProto:
         scope = self._scope.bodies.get(id(body))
         if scope is None:  # one of a list of bodies, which capture nothing
-            scope = Scope(body, strict=False, outer=self._scope)
+            scope = Scope(body, strict=not self._context.exact, outer=self._scope)
         return GraphWriter(self._context, scope).write()
 
     def _annotate(self, proto: Any, node: Node, name: str) -> None:

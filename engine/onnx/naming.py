@@ -18,7 +18,8 @@ class Scope:
 
     Args:
         model: the graph.
-        strict: whether inputs and outputs must keep their names; `ModelWriteError` where two would be equal.
+        strict: whether inputs and outputs must keep their names, and outputs without one are left out; raises
+            `ModelWriteError` where two inputs or outputs have one name.
         outer: the scope of the graph around a body.
         captured: what the captures of a body read in it.
 
@@ -54,7 +55,7 @@ class Scope:
         self.bodies: dict[int, Scope] = {}
         self._constants: dict[str, Constant] = {}
         self._outer = outer
-        self._strict = strict and outer is None  # the inputs and outputs of a body go by position
+        self._strict = strict
         self._counts: dict[str, int] = {}  # of each name that is taken: the last number that was appended to it
         if outer is not None:
             for capture, value in zip(model.captures, captured, strict=True):
@@ -106,7 +107,7 @@ class Scope:
         if isinstance(output.node, Constant) and self._find_shared(output.node):
             self.shared.add(output.node)
             return output.node.friendly_name
-        return "" if _is_left_out(output) else self._fresh(output.name)
+        return "" if self._strict and _is_left_out(output) else self._fresh(output.name)
 
     def _find_shared(self, constant: Constant) -> bool:
         """Whether the value of that name which is seen from here is a constant of the same data."""
@@ -119,7 +120,7 @@ class Scope:
         return False
 
     def _border_name(self, name: str, what: str) -> str:
-        if not self._strict:
+        if not self._strict or self._outer is not None:  # the inputs and outputs of a body go by position
             return self._fresh(name)
         if not name or name in self._counts:
             problem = "has no name" if not name else f"`{name}` has the name of another input or output"

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import onnx
 
-from engine.errors import ModelReadError
+from engine.errors import ModelReadError, UnsupportedError
 from engine.ir import Constant, Model, TensorType
 from engine.ir.collector import paused_collector
 from engine.onnx.annotations import RT_INFO, parse_rt_info, rt_info_text
@@ -90,6 +90,8 @@ def join_model(skeleton: bytes, load: Callable[[str], Buffer]) -> Model:
     try:
         with paused_collector():
             return _join(proto, load)
+    except UnsupportedError as e:  # a writer of skeletons knows its operators
+        raise ModelReadError(f"the model's skeleton is damaged: {e}") from e
     except RecursionError as e:
         raise ModelReadError(f"the model's skeleton is nested too deep: {e}") from e
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from engine.errors import ModelReadError
+from engine.errors import ModelError, ModelReadError
 from engine.ir import (
     Constant,
     ElementType,
@@ -73,7 +73,7 @@ class TensorStore(ABC):
         name = tensor.name
         if tensor.data_location != _EXTERNAL:
             return Constant(_checked(tensor_from_proto, tensor), friendly_name=name)
-        shape, element_type = tuple(tensor.dims), ElementType.from_onnx(tensor.data_type)
+        shape, element_type = tuple(tensor.dims), _element_type(tensor)
         needed = _byte_size(name, element_type, shape)
         field, data = self.content(tensor, needed)
         if field == RAW_DATA and not element_type.is_packed:
@@ -135,9 +135,16 @@ def check_tensor(tensor: onnx.TensorProto) -> None:
     if tensor.dims and min(tensor.dims) < 0:
         raise ModelReadError(f"tensor `{tensor.name}`: shape {list(tensor.dims)} has a negative length")
     if tensor.HasField("raw_data"):
-        element_type, shape = ElementType.from_onnx(tensor.data_type), tuple(tensor.dims)
+        element_type, shape = _element_type(tensor), tuple(tensor.dims)
         needed = element_type.byte_size(math.prod(shape))
         _expect(tensor.name, element_type, shape, len(tensor.raw_data), needed, "bytes")
+
+
+def _element_type(tensor: onnx.TensorProto) -> ElementType:
+    try:
+        return ElementType.from_onnx(tensor.data_type)
+    except ModelError as e:
+        raise ModelReadError(f"tensor `{tensor.name}`: {e}") from e
 
 
 def _loader(name: str, element_type: ElementType, shape: tuple[int, ...], field: int, data: Buffer) -> Any:
