@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from engine import Core, EngineError, ops
 from engine.blob import BlobReader, BlobWriter
+from engine.errors import ModelWriteError
 from engine.ir import Constant, Model, Parameter, Result, boolean, f32, i64
+from engine.onnx import split_model
 
 X = {"x": np.ones((3, 8), np.float32), "c": np.array(True)}
 
@@ -115,6 +117,19 @@ def test_a_name_of_thousands_of_digits_is_no_number() -> None:
         proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "1" * 5000
 
     assert Core().import_model(edited(edit), "TEMPLATE")(X)["y"].shape == (3, 32)
+
+
+def test_bodies_nested_too_deep_for_a_file_are_an_error() -> None:
+    body = Model([Result(ops.Relu(inner := Parameter(f32, [2], "x")), "r")], captures=[inner])
+    for _ in range(40):
+        c, p, q = Parameter(boolean, [], "c"), Parameter(f32, [2], "p"), Parameter(f32, [2], "q")
+        other = Model([Result(ops.Neg(q), "r")], captures=[q])
+        outer = [c if capture.type == c.type else p for capture in body.captures]
+        chosen = ops.create("If", [c, *outer, p], {"then_branch": body, "else_branch": other})
+        body = Model([Result(chosen, "r")], captures=[p, c])
+    model = Model(body.results, body.captures)
+    with pytest.raises(ModelWriteError, match="nested deeper"):
+        split_model(model)
 
 
 changes = st.lists(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from engine.errors import ModelError, ModelWriteError
 from engine.ir import (
@@ -117,6 +118,8 @@ class GraphWriter:
                 proto.attribute.append(attribute_to_proto(key, value, kind, self._body))
         except ModelError as e:
             raise ModelWriteError(f"{node} cannot be written: {e}") from e
+        except DecodeError as e:  # of protobuf, which writes a message by reading another
+            raise ModelWriteError(f"{node} cannot be written: bodies are nested deeper than protobuf reads: {e}") from e
         self._annotate(proto, node, name)
         if node.num_outputs and node in self._sinks:
             proto.metadata_props.add(key=SINK, value="kept for its effect")
