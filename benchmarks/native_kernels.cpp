@@ -16,6 +16,10 @@
 #include <vector>
 
 #include "kernels/conv.hpp"
+#include "kernels/conv_planar.hpp"
+#include "kernels/depthwise.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/winograd.hpp"
 #include "kernels_common.hpp"
 
 #if defined(__x86_64__)
@@ -49,7 +53,7 @@ class Workers {
     done_ = 0;
     epoch_.fetch_add(1);
     work(0);
-    while (done_.load(std::memory_order_acquire) != count_ - 1) pause();
+    for (int spins = 0; done_.load(std::memory_order_acquire) != count_ - 1; ++spins) pause(spins);
   }
   // For use inside run.
   void barrier() {
@@ -58,19 +62,21 @@ class Workers {
       arrived_.store(0, std::memory_order_relaxed);
       generation_.store(generation + 1, std::memory_order_release);
     } else {
-      while (generation_.load(std::memory_order_acquire) == generation) pause();
+      for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) pause(spins);
     }
   }
 
  private:
-  static void pause() {
+  // Gives the core away after a while: this machine may be shared.
+  static void pause(int spins) {
+    if (spins > 20000) std::this_thread::yield();
 #if defined(__x86_64__)
     _mm_pause();
 #endif
   }
   void serve(int worker) {
     for (int seen = 0;;) {
-      while (epoch_.load(std::memory_order_acquire) == seen) pause();
+      for (int spins = 0; epoch_.load(std::memory_order_acquire) == seen; ++spins) pause(spins);
       ++seen;
       if (quit_) return;
       work_(context_, worker);
@@ -264,8 +270,131 @@ const Layer kConvLayers[] = {
     {"conv 1x1 24>144 56x56", 24, 144, 56, 1, 1, 1},   {"conv 1x1 144>24 56x56", 144, 24, 56, 1, 1, 1},
 };
 
+void bench_winograd(const Bench& bench, const Layer& layer) {
+  const std::string name = std::string("winograd") + (layer.name + 4);
+  if (!bench.wants(name)) return;
+  const Target& target = bench.target;
+  const KernelEntry& fused = target.find("winograd_fused_f32");
+  const TileTraits& traits = *static_cast<const TileTraits*>(fused.traits);
+  const ConvShape s = shape_of(layer);
+  const ConvOperands operands{true, false, false};
+  const EpilogueArgs relu{Activation::kClip, 0.0f, __builtin_inff(), false};
+  Array x(s.in_channels * s.in_h * s.in_w + 64), y((s.out_channels + 15) * s.out_h * s.out_w + 64);
+  Array bias(s.out_channels + 64), u((s.out_channels + 64) * s.in_channels * 36);
+  double best = 1e9;
+  std::string choice;
+  for (const int output_tile : {2, 4})
+    for (int vectors = 1; vectors <= traits.max_vectors; ++vectors) {
+      if (vectors > 1 && vectors * traits.lanes > s.out_channels) continue;
+      for (const int parts : {0, 1, 2, 4}) {  // 0: in phases
+        const WinogradArgs args =
+            make_winograd_args(s, operands, relu, output_tile, vectors, parts * traits.max_pixels[vectors], traits);
+        std::vector<Step> steps;
+        Array v(winograd_input_floats(args)), m(winograd_product_floats(args));
+        if (parts > 0) {
+          steps.push_back(
+              make_step(fused, args, {x.get(), u.get(), bias.get(), y.get()}, winograd_scratch_bytes(args)));
+        } else {
+          steps.push_back(make_step(target.find("winograd_input_f32"), args, {x.get(), v.get()}, 0));
+          steps.push_back(make_step(target.find("winograd_gemm_f32"), args, {v.get(), u.get(), m.get()}, 0));
+          steps.push_back(make_step(target.find("winograd_output_f32"), args, {m.get(), bias.get(), y.get()}, 0));
+        }
+        const double time = time_steps(bench.workers, steps, 0.05);
+        if (time >= best) continue;
+        best = time;
+        choice = "F" + std::to_string(output_tile) + " " + std::to_string(vectors) + " vectors " +
+                 (parts > 0 ? "block" + std::to_string(args.block_tiles) : "phases");
+      }
+    }
+  bench.report(name, flops(s), best, choice);
+}
+
+void bench_planar(const Bench& bench, const Layer& layer) {
+  if (!bench.wants(layer.name)) return;
+  const KernelEntry& kernel = bench.target.find("conv_planar_f32");
+  const TileTraits& traits = *static_cast<const TileTraits*>(kernel.traits);
+  const ConvShape s = shape_of(layer);
+  Array x(s.in_channels * s.in_h * s.in_w), w(s.out_channels * s.in_channels * 64 + 64), bias(s.out_channels + 64);
+  Array y((s.out_channels + 15) * s.out_h * s.out_w);
+  double best = 1e9;
+  std::string choice;
+  for (int vectors = 1; vectors <= traits.max_vectors; ++vectors) {
+    const PlanarConvArgs args = make_planar_conv_args(s, {true, false, false}, {}, vectors, traits);
+    const double time = time_steps(bench.workers, {make_step(kernel, args, {x.get(), w.get(), bias.get(), y.get()},
+                                                             planar_conv_scratch_bytes(args))});
+    if (time < best) choice = std::to_string(vectors) + " vectors";
+    best = std::min(best, time);
+  }
+  bench.report(layer.name, flops(s), best, choice);
+}
+
+void bench_depthwise(const Bench& bench, const Layer& layer) {
+  if (!bench.wants(layer.name)) return;
+  const ConvShape s = shape_of(layer);
+  Array x(s.in_channels * s.in_h * s.in_w), w(s.in_channels * 49), bias(s.out_channels + 64);
+  Array y(s.out_channels * s.out_h * s.out_w);
+  const DepthwiseArgs args = make_depthwise_args(s, {true, false, false}, {Activation::kClip, 0.0f, 6.0f, false});
+  const double time = time_steps(bench.workers, {make_step(bench.target.find("depthwise_f32"), args,
+                                                           {x.get(), w.get(), bias.get(), y.get()}, 0)});
+  const double bytes = 4.0 * s.in_channels * (s.in_h * s.in_w + s.out_h * s.out_w);
+  bench.report(layer.name, flops(s), time, std::to_string(static_cast<int>(bytes / time / 1e9)) + " GB/s");
+}
+
+void bench_gemm(const Bench& bench, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const std::string name =
+      "gemm " + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
+  if (!bench.wants(name)) return;
+  const KernelEntry& kernel = bench.target.find("gemm_f32");
+  const TileTraits& traits = *static_cast<const TileTraits*>(kernel.traits);
+  Array a(m * (k + 16)), b((n + 64) * k), c(m * (n + 64)), bias(n + 64);
+  for (const MatrixLayout layout : {MatrixLayout::kRows, MatrixLayout::kBlocked}) {
+    double best = 1e9, chosen = 0;
+    std::string choice;
+    const auto consider = [&](const GemmTiling& tiling, double budget) {
+      const GemmArgs args = make_gemm_args({1, m, n, k}, {true, false, false}, {}, tiling, false, n, {layout, 0, 0}, {},
+                                           {layout, 0, 0}, true, traits);
+      const double time = time_steps(
+          bench.workers,
+          {make_step(kernel, args, {a.get(), b.get(), bias.get(), c.get()}, gemm_scratch_bytes(args))}, budget);
+      if (tiling.vectors == 0) chosen = time;
+      if (time >= best) return;
+      best = time;
+      choice = std::to_string(args.tiling.vectors) + "x" + std::to_string(args.tiling.pixels) + " block" +
+               std::to_string(args.tiling.tile_block) + " split" +
+               std::to_string(std::min(args.tiling.channel_split, bench.workers.count()));
+    };
+    consider({}, 0.2);
+    for (int vectors = 1; vectors <= traits.max_vectors; ++vectors)
+      for (const int block : {0, 1, 4})
+        for (int split = 1; split <= bench.workers.count(); ++split)
+          consider({vectors, traits.max_pixels[vectors], block, split}, 0.03);
+    char buffer[64];
+    std::snprintf(buffer, sizeof buffer, " (default %.1f us)", chosen * 1e6);
+    bench.report(name + (layout == MatrixLayout::kRows ? " rows" : " blocked"), 2.0 * m * n * k, best, choice + buffer);
+  }
+}
+
+const Layer kPlanarLayers[] = {{"first 7x7 s2 3>64 224", 3, 64, 224, 7, 2, 1},
+                               {"first 3x3 s2 3>32 224", 3, 32, 224, 3, 2, 1},
+                               {"first 3x3 3>64 224", 3, 64, 224, 3, 1, 1}};
+
+const Layer kDepthwiseLayers[] = {
+    {"depthwise 3x3 32 112", 32, 32, 112, 3, 1, 32},   {"depthwise 3x3 s2 96 112", 96, 96, 112, 3, 2, 96},
+    {"depthwise 3x3 144 56", 144, 144, 56, 3, 1, 144}, {"depthwise 3x3 192 28", 192, 192, 28, 3, 1, 192},
+    {"depthwise 3x3 576 14", 576, 576, 14, 3, 1, 576}, {"depthwise 3x3 960 7", 960, 960, 7, 3, 1, 960},
+    {"depthwise 5x5 240 28", 240, 240, 28, 5, 1, 240}, {"depthwise 7x7 96 56", 96, 96, 56, 7, 1, 96}};
+
 void bench_all(const Bench& bench) {
   for (const Layer& layer : kConvLayers) bench_conv(bench, layer);
+  for (int i = 0; i < 4; ++i) bench_winograd(bench, kConvLayers[i]);
+  for (const Layer& layer : kPlanarLayers) bench_planar(bench, layer);
+  for (const Layer& layer : kDepthwiseLayers) bench_depthwise(bench, layer);
+  bench_gemm(bench, 128, 768, 768);
+  bench_gemm(bench, 128, 3072, 768);
+  bench_gemm(bench, 128, 768, 3072);
+  bench_gemm(bench, 197, 768, 768);
+  bench_gemm(bench, 1, 1000, 2048);
+  bench_gemm(bench, 1, 768, 768);
 }
 
 }  // namespace
