@@ -34,7 +34,11 @@ class Signature:
         self.input_checks = [PortCheck(p, f"{network}: input `{p.name}`") for p in self.inputs]
         self.output_checks = [PortCheck(p, f"{network}: output `{p.name}`") for p in self.outputs]
         self.result_checks = [
-            PortCheck(p, f"{network}: the device's result for output `{p.name}` is not what the model declares", PluginContractError)
+            PortCheck(
+                p,
+                f"{network}: the device's result for output `{p.name}` is not what the model declares",
+                PluginContractError,
+            )
             for p in self.outputs
         ]
         self._ties = _ties(self.inputs)

@@ -315,10 +315,16 @@ def test_output_arrays_that_overlap_are_refused():
     ("give", "message"),
     [
         (lambda r: None, "the stages gave output `y0` no value"),
-        (lambda r: r.store_output(0, X.astype(np.float64)), "device's result for output `y0`: element type is float64"),
-        (lambda r: r.store_output(0, X[:1]), "device's result for output `y0`: shape"),
-        (lambda r: r.output_buffer(0, (3, 2)), "device's result for output `y0`: shape"),
-        (lambda r: r.store_output(0, 3.0), "device's result for output `y0`: expected an array"),
+        (
+            lambda r: r.store_output(0, X.astype(np.float64)),
+            "device's result for output `y0` is not what the model declares: element type is float64",
+        ),
+        (lambda r: r.store_output(0, X[:1]), "device's result for output `y0` is not what the model declares: shape"),
+        (lambda r: r.output_buffer(0, (3, 2)), "device's result for output `y0` is not what the model declares: shape"),
+        (
+            lambda r: r.store_output(0, 3.0),
+            "device's result for output `y0` is not what the model declares: expected an array",
+        ),
     ],
 )
 def test_a_device_that_gives_a_wrong_output_is_told(give, message):
