@@ -1,0 +1,70 @@
+"""Build the C++ tests with sanitizers, and run them: `python csrc/sanitize.py [address|thread|plain ...]`.
+
+`address` is ASan and UBSan over all tests; `thread` is TSan over those that have threads; `plain` has no sanitizer,
+and the flags of a release. The first two are the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+from native_build import OBJECTS, BuildError, Variant, compile_units, core_units, kernel_units, link_program, test_units
+
+COMMON = ("-O1", "-g1", "-fno-omit-frame-pointer")
+VARIANTS = {
+    "address": Variant(OBJECTS / "address", (*COMMON, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")),
+    "thread": Variant(OBJECTS / "thread", (*COMMON, "-fsanitize=thread")),
+    "plain": Variant(OBJECTS / "plain", ("-O3",)),
+}
+# Kernel tests call workers one after the other, so that TSan has nothing to see in them.
+THREADED = "executor"
+OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "TSAN_OPTIONS": "halt_on_error=1"}
+
+
+def main() -> int:
+    """Run the named variants; return how many programs failed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
+    parser.add_argument("variants", nargs="*", help="address, thread or plain; default: address thread")
+    parser.add_argument("--only", default="", help="run only programs whose name contains this")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.variants) - set(VARIANTS):
+        parser.error(f"unknown variants {sorted(unknown)}; expected {list(VARIANTS)}")
+    try:
+        failed = [
+            failure for name in arguments.variants or ("address", "thread") for failure in _run(name, arguments.only)
+        ]
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"failed: {', '.join(failed)}" if failed else "all passed")
+    return len(failed)
+
+
+def _run(name: str, only: str) -> list[str]:
+    variant = VARIANTS[name]
+    start = time.monotonic()
+    shared, programs = test_units(variant)
+    wanted = [
+        program
+        for program in programs
+        if only in program.source.stem and (name != "thread" or program.source.stem.startswith(THREADED))
+    ]
+    core = [*kernel_units(variant), *core_units(variant), *shared]
+    count = compile_units([*core, *wanted], variant)
+    print(f"{name}: {count} files compiled in {time.monotonic() - start:.0f} s", flush=True)
+    failed = []
+    for program in wanted:
+        target = variant.objects / program.source.stem
+        link_program([unit.object for unit in (*core, program)], target, variant)
+        print(f"{name}: {program.source.stem}", flush=True)
+        if subprocess.run([target], env=OPTIONS | os.environ, check=False).returncode != 0:
+            failed.append(f"{program.source.stem} ({name})")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

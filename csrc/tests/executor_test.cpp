@@ -1,0 +1,421 @@
+// The executor under threads: layouts, leases, barriers, plans, cancellation, forks. Runs under every sanitizer.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "executor/arena.hpp"
+#include "executor/context.hpp"
+#include "executor/core_set.hpp"
+#include "executor/plan.hpp"
+
+namespace engine {
+namespace {
+
+int failures = 0;
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) {
+    ++failures;
+    std::printf("FAILED: %s\n", what.c_str());
+  }
+}
+
+template <class Error>
+void expect_error(const std::string& part, const std::function<void()>& action) {
+  try {
+    action();
+    expect(false, "no error for: " + part);
+  } catch (const Error& error) {
+    expect(std::string(error.what()).find(part) != std::string::npos, part + " is not in: " + error.what());
+  }
+}
+
+// Kernels of the tests: y = x + 1 over int32, and one that waits until it is let go.
+struct AddArgs {
+  std::int64_t count;
+};
+
+void add_one(const void* args, void* const* buffers, const KernelContext& context) {
+  const WorkRange range = split_work(static_cast<const AddArgs*>(args)->count, context.worker, context.workers);
+  const auto* x = static_cast<const std::int32_t*>(buffers[0]);
+  auto* y = static_cast<std::int32_t*>(buffers[1]);
+  for (std::int64_t i = range.begin; i < range.end; ++i) y[i] = x[i] + 1;
+}
+
+// Reads what other workers have written: a missing barrier is a race, and a wrong sum.
+void reverse_add_one(const void* args, void* const* buffers, const KernelContext& context) {
+  const std::int64_t count = static_cast<const AddArgs*>(args)->count;
+  const WorkRange range = split_work(count, context.worker, context.workers);
+  const auto* x = static_cast<const std::int32_t*>(buffers[0]);
+  auto* y = static_cast<std::int32_t*>(buffers[1]);
+  for (std::int64_t i = range.begin; i < range.end; ++i) y[i] = x[count - 1 - i] + 1;
+}
+
+std::atomic<bool> gate_open{true};
+std::atomic<int> gates_entered{0};
+
+void pass_gate(const void*, void* const*, const KernelContext& context) {
+  *static_cast<int*>(context.scratch) = context.worker;
+  ++gates_entered;
+  while (!gate_open) std::this_thread::yield();
+}
+
+template <KernelFn function>
+PreparedStep prepare_add(const StepRequest& request) {
+  request.expect_operands(1, 1);
+  request.expect_output(0, request.inputs[0]);
+  const std::string kernel = function == add_one ? "add_one" : "reverse_add_one";
+  PreparedPhase phase = PreparedPhase::of(request.kernels.find(kernel),
+                                          AddArgs{static_cast<std::int64_t>(request.inputs[0] / 4)});
+  phase.max_workers = static_cast<int>(request.attributes.integer_or("max_workers", 64));
+  return {{phase}, {}, 0};
+}
+
+PreparedStep prepare_gate(const StepRequest& request) {
+  PreparedPhase phase = PreparedPhase::of(request.kernels.find("pass_gate"), AddArgs{0});
+  phase.scratch_bytes = sizeof(int);
+  return {{phase}, {}, 0};
+}
+
+// Two phases with a temporary between them.
+PreparedStep prepare_twice(const StepRequest& request);
+
+void through_temporary(const void* args, void* const* buffers, const KernelContext& context) {
+  void* const operands[] = {buffers[0], buffers[2]};
+  reverse_add_one(args, operands, context);
+}
+
+void from_temporary(const void* args, void* const* buffers, const KernelContext& context) {
+  void* const operands[] = {buffers[2], buffers[1]};
+  reverse_add_one(args, operands, context);
+}
+
+const KernelEntry kernels[] = {{"add_one", add_one, nullptr},
+                               {"reverse_add_one", reverse_add_one, nullptr},
+                               {"pass_gate", pass_gate, nullptr},
+                               {"through_temporary", through_temporary, nullptr},
+                               {"from_temporary", from_temporary, nullptr},
+                               {nullptr, nullptr, nullptr}};
+
+PreparedStep prepare_twice(const StepRequest& request) {
+  const AddArgs args{static_cast<std::int64_t>(request.inputs[0] / 4)};
+  return {{PreparedPhase::of(request.kernels.find("through_temporary"), args),
+           PreparedPhase::of(request.kernels.find("from_temporary"), args)},
+          {request.inputs[0]},
+          0};
+}
+
+const OperationEntry operations[] = {{"add", prepare_add<add_one>, true},
+                                     {"reverse_add", prepare_add<reverse_add_one>},
+                                     {"twice", prepare_twice},
+                                     {"gate", prepare_gate},
+                                     {}};
+
+const KernelRegistry& registry() {
+  static const KernelRegistry made = [] {
+    KernelRegistry result;
+    result.add_operations(operations);
+    result.add_kernels(Isa::generic, kernels);
+    return result;
+  }();
+  return made;
+}
+
+PlanBuilder new_builder() { return PlanBuilder(Isa::generic, registry()); }
+
+// x -> +1 ... -> y, `length` steps that each need the whole result before.
+std::shared_ptr<const Plan> chain(int length, std::size_t count) {
+  PlanBuilder builder = new_builder();
+  BufferId last = builder.add_input(count * 4, 4);
+  for (int i = 0; i < length; ++i) {
+    const BufferId next = i + 1 < length ? builder.add_buffer(count * 4) : builder.add_output(count * 4, 4);
+    builder.add_step(i % 3 == 2 ? "twice" : "reverse_add", {last}, {next}, {});
+    last = next;
+  }
+  return builder.build();
+}
+
+std::int32_t chain_adds(int length) { return length + length / 3; }
+
+bool run_chain(Context& context, int length, std::size_t count, const RunOptions& options = {}) {
+  const std::vector<std::int32_t> x(count, 5);
+  std::vector<std::int32_t> y(count, 0);
+  const bool finished = context.run({{x.data(), count * 4}}, {{y.data(), count * 4}}, options);
+  if (finished) {
+    for (const std::int32_t value : y) {
+      if (value != 5 + chain_adds(length)) {
+        expect(false, "a chain gave " + std::to_string(value));
+        break;
+      }
+    }
+  }
+  return finished;
+}
+
+void layouts_do_not_overlap() {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<Lifetime> buffers(random() % 40);
+    for (Lifetime& buffer : buffers) {
+      const int first = static_cast<int>(random() % 20);
+      buffer = {random() % 3 == 0 ? 0 : random() % 1000, std::size_t{1} << (random() % 9), first,
+                first + static_cast<int>(random() % 5)};
+    }
+    const ArenaLayout layout = lay_out_arena(buffers);
+    expect(layout.lower_bound_bytes <= layout.total_bytes, "a layout below its lower bound");
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      expect(layout.offsets[i] % buffers[i].alignment == 0, "an offset is not aligned");
+      expect(layout.offsets[i] + buffers[i].bytes <= layout.total_bytes || buffers[i].bytes == 0, "out of the arena");
+      for (std::size_t j = 0; j < i; ++j) {
+        const bool together = buffers[i].first <= buffers[j].last && buffers[j].first <= buffers[i].last;
+        const bool apart = layout.offsets[i] + buffers[i].bytes <= layout.offsets[j] ||
+                           layout.offsets[j] + buffers[j].bytes <= layout.offsets[i];
+        expect(!together || apart || buffers[i].bytes == 0 || buffers[j].bytes == 0, "two live buffers overlap");
+      }
+    }
+  }
+  expect_error<PlanError>("overflows", [] { lay_out_arena({{~std::size_t{0}, 64, 0, 1}, {1 << 20, 64, 0, 1}}); });
+}
+
+void teams_meet_at_barriers() {
+  CoreSet cores(4);
+  CoreSet::Lease lease = cores.lease(4);
+  expect(lease.workers() == 4 && cores.started_threads() == 3, "four workers");
+  struct Shared {
+    Barrier barrier;
+    std::vector<int> values = std::vector<int>(4 * 64, 0);  // written without atomics: the barrier has to order them
+    std::atomic<int> wrong{0};
+  } shared;
+  lease.run(
+      [](void* argument, int worker, int workers) {
+        Shared& data = *static_cast<Shared*>(argument);
+        for (int round = 1; round <= 300; ++round) {
+          data.values[static_cast<std::size_t>(worker) * 64] = round;
+          data.barrier.wait(static_cast<std::uint32_t>(workers));
+          for (int other = 0; other < workers; ++other) {
+            if (data.values[static_cast<std::size_t>(other) * 64] != round) ++data.wrong;
+          }
+          data.barrier.wait(static_cast<std::uint32_t>(workers));
+        }
+      },
+      &shared);
+  expect(shared.wrong == 0, "a worker passed a barrier before the others came");
+}
+
+void sleeping_threads_wake() {
+  CoreSet cores(2);
+  for (int i = 0; i < 20; ++i) {
+    std::atomic<int> calls{0};
+    CoreSet::Lease lease = cores.lease(2);
+    lease.run([](void* argument, int, int) { ++*static_cast<std::atomic<int>*>(argument); }, &calls);
+    expect(calls == 2, "each worker is called once");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // longer than an idle thread spins
+  }
+}
+
+void streams_never_take_more_than_the_cores() {
+  CoreSet cores(3);
+  std::atomic<int> running{0}, most{0}, runs{0};
+  struct Counters {
+    std::atomic<int>&running, &most, &runs;
+  } counters{running, most, runs};
+  std::vector<std::thread> streams;
+  for (int stream = 0; stream < 5; ++stream) {
+    streams.emplace_back([&, stream] {
+      for (int i = 0; i < 50; ++i) {
+        CoreSet::Lease lease = cores.lease(1 + stream % 3);
+        lease.run(
+            [](void* argument, int, int) {
+              auto& [now, top, count] = *static_cast<Counters*>(argument);
+              const int others = ++now;
+              for (int seen = top; seen < others && !top.compare_exchange_weak(seen, others);) {
+              }
+              std::this_thread::yield();
+              --now;
+              ++count;
+            },
+            &counters);
+      }
+    });
+  }
+  for (std::thread& stream : streams) stream.join();
+  expect(most <= 3, "more workers ran than there are cores: " + std::to_string(most.load()));
+  expect(runs >= 5 * 50, "some runs are missing");
+}
+
+void contexts_run_at_once() {
+  constexpr int kLength = 12;
+  constexpr std::size_t kCount = 1003;
+  CoreSet cores(4);
+  const std::shared_ptr<const Plan> plan = chain(kLength, kCount);
+  expect(plan->arena.total_bytes < plan->arena.naive_bytes, "the arena shares memory");
+  std::vector<std::thread> streams;
+  for (int stream = 0; stream < 4; ++stream) {
+    streams.emplace_back([&, stream] {
+      Context context(plan, 0, &cores);
+      std::vector<std::int64_t> profile;
+      for (int i = 0; i < 40; ++i) {
+        RunOptions options;
+        options.threads = 1 + (stream + i) % 4;
+        options.profile = i % 2 == 0 ? &profile : nullptr;
+        expect(run_chain(context, kLength, kCount, options), "a run finishes");
+      }
+      expect(profile.size() == kLength, "a time for each step");
+    });
+  }
+  for (std::thread& stream : streams) stream.join();
+}
+
+void only_what_depends_waits() {
+  PlanBuilder builder = new_builder();
+  const BufferId x = builder.add_input(256), whole = builder.add_buffer(512), y = builder.add_output(512);
+  // A Concat without copies: two steps write the halves of one buffer.
+  const BufferId left = builder.add_view(whole, 0, 256), right = builder.add_view(whole, 256, 256);
+  builder.add_step("add", {x}, {left}, {});
+  builder.add_step("add", {x}, {right}, {});
+  builder.add_step("add", {whole}, {y}, {});
+  const std::shared_ptr<const Plan> plan = builder.build();
+  expect(plan->barriers == 1, "the halves need no barrier between them, got " + std::to_string(plan->barriers));
+
+  Attributes serial;
+  serial.set("max_workers", std::int64_t{1});
+  const BufferId a = builder.add_input(256), b = builder.add_buffer(256), c = builder.add_output(256);
+  builder.add_step("reverse_add", {a}, {b}, serial);
+  builder.add_step("reverse_add", {b}, {c}, serial);
+  expect(builder.build()->barriers == 0, "steps of worker 0 follow each other without barriers");
+
+  // Without a barrier between two steps, a buffer that the first one reads is still in use during the second.
+  const BufferId in = builder.add_input(256), t = builder.add_buffer(256), u = builder.add_buffer(256);
+  const BufferId o1 = builder.add_output(256), o2 = builder.add_output(256);
+  builder.add_step("add", {in}, {t}, {});
+  builder.add_step("add", {t}, {o1}, {});
+  builder.add_step("add", {in}, {u}, {});
+  builder.add_step("add", {u}, {o2}, {});
+  const std::shared_ptr<const Plan> grouped = builder.build();
+  expect(grouped->arena.total_bytes == 512, "buffers of one group do not share memory");
+}
+
+void cancelled_runs_stop() {
+  CoreSet cores(3);
+  PlanBuilder builder = new_builder();
+  const BufferId x = builder.add_input(4, 4), t = builder.add_buffer(4), y = builder.add_output(4, 4);
+  builder.add_step("gate", {x}, {t}, {});
+  builder.add_step("gate", {t}, {y}, {});
+  Context context(builder.build(), 0, &cores);
+  const std::int32_t in = 1;
+  std::int32_t out = 0;
+  CancelFlag flag;
+  RunOptions options;
+  options.cancel = &flag;
+  gate_open = false;
+  gates_entered = 0;
+  bool finished = true;
+  std::thread stream([&] { finished = context.run({{&in, 4}}, {{&out, 4}}, options); });
+  while (gates_entered < 3) std::this_thread::yield();
+  expect_error<ContextBusy>("another thread", [&] { context.run({{&in, 4}}, {{&out, 4}}); });
+  // All cores are taken: whoever waits for one can be cancelled, too.
+  Context waiting(chain(2, 16), 0, &cores);
+  CancelFlag other_flag;
+  bool other_finished = true;
+  RunOptions other_options;
+  other_options.cancel = &other_flag;
+  std::thread other([&] { other_finished = run_chain(waiting, 2, 16, other_options); });
+  other_flag.cancel();
+  other.join();
+  expect(!other_finished, "a waiting run is cancelled");
+  flag.cancel();
+  gate_open = true;
+  stream.join();
+  expect(!finished && gates_entered == 3, "the second step is not started");
+  flag.reset();
+  expect(context.run({{&in, 4}}, {{&out, 4}}, options), "a context runs again after it was cancelled");
+}
+
+void wrong_plans_are_refused() {
+  PlanBuilder builder = new_builder();
+  const BufferId x = builder.add_input(64, 4), y = builder.add_output(64), t = builder.add_buffer(64);
+  expect_error<PlanError>("no kernel \"missing\"", [&] { builder.add_step("missing", {x}, {y}, {}); });
+  expect_error<PlanError>("no step before has written", [&] { builder.add_step("add", {t}, {y}, {}, "late"); });
+  expect_error<PlanError>("step 0 \"late\" (add)", [&] { builder.add_step("add", {t}, {y}, {}, "late"); });
+  expect_error<PlanError>("lies in an input", [&] { builder.add_step("add", {x}, {x}, {}); });
+  expect_error<PlanError>("there is no buffer 99", [&] { builder.add_step("add", {99}, {y}, {}); });
+  expect_error<PlanError>("does not lie in", [&] { builder.add_view(t, 60, 8); });
+  expect_error<PlanError>("overflows", [&] { builder.add_view(t, 60, ~std::size_t{0}); });
+  expect_error<PlanError>("address space", [&] { builder.add_buffer(~std::size_t{0}); });
+  expect_error<PlanError>("power of two", [&] { builder.add_buffer(64, 48); });
+  expect_error<PlanError>("no step writes all of", [&] { builder.build(); });
+  Attributes misspelt;
+  misspelt.set("max_wokers", std::int64_t{1});
+  expect_error<PlanError>("\"max_wokers\"", [&] { builder.add_step("add", {x}, {t}, misspelt); });
+  builder.add_step("add", {x}, {t}, {});
+  expect_error<PlanError>("cannot work in place", [&] { builder.add_step("reverse_add", {t}, {t}, {}); });
+  builder.add_step("add", {t}, {t}, {});
+  builder.add_step("add", {t}, {y}, {});
+  Context context(builder.build());
+  std::vector<std::int32_t> memory(33, 0);
+  const Binding in{memory.data(), 64}, out{memory.data() + 16, 64};
+  expect(context.run({in}, {out}), "what is left is a plan that runs");
+  expect(memory[16] == 3, "in place");
+  expect_error<std::invalid_argument>("expected 64", [&] { context.run({{memory.data(), 60}}, {out}); });
+  expect_error<std::invalid_argument>("lies in the memory of input 0", [&] { context.run({in}, {{memory.data() + 8, 64}}); });
+  expect_error<std::invalid_argument>("is not aligned", [&] {
+    context.run({{reinterpret_cast<const char*>(memory.data()) + 1, 64}}, {out});
+  });
+  expect_error<std::invalid_argument>("the plan has 1", [&] { context.run({in, in}, {out}); });
+  const BufferId huge_in = builder.add_input(4), huge = builder.add_buffer(std::size_t{1} << 50), o = builder.add_output(4);
+  builder.add_step("add", {huge_in}, {huge}, {});
+  builder.add_step("add", {builder.add_view(huge, 0, 4)}, {o}, {});
+  const std::shared_ptr<const Plan> too_large = builder.build();
+  bool refused = false;
+  try {
+    Context too_much(too_large);
+  } catch (const std::bad_alloc&) {
+    refused = true;
+  }
+  expect(refused, "an arena larger than the machine's memory is refused");
+}
+
+[[maybe_unused]] void forked_children_have_cores() {
+  Context context(chain(5, 100));
+  expect(run_chain(context, 5, 100), "the parent runs");
+  const pid_t child = fork();
+  if (child == 0) _exit(run_chain(context, 5, 100) && failures == 0 ? 0 : 1);
+  int status = -1;
+  expect(waitpid(child, &status, 0) == child && status == 0, "the child runs");
+  expect(run_chain(context, 5, 100), "the parent runs on");
+}
+
+}  // namespace
+}  // namespace engine
+
+int main() {
+  using namespace engine;
+  const std::vector<std::pair<const char*, void (*)()>> cases = {
+      {"layouts do not overlap", layouts_do_not_overlap},
+      {"teams meet at barriers", teams_meet_at_barriers},
+      {"sleeping threads wake", sleeping_threads_wake},
+      {"streams never take more than the cores", streams_never_take_more_than_the_cores},
+      {"contexts run at once", contexts_run_at_once},
+      {"only what depends waits", only_what_depends_waits},
+      {"cancelled runs stop", cancelled_runs_stop},
+      {"wrong plans are refused", wrong_plans_are_refused},
+#if !defined(__SANITIZE_THREAD__)  // which knows no threads in the child of a process that had some
+      {"forked children have cores", forked_children_have_cores},
+#endif
+  };
+  for (const auto& [name, run] : cases) {
+    const int before = failures;
+    run();
+    std::printf("%s %s\n", failures == before ? "ok    " : "FAILED", name);
+    std::fflush(stdout);
+  }
+  return failures == 0 ? 0 : 1;
+}
