@@ -86,9 +86,12 @@ class MatcherPass(Pass):
     matched again through `register_new_node`, in topological order.
     """
 
+    matcher: Matcher | None = None
+    _callback: MatchCallback | None = None
+
     def __init__(self) -> None:
-        self.matcher: Matcher | None = None
-        self._callback: MatchCallback | None = None
+        self.matcher = None
+        self._callback = None
         self.new_nodes: list[Node] = []
         self.seconds = 0.0
         """The time that the last run spent in this pass, where a manager measures it."""
@@ -96,10 +99,19 @@ class MatcherPass(Pass):
     def register_matcher(self, matcher: Matcher, callback: MatchCallback) -> None:
         """State the pattern and the callback.
 
-        Raises `PassError` where the pass has a matcher already, or the matcher a pass.
+        Raises `PassError` where the pass has a matcher already, or the matcher a pass, and for other things.
         """
-        if not hasattr(self, "matcher"):
+        if "matcher" not in self.__dict__:
             raise PassError(f"pass {self.name} registers a matcher before it called super().__init__()")
+        if not isinstance(matcher, Matcher):
+            raise PassError(
+                f"pass {self.name} registers {matcher!r}; it takes a Matcher, which names a pattern: "
+                f"pattern.Matcher(root, {self.name!r})"
+            )
+        if not callable(callback):
+            raise PassError(
+                f"pass {self.name} registers {callback!r} as its callback; it takes a function of a Matcher"
+            )
         if self.matcher is not None:
             raise PassError(
                 f"pass {self.name} has matcher {self.matcher.name!r} already and cannot register {matcher.name!r}; "

@@ -31,12 +31,14 @@ def checked_run(item: Pass, model: Model) -> bool:
     with _origins(model):
         reference = model.clone()
         before = {node: (node._rt_info or {}).get(ORIGINS, ()) for node in all_nodes(model)}
+        edges = {node: list(node._sources) for node in before}
         changed = _run_watched(item, model)
         _validate(model, f"pass {item.name} broke model `{model.name}`")
         _check_border(item, reference, model)
         _check_modified(item, reference, model, changed)
         _check_carried(item, before, model)
         _check_output_names(item, reference, model)
+        _check_inner_names(item, before, edges)
         _check_folded(item, before, model)
     return changed
 
@@ -80,13 +82,11 @@ def _watch(matcher_pass: MatcherPass, callback: MatchCallback) -> MatchCallback:
         root = matcher.match_root
         matched = {root, *matcher.matched_nodes}
         readers = [target for output in root.outputs for target in output.target_inputs]
-        after = {node: (dict(node.attributes), list(node._sources)) for node in _downstream(root)}
+        after = {node: _Later(node) for node in _downstream(root)}
         newest = next(_ids)
         changed = callback(matcher)
-        for node, (attributes, sources) in after.items():
-            if node._attached and (
-                not _same_attributes(attributes, node.attributes) or _was_rewired(node, sources, matched, set(after))
-            ):
+        for node, before in after.items():
+            if node._attached and (before.differs(node) or _was_rewired(node, before.sources, matched, set(after))):
                 raise PassViolation(
                     f"pass {matcher_pass.name} at {root} changed {node}, which comes after the root; "
                     "match that node in a pass of its own"
@@ -98,6 +98,23 @@ def _watch(matcher_pass: MatcherPass, callback: MatchCallback) -> MatchCallback:
         return changed
 
     return watched
+
+
+class _Later:
+    """What a node after the root was before the callback ran."""
+
+    __slots__ = ("attributes", "name", "rt_info", "sources")
+
+    def __init__(self, node: Node) -> None:
+        self.attributes = dict(node.attributes)
+        self.name = node._name
+        self.rt_info = dict(node._rt_info or {})
+        self.sources = list(node._sources)
+
+    def differs(self, node: Node) -> bool:
+        """True where attributes, name or rt_info are others now."""
+        same = _same_items(self.attributes, node.attributes) and _same_items(self.rt_info, node._rt_info or {})
+        return not same or node._name != self.name
 
 
 def _downstream(root: Node) -> list[Node]:
@@ -112,7 +129,7 @@ def _downstream(root: Node) -> list[Node]:
     return list(seen)
 
 
-def _same_attributes(before: dict[str, Any], after: dict[str, Any]) -> bool:
+def _same_items(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return before.keys() == after.keys() and all(before[key] is after[key] for key in before)
 
 
@@ -206,6 +223,25 @@ def _check_output_names(item: Pass, before: Model, after: Model) -> None:
                 f"pass {item.name} lost the friendly name of {old}: network output `{old_result.friendly_name}` is "
                 f"now computed by {new}; set new.friendly_name = old.friendly_name, or use replace_output_update_name"
             )
+
+
+def _check_inner_names(
+    item: Pass, before: Mapping[Node, tuple[int, ...]], edges: Mapping[Node, list[Output | None]]
+) -> None:
+    """Where a new node stands for one named node alone, what read that one reads a node of its name."""
+    for node, sources in edges.items():
+        if not node._attached or len(sources) != node.num_inputs:
+            continue
+        for old, new in zip(sources, node._sources, strict=True):
+            if old is None or new is None or old == new or old.node._attached or new.node in before:
+                continue
+            if not old.node.has_own_name or new.node.has_own_name or old.node.num_outputs != new.node.num_outputs:
+                continue
+            if before[old.node] and (new.node._rt_info or {}).get(ORIGINS) == before[old.node]:
+                raise PassError(
+                    f"pass {item.name} replaced {old.node} by {new.node} and lost its friendly name; "
+                    "set new.friendly_name = old.friendly_name"
+                )
 
 
 def _check_folded(item: Pass, before: Mapping[Node, object], model: Model) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.ir import Constant, Model, Node, Output, Result
 from engine.ops import find_op
+from engine.passes.runtime_info import ORIGINS
 
 _MOST = 20
 
@@ -102,7 +103,8 @@ class Comparison:
         if self.names:
             self.node_names(a, b)
         if self.rt_info and not _equal_attributes(a._rt_info or {}, b._rt_info or {}):
-            self.found.append(f"rt_info of {a}: {a._rt_info or {}} against {b._rt_info or {}}")
+            x, y = _shown(a), _shown(b)
+            self.found.append(f"rt_info of {a}: " + ("it was not carried" if x == y else f"{x} against {y}"))
         if self.types and list(a._types) != list(b._types):
             self.found.append(f"types of {a}: {_texts(a._types)} against {_texts(b._types)}")
         if isinstance(a, Constant) and isinstance(b, Constant):
@@ -179,6 +181,11 @@ def _names(nodes: Sequence[Node]) -> str:
 
 def _texts(types: Sequence[Any]) -> str:
     return "[" + ", ".join(map(str, types)) + "]"
+
+
+def _shown(node: Node) -> dict[str, Any]:
+    """The rt_info of a node, without what only `Manager(checked=True)` writes there."""
+    return {key: value for key, value in (node._rt_info or {}).items() if key != ORIGINS}
 
 
 def _source(source: Output | None) -> str:

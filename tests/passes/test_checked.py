@@ -275,18 +275,30 @@ def test_a_change_that_did_not_happen_and_an_answer_that_is_none() -> None:
 
 
 def test_lost_friendly_names() -> None:
-    def unnamed(m: pattern.Matcher) -> bool:
-        new = ops.Abs(m.match_root.input_value(0))
-        copy_runtime_info(m.match_root, new)
-        replace_node(m.match_root, new)
+    def unnamed_node(old: Node) -> bool:
+        new = ops.Abs(old.input_value(0))
+        copy_runtime_info(old, new)
+        replace_node(old, new)
         return True
 
-    refused(Matched("Relu", unnamed), r"pass Matched replaced Relu `relu` by Abs `Abs_\d+` and lost its friendly name")
+    refused(
+        Matched("Relu", lambda m: unnamed_node(m.match_root)),
+        r"pass Matched replaced Relu `relu` by Abs `Abs_\d+` and lost its friendly name",
+    )
 
     def unnamed_output(model: Model) -> bool:
         good_replacement(model, "probabilities", "Sigmoid").friendly_name = "other"
         return True
 
+    def unnamed_inside(model: Model) -> bool:
+        return unnamed_node(node(model, "inner"))
+
+    def build() -> Model:
+        x = Parameter(f32, [4], "x")
+        return Model([ops.Exp(ops.Relu(x, friendly_name="inner"))], [x])
+
+    problem = r"pass Script replaced Relu `inner` by Abs `Abs_\d+` and lost its friendly name"
+    refused(Script(unnamed_inside), problem, build)
     refused(
         Script(unnamed_output), r"lost the friendly name of Softmax `probabilities`: network output `probabilities`"
     )
@@ -338,7 +350,18 @@ def test_edits_after_the_root() -> None:
         replace_node(softmax, new)
         return True
 
-    for callback, culprit in ((reconfigure, "Softmax"), (remove, "Result")):
+    def rename(m: pattern.Matcher) -> bool:
+        (softmax,) = [t.node for t in m.match_root.output(0).target_inputs if t.node.op_type == "Softmax"]
+        softmax.friendly_name = m.match_root.friendly_name
+        return True
+
+    def annotate(m: pattern.Matcher) -> bool:
+        (softmax,) = [t.node for t in m.match_root.output(0).target_inputs if t.node.op_type == "Softmax"]
+        softmax.rt_info["affinity"] = "GPU"
+        return True
+
+    refused(Matched("Relu", rename), r"pass Matched at Relu `relu` changed Softmax `relu`, which comes after the root")
+    for callback, culprit in ((reconfigure, "Softmax"), (remove, "Result"), (annotate, "Softmax")):
         refused(
             Matched("Relu", callback),
             rf"pass Matched at Relu `relu` changed {culprit} `probabilities`, which comes after the root",

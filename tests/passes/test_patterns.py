@@ -7,7 +7,7 @@ import pytest
 
 from engine import ops
 from engine.errors import PassError
-from engine.ir import Constant, Model, Node, Parameter, Result, f16, f32, i64
+from engine.ir import Constant, Model, Node, Parameter, Result, boolean, f16, f32, i64
 from engine.passes import pattern
 from engine.passes.pattern import (
     Matcher,
@@ -399,6 +399,21 @@ def test_wrong_patterns_are_refused_when_they_are_built(x: Parameter) -> None:
         any_input(3)  # type: ignore[arg-type]
     with pytest.raises(PassError, match=r"an operator type is a name"):
         wrap_type([ops.Relu])  # type: ignore[list-item]
+    with pytest.raises(PassError, match=r"a pattern of Relu, Sigmoid has 2 inputs, the operator takes at most 1"):
+        wrap_type(["Relu", "Sigmoid"], [any_input(), any_input()])
+    for forgotten in (any_input(), x.output(0), "Relu"):
+        with pytest.raises(PassError, match=r"WrapType takes a list of patterns, got .*write \["):
+            wrap_type("Relu", forgotten)  # type: ignore[arg-type]
+
+
+def test_what_bodies_capture_is_no_input(x: Parameter) -> None:
+    condition = Parameter(boolean, [], "condition")
+    captures = [Parameter(x.type.element_type, x.type.shape) for _ in range(2)]
+    bodies = [Model([ops.Relu(c)], captures=[c]) for c in captures]
+    branch = ops.create("If", [condition, x, x], {"then_branch": bodies[0], "else_branch": bodies[1]})
+    assert matches(wrap_type("If", [any_input()]), branch)
+    assert matches(wrap_type("If", [any_input() for _ in range(3)]), branch)
+    assert not matches(wrap_type("If", [wrap_type("Not")]), branch)
 
 
 def test_several_outputs_are_no_root_and_no_input(x: Parameter) -> None:

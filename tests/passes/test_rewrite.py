@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -286,9 +287,14 @@ def test_passes_are_refused_that_cannot_run(relu_relu_fusion: type[MatcherPass])
         def run_on_model(self, model: Model) -> bool:
             return False
 
+    class Hollow(MatcherPass):
+        def __init__(self) -> None:
+            pass
+
     for container in (GraphRewrite().add_matcher, Manager().register_pass):
-        with pytest.raises(PassError, match=r"Empty has no matcher"):
-            container(Empty())  # type: ignore[operator]
+        for kind in (Empty, Hollow):
+            with pytest.raises(PassError, match=rf"{kind.__name__} has no matcher"):
+                container(kind())  # type: ignore[operator]
     with pytest.raises(PassError, match=r"Empty has no matcher"):
         Empty().apply(Node("Relu", types=[]))
     with pytest.raises(PassError, match=r"Early registers a matcher before it called super"):
@@ -304,6 +310,25 @@ def test_passes_are_refused_that_cannot_run(relu_relu_fusion: type[MatcherPass])
         rewrite.add_matcher(fusion)
     with pytest.raises(PassError, match=r"ReluReluFusion is registered already"):
         manager.register_pass(fusion)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((lambda m: False, pattern.Matcher(pattern.wrap_type("Relu"), "m")), r"Wrong registers <function .*Matcher\("),
+        ((pattern.wrap_type("Relu"), lambda m: False), r"Wrong registers <WrapType .*it takes a Matcher"),
+        ((pattern.Matcher(pattern.wrap_type("Relu"), "m"), None), r"Wrong registers None as its callback"),
+    ],
+    ids=["exchanged", "pattern", "no-callback"],
+)
+def test_what_is_no_matcher_or_no_callback_is_refused(arguments: Any, problem: str) -> None:
+    class Wrong(MatcherPass):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_matcher(*arguments)
+
+    with pytest.raises(PassError, match=problem):
+        Wrong()
 
 
 def test_a_decomposition_in_a_traversal_sees_the_constants_of_the_graph() -> None:

@@ -14,9 +14,10 @@ Length: TypeAlias = "int | tuple[object, ...] | None"
 
 _LARGEST = 64
 _LENGTH_BITS = 32
-"""As many bits as an unknown length is taken to need; with fewer it may not be what it was."""
+"""As many bits as a type of integers must have for an unknown length to be followed through it."""
 _EXACT_BITS = {"f32": 24, "f64": 53}
-"""Types of real numbers in which lengths are followed: integers of so many bits are exact."""
+"""Types of real numbers in which lengths are followed: integers of so many bits are exact. Exporters compute the end
+of a Range in f32, so an unknown length is taken to be one of these."""
 
 
 class Shapes:
@@ -74,11 +75,9 @@ def _held(element: Length, element_type: ElementType) -> Length:
         lowest = -(1 << element_type.bits - 1) if element_type.is_signed else 0
         return element if lowest <= element < lowest + (1 << element_type.bits) else None
     exact = _EXACT_BITS.get(element_type.name)
-    if exact is None:
+    if exact is None or (isinstance(element, int) and abs(element) > 1 << exact):
         return None
-    if isinstance(element, int):
-        return element if abs(element) <= 1 << exact else None
-    return element if exact > _LENGTH_BITS else None
+    return element
 
 
 def _length(value: Output, axis: int, dim: Dimension) -> Length:

@@ -197,6 +197,8 @@ class TypeStep(Step):
     ) -> tuple[list[Output | None], Sequence[Step | None]] | None:
         """Sources and steps, those left out that the pattern wants omitted; None where they do not fit."""
         sources = _without_trailing(node._sources)
+        if len(sources) > len(steps) and node._has_bodies():
+            sources = _without_trailing(node._sources[: node.num_formal_inputs])  # what bodies capture is no input
         if len(sources) > len(steps) or len(sources) < len(_without_trailing(steps)):
             if state.trace is not None:
                 reason = f"{node} has {len(sources)} inputs, the pattern wants {len(_without_trailing(steps))}"

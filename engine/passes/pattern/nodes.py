@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TypeAlias
+
+from onnx import AttributeProto
 
 from engine.errors import PassError, UnknownOperatorError
 from engine.ir import UNKNOWN, Node, Output, OutputLike
@@ -26,6 +29,8 @@ class PatternNode(Node):
     predicate: Predicate | None
 
     def __init__(self, kind: str, inputs: Sequence[OutputLike | None], predicate: PredicateLike | None) -> None:
+        if isinstance(inputs, (Node, Output, str)):
+            raise PassError(f"{kind} takes a list of patterns, got {inputs}; write [{inputs}]")
         super().__init__(kind, inputs, domain=PATTERN_DOMAIN, types=[UNKNOWN])
         self.counts_outputs = False
         self.predicate = None if predicate is None else as_predicate(predicate)
@@ -112,7 +117,8 @@ def wrap_type(kinds: Kinds, inputs: Inputs | None = None, predicate: PredicateLi
             list any inputs in any number match. The inputs of commutative operators match in both orders.
         predicate: a condition on the matched output; a function of an `Output`, or of `pattern`'s predicates.
 
-    Raises `PassError` for an operator that is unknown in a domain that the engine knows.
+    Raises `PassError` for an operator that is unknown in a domain that the engine knows, and for more inputs than it
+    takes.
     """
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     if not names:
@@ -156,8 +162,9 @@ def block(root: OutputLike, name: str, **parts: Node) -> Block:
 
 
 def _check_kinds(node: WrapType) -> None:
-    """Refuse operators, and attributes that predicates ask for, which no operator set has."""
+    """Refuse operators, attributes that predicates ask for, and numbers of inputs, which no operator set has."""
     attributes: set[str] = set()
+    most_inputs = 0
     is_known = True
     for domain, op_type in node.kinds:
         is_ours = domain in CANONICAL_VERSIONS or find_op(op_type, domain) is not None
@@ -165,12 +172,17 @@ def _check_kinds(node: WrapType) -> None:
             is_known = False
             continue
         try:
-            attributes.update(get_op(op_type, domain).attributes)
+            op = get_op(op_type, domain)
         except UnknownOperatorError as e:
             raise PassError(f"a pattern names an unknown operator: {e}") from None
+        attributes.update(op.attributes)
+        has_bodies = any(attribute.kind == AttributeProto.GRAPH for attribute in op.attributes.values())
+        most_inputs = max(most_inputs, sys.maxsize if has_bodies else op.max_inputs)  # captures are inputs, too
+    kinds = ", ".join(sorted(op_type for _, op_type in node.kinds))
+    if is_known and node.num_inputs > most_inputs:
+        raise PassError(f"a pattern of {kinds} has {node.num_inputs} inputs, the operator takes at most {most_inputs}")
     unknown = sorted(node.predicate.attributes - attributes) if is_known and node.predicate is not None else []
     if unknown:
-        kinds = ", ".join(sorted(op_type for _, op_type in node.kinds))
         raise PassError(
             f"a pattern of {kinds} asks for attribute {unknown[0]!r}; known: {', '.join(sorted(attributes)) or 'none'}"
         )
