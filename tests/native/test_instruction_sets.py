@@ -1,0 +1,80 @@
+"""The choice of an instruction set: a wrong one is an illegal instruction on a user's machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from engine import native
+from engine.errors import PropertyError
+from engine.native import PlanBuilder
+
+
+def in_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def available() -> list[str]:
+    isas = list(native.built_isas())
+    return isas[: isas.index(native.cpu_features().isa) + 1]
+
+
+@pytest.mark.parametrize("isa", native.built_isas())
+def test_the_environment_lowers_the_instruction_set_and_never_raises_it(isa: str) -> None:
+    code = "from engine import native; print(native.default_isa(), native.PlanBuilder().build().isa)"
+    result = in_process(code, ENGINE_MAX_ISA=isa)
+    expected = isa if isa in available() else native.cpu_features().isa
+    assert result.stdout.split() == [expected, expected], result.stderr
+
+
+def test_an_unknown_name_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_MAX_ISA", "avx9000")
+    with pytest.raises(PropertyError, match='ENGINE_MAX_ISA is "avx9000"; expected one of generic'):
+        native.default_isa()
+    with pytest.raises(PropertyError, match="ENGINE_MAX_ISA"):
+        PlanBuilder()
+
+
+def test_an_empty_variable_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_MAX_ISA", "")
+    assert native.default_isa() == native.cpu_features().isa
+
+
+@pytest.mark.parametrize("isa", available())
+def test_a_builder_takes_any_instruction_set_of_this_machine(isa: str) -> None:
+    plan = PlanBuilder(isa=isa).build()
+    assert plan.isa == isa
+
+
+def test_a_builder_refuses_what_the_machine_does_not_have() -> None:
+    with pytest.raises(PropertyError, match="is not available; this CPU and build have generic"):
+        PlanBuilder(isa="sse9")
+
+
+def test_the_features_are_sane() -> None:
+    features = native.cpu_features()
+    assert features.model
+    assert 1 <= features.usable_cores <= features.logical_cores
+    assert native.cores() == features.usable_cores
+
+
+def test_without_the_extension_the_module_imports_and_its_use_says_what_is_wrong() -> None:
+    code = (
+        "import sys; sys.modules['engine._core'] = None\n"
+        "from engine import native\n"
+        "from engine.errors import NativeCoreError\n"
+        "try: native.PlanBuilder()\n"
+        "except NativeCoreError as error: print(error)\n"
+    )
+    result = in_process(code)
+    assert "install it again with a C++17 compiler" in result.stdout, result.stderr
