@@ -9,7 +9,7 @@ from typing import Any, Final
 import onnx
 
 from engine import ops
-from engine.errors import GraphError, ModelError, TypeInferenceError, UnsupportedError
+from engine.errors import ModelError, TypeInferenceError, UnsupportedError
 from engine.ir import (
     UNKNOWN,
     Constant,
@@ -27,10 +27,11 @@ from engine.onnx.attributes import attribute_type, read_attribute, read_constant
 from engine.onnx.calls import opset_of
 from engine.onnx.functions import describe
 from engine.onnx.hazards import check_call
+from engine.onnx.naming import UniqueNames
 from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_corrected, refine
-from engine.onnx.skeleton import INLINE_BYTES
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
+from engine.onnx.values import Values
 from engine.ops.rules import check_inputs
 
 _GRAPH: Final = onnx.AttributeProto.GRAPH
@@ -56,29 +57,25 @@ class ImportContext:
 
 
 class GraphBuilder:
-    """Builds one graph; its bodies are built by builders whose `outer` it is."""
+    """Builds one graph; its bodies are built by builders whose `outer` are its values."""
 
-    __slots__ = ("_captured", "_changed", "_context", "_counts", "_declared", "_graph", "_inferred", "_outer",
-                 "_parameters", "_sinks", "_values")  # fmt: skip
+    __slots__ = ("_context", "_declared", "_graph", "_inferred", "_names", "_parameters", "_sinks", "_values")
 
     def __init__(
         self,
         context: ImportContext,
         graph: onnx.GraphProto,
         declared: DeclaredTypes | None = None,
-        outer: GraphBuilder | None = None,
+        outer: Values | None = None,
     ) -> None:
         self._context = context
         self._graph = graph
         self._declared = declared
-        self._outer = outer
         self._inferred = {value.name: value.type for value in (*graph.value_info, *graph.output)}
-        self._values: dict[str, Output] = {}
-        self._captured: list[tuple[Parameter, Output]] = []
+        self._values = Values(graph.name, outer)
         self._parameters: list[Parameter] = []
         self._sinks: list[Node] = []
-        self._counts: dict[str, int] = {}
-        self._changed: set[Output | None] = set()  # values whose types inference over the whole graph did not know
+        self._names = UniqueNames()
 
     def build(self) -> tuple[Model, list[Output]]:
         """The graph as a model, and the values of the outer graph that its captures read, in their order.
@@ -91,25 +88,22 @@ class GraphBuilder:
             self._add_node(proto)
         results = [self._result(info) for info in self._graph.output]
         name = self._graph.name or "graph"
-        sources = dict(self._captured)
-        captures = list(sources)
+        model = Model(results, self._parameters, self._sinks, name)
+        captures, sources = self._values.captures(model)
         if captures:
-            # In the order of their use, which does not depend on the order of the file.
-            draft = Model(results, self._parameters, self._sinks, name, captures=captures)
-            captures = _in_order_of_use(draft)
-        model = Model(results, self._parameters, self._sinks, name, captures=captures)
-        return model, [sources[capture] for capture in captures]
+            model = Model(results, self._parameters, self._sinks, name, captures=captures)
+        return model, sources
 
     # -- values -------------------------------------------------------------------------------------------
 
     def _add_leaves(self) -> None:
-        graph, store = self._graph, self._context.store
+        graph, store, values = self._graph, self._context.store, self._values.by_name
         for tensor in graph.initializer:
-            self._values[tensor.name] = annotated(store.constant(tensor), tensor).output(0)
+            values[tensor.name] = annotated(store.constant(tensor), tensor).output(0)
         for sparse in graph.sparse_initializer:
-            self._values[sparse.values.name] = store.sparse_constant(sparse).output(0)
+            values[sparse.values.name] = store.sparse_constant(sparse).output(0)
         for info in graph.input:
-            constant = self._values.get(info.name)
+            constant = values.get(info.name)
             if constant is not None:
                 constant.node.rt_info["overridable"] = True
                 continue
@@ -117,29 +111,10 @@ class GraphBuilder:
             parameter = Parameter(value_type, friendly_name=info.name)
             annotated(parameter, info)
             self._parameters.append(parameter)
-            self._values[info.name] = parameter.output(0)
-
-    def _value(self, name: str) -> Output:
-        """The value called `name`; one of an outer graph becomes a capture, or a copy if it is a small constant."""
-        value = self._values.get(name)
-        if value is not None:
-            return value
-        if self._outer is None:
-            raise GraphError(f"graph `{self._graph.name}` reads `{name}`, which nothing defines")
-        source = self._outer._value(name)
-        if isinstance(source.node, Constant) and source.node.byte_size <= INLINE_BYTES:
-            value = source.node.clone_with_new_inputs([]).output(0)
-        else:
-            capture = Parameter(source.type, friendly_name=name)
-            self._captured.append((capture, source))
-            value = capture.output(0)
-            if source in self._outer._changed:
-                self._changed.add(value)
-        self._values[name] = value
-        return value
+            values[info.name] = parameter.output(0)
 
     def _result(self, info: onnx.ValueInfoProto) -> Result:
-        source = self._value(info.name)
+        source = self._values.get(info.name)
         declared = self._context.types.read(info.type, info.name) if self._declared is None else None
         if self._declared is not None:
             declared = self._declared.get(info.name, self._context.types)
@@ -156,16 +131,16 @@ class GraphBuilder:
         outputs = _without_tail(proto.output)
         if not outputs and not proto.metadata_props and domain in ops.CANONICAL_VERSIONS:
             return  # only operators of others have an effect, unless metadata says so
-        values = self._values
-        inputs = [(values.get(name) or self._value(name)) if name else None for name in proto.input]
+        values, find = self._values.by_name, self._values.get
+        inputs = [(values.get(name) or find(name)) if name else None for name in proto.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
         try:
             if op_type == "Constant" and not domain:
                 constant = read_constant(proto, self._context.store)
-                self._values[constant.friendly_name] = annotated(constant, proto).output(0)
+                values[constant.friendly_name] = annotated(constant, proto).output(0)
                 return
-            name = self._unique(proto.name or next(filter(None, outputs), op_type))
+            name = self._names.take(proto.name or next(filter(None, outputs), op_type))
             attributes = self._attributes(proto, inputs)
             if self._context.exact or domain not in ops.CANONICAL_VERSIONS:
                 types = [self._stated_type(output) for output in outputs]
@@ -203,10 +178,11 @@ class GraphBuilder:
         Where its own inference finds other types, the nodes that read them are inferred by themselves, too.
         """
         stated = [self._stated_type(output) for output in outputs]
+        changed = self._values.changed
         if (
             all(is_complete(t) or not o for t, o in zip(stated, outputs, strict=True))
             and not is_corrected(op_type, domain, attributes)
-            and not (self._changed and any(source in self._changed for source in inputs))
+            and not (changed and any(source in changed for source in inputs))
         ):
             node = Node(op_type, inputs, attributes, domain=domain, types=stated, friendly_name=name)
             self._check_input_types(node)
@@ -233,7 +209,7 @@ class GraphBuilder:
         value_type = refine(value.type, stated)
         value.node.set_output_type(value.index, value_type)
         if value_type != stated:
-            self._changed.add(value)
+            self._values.changed.add(value)
 
     def _adopt(self, node: Node, outputs: Sequence[str], proto: onnx.NodeProto) -> None:
         """Make `node` the producer of `outputs`."""
@@ -242,7 +218,7 @@ class GraphBuilder:
             node._names = [*outputs, *[""] * (node.num_outputs - len(outputs))]
         for index, output in enumerate(outputs):
             if output:
-                self._values[output] = Output(node, index)
+                self._values.by_name[output] = Output(node, index)
         if is_sink(proto):
             self._sinks.append(node)
         if proto.metadata_props or proto.doc_string:
@@ -261,12 +237,12 @@ class GraphBuilder:
             if value.node in made:
                 value.name = output
                 self._refine(value, self._stated_type(output))
-            self._values[output] = value
+            self._values.by_name[output] = value
 
     def _name_made(self, made: Iterable[Node], name: str, proto: onnx.NodeProto) -> None:
         """Give nodes that an upgrade made for node `name` names below its name, and its annotations."""
         for node in made:
-            node.friendly_name = self._unique(f"{name}/{node.op_type}")
+            node.friendly_name = self._names.take(f"{name}/{node.op_type}")
             if not isinstance(node, Constant):
                 annotated(node, proto)
             for body in node.bodies.values():
@@ -283,19 +259,6 @@ class GraphBuilder:
         found = UNKNOWN if proto is None else types.inferred(proto)
         return found if self._declared is None else refine(found, self._declared.get(name, types))
 
-    def _unique(self, name: str) -> str:
-        """`name`, or with a number where another node of this graph has it."""
-        counts = self._counts
-        if name not in counts:
-            counts[name] = 0
-            return name
-        while True:
-            counts[name] += 1
-            candidate = f"{name}_{counts[name]}"
-            if candidate not in counts:
-                counts[candidate] = 0
-                return candidate
-
     # -- attributes ---------------------------------------------------------------------------------------
 
     def _attributes(self, proto: onnx.NodeProto, inputs: list[Output | None]) -> dict[str, Any]:
@@ -304,7 +267,7 @@ class GraphBuilder:
         for attribute in proto.attribute:
             kind = attribute.type or attribute_type(attribute)
             if kind == _GRAPH:
-                body, captured = GraphBuilder(self._context, attribute.g, outer=self).build()
+                body, captured = GraphBuilder(self._context, attribute.g, outer=self._values).build()
                 attributes[attribute.name] = body
                 inputs += captured
             else:
@@ -313,7 +276,7 @@ class GraphBuilder:
 
     def _closed_body(self, graph: onnx.GraphProto) -> Model:
         """A body in a list of bodies, whose captures the IR cannot tell apart."""
-        body, captured = GraphBuilder(self._context, graph, outer=self).build()
+        body, captured = GraphBuilder(self._context, graph, outer=self._values).build()
         if captured:
             names = ", ".join(f"`{value.name}`" for value in captured)
             raise UnsupportedError(
@@ -342,17 +305,6 @@ def _nameless(values: Iterable[Output | None]) -> dict[Node, None]:
         found[node] = None
         stack += [source.node for source in reversed(node.input_values) if source is not None]
     return found
-
-
-def _in_order_of_use(body: Model) -> list[Parameter]:
-    """The captures of `body` that are read, in the order in which its nodes read them."""
-    captures = dict.fromkeys(body.captures)
-    used: dict[Parameter, None] = {}
-    for node in body.ordered_nodes():
-        for source in node.input_values:
-            if source is not None and isinstance(source.node, Parameter) and source.node in captures:
-                used[source.node] = None
-    return list(used)
 
 
 def _check_element(source: Output, declared: ValueType, name: str) -> None:

@@ -15,11 +15,12 @@ _MAX_LENGTH: Final = 1 << 24
 _MAX_ELEMENTS: Final = 1 << 18
 
 
-def infer_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.ModelProto:
     """`model` with every type that ONNX can infer in the value_info and outputs of its graphs.
 
     What the file declared of the main graph's values is dropped first, unless their operator is not ONNX's: it may
-    be wrong, and ONNX stops at a contradiction. Where ONNX refuses the model as a whole it comes back as it is.
+    be wrong, and ONNX stops at a contradiction. Where ONNX refuses the model as a whole it comes back without,
+    as it does where `is_mixed` says that its nodes are not all of one opset.
     """
     graph = model.graph
     foreign = {name for node in graph.node if node.domain not in CANONICAL_VERSIONS for name in node.output}
@@ -31,6 +32,8 @@ def infer_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in graph.output:
         if value.name not in given:
             value.ClearField("type")
+    if is_mixed:
+        return model
     _clean(graph)
     hide_hazards(graph)
     inferred = _infer(model, data_prop=False)

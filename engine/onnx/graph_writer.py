@@ -27,7 +27,7 @@ from engine.ir import (
 )
 from engine.onnx.annotations import SINK, annotate, annotate_exactly
 from engine.onnx.downgrade import attributes_at
-from engine.onnx.naming import Scope
+from engine.onnx.naming import Scope, UniqueNames
 from engine.ops import CANONICAL_VERSIONS, find_op
 from engine.ops.protos import attribute_to_proto, type_to_proto
 
@@ -59,7 +59,7 @@ class GraphWriter:
         self._context = context
         self._scope = scope
         self._graph = onnx.GraphProto(name=scope.model.name)
-        self._node_names: dict[str, int] = {}
+        self._node_names = UniqueNames()
         self._sinks = frozenset(scope.model.sinks)
 
     def write(self) -> onnx.GraphProto:
@@ -105,7 +105,7 @@ class GraphWriter:
 
     def _add_node(self, node: Node, outputs: set[str]) -> None:
         names = self._scope.names
-        name = self._node_name(node.friendly_name)
+        name = self._node_names.take(node.friendly_name)  # onnxruntime refuses equal ones
         proto = self._graph.node.add(op_type=node.op_type, domain=node.domain, name=name)
         formal = node.input_values[: node.num_formal_inputs]
         proto.input.extend("" if source is None else names[source] for source in formal)
@@ -128,19 +128,6 @@ class GraphWriter:
             stated = value_type != UNKNOWN if self._context.exact else is_stated(value_type)
             if name and name not in outputs and stated:
                 self._graph.value_info.append(self._value(name, value_type))
-
-    def _node_name(self, base: str) -> str:
-        """`base`, or with a number where another node of this graph has it; onnxruntime refuses equal names."""
-        count = self._node_names.get(base)
-        if count is None:
-            self._node_names[base] = 0
-            return base
-        while True:
-            count += 1
-            name = f"{base}_{count}"
-            if name not in self._node_names:
-                self._node_names[base], self._node_names[name] = count, 0
-                return name
 
     def _attributes(self, node: Node) -> dict[str, Any]:
         opset = self._context.opsets.get(node.domain)

@@ -69,7 +69,7 @@ def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto) -> M
     mixed = inline_functions(proto)
     order_graph(proto.graph, CallChecker(opsets_of(proto)))
     declared = DeclaredTypes(proto.graph)
-    inferred = proto if mixed else infer_graph(proto)
+    inferred = infer_graph(proto, is_mixed=mixed)
     store = FileTensors(opened.data, skeleton, ExternalData(opened.path))
     types = TypeReader(inferred.graph.input)
     context = ImportContext(store, types, opsets_of(proto))

@@ -8,6 +8,41 @@ from engine.errors import ModelWriteError
 from engine.ir import Constant, Model, Node, Output, Result
 
 
+class UniqueNames:
+    """Names that are taken, here or by one of the graphs around."""
+
+    __slots__ = ("_counts", "_outer")
+
+    def __init__(self, outer: UniqueNames | None = None) -> None:
+        self._counts: dict[str, int] = {}  # of each name: the last number that was appended to it
+        self._outer = outer
+
+    def has_own(self, name: str) -> bool:
+        """True where the name was taken here."""
+        return name in self._counts
+
+    def __contains__(self, name: str) -> bool:
+        names: UniqueNames | None = self
+        while names is not None:
+            if name in names._counts:
+                return True
+            names = names._outer
+        return False
+
+    def take(self, base: str) -> str:
+        """`base`, or with a number where it is taken; taken from now on. Amortized constant time."""
+        if base not in self:
+            self._counts[base] = 0
+            return base
+        count = self._counts.get(base, 0)
+        while True:
+            count += 1
+            name = f"{base}_{count}"
+            if name not in self:
+                self._counts[base], self._counts[name] = count, 0
+                return name
+
+
 class Scope:
     """The names of one graph's values, and the nodes that writing it takes beyond its own.
 
@@ -33,9 +68,9 @@ class Scope:
 
     __slots__ = (
         "_constants",
-        "_counts",
         "_outer",
         "_strict",
+        "_taken",
         "bodies",
         "identities",
         "model",
@@ -56,7 +91,7 @@ class Scope:
         self._constants: dict[str, Constant] = {}
         self._outer = outer
         self._strict = strict
-        self._counts: dict[str, int] = {}  # of each name that is taken: the last number that was appended to it
+        self._taken: UniqueNames = UniqueNames(None if outer is None else outer._taken)
         if outer is not None:
             for capture, value in zip(model.captures, captured, strict=True):
                 self.names[capture.output(0)] = outer.names[value]
@@ -107,13 +142,13 @@ class Scope:
         if isinstance(output.node, Constant) and self._find_shared(output.node):
             self.shared.add(output.node)
             return output.node.friendly_name
-        return "" if self._strict and _is_left_out(output) else self._fresh(output.name)
+        return "" if self._strict and _is_left_out(output) else self._taken.take(output.name or "value")
 
     def _find_shared(self, constant: Constant) -> bool:
         """Whether the value of that name which is seen from here is a constant of the same data."""
         name, scope = constant.friendly_name, self._outer
         while scope is not None:
-            if name in scope._counts:
+            if scope._taken.has_own(name):
                 found = scope._constants.get(name)
                 return found is not None and found.shares_data(constant)
             scope = scope._outer
@@ -121,36 +156,13 @@ class Scope:
 
     def _border_name(self, name: str, what: str) -> str:
         if not self._strict or self._outer is not None:  # the inputs and outputs of a body go by position
-            return self._fresh(name)
-        if not name or name in self._counts:
+            return self._taken.take(name or "value")
+        if not name or name in self._taken:
             problem = "has no name" if not name else f"`{name}` has the name of another input or output"
             raise ModelWriteError(
                 f"model `{self.model.name}`: an {what} {problem}; rename it, ONNX tells them apart by name"
             )
-        self._counts[name] = 0
-        return name
-
-    def _fresh(self, base: str) -> str:
-        """`base`, or with a number where this graph or one around it has a value of that name."""
-        base = base or "value"
-        if not self._is_taken(base):
-            self._counts[base] = 0
-            return base
-        count = self._counts.get(base, 0)
-        while True:
-            count += 1
-            name = f"{base}_{count}"
-            if not self._is_taken(name):
-                self._counts[base], self._counts[name] = count, 0
-                return name
-
-    def _is_taken(self, name: str) -> bool:
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope._counts:
-                return True
-            scope = scope._outer
-        return False
+        return self._taken.take(name)
 
 
 def _is_left_out(output: Output) -> bool:

@@ -34,7 +34,7 @@ from engine.ir import (
     i64,
     string,
 )
-from engine.onnx import exporter, model_to_proto, read_model, write_model
+from engine.onnx import model_to_proto, read_model, write_model
 
 DATA = Path(onnx.backend.test.__file__).parent / "data"
 FILES = sorted(path for folder in ("simple", "pytorch-converted", "pytorch-operator") for path in
@@ -402,7 +402,8 @@ def test_external_data_lies_beside_the_model_aligned(tmp_path: Path) -> None:
 
 
 def test_above_2_gb_weights_go_to_a_file_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporter, "_MAX_PROTO", exporter._ROOM_FOR_GRAPH + 10_000)
+    for module in ("exporter", "writer"):
+        monkeypatch.setattr(f"engine.onnx.{module}.MAX_INLINE_BYTES", 10_000)
     model = weighted()
     write_model(model, tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx.data").stat().st_size == 20_000

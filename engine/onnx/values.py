@@ -1,0 +1,61 @@
+"""The values that the nodes of a graph proto can read by name, those of the graphs around it included."""
+
+from __future__ import annotations
+
+from engine.errors import GraphError
+from engine.ir import Constant, Model, Output, Parameter
+from engine.onnx.skeleton import INLINE_BYTES
+
+
+class Values:
+    """Values by name; what is found in `outer`, the values of the graph around a body, becomes a capture.
+
+    Attributes:
+        name: the graph's name, for messages.
+        by_name: the values defined so far, captures included.
+        changed: values whose types inference over the whole graph did not know.
+    """
+
+    __slots__ = ("_captured", "_outer", "by_name", "changed", "name")
+
+    def __init__(self, name: str, outer: Values | None) -> None:
+        self.name = name
+        self.by_name: dict[str, Output] = {}
+        self.changed: set[Output | None] = set()
+        self._outer = outer
+        self._captured: dict[Parameter, Output] = {}
+
+    def get(self, name: str) -> Output:
+        """The value called `name`; of the graphs around, as a capture, or as a copy if it is a small constant.
+
+        Raises `GraphError` where nothing defines it.
+        """
+        value = self.by_name.get(name)
+        if value is not None:
+            return value
+        if self._outer is None:
+            raise GraphError(f"graph `{self.name}` reads `{name}`, which nothing defines")
+        source = self._outer.get(name)
+        if isinstance(source.node, Constant) and source.node.byte_size <= INLINE_BYTES:
+            value = source.node.clone_with_new_inputs([]).output(0)
+        else:
+            capture = Parameter(source.type, friendly_name=name)
+            self._captured[capture] = source
+            value = capture.output(0)
+            if source in self._outer.changed:
+                self.changed.add(value)
+        self.by_name[name] = value
+        return value
+
+    def captures(self, draft: Model) -> tuple[list[Parameter], list[Output]]:
+        """The captures that the nodes of `draft` read, and what they read around it.
+
+        They are in the order of their use, which does not depend on the order of the file.
+        """
+        used: dict[Parameter, None] = {}
+        if self._captured:
+            for node in draft.ordered_nodes():
+                for source in node.input_values:
+                    if source is not None and isinstance(source.node, Parameter) and source.node in self._captured:
+                        used[source.node] = None
+        return list(used), [self._captured[capture] for capture in used]
