@@ -1,0 +1,105 @@
+// max_pool_f32, average_pool_f32: pooling on NCHWc16, global pooling being a kernel of the map's size.
+//
+// Operands: x, y; float alignment; y must not overlap x. Split over (image, channel block, output row). A NaN in a window
+// makes its maximum NaN. A window without any position of the input gives -inf (maximum) or zero (average).
+#include "kernels/pool.hpp"
+
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+struct Window {
+  const float* x;  // first tap inside the input
+  std::int64_t rows, cols;
+  std::int64_t row_step, col_step;
+};
+
+// Four partial results, so that a large window is not one chain of dependent additions.
+ENGINE_INLINE Vec sum(const Window& window) {
+  Vec partial[4] = {zero(), zero(), zero(), zero()};
+  const float* row = window.x;
+  for (std::int64_t r = 0; r < window.rows; ++r, row += window.row_step) {
+    const float* x = row;
+    std::int64_t c = 0;
+    for (; c + 4 <= window.cols; c += 4, x += 4 * window.col_step)
+      for (int i = 0; i < 4; ++i) partial[i] += load(x + i * window.col_step);
+    for (; c < window.cols; ++c, x += window.col_step) partial[0] += load(x);
+  }
+  return (partial[0] + partial[1]) + (partial[2] + partial[3]);
+}
+
+ENGINE_INLINE Vec maximum(const Window& window) {
+  Vec best = broadcast(-__builtin_inff());
+  const float* row = window.x;
+  for (std::int64_t r = 0; r < window.rows; ++r, row += window.row_step) {
+    const float* x = row;
+    for (std::int64_t c = 0; c < window.cols; ++c, x += window.col_step) {
+      const Vec value = load(x);
+      best = (value > best) | (value != value) ? value : best;
+    }
+  }
+  return best;
+}
+
+// Positions start + i * dilation, 0 <= i < kernel, that lie in [low, high): their first i and their number.
+ENGINE_INLINE WorkRange taps(std::int64_t start, std::int64_t kernel, std::int64_t dilation, std::int64_t low,
+                             std::int64_t high) {
+  std::int64_t begin = start < low ? (low - start + dilation - 1) / dilation : 0;
+  std::int64_t end = start >= high ? 0 : (high - start + dilation - 1) / dilation;
+  if (end > kernel) end = kernel;
+  if (begin > end) begin = end;
+  return {begin, end};
+}
+
+template <bool kAverage>
+void pool(const PoolArgs& args, const float* x, float* y, const KernelContext& context) {
+  const ConvShape& s = args.shape;
+  const std::int64_t blocks = (s.in_channels + 15) / 16;
+  const WorkRange range = split_work(s.batch * blocks * s.out_h, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t n = i / (blocks * s.out_h), block = i / s.out_h % blocks, oh = i % s.out_h;
+    const float* map = x + n * args.x_batch + block * s.in_h * s.in_w * 16;
+    float* out = y + n * args.y_batch + (block * s.out_h + oh) * s.out_w * 16;
+    const std::int64_t top = oh * s.stride_h - s.pad_top;
+    const WorkRange rows = taps(top, s.kernel_h, s.dilation_h, 0, s.in_h);
+    const WorkRange counted_rows =
+        args.counts_padding ? taps(top, s.kernel_h, s.dilation_h, -s.pad_top, s.in_h + args.pad_bottom) : rows;
+    for (std::int64_t ow = 0; ow < s.out_w; ++ow, out += 16) {
+      const std::int64_t left = ow * s.stride_w - s.pad_left;
+      const WorkRange cols = taps(left, s.kernel_w, s.dilation_w, 0, s.in_w);
+      const WorkRange counted_cols =
+          args.counts_padding ? taps(left, s.kernel_w, s.dilation_w, -s.pad_left, s.in_w + args.pad_right) : cols;
+      const std::int64_t count = (counted_rows.end - counted_rows.begin) * (counted_cols.end - counted_cols.begin);
+      const std::int64_t at = (top + rows.begin * s.dilation_h) * s.in_w + left + cols.begin * s.dilation_w;
+      for (int l = 0; l < 16; l += kLanes) {
+        const Window window = {map + at * 16 + l, rows.end - rows.begin, cols.end - cols.begin,
+                               s.dilation_h * s.in_w * 16, s.dilation_w * 16};
+        if constexpr (kAverage)
+          store(out + l, count == 0 ? zero() : sum(window) / static_cast<float>(count));
+        else
+          store(out + l, maximum(window));
+      }
+    }
+  }
+}
+
+void max_pool_f32(const void* args, void* const* buffers, const KernelContext& context) {
+  pool<false>(*static_cast<const PoolArgs*>(args), static_cast<const float*>(buffers[0]),
+              static_cast<float*>(buffers[1]), context);
+}
+
+void average_pool_f32(const void* args, void* const* buffers, const KernelContext& context) {
+  pool<true>(*static_cast<const PoolArgs*>(args), static_cast<const float*>(buffers[0]),
+             static_cast<float*>(buffers[1]), context);
+}
+
+}  // namespace
+
+extern const KernelEntry pool_kernels[] = {{"max_pool_f32", max_pool_f32, nullptr},
+                                           {"average_pool_f32", average_pool_f32, nullptr},
+                                           {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS
