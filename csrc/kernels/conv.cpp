@@ -16,8 +16,10 @@ struct Walk {
   const ConvArgs* args;
   const float *x, *w, *bias, *scale, *residual;
   float* y;
-  std::int64_t* offsets;       // indirect tiles: [taps][pixels]
-  std::int64_t offsets_tile;   // the tile that `offsets` was filled for, or -1
+  std::int64_t* offsets;       // indirect tiles: [slot][taps][pixels]
+  std::int64_t slots;          // offsets of so many tiles are kept, tile i in slot i % slots
+  std::int64_t slot_size;
+  std::int64_t filled[kConvOffsetSlots];  // the tile whose offsets a slot holds, or -1
   std::int64_t segments;       // rows, or 1 where tiles are flat
   std::int64_t segment_pixels;
   std::int64_t tiles;          // tiles of a segment: `wide` of pixels + 1, then the others of `pixels`
@@ -35,9 +37,7 @@ ENGINE_INLINE WorkRange inside(std::int64_t start, std::int64_t size, std::int64
   return {min64(begin, kernel), max64(min64(begin, kernel), min64(end, kernel))};
 }
 
-void fill_offsets(const Walk& walk, std::int64_t first_pixel, int pixels, WorkRange rows) {
-  const ConvShape& s = walk.args->shape;
-  std::int64_t* to = walk.offsets;
+void fill_offsets(const ConvShape& s, std::int64_t first_pixel, int pixels, WorkRange rows, std::int64_t* to) {
   for (std::int64_t kh = rows.begin; kh < rows.end; ++kh)
     for (std::int64_t kw = 0; kw < s.kernel_w; ++kw)
       for (int p = 0; p < pixels; ++p) {
@@ -68,9 +68,11 @@ void run_tile(Walk& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
                                    : iw >= 0 && last_iw < s.in_w && s.stride_w <= 2;
   const PixelStep step =
       !is_dense ? PixelStep::kIndirect : s.stride_w == 1 ? PixelStep::kBlocked1 : PixelStep::kBlocked2;
-  if (!is_dense && walk.offsets_tile != tile) {
-    fill_offsets(walk, first_pixel, pixels, rows);
-    walk.offsets_tile = tile;
+  const std::int64_t slot = tile % walk.slots;
+  std::int64_t* offsets = walk.offsets + slot * walk.slot_size;
+  if (!is_dense && walk.filled[slot] != tile) {
+    fill_offsets(s, first_pixel, pixels, rows, offsets);
+    walk.filled[slot] = tile;
   }
 
   const PackArgs& pack = args.pack;
@@ -84,7 +86,7 @@ void run_tile(Walk& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
   call.x_block = in_map;
   call.x_row = s.dilation_h * s.in_w * 16;
   call.x_col = s.dilation_w * 16;
-  call.offsets = walk.offsets;
+  call.offsets = offsets;
   call.blocks = pack.blocks;
   call.rows = static_cast<std::int32_t>(rows.end - rows.begin);
   call.cols = pack.cols;
@@ -130,7 +132,9 @@ void conv_blocked_f32(const void* raw_args, void* const* buffers, const KernelCo
   if (args.operands.has_residual) walk.residual = static_cast<const float*>(buffers[operand++]);
   walk.y = static_cast<float*>(buffers[operand]);
   walk.offsets = static_cast<std::int64_t*>(context.scratch);
-  walk.offsets_tile = -1;
+  walk.slots = min64(kConvOffsetSlots, args.tiling.tile_block > 0 ? args.tiling.tile_block : kConvOffsetSlots);
+  walk.slot_size = s.kernel_h * s.kernel_w * args.tiling.pixels;
+  for (std::int64_t& tile : walk.filled) tile = -1;
   walk.segments = args.tiling.flat ? 1 : s.out_h;
   walk.segment_pixels = args.tiling.flat ? s.out_h * s.out_w : s.out_w;
   walk.tiles = (walk.segment_pixels + args.tiling.pixels - 1) / args.tiling.pixels;

@@ -39,6 +39,9 @@ struct ConvTiling {
   bool flat = false;             // tiles may span rows
 };
 
+// Tiles whose tap offsets a worker keeps while it goes over the output channels.
+constexpr std::int64_t kConvOffsetSlots = 16;
+
 struct ConvArgs {
   ConvShape shape;
   ConvOperands operands;

@@ -28,7 +28,8 @@ ConvTiling choose_tiling(const ConvShape& shape, const TileTraits& traits) {
   tiling.flat = is_dense_across_rows || flat * 10 < by_rows * 9;
   const std::int64_t weights =
       shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w;
-  tiling.tile_block = weights <= kCachedWeightFloats ? 1 : 0;
+  // More tiles share one pass over weights that come from further away.
+  tiling.tile_block = weights <= kCachedWeightFloats ? 1 : kConvOffsetSlots;
   tiling.channel_split = weights <= kCachedWeightFloats ? 1 : std::numeric_limits<std::int32_t>::max();
   return tiling;
 }
@@ -71,7 +72,9 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
 }
 
 std::size_t conv_scratch_bytes(const ConvArgs& args) {
-  return static_cast<std::size_t>(args.shape.kernel_h * args.shape.kernel_w * args.tiling.pixels) *
+  const std::int64_t block = args.tiling.tile_block;
+  const std::int64_t slots = block > 0 ? std::min(block, kConvOffsetSlots) : kConvOffsetSlots;
+  return static_cast<std::size_t>(slots * args.shape.kernel_h * args.shape.kernel_w * args.tiling.pixels) *
          sizeof(std::int64_t);
 }
 
