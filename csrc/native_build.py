@@ -104,11 +104,7 @@ def kernel_units(variant: Variant) -> list[Unit]:
 def core_units(variant: Variant) -> list[Unit]:
     """Return the units that are compiled for the baseline and know nothing of Python."""
     listed = set(re.findall(r"^ENGINE_PREPARE\((\w+)\)$", _families(), re.MULTILINE))
-    prepare = [
-        path
-        for path in sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
-        if path.stem in listed or path.stem == "request"
-    ]
+    prepare = sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
     if missing := listed - {path.stem for path in prepare}:
         raise BuildError(f"families.def: there is no csrc/kernels/prepare/<family>.cpp for {sorted(missing)}")
     return [_baseline_unit(path, variant) for path in [*sorted((SOURCES / "executor").glob("*.cpp")), *prepare]]

@@ -12,7 +12,17 @@ import subprocess
 import sys
 import time
 
-from native_build import OBJECTS, BuildError, Variant, compile_units, core_units, kernel_units, link_program, test_units
+from native_build import (
+    OBJECTS,
+    RELEASE,
+    BuildError,
+    Variant,
+    compile_units,
+    core_units,
+    kernel_units,
+    link_program,
+    test_units,
+)
 
 COMMON = ("-O1", "-g1", "-fno-omit-frame-pointer")
 VARIANTS = {
@@ -20,7 +30,7 @@ VARIANTS = {
     "thread": Variant(OBJECTS / "thread", (*COMMON, "-fsanitize=thread")),
     "plain": Variant(OBJECTS / "plain", ("-O3",)),
 }
-# Kernel tests call workers one after the other, so that TSan has nothing to see in them.
+# Kernel tests call workers one after the other, so that TSan has nothing to see in them, nor in kernels themselves.
 THREADED = "executor"
 OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "TSAN_OPTIONS": "halt_on_error=1"}
 
@@ -53,13 +63,15 @@ def _run(name: str, only: str) -> list[str]:
         for program in programs
         if only in program.source.stem and (name != "thread" or program.source.stem.startswith(THREADED))
     ]
-    core = [*kernel_units(variant), *core_units(variant), *shared]
-    count = compile_units([*core, *wanted], variant)
+    kernels_variant = RELEASE if name == "thread" else variant
+    kernels = kernel_units(kernels_variant)
+    core = [*core_units(variant), *shared]
+    count = compile_units(kernels, kernels_variant) + compile_units([*core, *wanted], variant)
     print(f"{name}: {count} files compiled in {time.monotonic() - start:.0f} s", flush=True)
     failed = []
     for program in wanted:
         target = variant.objects / program.source.stem
-        link_program([unit.object for unit in (*core, program)], target, variant)
+        link_program([unit.object for unit in (*kernels, *core, program)], target, variant)
         print(f"{name}: {program.source.stem}", flush=True)
         if subprocess.run([target], env=OPTIONS | os.environ, check=False).returncode != 0:
             failed.append(f"{program.source.stem} ({name})")

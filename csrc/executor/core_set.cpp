@@ -1,6 +1,7 @@
 #include "executor/core_set.hpp"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -158,6 +159,7 @@ void CoreSet::idle(Thread& thread, std::uint32_t seen) {
   for (int spun = 0; !given && spun < kIdleSpinMicroseconds; spun += kIdleSliceMicroseconds) {
     given = thread.task.spin_while(seen, kIdleSliceMicroseconds);
     if (awake_ > free_cores_) break;
+    sched_yield();
   }
   --awake_;
   if (!given) thread.task.sleep_while(seen);
