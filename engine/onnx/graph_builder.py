@@ -219,7 +219,7 @@ class GraphBuilder:
         for index, output in enumerate(outputs):
             if output:
                 self._values.by_name[output] = Output(node, index)
-        if is_sink(proto):
+        if (not outputs or proto.metadata_props) and is_sink(proto):
             self._sinks.append(node)
         if proto.metadata_props or proto.doc_string:
             annotated(node, proto)

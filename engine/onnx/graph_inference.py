@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import onnx
@@ -34,14 +35,22 @@ def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.Model
             value.ClearField("type")
     if is_mixed:
         return model
-    _clean(graph)
-    hide_hazards(graph)
+    parts = list(walk_graphs(graph))
+    _clean(parts)
+    hide_hazards(parts)
     inferred = _infer(model, data_prop=False)
-    if _profits_from_values(inferred.graph):
-        hide_vector_makers(graph, inferred.graph)
+    found = _parts_of(inferred.graph, len(parts))
+    if _profits_from_values(found):
+        hide_vector_makers(parts, found)
         inferred = _infer(model, data_prop=True)
-    show_hidden(inferred.graph)
+        found = _parts_of(inferred.graph, len(parts))
+    show_hidden(found)
     return inferred
+
+
+def _parts_of(graph: onnx.GraphProto, count: int) -> list[onnx.GraphProto]:
+    """The graph and its bodies, of which there are `count`; most models have none to look for."""
+    return [graph] if count == 1 else list(walk_graphs(graph))
 
 
 def _infer(model: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
@@ -52,9 +61,9 @@ def _infer(model: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
         return model
 
 
-def _clean(graph: onnx.GraphProto) -> None:
+def _clean(parts: Sequence[onnx.GraphProto]) -> None:
     """Drop from declared types what ONNX takes at its word: element type 0, and negative lengths."""
-    for part in walk_graphs(graph):
+    for part in parts:
         for value in (*part.input, *part.value_info, *part.output):
             tensor = value.type.tensor_type
             if not tensor.elem_type and value.type.HasField("tensor_type"):
@@ -65,14 +74,14 @@ def _clean(graph: onnx.GraphProto) -> None:
                     dim.ClearField("dim_value")
 
 
-def _profits_from_values(graph: onnx.GraphProto) -> bool:
+def _profits_from_values(parts: Sequence[onnx.GraphProto]) -> bool:
     """Whether lengths are unknown that may come from computed shapes, and it is safe to let ONNX compute these.
 
     Its data propagation keeps an object for every element of any vector whose length it knows, of whatever type:
     150 ns and 100 bytes each, for as many as a file says.
     """
     elements, is_open = 0, False
-    for part in walk_graphs(graph):
+    for part in parts:
         for value in (*part.input, *part.value_info, *part.output):
             tensor = value.type.tensor_type
             dims = tensor.shape.dim

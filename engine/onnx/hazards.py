@@ -11,7 +11,7 @@ import onnx
 
 from engine.errors import ModelReadError, TypeInferenceError
 from engine.ir import Output, TensorType
-from engine.onnx.functions import describe, subgraphs, walk_graphs, walk_nodes
+from engine.onnx.functions import describe, subgraphs
 
 _AXES: Final = frozenset({
     "axes", "axis", "batch_axis", "batch_dims", "concat_axis", "perm", "scan_input_axes", "scan_output_axes",
@@ -58,16 +58,16 @@ def check_values(node: onnx.NodeProto) -> None:
             _check_equation(node, attribute.s.decode("utf-8", "replace"))
 
 
-def hide_hazards(graph: onnx.GraphProto) -> None:
-    """Take from inference the nodes on which it may fail with the process.
+def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
+    """Take from inference the nodes on which it may fail with the process; `parts` are a graph and its bodies.
 
     Such is a Slice that has no axes and computed starts: ONNX makes as many axes as starts has elements. Raises
     `TypeInferenceError` where the file itself declares more elements than there can be axes.
     """
     has_slices = False
-    declared = {value.name: value.type.tensor_type.shape.dim for value in graph.input}
+    declared = {value.name: value.type.tensor_type.shape.dim for value in parts[0].input}
     long = {name for name, dims in declared.items() if len(dims) == 1 and dims[0].dim_value > _MAX_AXES}
-    for node in walk_nodes(graph.node):
+    for node in (node for part in parts for node in part.node):
         op_type = node.op_type
         if op_type in _NEEDS_TYPE:
             _hide(node)
@@ -76,24 +76,24 @@ def hide_hazards(graph: onnx.GraphProto) -> None:
         if index is not None and index < len(node.input) and node.input[index] in long:
             raise _too_many(describe(node), index)
     if has_slices:
-        _hide_slices(graph, frozenset())
+        _hide_slices(parts[0], frozenset())
 
 
-def hide_vector_makers(graph: onnx.GraphProto, inferred: onnx.GraphProto) -> None:
+def hide_vector_makers(parts: Sequence[onnx.GraphProto], inferred: Sequence[onnx.GraphProto]) -> None:
     """Take from inference with data propagation the nodes that make vectors as long as computed values say.
 
     Propagation keeps an object for each element of a vector. `inferred` is what inference without it found.
     """
-    for part, found in zip(walk_graphs(graph), walk_graphs(inferred), strict=True):
+    for part, found in zip(parts, inferred, strict=True):
         lengths = {value.name: value.type.tensor_type for value in (*found.value_info, *found.output)}
         for node in part.node:
             if node.op_type in _MAKERS and not all(_is_harmless(lengths.get(name)) for name in node.output):
                 _hide(node)
 
 
-def show_hidden(graph: onnx.GraphProto) -> None:
-    """Undo, in the graph that inference returned, what was hidden from it."""
-    for node in walk_nodes(graph.node):
+def show_hidden(parts: Sequence[onnx.GraphProto]) -> None:
+    """Undo, in the graphs that inference returned, what was hidden from it."""
+    for node in (node for part in parts for node in part.node):
         if node.domain.startswith(_HIDDEN):
             node.domain = node.domain.removeprefix(_HIDDEN)
 
