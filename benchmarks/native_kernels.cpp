@@ -295,9 +295,9 @@ void bench_winograd(const Bench& bench, const Layer& layer) {
           steps.push_back(
               make_step(fused, args, {x.get(), u.get(), bias.get(), y.get()}, winograd_scratch_bytes(args)));
         } else {
-          steps.push_back(make_step(target.find("winograd_input_f32"), args, {x.get(), v.get()}, 0));
-          steps.push_back(make_step(target.find("winograd_gemm_f32"), args, {v.get(), u.get(), m.get()}, 0));
-          steps.push_back(make_step(target.find("winograd_output_f32"), args, {m.get(), bias.get(), y.get()}, 0));
+          const std::vector<void*> buffers{x.get(), u.get(), bias.get(), y.get(), v.get(), m.get()};
+          for (const char* phase : {"winograd_input_f32", "winograd_gemm_f32", "winograd_output_f32"})
+            steps.push_back(make_step(target.find(phase), args, buffers, 0));
         }
         const double time = time_steps(bench.workers, steps, 0.05);
         if (time >= best) continue;

@@ -224,6 +224,11 @@ ENGINE_INLINE OutputOperands output_operands(const WinogradArgs& args, void* con
   return found;
 }
 
+// Where V stands in the list of operands; M follows.
+ENGINE_INLINE int temporaries_at(const WinogradArgs& args) {
+  return 3 + args.operands.has_bias + args.operands.has_scale + args.operands.has_residual;
+}
+
 struct ChannelTiles {
   std::int64_t count;
   std::int64_t width(const WinogradArgs& args, std::int64_t tile) const {
@@ -277,7 +282,7 @@ void winograd_fused_f32(const void* raw_args, void* const* buffers, const Kernel
 void winograd_input_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
   const float* x = static_cast<const float*>(buffers[0]);
-  float* v = static_cast<float*>(buffers[1]);
+  float* v = static_cast<float*>(buffers[temporaries_at(args)]);
   const std::int64_t blocks = blocks_of(args.shape.in_channels);
   const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
   const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);
@@ -297,9 +302,9 @@ void winograd_input_f32(const void* raw_args, void* const* buffers, const Kernel
 void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
   if (args.tiles == 0) return;
-  const float* v = static_cast<const float*>(buffers[0]);
+  const float* v = static_cast<const float*>(buffers[temporaries_at(args)]);
   const float* u = static_cast<const float*>(buffers[1]);
-  float* m = static_cast<float*>(buffers[2]);
+  float* m = static_cast<float*>(buffers[temporaries_at(args) + 1]);
   const std::int64_t points = (args.output_tile + 2) * (args.output_tile + 2);
   const std::int64_t in_channels = args.shape.in_channels;
   const std::int64_t v_stride = winograd_point_stride(blocks_of(in_channels), args.tiles);
@@ -317,8 +322,8 @@ void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelC
 // Split over (channel block, tile).
 void winograd_output_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
-  const float* m = static_cast<const float*>(buffers[0]);
-  const OutputOperands operands = output_operands(args, buffers, 1);
+  const float* m = static_cast<const float*>(buffers[temporaries_at(args) + 1]);
+  const OutputOperands operands = output_operands(args, buffers, 2);
   const std::int64_t blocks = blocks_of(args.shape.out_channels);
   const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
   const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);

@@ -29,9 +29,9 @@ struct WinogradArgs {
   std::int64_t x_batch, y_batch, residual_batch;
 };
 
-// Two ways over the same packed weights. Fused, one step: winograd_fused_f32 (x, u, [bias], [scale], [residual], y); best
-// while the weights stay in cache for a block of tiles. In phases, three steps that share two temporaries:
-// winograd_input_f32 (x, V), winograd_gemm_f32 (V, u, M), winograd_output_f32 (M, [bias], [scale], [residual], y).
+// Two ways over the same packed weights, both with operands x, u, [bias], [scale], [residual], y. Fused, one phase:
+// winograd_fused_f32; best while the weights stay in cache for a block of tiles. In three phases, with the temporaries V and
+// M after the operands: winograd_input_f32, winograd_gemm_f32, winograd_output_f32.
 // winograd_weights_f32 (w as [out, in, 3, 3], u) runs once, at compile time.
 WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
                                 int output_tile, int vectors, int block_tiles, const TileTraits& traits);

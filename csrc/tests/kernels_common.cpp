@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #if defined(__x86_64__)
-#define ENGINE_ON_generic(...)
+#define ENGINE_ON_generic(...) __VA_ARGS__
 #define ENGINE_ON_v2(...) __VA_ARGS__
 #define ENGINE_ON_avx2(...) __VA_ARGS__
 #define ENGINE_ON_avx512(...) __VA_ARGS__
@@ -39,7 +39,7 @@ bool is_supported(const std::string& isa) {
 #if defined(__x86_64__)
   if (isa == "avx2") return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (isa == "avx512") return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return isa == "v2";
+  return isa == "generic" || isa == "v2";
 #else
   return isa == "generic";
 #endif

@@ -55,18 +55,15 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
   Guarded m(winograd_product_floats(args), kNan);
   for (const bool in_phases : {false, true}) {
     Guarded output(s.batch * padded * out_hw, kNan);
-    std::vector<void*> tail;
-    if (operands.has_bias) tail.push_back(bias_buffer.data());
-    if (operands.has_scale) tail.push_back(scale_buffer.data());
-    if (operands.has_residual) tail.push_back(added.data());
-    tail.push_back(output.data());
     std::vector<void*> buffers{input.data(), u.data()};
+    if (operands.has_bias) buffers.push_back(bias_buffer.data());
+    if (operands.has_scale) buffers.push_back(scale_buffer.data());
+    if (operands.has_residual) buffers.push_back(added.data());
+    for (Guarded* last : {&output, &v, &m}) buffers.push_back(last->data());
     if (in_phases) {
-      run(target.find("winograd_input_f32"), &args, {input.data(), v.data()}, workers, 0);
-      run(target.find("winograd_gemm_f32"), &args, {v.data(), u.data(), m.data()}, workers, 0);
-      buffers = {m.data()};
+      run(target.find("winograd_input_f32"), &args, buffers, workers, 0);
+      run(target.find("winograd_gemm_f32"), &args, buffers, workers, 0);
     }
-    buffers.insert(buffers.end(), tail.begin(), tail.end());
     run(in_phases ? target.find("winograd_output_f32") : fused, &args, buffers, workers,
         in_phases ? 0 : winograd_scratch_bytes(args));
     expect(output.intact() && u.intact() && v.intact() && m.intact(), what + ": overrun");

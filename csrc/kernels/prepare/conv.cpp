@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/conv_request.hpp"
 
 namespace engine {
 namespace {
@@ -77,5 +78,47 @@ std::size_t conv_scratch_bytes(const ConvArgs& args) {
   return static_cast<std::size_t>(slots * args.shape.kernel_h * args.shape.kernel_w * args.tiling.pixels) *
          sizeof(std::int64_t);
 }
+
+namespace {
+
+ConvArgs read_conv(const StepRequest& request) {
+  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
+  const ConvShape shape = read_conv_shape(request.attributes);
+  if (shape.groups > 1 &&
+      (shape.in_channels / shape.groups % kChannelBlock != 0 || shape.out_channels / shape.groups % kChannelBlock != 0)) {
+    throw PlanError("groups of " + std::to_string(shape.in_channels / shape.groups) + " input and " +
+                    std::to_string(shape.out_channels / shape.groups) +
+                    " output channels; expected multiples of 16, or a depthwise convolution");
+  }
+  return make_conv_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes),
+                        read_conv_tiling(request.attributes, traits), traits);
+}
+
+std::int64_t weight_floats(const ConvArgs& args) { return args.pack.groups * pack_group_floats(args.pack); }
+
+PreparedStep prepare_conv_blocked_f32(const StepRequest& request) {
+  const ConvArgs args = read_conv(request);
+  const ConvShape& s = args.shape;
+  expect_conv_operands(request, s, args.operands, blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w),
+                       weight_floats(args));
+  return one_phase(PreparedPhase::of(request.kernels.find("conv_blocked_f32"), args), conv_scratch_bytes(args),
+                   conv_work(s));
+}
+
+// w as [out, in / groups, kernel height, kernel width] -> packed. The step has the attributes of the convolution.
+PreparedStep prepare_pack_conv_blocked_f32(const StepRequest& request) {
+  const ConvArgs args = read_conv(request);
+  request.expect_operands(1, 1);
+  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.in_channels / args.shape.groups,
+                                           args.shape.kernel_h, args.shape.kernel_w, 4}));
+  request.expect_output(0, checked_product({weight_floats(args), 4}));
+  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), args.pack), 0, 0);
+}
+
+}  // namespace
+
+extern const OperationEntry conv_operations[] = {{"conv_blocked_f32", prepare_conv_blocked_f32},
+                                                 {"pack_conv_blocked_f32", prepare_pack_conv_blocked_f32},
+                                                 {}};
 
 }  // namespace engine

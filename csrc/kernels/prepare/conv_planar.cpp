@@ -1,5 +1,6 @@
 // Plan-time half of the convolution on plain input.
 #include "kernels/conv_planar.hpp"
+#include "kernels/prepare/conv_request.hpp"
 
 #include <algorithm>
 
@@ -45,5 +46,39 @@ std::size_t planar_conv_scratch_bytes(const PlanarConvArgs& args) {
   const std::size_t offsets = static_cast<std::size_t>(args.pack.rows) * args.pack.cols * args.pixels * 2;
   return (offsets + static_cast<std::size_t>(args.shape.in_channels * args.band_h * args.band_w)) * sizeof(float);
 }
+
+namespace {
+
+PlanarConvArgs read_planar(const StepRequest& request) {
+  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_planar_f32").traits);
+  const ConvShape shape = read_conv_shape(request.attributes);
+  if (shape.groups != 1) throw PlanError(std::to_string(shape.groups) + " groups; expected 1 of a plain input");
+  return make_planar_conv_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes),
+                               read_conv_tiling(request.attributes, traits).vectors, traits);
+}
+
+PreparedStep prepare_conv_planar_f32(const StepRequest& request) {
+  const PlanarConvArgs args = read_planar(request);
+  const ConvShape& s = args.shape;
+  expect_conv_operands(request, s, args.operands, checked_product({s.batch, s.in_channels, s.in_h, s.in_w, 4}),
+                       pack_group_floats(args.pack));
+  return one_phase(PreparedPhase::of(request.kernels.find("conv_planar_f32"), args), planar_conv_scratch_bytes(args),
+                   conv_work(s));
+}
+
+PreparedStep prepare_pack_conv_planar_f32(const StepRequest& request) {
+  const PlanarConvArgs args = read_planar(request);
+  request.expect_operands(1, 1);
+  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.in_channels, args.shape.kernel_h,
+                                           args.shape.kernel_w, 4}));
+  request.expect_output(0, checked_product({pack_group_floats(args.pack), 4}));
+  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), args.pack), 0, 0);
+}
+
+}  // namespace
+
+extern const OperationEntry conv_planar_operations[] = {{"conv_planar_f32", prepare_conv_planar_f32},
+                                                        {"pack_conv_planar_f32", prepare_pack_conv_planar_f32},
+                                                        {}};
 
 }  // namespace engine

@@ -1,5 +1,6 @@
 // Plan-time half of depthwise convolution.
 #include "kernels/depthwise.hpp"
+#include "kernels/prepare/conv_request.hpp"
 
 namespace engine {
 
@@ -22,5 +23,38 @@ DepthwiseArgs make_depthwise_args(const ConvShape& shape, const ConvOperands& op
   args.y_batch = args.residual_batch = blocks * 16 * shape.out_h * shape.out_w;
   return args;
 }
+
+namespace {
+
+DepthwiseArgs read_depthwise(const StepRequest& request) {
+  const ConvShape shape = read_conv_shape(request.attributes);
+  if (shape.groups != shape.in_channels || shape.groups != shape.out_channels) {
+    throw PlanError(std::to_string(shape.groups) + " groups of " + std::to_string(shape.in_channels) + " input and " +
+                    std::to_string(shape.out_channels) + " output channels; expected as many of each");
+  }
+  return make_depthwise_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes));
+}
+
+PreparedStep prepare_depthwise_f32(const StepRequest& request) {
+  const DepthwiseArgs args = read_depthwise(request);
+  const ConvShape& s = args.shape;
+  expect_conv_operands(request, s, args.operands, blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w),
+                       pack_group_floats(args.pack));
+  return one_phase(PreparedPhase::of(request.kernels.find("depthwise_f32"), args), 0, conv_work(s));
+}
+
+PreparedStep prepare_pack_depthwise_f32(const StepRequest& request) {
+  const DepthwiseArgs args = read_depthwise(request);
+  request.expect_operands(1, 1);
+  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.kernel_h, args.shape.kernel_w, 4}));
+  request.expect_output(0, checked_product({pack_group_floats(args.pack), 4}));
+  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), args.pack), 0, 0);
+}
+
+}  // namespace
+
+extern const OperationEntry depthwise_operations[] = {{"depthwise_f32", prepare_depthwise_f32},
+                                                      {"pack_depthwise_f32", prepare_pack_depthwise_f32},
+                                                      {}};
 
 }  // namespace engine

@@ -1,5 +1,6 @@
 // Plan-time half of pooling.
 #include "kernels/pool.hpp"
+#include "kernels/prepare/conv_request.hpp"
 
 namespace engine {
 
@@ -14,5 +15,30 @@ PoolArgs make_pool_args(const ConvShape& shape, bool counts_padding, std::int64_
   args.y_batch = blocks * 16 * shape.out_h * shape.out_w;
   return args;
 }
+
+namespace {
+
+PreparedStep prepare_pool(const StepRequest& request, const char* kernel) {
+  const Attributes& attributes = request.attributes;
+  const ConvShape shape = read_conv_shape(attributes);
+  if (shape.in_channels != shape.out_channels) throw PlanError("pooling does not change the number of channels");
+  const std::vector<std::int64_t> pads =
+      attributes.has("pads") ? attributes.integers("pads") : std::vector<std::int64_t>(4, 0);
+  const bool counts_padding = attributes.integer_or("count_include_pad", 0) != 0;
+  const PoolArgs args = make_pool_args(shape, counts_padding, pads[2], pads[3]);
+  request.expect_operands(1, 1);
+  request.expect_input(0, blocked_bytes(shape.batch, shape.in_channels, shape.in_h, shape.in_w));
+  request.expect_output(0, blocked_bytes(shape.batch, shape.in_channels, shape.out_h, shape.out_w));
+  return one_phase(PreparedPhase::of(request.kernels.find(kernel), args), 0, 0);
+}
+
+PreparedStep prepare_max_pool_f32(const StepRequest& request) { return prepare_pool(request, "max_pool_f32"); }
+PreparedStep prepare_average_pool_f32(const StepRequest& request) { return prepare_pool(request, "average_pool_f32"); }
+
+}  // namespace
+
+extern const OperationEntry pool_operations[] = {{"max_pool_f32", prepare_max_pool_f32},
+                                                 {"average_pool_f32", prepare_average_pool_f32},
+                                                 {}};
 
 }  // namespace engine

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/conv_request.hpp"
 
 namespace engine {
 namespace {
@@ -58,5 +59,56 @@ std::size_t winograd_scratch_bytes(const WinogradArgs& args) {
   const std::int64_t product = winograd_point_stride(divide_up(args.tile_channels, 16), args.block_tiles);
   return static_cast<std::size_t>(points(args) * (input + product)) * sizeof(float);
 }
+
+namespace {
+
+WinogradArgs read_winograd(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("winograd_fused_f32").traits);
+  const ConvShape shape = read_conv_shape(attributes);
+  if (shape.groups != 1 || shape.kernel_h != 3 || shape.kernel_w != 3 || shape.stride_h != 1 || shape.stride_w != 1 ||
+      shape.dilation_h != 1 || shape.dilation_w != 1) {
+    throw PlanError("Winograd convolution takes a 3x3 kernel of stride 1 without dilation or groups");
+  }
+  const std::int64_t tile = attributes.integer("output_tile", 2, 4);
+  if (tile == 3) throw PlanError("attribute \"output_tile\" is 3; expected 2 or 4");
+  const int vectors = static_cast<int>(attributes.has("vectors") ? attributes.integer("vectors", 0, traits.max_vectors) : 0);
+  const int block = static_cast<int>(attributes.has("block_tiles") ? attributes.integer("block_tiles", 0, 1 << 16) : 0);
+  return make_winograd_args(shape, read_conv_operands(attributes), read_epilogue(attributes), static_cast<int>(tile),
+                            vectors, block, traits);
+}
+
+// Attribute `phases` (0): in three phases with V and M in temporaries, instead of fused.
+PreparedStep prepare_winograd_f32(const StepRequest& request) {
+  const WinogradArgs args = read_winograd(request);
+  const ConvShape& s = args.shape;
+  expect_conv_operands(request, s, args.operands, blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w),
+                       winograd_weight_floats(args));
+  const bool in_phases = request.attributes.has("phases") && request.attributes.integer("phases", 0, 1) == 1;
+  if (!in_phases)
+    return one_phase(PreparedPhase::of(request.kernels.find("winograd_fused_f32"), args), winograd_scratch_bytes(args),
+                     conv_work(s));
+  PreparedStep step;
+  for (const char* kernel : {"winograd_input_f32", "winograd_gemm_f32", "winograd_output_f32"})
+    step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
+  step.temporaries = {checked_product({winograd_input_floats(args), 4}),
+                      checked_product({winograd_product_floats(args), 4})};
+  step.work = conv_work(s);
+  return step;
+}
+
+PreparedStep prepare_pack_winograd_f32(const StepRequest& request) {
+  const WinogradArgs args = read_winograd(request);
+  request.expect_operands(1, 1);
+  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.in_channels, 9, 4}));
+  request.expect_output(0, checked_product({winograd_weight_floats(args), 4}));
+  return one_phase(PreparedPhase::of(request.kernels.find("winograd_weights_f32"), args), 0, 0);
+}
+
+}  // namespace
+
+extern const OperationEntry winograd_operations[] = {{"winograd_f32", prepare_winograd_f32},
+                                                     {"pack_winograd_f32", prepare_pack_winograd_f32},
+                                                     {}};
 
 }  // namespace engine

@@ -1,0 +1,125 @@
+#include "kernels/prepare/conv_request.hpp"
+
+#include <limits>
+#include <string>
+
+namespace engine {
+namespace {
+
+// Larger sizes could overflow products of two of them inside a kernel.
+constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestKernel = 1 << 12;
+
+std::vector<std::int64_t> read_sizes(const Attributes& attributes, const char* name, std::size_t count,
+                                     std::int64_t least, std::int64_t most, std::int64_t otherwise) {
+  if (otherwise >= 0 && !attributes.has(name)) return std::vector<std::int64_t>(count, otherwise);
+  const std::vector<std::int64_t>& values = attributes.integers(name);
+  if (values.size() != count) {
+    throw PlanError(std::string("attribute \"") + name + "\" has " + std::to_string(values.size()) +
+                    " values; expected " + std::to_string(count));
+  }
+  for (const std::int64_t value : values) {
+    if (value < least || value > most) {
+      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
+                      "; expected " + std::to_string(least) + " to " + std::to_string(most));
+    }
+  }
+  return values;
+}
+
+bool read_flag(const Attributes& attributes, const char* name) {
+  return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
+}
+
+}  // namespace
+
+ConvShape read_conv_shape(const Attributes& attributes) {
+  ConvShape shape;
+  shape.batch = attributes.integer("batch", 0, kLargest);
+  shape.groups = attributes.has("groups") ? attributes.integer("groups", 1, kLargest) : 1;
+  shape.in_channels = attributes.integer("in_channels", 1, kLargest);
+  shape.out_channels = attributes.integer("out_channels", 1, kLargest);
+  const auto in = read_sizes(attributes, "in", 2, 0, kLargest, -1);
+  const auto out = read_sizes(attributes, "out", 2, 0, kLargest, -1);
+  const auto kernel = read_sizes(attributes, "kernel", 2, 1, kLargest, -1);
+  const auto strides = read_sizes(attributes, "strides", 2, 1, kLargestKernel, 1);
+  const auto dilations = read_sizes(attributes, "dilations", 2, 1, kLargestKernel, 1);
+  const auto pads = read_sizes(attributes, "pads", 4, 0, kLargest, 0);
+  shape.in_h = in[0];
+  shape.in_w = in[1];
+  shape.out_h = out[0];
+  shape.out_w = out[1];
+  shape.kernel_h = kernel[0];
+  shape.kernel_w = kernel[1];
+  shape.stride_h = strides[0];
+  shape.stride_w = strides[1];
+  shape.dilation_h = dilations[0];
+  shape.dilation_w = dilations[1];
+  shape.pad_top = pads[0];
+  shape.pad_left = pads[1];
+  if (shape.in_channels % shape.groups != 0 || shape.out_channels % shape.groups != 0) {
+    throw PlanError(std::to_string(shape.in_channels) + " input and " + std::to_string(shape.out_channels) +
+                    " output channels are not divisible into " + std::to_string(shape.groups) + " groups");
+  }
+  return shape;
+}
+
+ConvOperands read_conv_operands(const Attributes& attributes) {
+  return {read_flag(attributes, "bias"), read_flag(attributes, "scale"), read_flag(attributes, "residual")};
+}
+
+EpilogueArgs read_epilogue(const Attributes& attributes) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  EpilogueArgs epilogue;
+  if (attributes.has("activation")) {
+    epilogue.activation = static_cast<Activation>(
+        attributes.integer("activation", 0, static_cast<std::int64_t>(Activation::kCount) - 1));
+  }
+  epilogue.alpha = static_cast<float>(attributes.real_or("alpha", -kInf));
+  epilogue.beta = static_cast<float>(attributes.real_or("beta", kInf));
+  epilogue.residual_after = read_flag(attributes, "residual_after");
+  return epilogue;
+}
+
+ConvTiling read_conv_tiling(const Attributes& attributes, const TileTraits& traits) {
+  ConvTiling tiling;
+  tiling.vectors = attributes.has("vectors") ? static_cast<std::int32_t>(attributes.integer("vectors", 0, traits.max_vectors)) : 0;
+  if (tiling.vectors == 0) return tiling;
+  tiling.pixels = static_cast<std::int32_t>(attributes.integer("pixels", 1, traits.max_pixels[tiling.vectors]));
+  tiling.tile_block = static_cast<std::int32_t>(attributes.integer("tile_block", 0, std::numeric_limits<std::int32_t>::max()));
+  tiling.channel_split = static_cast<std::int32_t>(attributes.integer("channel_split", 1, std::numeric_limits<std::int32_t>::max()));
+  tiling.flat = read_flag(attributes, "flat");
+  return tiling;
+}
+
+std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_t h, std::int64_t w) {
+  return checked_product({batch, (channels + 15) / 16 * 16, h, w, static_cast<std::int64_t>(sizeof(float))});
+}
+
+void expect_conv_operands(const StepRequest& request, const ConvShape& shape, const ConvOperands& operands,
+                          std::size_t x_bytes, std::int64_t weight_floats) {
+  const std::size_t channel_bytes = blocked_bytes(1, shape.out_channels, 1, 1);
+  const std::size_t y_bytes = blocked_bytes(shape.batch, shape.out_channels, shape.out_h, shape.out_w);
+  request.expect_operands(2 + std::size_t{operands.has_bias} + operands.has_scale + operands.has_residual, 1);
+  request.expect_input(0, x_bytes);
+  request.expect_input(1, checked_product({weight_floats, static_cast<std::int64_t>(sizeof(float))}));
+  std::size_t index = 2;
+  if (operands.has_bias) request.expect_input(index++, channel_bytes);
+  if (operands.has_scale) request.expect_input(index++, channel_bytes);
+  if (operands.has_residual) request.expect_input(index, y_bytes);
+  request.expect_output(0, y_bytes);
+}
+
+double conv_work(const ConvShape& s) {
+  return 2.0 * s.batch * s.out_channels * s.out_h * s.out_w * (s.in_channels / s.groups) * s.kernel_h * s.kernel_w;
+}
+
+PreparedStep one_phase(PreparedPhase phase, std::size_t scratch_bytes, double work) {
+  phase.scratch_bytes = scratch_bytes;
+  PreparedStep step;
+  step.phases.push_back(std::move(phase));
+  step.work = work;
+  return step;
+}
+
+}  // namespace engine
