@@ -14,7 +14,7 @@ namespace {
 using namespace simd;
 
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kTile = 8;
+constexpr int kTile = 14;
 #else
 constexpr int kTile = 4;
 #endif
@@ -45,7 +45,7 @@ template <int kKernel, int kStride, int kPixels, bool kChecked>
 ENGINE_NOINLINE void tile(const Row& row, std::int64_t first, std::int64_t start) {
   constexpr int kSpan = (kPixels - 1) * kStride + kKernel;
   Vec sum[kPixels];
-#pragma GCC unroll 8
+#pragma GCC unroll 14
   for (int p = 0; p < kPixels; ++p) sum[p] = zero();
   const float* x = row.x + start * 16;
   const float* w = row.w;
@@ -60,11 +60,11 @@ ENGINE_NOINLINE void tile(const Row& row, std::int64_t first, std::int64_t start
 #pragma GCC unroll 7
     for (int k = 0; k < kKernel; ++k) {
       const Vec weight = load(w + k * 16);
-#pragma GCC unroll 8
+#pragma GCC unroll 14
       for (int p = 0; p < kPixels; ++p) sum[p] = fma(in[p * kStride + k], weight, sum[p]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 14
   for (int p = 0; p < kPixels; ++p) finish_pixel(row, first + p, sum[p]);
 }
 
