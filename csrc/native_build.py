@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,14 @@ def build_extension(target: Path, include: Sequence[str]) -> None:
         units = kernel_units(RELEASE) + core_units(RELEASE) + binding_units(RELEASE, include)
         compile_units(units, RELEASE)
         link_shared([unit.object for unit in units], target)
+
+
+def build_kernels() -> list[Path]:
+    """Bring the kernels' objects of a release up to date; return them: .../<isa>/<family>.o."""
+    units = kernel_units(RELEASE)
+    with _locked(RELEASE.objects):
+        compile_units(units, RELEASE)
+    return [unit.object for unit in units]
 
 
 def kernel_rows() -> list[tuple[str, str]]:
@@ -221,7 +230,7 @@ def _run(command: Sequence[str]) -> None:
     if result.returncode != 0:
         raise BuildError(f"{shlex.join(command)}\nfailed with status {result.returncode}:\n{result.stdout}")
     if result.stdout:
-        print(result.stdout, end="")
+        print(result.stdout, end="", file=sys.stderr)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.slow
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command without a trace of this checkout in its environment; fail with its whole output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["CXXFLAGS"] = "-O1"  # what is in a package does not depend on it, and the native core compiles faster
     result = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -52,7 +54,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout in which a module, deleted from the sources, is left in the build folder."""
     copy = tmp_path_factory.mktemp("checkout") / "copy"
     shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
-    stale = copy / "build" / "lib" / "engine" / "stale.py"
+    platform_folder = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+    stale = copy / "build" / platform_folder / "engine" / "stale.py"
     stale.parent.mkdir(parents=True)
     stale.write_text("raise AssertionError('deleted, and installed all the same')\n")
     return copy
@@ -83,7 +86,10 @@ def plugin_names() -> Iterable[str]:
 
 def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
     (wheel,) = distributions.glob("engine_sdk-*.whl")
-    assert in_wheel(wheel, "engine") == packaged(ROOT / "engine")
+    files = in_wheel(wheel, "engine")
+    (native,) = (name for name in files if name.endswith(".so"))
+    assert native.startswith("engine/_core.")
+    assert files - {native} == packaged(ROOT / "engine")
 
 
 @pytest.mark.parametrize("name", plugin_names())
@@ -95,11 +101,13 @@ def test_the_wheel_of_a_plugin_has_every_file_and_its_entry_point(distributions:
         assert "[engine.plugins]" in archive.read(table).decode()
 
 
-def test_the_source_distribution_has_licence_and_documents(distributions: Path) -> None:
+def test_the_source_distribution_has_licence_documents_and_native_sources(distributions: Path) -> None:
     (source,) = distributions.glob("engine_sdk-*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names >= {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "examples/main_job.py"}
+    native = {path.relative_to(ROOT).as_posix() for path in (ROOT / "csrc").rglob("*.?pp")}
+    assert names >= native | {"csrc/kernels/families.def", "csrc/native_build.py", "setup.py"}
 
 
 def test_a_module_deleted_since_the_last_build_is_not_installed(checkout: Path, tmp_path: Path) -> None:
@@ -122,6 +130,11 @@ def test_the_example_of_the_readme_runs(bin_folder: Path, tmp_path: Path) -> Non
     output = run(bin_folder / "python", "-W", "error", "example.py", cwd=tmp_path)
     assert output.splitlines()[0] == "['TEMPLATE']"
     assert output.splitlines()[-1] == "(1, 1000, 1, 1)"
+
+
+def test_the_native_core_runs(bin_folder: Path, tmp_path: Path) -> None:
+    code = "from engine import native; print(native.kernels(), native.PlanBuilder().build().isa)"
+    assert "copy" in run(bin_folder / "python", "-W", "error", "-c", code, cwd=tmp_path)
 
 
 def test_the_command_line_is_installed(bin_folder: Path, tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ ErrorTypes& error_types() {
 
 void set_error_types(py::object plan, py::object setting, py::object input, py::object busy, py::object cancelled,
                      py::object memory) {
-  error_types() = {std::move(plan),      std::move(setting),   std::move(input), std::move(busy),
-                   std::move(cancelled), std::move(memory)};
+  error_types() = {std::move(plan), std::move(setting),   std::move(input),
+                   std::move(busy), std::move(cancelled), std::move(memory)};
 }
 
 void translate(std::exception_ptr pointer) {

@@ -64,9 +64,8 @@ ArenaLayout lay_out_arena(const std::vector<Lifetime>& buffers) {
   }
   std::vector<std::size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return buffers[a].bytes > buffers[b].bytes;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return buffers[a].bytes > buffers[b].bytes; });
   std::vector<Placed> placed;
   placed.reserve(buffers.size());
   for (const std::size_t index : order) {

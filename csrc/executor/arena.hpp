@@ -15,11 +15,11 @@ struct Lifetime {
 };
 
 struct ArenaLayout {
-  std::vector<std::size_t> offsets;    // of each buffer, in the order given; aligned
-  std::size_t total_bytes = 0;         // of the block
-  std::size_t naive_bytes = 0;         // what the buffers would take one after the other
-  std::size_t lower_bound_bytes = 0;   // the most that is alive at one time: no layout is smaller
-  std::size_t alignment = 64;          // of the block
+  std::vector<std::size_t> offsets;   // of each buffer, in the order given; aligned
+  std::size_t total_bytes = 0;        // of the block
+  std::size_t naive_bytes = 0;        // what the buffers would take one after the other
+  std::size_t lower_bound_bytes = 0;  // the most that is alive at one time: no layout is smaller
+  std::size_t alignment = 64;         // of the block
 };
 
 // Greedy by size: the largest buffer first, each into the smallest gap that takes it (Pisarchyk and Lee, "Efficient

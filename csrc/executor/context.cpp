@@ -30,7 +30,9 @@ void check_binding(const char* kind, std::size_t slot, const Binding& binding, c
 }
 
 // Scratch of different workers lies on different cache lines, and not at the same place in different pages.
-std::size_t scratch_stride(std::size_t bytes) { return bytes == 0 ? 0 : checked_add((bytes + 63) & ~std::size_t{63}, 64); }
+std::size_t scratch_stride(std::size_t bytes) {
+  return bytes == 0 ? 0 : checked_add((bytes + 63) & ~std::size_t{63}, 64);
+}
 
 }  // namespace
 
@@ -99,9 +101,14 @@ Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cor
   for (std::size_t i = 0; i < plan_->operands.size(); ++i) {
     const Plan::Operand& operand = plan_->operands[i];
     switch (operand.kind) {
-      case BufferKind::arena: pointers_[i] = arena_.data() + operand.offset; break;
-      case BufferKind::constant: pointers_[i] = const_cast<void*>(operand.data); break;
-      default: patches_.push_back({i, operand.kind, operand.slot, operand.offset});
+      case BufferKind::arena:
+        pointers_[i] = arena_.data() + operand.offset;
+        break;
+      case BufferKind::constant:
+        pointers_[i] = const_cast<void*>(operand.data);
+        break;
+      default:
+        patches_.push_back({i, operand.kind, operand.slot, operand.offset});
     }
   }
 }
@@ -133,9 +140,14 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
     const Binding& bound = (patch.kind == BufferKind::input ? inputs : outputs)[patch.slot];
     pointers_[patch.pointer] = static_cast<std::byte*>(const_cast<void*>(bound.data)) + patch.offset;
   }
-  Run run{*plan_,         pointers_.data(), scratch_.data(), scratch_stride_,
-          options.cancel, options.profile != nullptr ? options.profile->data() : nullptr,
-          {},             {INT_MAX}};
+  Run run{*plan_,
+          pointers_.data(),
+          scratch_.data(),
+          scratch_stride_,
+          options.cancel,
+          options.profile != nullptr ? options.profile->data() : nullptr,
+          {},
+          {INT_MAX}};
   lease.run(Run::enter, &run);
   return run.last_phase.load(std::memory_order_relaxed) == INT_MAX;
 }
@@ -154,10 +166,10 @@ void Context::check_bindings(const std::vector<Binding>& inputs, const std::vect
     for (std::size_t j = 0; j < inputs.size() + i; ++j) {
       const bool is_input = j < inputs.size();
       if (overlap(outputs[i], is_input ? inputs[j] : outputs[j - inputs.size()])) {
-        throw std::invalid_argument("output " + std::to_string(i) + " lies in the memory of " +
-                                    (is_input ? "input " + std::to_string(j)
-                                              : "output " + std::to_string(j - inputs.size())) +
-                                    "; a run needs memory of its own for each");
+        throw std::invalid_argument(
+            "output " + std::to_string(i) + " lies in the memory of " +
+            (is_input ? "input " + std::to_string(j) : "output " + std::to_string(j - inputs.size())) +
+            "; a run needs memory of its own for each");
       }
     }
   }

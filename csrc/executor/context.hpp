@@ -26,8 +26,8 @@ struct Binding {
 };
 
 struct RunOptions {
-  int threads = 0;                     // the most cores to lease; 0: as many as the context was made for
-  const CancelFlag* cancel = nullptr;  // looked at between phases
+  int threads = 0;                               // the most cores to lease; 0: as many as the context was made for
+  const CancelFlag* cancel = nullptr;            // looked at between phases
   std::vector<std::int64_t>* profile = nullptr;  // takes the nanoseconds of every step, as worker 0 saw them
 };
 

@@ -24,7 +24,9 @@ constexpr std::chrono::milliseconds kCancelCheck{2};
 // Leaked: threads may run until the process ends, after destructors of static objects.
 std::atomic<CoreSet*> shared_set{nullptr};
 
-void forget_after_fork() { shared_set.store(nullptr, std::memory_order_relaxed); }
+void forget_after_fork() {
+  shared_set.store(nullptr, std::memory_order_relaxed);
+}
 
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_after_fork);
 

@@ -1,8 +1,8 @@
 // The cores of the process and the threads on them, shared by all that runs.
 //
-// A stream leases cores for one inference, first come, first served. The calling thread is worker 0 and counts as one of
-// them, so that there are never more running workers than cores, however many streams there are. Threads are
-// started when first needed, live as long as the process, and sleep when idle.
+// A stream leases cores for one inference, first come, first served. The calling thread is worker 0 and counts as one
+// of them, so that there are never more running workers than cores, however many streams there are. Threads are started
+// when first needed, live as long as the process, and sleep when idle.
 #pragma once
 
 #include <atomic>

@@ -51,16 +51,16 @@ bool all_bits(std::uint64_t value, std::initializer_list<int> bits) {
 // The levels x86-64-v2, v3 and v4 are those of the psABI, which is what the compiler's flags assume.
 Isa detect_isa() {
   const Registers base = cpuid(1), extended = cpuid(7), extended1 = cpuid(7, 1), amd = cpuid(0x80000001u);
-  const bool v2 = all_bits(base.ecx, {0 /*sse3*/, 9 /*ssse3*/, 13 /*cx16*/, 19 /*sse4.1*/, 20 /*sse4.2*/, 23 /*popcnt*/});
+  const bool v2 =
+      all_bits(base.ecx, {0 /*sse3*/, 9 /*ssse3*/, 13 /*cx16*/, 19 /*sse4.1*/, 20 /*sse4.2*/, 23 /*popcnt*/});
   if (!v2) return Isa::generic;
   const bool os_saves = all_bits(base.ecx, {27 /*osxsave*/});
   const std::uint64_t states = os_saves ? saved_states() : 0;
-  const bool v3 = all_bits(states, {1, 2}) &&
-                  all_bits(base.ecx, {12 /*fma*/, 22 /*movbe*/, 28 /*avx*/, 29 /*f16c*/}) &&
+  const bool v3 = all_bits(states, {1, 2}) && all_bits(base.ecx, {12 /*fma*/, 22 /*movbe*/, 28 /*avx*/, 29 /*f16c*/}) &&
                   all_bits(extended.ebx, {3 /*bmi1*/, 5 /*avx2*/, 8 /*bmi2*/}) && all_bits(amd.ecx, {5 /*lzcnt*/});
   if (!v3) return Isa::v2;
-  const bool v4 = all_bits(states, {5, 6, 7}) &&
-                  all_bits(extended.ebx, {16 /*f*/, 17 /*dq*/, 28 /*cd*/, 30 /*bw*/, 31 /*vl*/});
+  const bool v4 =
+      all_bits(states, {5, 6, 7}) && all_bits(extended.ebx, {16 /*f*/, 17 /*dq*/, 28 /*cd*/, 30 /*bw*/, 31 /*vl*/});
   if (!v4) return Isa::avx2;
   if (!all_bits(extended.ecx, {11 /*vnni*/})) return Isa::avx512;
   return all_bits(extended1.eax, {5 /*bf16*/}) ? Isa::avx512bf16 : Isa::avx512vnni;
@@ -84,7 +84,9 @@ std::string detect_model() {
 
 #else
 
-Isa detect_isa() { return Isa::generic; }
+Isa detect_isa() {
+  return Isa::generic;
+}
 
 std::string detect_model() {
   std::ifstream file("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1");
@@ -172,11 +174,14 @@ std::string available_names() {
 
 }  // namespace
 
-const char* isa_name(Isa isa) { return kNames[static_cast<std::size_t>(isa)]; }
+const char* isa_name(Isa isa) {
+  return kNames[static_cast<std::size_t>(isa)];
+}
 
 const std::vector<Isa>& built_isas() {
 #if defined(__x86_64__)
-  static const std::vector<Isa> isas = {Isa::generic, Isa::v2, Isa::avx2, Isa::avx512, Isa::avx512vnni, Isa::avx512bf16};
+  static const std::vector<Isa> isas = {Isa::generic, Isa::v2,         Isa::avx2,
+                                        Isa::avx512,  Isa::avx512vnni, Isa::avx512bf16};
 #else
   static const std::vector<Isa> isas = {Isa::generic};
 #endif
@@ -203,7 +208,7 @@ Isa parse_isa(std::string_view name) {
     if (name == isa_name(isa) && isa <= cpu_features().best) return isa;
   }
   throw SettingError("instruction set \"" + std::string(name) + "\" is not available; this CPU and build have " +
-                              available_names());
+                     available_names());
 }
 
 }  // namespace engine

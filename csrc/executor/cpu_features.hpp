@@ -26,7 +26,7 @@ const char* isa_name(Isa isa);
 const std::vector<Isa>& built_isas();
 
 struct CpuFeatures {
-  std::string model;     // the brand string, e.g. for the key of a tuning cache; "unknown" where there is none
+  std::string model;  // the brand string, e.g. for the key of a tuning cache; "unknown" where there is none
   Isa best = Isa::generic;
   std::size_t l1d_bytes = 0;  // of one core; 0 where the system does not say
   std::size_t l2_bytes = 0;

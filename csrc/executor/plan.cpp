@@ -12,11 +12,16 @@ constexpr std::size_t kMaxAlignment = std::size_t{1} << 21;
 
 const char* kind_name(BufferKind kind) {
   switch (kind) {
-    case BufferKind::input: return "an input";
-    case BufferKind::output: return "an output";
-    case BufferKind::arena: return "an arena buffer";
-    case BufferKind::constant: return "a constant";
-    case BufferKind::view: return "a view";
+    case BufferKind::input:
+      return "an input";
+    case BufferKind::output:
+      return "an output";
+    case BufferKind::arena:
+      return "an arena buffer";
+    case BufferKind::constant:
+      return "a constant";
+    case BufferKind::view:
+      return "a view";
   }
   return "a buffer";
 }
@@ -174,9 +179,9 @@ void PlanBuilder::check_writes(const OperationEntry& operation, const std::vecto
       if (!overlap(output, input)) continue;
       const bool same = output.offset == input.offset && output.bytes == input.bytes;
       if (!operation.in_place || !same) {
-        throw PlanError(named(outputs[i], output) + " lies in the memory of the input " + named(id, input) +
-                        (operation.in_place ? "; in place, both have to be the same bytes"
-                                            : "; this kernel cannot work in place"));
+        throw PlanError(
+            named(outputs[i], output) + " lies in the memory of the input " + named(id, input) +
+            (operation.in_place ? "; in place, both have to be the same bytes" : "; this kernel cannot work in place"));
       }
     }
   }
@@ -234,7 +239,7 @@ std::shared_ptr<const Plan> PlanBuilder::build() {
 // Gives each phase the number of its group: phases of one group need nothing of each other, or run on worker 0 one
 // after the other, so that only groups are apart by a barrier. Returns the number of barriers.
 int PlanBuilder::group_phases() {
-  std::vector<std::pair<std::size_t, Access>> in_group;                  // with the root
+  std::vector<std::pair<std::size_t, Access>> in_group;  // with the root
   std::vector<std::vector<Access>> by_root(buffers_.size());
   int group = 0;
   const auto accesses_of = [&](const PendingPhase& phase) {

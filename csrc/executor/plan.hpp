@@ -23,10 +23,10 @@ struct Buffer {
   BufferKind kind;
   std::size_t bytes;
   std::size_t alignment = 1;
-  BufferId root = -1;             // the buffer that a view lies in, which is no view itself; of others, their own id
-  std::size_t offset = 0;         // of a view in its root
-  std::size_t slot = 0;           // of inputs and outputs: the position in the arguments of a run
-  const void* data = nullptr;     // of constants
+  BufferId root = -1;          // the buffer that a view lies in, which is no view itself; of others, their own id
+  std::size_t offset = 0;      // of a view in its root
+  std::size_t slot = 0;        // of inputs and outputs: the position in the arguments of a run
+  const void* data = nullptr;  // of constants
 };
 
 // One parallel pass over one kernel.
@@ -51,10 +51,10 @@ struct StepInfo {
 struct Plan {
   // Where an operand's address comes from.
   struct Operand {
-    BufferKind kind;        // input, output, arena or constant
-    std::size_t slot;       // of inputs and outputs
-    std::size_t offset;     // in the arena, the input or the output
-    const void* data;       // of constants
+    BufferKind kind;     // input, output, arena or constant
+    std::size_t slot;    // of inputs and outputs
+    std::size_t offset;  // in the arena, the input or the output
+    const void* data;    // of constants
   };
 
   std::vector<Buffer> inputs;

@@ -21,7 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Giving way costs less than 1 us where nobody else wants the core. Where somebody does, that may be the very thread
-// that is waited for, so it starts early. Waking a sleeper takes 10 to 30 us: staying awake for a few times as long pays.
+// that is waited for, so it starts early. Waking a sleeper takes 10 to 30 us: staying awake for a few times as long
+// pays.
 constexpr int kSpinMicroseconds = 15;
 constexpr int kYieldMicroseconds = 150;
 

@@ -43,7 +43,7 @@ using KernelFn = void (*)(const void* args, void* const* buffers, const KernelCo
 
 // A row of a family's table. A row of null pointers ends it.
 struct KernelEntry {
-  const char* name;    // unique over all families; equal in all instruction sets
+  const char* name;  // unique over all families; equal in all instruction sets
   KernelFn run;
   const void* traits;  // constants of this instruction set that prepare needs (tile sizes, lanes), typed by the
                        // family's header, or null

@@ -117,9 +117,9 @@ struct PreparedPhase {
 
 // What a prepare function returns.
 struct PreparedStep {
-  std::vector<PreparedPhase> phases;       // one at least; all see the same buffers
-  std::vector<std::size_t> temporaries;    // bytes of the shared temporaries, which the plan lays out, 64-byte aligned
-  double work = 0;                         // floating-point operations, for profiles; 0 where it is not counted
+  std::vector<PreparedPhase> phases;     // one at least; all see the same buffers
+  std::vector<std::size_t> temporaries;  // bytes of the shared temporaries, which the plan lays out, 64-byte aligned
+  double work = 0;                       // floating-point operations, for profiles; 0 where it is not counted
 };
 
 using PrepareFn = PreparedStep (*)(const StepRequest& request);

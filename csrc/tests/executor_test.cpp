@@ -73,8 +73,8 @@ PreparedStep prepare_add(const StepRequest& request) {
   request.expect_operands(1, 1);
   request.expect_output(0, request.inputs[0]);
   const std::string kernel = function == add_one ? "add_one" : "reverse_add_one";
-  PreparedPhase phase = PreparedPhase::of(request.kernels.find(kernel),
-                                          AddArgs{static_cast<std::int64_t>(request.inputs[0] / 4)});
+  PreparedPhase phase =
+      PreparedPhase::of(request.kernels.find(kernel), AddArgs{static_cast<std::int64_t>(request.inputs[0] / 4)});
   phase.max_workers = static_cast<int>(request.attributes.integer_or("max_workers", 64));
   return {{phase}, {}, 0};
 }
@@ -129,7 +129,9 @@ const KernelRegistry& registry() {
   return made;
 }
 
-PlanBuilder new_builder() { return PlanBuilder(Isa::generic, registry()); }
+PlanBuilder new_builder() {
+  return PlanBuilder(Isa::generic, registry());
+}
 
 // x -> +1 ... -> y, `length` steps that each need the whole result before.
 std::shared_ptr<const Plan> chain(int length, std::size_t count) {
@@ -143,7 +145,9 @@ std::shared_ptr<const Plan> chain(int length, std::size_t count) {
   return builder.build();
 }
 
-std::int32_t chain_adds(int length) { return length + length / 3; }
+std::int32_t chain_adds(int length) {
+  return length + length / 3;
+}
 
 bool run_chain(Context& context, int length, std::size_t count, const RunOptions& options = {}) {
   const std::vector<std::int32_t> x(count, 5);
@@ -365,12 +369,13 @@ void wrong_plans_are_refused() {
   expect(context.run({in}, {out}), "what is left is a plan that runs");
   expect(memory[16] == 3, "in place");
   expect_error<std::invalid_argument>("expected 64", [&] { context.run({{memory.data(), 60}}, {out}); });
-  expect_error<std::invalid_argument>("lies in the memory of input 0", [&] { context.run({in}, {{memory.data() + 8, 64}}); });
-  expect_error<std::invalid_argument>("is not aligned", [&] {
-    context.run({{reinterpret_cast<const char*>(memory.data()) + 1, 64}}, {out});
-  });
+  expect_error<std::invalid_argument>("lies in the memory of input 0",
+                                      [&] { context.run({in}, {{memory.data() + 8, 64}}); });
+  expect_error<std::invalid_argument>(
+      "is not aligned", [&] { context.run({{reinterpret_cast<const char*>(memory.data()) + 1, 64}}, {out}); });
   expect_error<std::invalid_argument>("the plan has 1", [&] { context.run({in, in}, {out}); });
-  const BufferId huge_in = builder.add_input(4), huge = builder.add_buffer(std::size_t{1} << 50), o = builder.add_output(4);
+  const BufferId huge_in = builder.add_input(4), huge = builder.add_buffer(std::size_t{1} << 50),
+                 o = builder.add_output(4);
   builder.add_step("add", {huge_in}, {huge}, {});
   builder.add_step("add", {builder.add_view(huge, 0, 4)}, {o}, {});
   const std::shared_ptr<const Plan> too_large = builder.build();

@@ -16,7 +16,7 @@ from engine.errors import Busy, Cancelled
 from engine.native import CancelFlag, Context, Plan, PlanBuilder, cores, started_threads
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LONG = 4_000  # steps; each is a moment in which a run can be cancelled
+LONG = 1_000  # steps; each is a moment in which a run can be cancelled
 
 
 def chain(length: int, nbytes: int) -> Plan:

@@ -6,7 +6,9 @@
 namespace engine {
 namespace {
 
-std::string quoted(std::string_view name) { return "\"" + std::string(name) + "\""; }
+std::string quoted(std::string_view name) {
+  return "\"" + std::string(name) + "\"";
+}
 
 void expect_bytes(const char* kind, const std::vector<std::size_t>& buffers, std::size_t index, std::size_t bytes) {
   if (index >= buffers.size()) {
@@ -45,7 +47,8 @@ std::size_t checked_product(const std::vector<std::int64_t>& dimensions) {
     empty = empty || dimension == 0;
   }
   if (empty) return 0;
-  for (const std::int64_t dimension : dimensions) product = checked_multiply(product, static_cast<std::size_t>(dimension));
+  for (const std::int64_t dimension : dimensions)
+    product = checked_multiply(product, static_cast<std::size_t>(dimension));
   return product;
 }
 
@@ -90,11 +93,14 @@ const std::vector<std::int64_t>& Attributes::integers(std::string_view name) con
 std::vector<double> Attributes::reals(std::string_view name) const {
   const Value& value = require(name).value;
   if (const auto* reals = std::get_if<std::vector<double>>(&value)) return *reals;
-  if (const auto* integers = std::get_if<std::vector<std::int64_t>>(&value)) return {integers->begin(), integers->end()};
+  if (const auto* integers = std::get_if<std::vector<std::int64_t>>(&value))
+    return {integers->begin(), integers->end()};
   throw PlanError("attribute " + quoted(name) + " is no list of numbers");
 }
 
-bool Attributes::has(std::string_view name) const { return find(name) != nullptr; }
+bool Attributes::has(std::string_view name) const {
+  return find(name) != nullptr;
+}
 
 std::int64_t Attributes::integer_or(std::string_view name, std::int64_t otherwise) const {
   return has(name) ? integer(name) : otherwise;

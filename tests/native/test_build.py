@@ -1,0 +1,127 @@
+"""The build of the native core: what a wrong one does shows on other machines only."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+CSRC = ROOT / "csrc"
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("g++") or not shutil.which("nm"), reason="needs a compiler and binutils"
+)
+
+
+def in_build(code: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code beside a checkout's native_build."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(cwd / 'csrc')!r})\n{code}"],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def foreign_weak_symbols(objects: list[str]) -> list[str]:
+    """Return the weak symbols of kernel objects that are not of their instruction set's namespace."""
+    found = []
+    for path in map(Path, objects):
+        isa = path.parent.name
+        listing = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
+        for line in listing.splitlines():
+            match = re.match(r"[0-9a-f]* *([WVu]) (.*)", line)
+            if match and f"engine::{isa}::" not in match[2] and match[2] != "DW.ref.__gxx_personality_v0":
+                found.append(f"{isa}/{path.name}: {match[2]}")
+    return found
+
+
+BUILD_KERNELS = "import native_build as nb\nprint(*nb.build_kernels(), sep='\\n')"
+
+
+def test_kernel_objects_share_no_function_with_others() -> None:
+    # The linker keeps one copy of a weak symbol. That may be the AVX-512 one, which baseline code would then call.
+    result = in_build(BUILD_KERNELS)
+    assert result.returncode == 0, result.stderr
+    objects = result.stdout.split()
+    assert objects
+    assert foreign_weak_symbols(objects) == []
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A checkout that compiles fast: one kernel family, `copy`, and one file of the executor."""
+    for folder in ("executor", "kernels"):
+        shutil.copytree(CSRC / folder, tmp_path / "csrc" / folder)
+    shutil.copy(CSRC / "native_build.py", tmp_path / "csrc")
+    for path in (tmp_path / "csrc").rglob("*.cpp"):
+        if path.stem not in ("copy", "memory"):
+            path.unlink()
+    (tmp_path / "csrc" / "kernels" / "families.def").write_text(
+        "ENGINE_KERNELS(copy, generic)\nENGINE_PREPARE(copy)\n", encoding="utf-8"
+    )
+    return tmp_path
+
+
+def test_a_weak_symbol_is_found(small: Path) -> None:
+    source = small / "csrc" / "kernels" / "copy.cpp"
+    source.write_text(
+        source.read_text(encoding="utf-8")
+        + "\nnamespace shared { inline __attribute__((noinline)) int f(int x) { return x; } }\n"
+        + "int user(int x) { return shared::f(x); }\n",
+        encoding="utf-8",
+    )
+    result = in_build(BUILD_KERNELS, small)
+    assert result.returncode == 0, result.stderr
+    assert foreign_weak_symbols(result.stdout.split()) == ["generic/copy.o: shared::f(int)"]
+
+
+COMPILE_CORE = """
+import native_build as nb
+units = nb.kernel_units(nb.RELEASE) + nb.core_units(nb.RELEASE)
+try:
+    print(nb.compile_units(units, nb.RELEASE), len(units))
+except nb.BuildError as error:
+    print(error)
+"""
+
+
+def test_only_what_changed_is_compiled_again(small: Path) -> None:
+    def compiled(**environment: str) -> int:
+        result = in_build(COMPILE_CORE, small, **environment)
+        assert result.returncode == 0, result.stderr
+        return int(result.stdout.split()[0])
+
+    total = 3  # the kernel, its prepare function, the executor's file
+    assert compiled() == total
+    assert compiled() == 0
+    header = small / "csrc" / "kernels" / "copy.hpp"
+    header.touch()
+    assert compiled() == 2, "the kernel and its prepare function include the header"
+    assert compiled(CXXFLAGS="-DSOMETHING") == total, "other flags make other objects"
+
+
+def test_a_syntax_error_names_the_file(small: Path) -> None:
+    (small / "csrc" / "kernels" / "prepare" / "copy.cpp").write_text("int x = ;\n", encoding="utf-8")
+    result = in_build(COMPILE_CORE, small)
+    assert "prepare/copy.cpp:1:9: error" in result.stdout
+
+
+def test_without_a_compiler_the_message_says_what_to_install(small: Path) -> None:
+    result = in_build(COMPILE_CORE, small, PATH="/nowhere", CXX="")
+    assert "no C++ compiler: g++ or c++ or clang++ is not on PATH" in result.stderr
+    assert "install GCC 11" in result.stderr
+
+
+def test_a_family_without_its_prepare_file_is_named(small: Path) -> None:
+    (small / "csrc" / "kernels" / "prepare" / "copy.cpp").unlink()
+    result = in_build("import native_build as nb\nnb.core_units(nb.RELEASE)", small)
+    assert "no csrc/kernels/prepare/<family>.cpp for ['copy']" in result.stderr
