@@ -23,6 +23,7 @@ struct WinogradArgs {
   std::int32_t tile_channels;  // as PackArgs'
   std::int32_t tail_channels;
   std::int32_t pixels;         // most Winograd tiles of a register tile
+  bool in_phases;              // how a step runs it; nothing else depends on this
   std::int32_t block_tiles;    // fused: tiles transformed together, in the worker's scratch
   std::int64_t tiles_h, tiles_w;
   std::int64_t tiles;          // batch * tiles_h * tiles_w

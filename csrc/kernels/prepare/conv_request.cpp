@@ -83,11 +83,15 @@ EpilogueArgs read_epilogue(const Attributes& attributes) {
 
 ConvTiling read_conv_tiling(const Attributes& attributes, const TileTraits& traits) {
   ConvTiling tiling;
-  tiling.vectors = attributes.has("vectors") ? static_cast<std::int32_t>(attributes.integer("vectors", 0, traits.max_vectors)) : 0;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const auto read = [&](const char* name, std::int64_t least, std::int64_t most) {
+    return static_cast<std::int32_t>(attributes.integer(name, least, most));
+  };
+  if (attributes.has("vectors")) tiling.vectors = read("vectors", 0, traits.max_vectors);
   if (tiling.vectors == 0) return tiling;
-  tiling.pixels = static_cast<std::int32_t>(attributes.integer("pixels", 1, traits.max_pixels[tiling.vectors]));
-  tiling.tile_block = static_cast<std::int32_t>(attributes.integer("tile_block", 0, std::numeric_limits<std::int32_t>::max()));
-  tiling.channel_split = static_cast<std::int32_t>(attributes.integer("channel_split", 1, std::numeric_limits<std::int32_t>::max()));
+  tiling.pixels = read("pixels", 1, traits.max_pixels[tiling.vectors]);
+  tiling.tile_block = read("tile_block", 0, kMost);
+  tiling.channel_split = read("channel_split", 1, kMost);
   tiling.flat = read_flag(attributes, "flat");
   return tiling;
 }

@@ -72,10 +72,15 @@ WinogradArgs read_winograd(const StepRequest& request) {
   }
   const std::int64_t tile = attributes.integer("output_tile", 2, 4);
   if (tile == 3) throw PlanError("attribute \"output_tile\" is 3; expected 2 or 4");
-  const int vectors = static_cast<int>(attributes.has("vectors") ? attributes.integer("vectors", 0, traits.max_vectors) : 0);
-  const int block = static_cast<int>(attributes.has("block_tiles") ? attributes.integer("block_tiles", 0, 1 << 16) : 0);
-  return make_winograd_args(shape, read_conv_operands(attributes), read_epilogue(attributes), static_cast<int>(tile),
-                            vectors, block, traits);
+  const auto read_or_zero = [&](const char* name, std::int64_t most) {
+    return static_cast<int>(attributes.has(name) ? attributes.integer(name, 0, most) : 0);
+  };
+  const int vectors = read_or_zero("vectors", traits.max_vectors);
+  const int block = read_or_zero("block_tiles", 1 << 16);
+  WinogradArgs args = make_winograd_args(shape, read_conv_operands(attributes), read_epilogue(attributes),
+                                         static_cast<int>(tile), vectors, block, traits);
+  args.in_phases = attributes.has("phases") && attributes.integer("phases", 0, 1) == 1;
+  return args;
 }
 
 // Attribute `phases` (0): in three phases with V and M in temporaries, instead of fused.
@@ -84,8 +89,7 @@ PreparedStep prepare_winograd_f32(const StepRequest& request) {
   const ConvShape& s = args.shape;
   expect_conv_operands(request, s, args.operands, blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w),
                        winograd_weight_floats(args));
-  const bool in_phases = request.attributes.has("phases") && request.attributes.integer("phases", 0, 1) == 1;
-  if (!in_phases)
+  if (!args.in_phases)
     return one_phase(PreparedPhase::of(request.kernels.find("winograd_fused_f32"), args), winograd_scratch_bytes(args),
                      conv_work(s));
   PreparedStep step;

@@ -1,0 +1,132 @@
+"""Convolutions, products and pooling as a plan's steps: attributes in, the same numbers on every instruction set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import PlanError
+from engine.native import built_isas, cpu_features, run_kernel
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+ISAS = built_isas()[: built_isas().index(cpu_features().isa) + 1]
+CONV: dict[str, Any] = {
+    "batch": 1,
+    "in_channels": 20,
+    "out_channels": 40,
+    "in": [9, 13],
+    "out": [9, 13],
+    "kernel": [3, 3],
+    "pads": [1, 1, 1, 1],
+    "bias": 1,
+    "activation": 0,
+    "alpha": 0.0,
+}
+
+
+def values(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def padded(channels: int) -> int:
+    return (channels + 15) // 16 * 16
+
+
+def convolve(x: Array, w: Array, bias: Array, groups: int = 1, pad: int = 1) -> Array:
+    """Stride 1 and a ReLU, in f64."""
+    wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    windows = np.lib.stride_tricks.sliding_window_view(wide, w.shape[2:], axis=(2, 3))
+    parts = [
+        np.einsum("nchwij,ocij->nohw", part, kernel)
+        for part, kernel in zip(np.split(windows, groups, 1), np.split(w.astype(np.float64), groups), strict=True)
+    ]
+    return np.maximum(np.concatenate(parts, 1) + bias.reshape(1, -1, 1, 1), 0).astype(np.float32)
+
+
+def to_blocked(x: Array, isa: str) -> Array:
+    n, c, h, w = x.shape
+    blocked = np.empty((n, padded(c) // 16, h, w, 16), np.float32)
+    run_kernel("to_blocked_f32", [x], [blocked], {"batch": n, "channels": c, "pixels": h * w}, isa=isa)
+    return blocked
+
+
+def run_conv(
+    kernel: str, x: Array, w: Array, bias: Array, attributes: Mapping[str, Any], isa: str, packed_floats: int
+) -> Array:
+    """Pack the weights, convolve, and bring the result back to NCHW."""
+    packed = np.empty(packed_floats, np.float32)
+    run_kernel(f"pack_{kernel}", [w], [packed], attributes, isa=isa)
+    source = x if kernel == "conv_planar_f32" else to_blocked(x, isa)
+    n, c, (h, wide) = x.shape[0], attributes["out_channels"], attributes["out"]
+    y = np.empty((n, padded(c) // 16, h, wide, 16), np.float32)
+    wide_bias = np.zeros(padded(c), np.float32)
+    wide_bias[:c] = bias
+    run_kernel(kernel, [source, packed, wide_bias], [y], attributes, isa=isa, threads=2)
+    plain = np.empty((n, c, h, wide), np.float32)
+    run_kernel("from_blocked_f32", [y], [plain], {"batch": n, "channels": c, "pixels": h * wide}, isa=isa)
+    return plain
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("kernel", "more", "floats"),
+    [
+        ("conv_blocked_f32", {}, 48 * 20 * 9),
+        ("conv_blocked_f32", {"vectors": 1, "pixels": 5, "tile_block": 3, "channel_split": 2, "flat": 1}, 48 * 20 * 9),
+        ("conv_planar_f32", {}, 48 * 20 * 9),
+        ("winograd_f32", {"output_tile": 2}, 48 * 20 * 16),
+        ("winograd_f32", {"output_tile": 4}, 48 * 20 * 36),
+        ("winograd_f32", {"output_tile": 4, "phases": 1}, 48 * 20 * 36),
+    ],
+)
+def test_every_kernel_computes_the_same_convolution(isa: str, kernel: str, more: dict[str, Any], floats: int) -> None:
+    x, w, bias = values(1, 20, 9, 13), values(40, 20, 3, 3, seed=1), values(40, seed=2)
+    y = run_conv(kernel, x, w, bias, CONV | more, isa, floats)
+    np.testing.assert_allclose(y, convolve(x, w, bias), rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_depthwise(isa: str) -> None:
+    x, w, bias = values(2, 20, 9, 13), values(20, 1, 3, 3, seed=1), values(20, seed=2)
+    attributes = CONV | {"batch": 2, "groups": 20, "out_channels": 20}
+    y = run_conv("depthwise_f32", x, w, bias, attributes, isa, 32 * 9)
+    np.testing.assert_allclose(y, convolve(x, w, bias, groups=20), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shared", [0, 1])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_products(isa: str, shared: int, transposed: int) -> None:
+    a = values(3, 17, 33)
+    b = values(*(() if shared else (3,)), *((41, 33) if transposed else (33, 41)), seed=1)
+    attributes = {"batch": 3, "m": 17, "n": 41, "k": 33, "shared": shared, "transposed": transposed}
+    packed, c = np.empty((1 if shared else 3) * 48 * 33, np.float32), np.empty((3, 17, 41), np.float32)
+    run_kernel("pack_gemm_f32", [b], [packed], attributes, isa=isa)
+    run_kernel("gemm_f32", [a, packed], [c], attributes, isa=isa, threads=2)
+    np.testing.assert_allclose(c, a @ (np.swapaxes(b, -1, -2) if transposed else b), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes", "message"),
+    [
+        ("conv_blocked_f32", {"kernel": [3]}, "1 values; expected 2"),
+        ("conv_blocked_f32", {"strides": [0, 1]}, "value 0"),
+        ("conv_blocked_f32", {"groups": 3}, "divisible"),
+        ("conv_blocked_f32", {"groups": 2}, "multiples of 16"),
+        ("conv_blocked_f32", {"vectors": 1, "pixels": 1000}, "pixels"),
+        ("conv_blocked_f32", {"in_channels": 400}, "bytes"),
+        ("conv_blocked_f32", {"in": [1 << 30, 1 << 30], "batch": 1 << 30}, "overflow"),
+        ("conv_blocked_f32", {"activation": 99}, "activation"),
+        ("winograd_f32", {"strides": [2, 2], "output_tile": 4}, "stride 1"),
+        ("winograd_f32", {"output_tile": 3}, "expected 2 or 4"),
+        ("depthwise_f32", {}, "expected as many"),
+    ],
+)
+def test_a_wrong_attribute_is_refused_at_plan_build(kernel: str, changes: dict[str, Any], message: str) -> None:
+    x, w, y = np.zeros(32 * 9 * 13, np.float32), np.zeros(48 * 20 * 36, np.float32), np.zeros(48 * 9 * 13, np.float32)
+    with pytest.raises(PlanError, match=message):
+        run_kernel(kernel, [x, w, np.zeros(48, np.float32)], [y], CONV | changes)
