@@ -53,7 +53,7 @@ def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[N
     infos = []
     for node in sources:
         if node._rt_info:
-            infos.append(node._rt_info)  # noqa: PERF401 - a comprehension costs a call, and most nodes have none
+            infos.append(node._rt_info)  # a comprehension costs a call, and most nodes have none
     merged = _merge(infos) if infos else {}
     for target in targets:
         if not infos:
