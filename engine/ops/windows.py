@@ -90,7 +90,7 @@ class Window:
             return -(-length // stride)
         before, after = self.pads[axis]
         room = length + before + after - self.reach(axis)
-        if not self.ceil_mode or room < 0:
+        if not self.ceil_mode:
             return room // stride + 1
         count = -(-room // stride) + 1
         return count - 1 if (count - 1) * stride >= length + before else count

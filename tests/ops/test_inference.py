@@ -133,6 +133,10 @@ def test_convolution_bounds() -> None:
     x = p([1, 1, Dimension(8, 16)])
     assert t(ops.Conv(x, p([1, 1, 3]), strides=[2])) == "f32[1,1,3..7]"
     assert t(ops.MaxPool(x, kernel_shape=[3], strides=[2], ceil_mode=1)) == "f32[1,1,4..8]"
+    small = Parameter(f32, [1, 1, 7])  # a window larger than the image still takes one position, cut off
+    assert t(ops.AveragePool(small, kernel_shape=[1280], strides=[1280], ceil_mode=1)) == "f32[1,1,1]"
+    with pytest.raises(TypeInferenceError, match="a window of 16 does not fit spatial dimension 0 of length 7"):
+        ops.AveragePool(small, kernel_shape=[16], strides=[4], ceil_mode=1)
 
 
 @pytest.mark.parametrize(
