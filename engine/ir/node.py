@@ -381,14 +381,15 @@ class Node:
         """Infer the output types again where inputs or attributes changed; True where a type changed.
 
         What was known and the operator alone cannot tell (a shape computed by other nodes) is kept while the
-        input types stay the same. Bodies are always gone through: they may have changed. Raises `TypeInferenceError`.
+        input types stay the same or are known better. Bodies are always gone through: they may have changed.
+        Raises `TypeInferenceError`.
         """
         seen = self._input_types()
         before = self._seen
         if before is not None and all(map(_is, before, seen)) and len(before) == len(seen) and not self._has_bodies():
             return False
         inferred = inference.infer(self)
-        if before is not None and before == seen:
+        if before is not None and (before == seen or _all_refined(before, seen)):
             inferred = [_merged(old, new) for old, new in zip(self._types, inferred, strict=True)]
         self._seen = seen
         changed = list(inferred) != list(self._types)
@@ -519,6 +520,20 @@ def _merged(old: ValueType, new: ValueType) -> ValueType:
         return merge_types(old, new)
     except ModelError:
         return new
+
+
+def _all_refined(old: tuple[ValueType | None, ...], new: tuple[ValueType | None, ...]) -> bool:
+    """True where each new type says what the old one said, and perhaps more."""
+    return len(old) == len(new) and all(map(_is_refined, old, new))
+
+
+def _is_refined(old: ValueType | None, new: ValueType | None) -> bool:
+    if old is None or new is None or old == new:
+        return old == new
+    try:
+        return merge_types(old, new) == new
+    except ModelError:
+        return False
 
 
 def _move_consumers(old: Output, new: Output) -> None:

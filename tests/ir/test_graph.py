@@ -10,7 +10,7 @@ import pytest
 
 from engine import ops
 from engine.errors import GraphError, ModelError, TypeInferenceError
-from engine.ir import Constant, Model, Node, Parameter, SequenceType, TensorType, f32, i64
+from engine.ir import Constant, Model, Node, Parameter, PartialShape, SequenceType, TensorType, boolean, f32, i64
 
 
 def chain(length: int) -> tuple[Parameter, list[Node]]:
@@ -120,6 +120,19 @@ def test_validate_propagates_new_types_and_names_the_node_that_cannot_take_them(
     x.type = Parameter(f32, [7, 5]).type
     with pytest.raises(TypeInferenceError, match="sum"):
         model.validate()
+
+
+def test_what_was_stated_is_kept_while_inputs_are_known_better_and_goes_where_they_change() -> None:
+    x, mask = Parameter(f32, ["N", 4], "x"), Parameter(boolean, [6], "mask")
+    chosen = ops.Compress(x, mask, axis=0)
+    model = Model([chosen], [x, mask])
+    chosen.set_output_type(0, TensorType(f32, PartialShape([3, 4])))
+    x.type = Parameter(f32, [6, 4]).type
+    model.validate()
+    assert model.results[0].type == TensorType(f32, PartialShape([3, 4]))
+    x.type = Parameter(f32, [8, 4]).type
+    model.validate()
+    assert model.results[0].type == Parameter(f32, [None, 4]).type
 
 
 def test_a_value_of_a_foreign_parameter_is_found() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import Constant, Model, Node, Parameter, boolean, f32, i64
+from engine.ir import Constant, Model, Node, Parameter, PartialShape, TensorType, boolean, f32, i64
 from engine.passes import ConstantFolding, Manager, PassConfig, constant_fold
 
 
@@ -112,3 +112,26 @@ def test_empty_tensors_fold_too(dims: list[int]) -> None:
     folded = constant_fold(ops.Relu(Constant(np.zeros(dims, np.float32))))
     assert folded is not None
     assert folded[0].shape == dims
+
+
+def test_a_shape_that_the_file_stated_outlives_the_folding_before_it() -> None:
+    x = Parameter(f32, [4], "x")
+    mask = Parameter(boolean, [4], "mask")
+    chosen = ops.Mul(ops.Compress(x, mask, axis=0), ops.Neg(Constant(2.0)))
+    chosen.set_output_type(0, TensorType(f32, PartialShape([3])))
+    model = Model([ops.Relu(chosen)], [x, mask])
+    model.validate()
+    manager = Manager(checked=True)
+    manager.register_pass(ConstantFolding)
+    assert manager.run_passes(model)
+    assert model.results[0].type == TensorType(f32, PartialShape([3]))
+
+
+def test_a_stated_shape_goes_where_a_folded_value_contradicts_it() -> None:
+    x = Parameter(f32, [4], "x")
+    reshape = ops.Reshape(x, ops.Neg(Constant(np.array([-2, -2]))))
+    reshape.set_output_type(0, TensorType(f32, PartialShape([4, 1])))
+    model = Model([reshape], [x])
+    ConstantFolding().run_on_model(model)
+    model.validate()
+    assert model.results[0].type == TensorType(f32, PartialShape([2, 2]))

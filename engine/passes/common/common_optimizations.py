@@ -17,6 +17,7 @@ from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
 from engine.passes.common.gelu_fusion import GeluFusion, GeluTanhFusion
 from engine.passes.common.gemm_fusion import GemmFusion
+from engine.passes.common.global_pool_fusion import GlobalPoolFusion
 from engine.passes.common.group_normalization_fusion import GroupNormalizationFusion
 from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
 from engine.passes.common.hard_swish_fusion import HardSwishFusion
@@ -125,6 +126,7 @@ def _recognitions() -> GraphRewrite:
             LayerNormalizationFusion,
             RMSNormalizationFusion,
             GroupNormalizationFusion,
+            GlobalPoolFusion,
             GeluFusion,
             GeluTanhFusion,
             HardSwishFusion,

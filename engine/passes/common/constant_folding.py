@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from engine.ir import Constant, Model, Node, Output, TensorType, i64
+from engine.errors import ModelError
+from engine.ir import Constant, Model, Node, Output, TensorType, ValueType, i64, merge_types
 from engine.passes.base import ModelPass
 from engine.passes.folding import MAX_OUTPUT_BYTES, bytes_allowed, constant_fold, is_foldable
 from engine.passes.runtime_info import copy_runtime_info
@@ -25,6 +28,7 @@ class ConstantFolding(ModelPass):
     def run_on_model(self, model: Model) -> bool:
         """Fold in topological order; bodies included."""
         changed = False
+        stated: dict[Node, list[ValueType]] = {}
         for node in model.ordered_nodes():
             for body in node.bodies.values():
                 changed |= self.run_on_model(body)
@@ -34,9 +38,13 @@ class ConstantFolding(ModelPass):
             if folded is None:
                 continue
             copy_runtime_info(node, [output.node for output in folded])
+            for output in node.outputs:
+                for target in output.target_inputs:
+                    stated.setdefault(target.node, list(target.node._types))
             replace_node(node, folded)
             self.rewrites += 1
             changed = True
+        _keep_types(stated)
         return changed
 
     def _fold(self, node: Node) -> list[Output] | None:
@@ -45,6 +53,21 @@ class ConstantFolding(ModelPass):
         if not is_foldable(node):
             return None
         return constant_fold(node, bytes_allowed(node, self.max_output_bytes))
+
+
+def _keep_types(stated: Mapping[Node, list[ValueType]]) -> None:
+    """Infer the types of what reads the new constants; what was known besides, such as from the file, stays known."""
+    for node, types in stated.items():
+        if not node._attached:
+            continue
+        node.infer_types()
+        for index, known in enumerate(types):
+            try:
+                merged = merge_types(known, node.output(index).type)
+            except ModelError:
+                continue  # what was stated was wrong
+            if merged != node.output(index).type:
+                node.set_output_type(index, merged)
 
 
 def _fold_shape(node: Node) -> list[Output] | None:

@@ -35,4 +35,6 @@ class ResidualFusion(MatcherPass):
                     return True
             return False
 
-        self.register_matcher(Matcher(wrap_type("Add", [any_input(), any_input()]), "ResidualFusion"), callback)
+        self.register_matcher(
+            Matcher(wrap_type(["Add", "Sum"], [any_input(), any_input()]), "ResidualFusion"), callback
+        )

@@ -35,10 +35,13 @@ class ShapeSimplification(ModelPass):
             if node.domain or node.op_type not in _HANDLED or not node._attached or self.transformation_callback(node):
                 continue
             if node.op_type in ("Reshape", "Expand", "Range"):
-                refined |= _simplify_target(node, known) or _refine(node, known)
+                simplified = _simplify_target(node, known) or _refine(node, known)
+                refined |= simplified
             else:
-                changed |= _make_constant(node, known)
-        return changed or refined
+                simplified = _make_constant(node, known)
+            self.rewrites += simplified
+            changed |= simplified
+        return changed
 
 
 def _make_constant(node: Node, known: Shapes) -> bool:

@@ -9,7 +9,10 @@ from engine.passes.pattern import Matcher, any_input, any_of, type_matches, wrap
 
 
 class SwishFusion(FusionPass):
-    """Recognises x * Sigmoid(x) and x * Sigmoid(alpha * x) with a constant alpha as `Swish`."""
+    """Recognises x * Sigmoid(x) and x * Sigmoid(alpha * x) with a constant alpha as `Swish`.
+
+    Does nothing where `SwishDecomposition` is enabled: that is for devices without the operator.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,6 +21,8 @@ class SwishFusion(FusionPass):
         gate = any_of([wrap_type("Sigmoid", [x]), wrap_type("Sigmoid", [wrap_type("Mul", [x, alpha])])])
 
         def make(m: Matcher) -> Node | None:
+            if self.config is not None and self.config.is_enabled("SwishDecomposition", False):
+                return None
             value = m.pattern_value_map[x]
             if alpha not in m.pattern_value_map:
                 return ops.Swish(value)

@@ -15,6 +15,7 @@ from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
 from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFusion
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
 from engine.passes.common.gemm_fusion import GemmFusion
+from engine.passes.common.global_pool_fusion import GlobalPoolFusion
 from engine.passes.common.pad_conv_fusion import PadConvFusion
 
 Apply = Callable[..., Counter[str]]
@@ -126,3 +127,23 @@ def test_decompositions_compute_the_same(apply: Apply) -> None:
     assert apply(Model([normalization(x, C)], [x]), BatchNormalizationDecomposition) == {"Mul": 1, "Add": 1}
     assert apply(Model([ops.Swish(x, alpha=1.7)], [x]), SwishDecomposition) == {"Mul": 2, "Sigmoid": 1}
     assert apply(Model([ops.Swish(x)], [x]), SwishDecomposition) == {"Mul": 1, "Sigmoid": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "is_global"),
+    [
+        ("AveragePool", {"kernel_shape": [7, 7]}, True),
+        ("MaxPool", {"kernel_shape": [7, 7], "auto_pad": "VALID"}, True),
+        ("AveragePool", {"kernel_shape": [9, 12], "strides": [9, 12], "ceil_mode": 1, "count_include_pad": 1}, True),
+        ("AveragePool", {"kernel_shape": [7, 6]}, False),
+        ("AveragePool", {"kernel_shape": [9, 9], "pads": [1, 1, 1, 1], "count_include_pad": 1}, False),
+        ("AveragePool", {"kernel_shape": [4, 4], "dilations": [2, 2]}, False),
+        ("MaxPool", {"kernel_shape": [7, 7], "auto_pad": "SAME_UPPER", "strides": [7, 7]}, False),
+    ],
+)
+def test_pooling_over_everything_is_global(
+    kind: str, attributes: dict[str, Any], is_global: bool, apply: Apply
+) -> None:
+    x = Parameter(f32, ["N", C, SIZE, SIZE], "x")
+    operators = apply(Model([ops.create(kind, [x], attributes)], [x]), GlobalPoolFusion, modified=is_global)
+    assert operators == {f"Global{kind}" if is_global else kind: 1}

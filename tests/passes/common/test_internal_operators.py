@@ -172,10 +172,13 @@ def test_transposed_convolutions_are_fused_too() -> None:
     "activation",
     [lambda x: ops.Relu(x), lambda x: ops.Clip(x, Constant(0.0), Constant(6.0)), lambda x: ops.LeakyRelu(x, alpha=0.2)],
 )
-def test_convolutions_end_with_residual_and_activation(activation: Callable[[Node], Node], apply: Apply) -> None:
+@pytest.mark.parametrize("total", [ops.Add, ops.Sum])
+def test_convolutions_end_with_residual_and_activation(
+    total: Callable[..., Node], activation: Callable[[Node], Node], apply: Apply
+) -> None:
     x = Parameter(f32, ["N", 4, 6, 6], "x")
     conv = ops.Conv(ops.Exp(x), array(4, 4, 3, 3), array(4), pads=[1] * 4)
-    model = Model([activation(ops.Add(x, conv))], [x])
+    model = Model([activation(total(x, conv))], [x])
     assert apply(model, ResidualFusion, ActivationFusion) == {"Exp": 1, "FusedConv": 1}
 
 

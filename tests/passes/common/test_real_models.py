@@ -16,15 +16,25 @@ import pytest
 
 from engine.ir import Model
 from engine.onnx import model_to_proto, read_model
-from engine.passes import Manager, check_equivalence
+from engine.passes import ConstantFolding, Manager, Pass, check_equivalence, list_passes
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import RelaxedAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.common_subexpression import CommonSubexpressionSharing
+from engine.passes.common.dead_code_elimination import DeadCodeElimination
+from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
+from engine.passes.common.divide_to_multiply import DivideToMultiply
+from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
+from engine.passes.common.shape_simplification import ShapeSimplification
+from engine.passes.common.swish_fusion import SwishFusion
 from engine.testing.models import light_model
 
+# What holds other passes, or looks, writes and checks.
+NO_REWRITES = {"CommonOptimizations", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}
 INTERNAL = (MatMulBiasFusion, ActivationFusion, ResidualFusion)
 
 
@@ -37,11 +47,26 @@ def attention(layers: int, name: str = "AttentionFusion") -> dict[str, int]:
 # cleaning ones, whose numbers say little.
 CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
     ("light/squeezenet", INTERNAL, {"ActivationFusion": 26}),
-    ("light/shufflenet", INTERNAL, {"ActivationFusion": 17, "ConvBatchNormFusion": 49}),
+    (
+        "light/resnet50",
+        INTERNAL,
+        {"ActivationFusion": 49, "ConvBatchNormFusion": 53, "GlobalPoolFusion": 1, "ResidualFusion": 16},
+    ),
+    (
+        "light/shufflenet",
+        INTERNAL,
+        {"ActivationFusion": 30, "ConvBatchNormFusion": 49, "GlobalPoolFusion": 1, "ResidualFusion": 13},
+    ),
     (
         "light/inception_v2",
         INTERNAL,
-        {"ActivationFusion": 69, "ConvBatchNormFusion": 69, "ConvBiasFusion": 69, "ConvMultiplyFusion": 69},
+        {
+            "ActivationFusion": 69,
+            "ConvBatchNormFusion": 69,
+            "ConvBiasFusion": 69,
+            "ConvMultiplyFusion": 69,
+            "GlobalPoolFusion": 1,
+        },
     ),
     ("mobilenet.script14.static", INTERNAL, {"ActivationFusion": 8, "ResidualFusion": 2}),
     ("mobilenet.dynamo20.static", INTERNAL, {"ActivationFusion": 8, "ResidualFusion": 2}),
@@ -120,6 +145,27 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
     ("pad_conv.script14.dynamic", (), {"PadConvFusion": 1}),
     ("channels_last_head.script14.static", (), {"TransposeSinking": 1}),
     ("quantized.ort17.static", (), {"DequantizeSinking": 1, "QuantizePairElimination": 1}),
+    ("quantized_head.ort17.static", (), {"DequantizeSinking": 1, "QuantizeHoisting": 1, "TransposeSinking": 1}),
+    ("pooled_head.script14.static", (), {"GlobalPoolFusion": 1, "SwishFusion": 1}),
+    ("pooled_head.dynamo20.dynamic", (), {"GlobalPoolFusion": 1, "SwishFusion": 1}),
+    (
+        "attention_boolean.dynamo18.static",
+        (),
+        {"FlattenedTransposeFusion": 1, "QKVProjectionFusion": 1, "TransposeMerge": 1},
+    ),
+]
+# Network, passes that run first, and a pass with its number of rewrites: those that clean up, by themselves since
+# together one leaves less to the other, and the decompositions, of what the fusions before them leave.
+ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
+    ("bert_eager.dynamo20.dynamic", (), ShapeSimplification, 8),
+    ("bert_eager.dynamo20.dynamic", (), ReshapeMerge, 1),
+    ("lstm.script14.static", (), ConstantFolding, 10),
+    ("lstm.script14.static", (), CommonSubexpressionSharing, 10),
+    ("lstm.script14.static", (), IdentityElimination, 2),
+    ("lstm.script14.static", (), DeadCodeElimination, 1),
+    ("mobilevit.dynamo20.static", (), DivideToMultiply, 1),
+    ("squeeze_excite.script14.static", (SwishFusion,), SwishDecomposition, 2),
+    ("light/shufflenet", (), BatchNormalizationDecomposition, 49),
 ]
 _CLEANING = frozenset(
     ["CommonSubexpressionSharing", "ConstantFolding", "DeadCodeElimination", "IdentityElimination", "ReshapeMerge",
@@ -147,6 +193,15 @@ def small(name: str) -> Model:
     return read_model(proto)
 
 
+def read(name: str, load: Callable[[str], Model]) -> Model:
+    return small(name.removeprefix("light/")) if name.startswith("light/") else load(name)
+
+
+def test_every_ready_pass_fires_on_some_network() -> None:
+    fired = {name for _, _, counts in CASES for name in counts} | {item.name for _, _, item, _ in ALONE}
+    assert {info.name for info in list_passes()} - fired == NO_REWRITES
+
+
 @pytest.mark.parametrize(("name", "enabled", "expected"), CASES, ids=[f"{c[0]}-{len(c[1])}" for c in CASES])
 def test_passes_fire_as_often_as_expected(
     name: str,
@@ -155,7 +210,7 @@ def test_passes_fire_as_often_as_expected(
     load: Callable[[str], Model],
     feed: Callable[[Model], dict[str, Any]],
 ) -> None:
-    model = small(name.removeprefix("light/")) if name.startswith("light/") else load(name)
+    model = read(name, load)
     before = model.clone()
     manager = Manager()
     manager.register_pass(CommonOptimizations)
@@ -170,6 +225,28 @@ def test_passes_fire_as_often_as_expected(
     (expected_output, *_), (actual, *_) = (_onnxruntime(m, inputs) for m in (before, model))
     scale = np.abs(expected_output).max()
     assert np.abs(expected_output - actual).max() <= 1e-5 * scale
+
+
+@pytest.mark.parametrize(("name", "first", "item", "count"), ALONE, ids=[f"{c[2].name}-{c[0]}" for c in ALONE])
+def test_a_pass_by_itself_fires_as_often_as_expected(
+    name: str,
+    first: tuple[type[Pass], ...],
+    item: type[Pass],
+    count: int,
+    load: Callable[[str], Model],
+    feed: Callable[[Model], dict[str, Any]],
+) -> None:
+    model = read(name, load)
+    before = model.clone()
+    manager = Manager(checked=not name.startswith("light/"))
+    for kind in (*first, item):
+        manager.register_pass(kind)
+    assert manager.run_passes(model)
+    assert manager.rewrite_counts()[item.name] == count
+    inputs = feed(before)
+    check_equivalence(before, model, inputs=inputs)
+    (expected, *_), (actual, *_) = (_onnxruntime(m, inputs) for m in (before, model))
+    assert np.abs(expected - actual).max() <= 1e-5 * np.abs(expected).max()
 
 
 def _onnxruntime(model: Model, inputs: dict[str, Any]) -> list[Any]:

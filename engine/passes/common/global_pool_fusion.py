@@ -1,0 +1,37 @@
+"""`GlobalPoolFusion`: pooling whose window covers the whole image becomes the operator."""
+
+from __future__ import annotations
+
+from engine import ops
+from engine.ir import Node
+from engine.ops import attribute
+from engine.passes.fusion import FusionPass, dims_of
+from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_type
+
+_GLOBAL = {"AveragePool": "GlobalAveragePool", "MaxPool": "GlobalMaxPool"}
+
+
+class GlobalPoolFusion(FusionPass):
+    """Turns AveragePool and MaxPool without padding, and with one window that covers everything, into global ones.
+
+    A window larger than the image, which `ceil_mode` allows, counts as covering it: EfficientNet ends with one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        x = any_input()
+        root = wrap_type(list(_GLOBAL), [x], attrs_match(auto_pad=lambda mode: mode in ("NOTSET", "VALID")))
+
+        def make(m: Matcher) -> Node | None:
+            node, data = m.match_root, m.pattern_value_map[x]
+            kernel = attribute(node, "kernel_shape")
+            dims, result = dims_of(data), dims_of(node.output(0))
+            if dims is None or result is None or any(dim != 1 for dim in result[2:]):
+                return None
+            if any(attribute(node, "pads") or ()) or any(step != 1 for step in attribute(node, "dilations") or ()):
+                return None
+            if not all(dim.is_static and dim.get_length() <= size for dim, size in zip(dims[2:], kernel, strict=True)):
+                return None
+            return ops.create(_GLOBAL[node.op_type], [data])
+
+        self.register_fusion(root, make)
