@@ -32,7 +32,9 @@ using namespace engine::test;
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+double seconds() {
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
 
 // Workers that spin between steps, as the executor's do.
 class Workers {
@@ -97,7 +99,8 @@ class Workers {
 // 64-byte aligned floats.
 class Array {
  public:
-  explicit Array(std::size_t count) : data_(static_cast<float*>(std::aligned_alloc(4096, (count * 4 + 8191) / 4096 * 4096))) {
+  explicit Array(std::size_t count)
+      : data_(static_cast<float*>(std::aligned_alloc(4096, (count * 4 + 8191) / 4096 * 4096))) {
     for (std::size_t i = 0; i < count; ++i) data_[i] = static_cast<float>(i % 7) * 0.1f - 0.3f;
   }
   Array(Array&& other) noexcept : data_(other.data_) { other.data_ = nullptr; }
@@ -145,25 +148,27 @@ double time_steps(Workers& workers, const std::vector<Step>& steps, double budge
 }
 
 #if defined(__x86_64__)
-#define ENGINE_PEAK(name, features, type, broadcast, fma, lanes, chains)                           \
-  __attribute__((target(features), noinline)) double name(long count) {                            \
-    type sums[chains];                                                                             \
-    for (int i = 0; i < chains; ++i) sums[i] = broadcast(static_cast<float>(i));                   \
-    type a = broadcast(1.0f), b = broadcast(1e-9f);                                                \
-    for (long k = 0; k < count; ++k) {                                                             \
-      _Pragma("GCC unroll 24") for (int i = 0; i < chains; ++i) sums[i] = fma;                     \
-      __asm__ volatile("" : "+x"(a), "+x"(b));                                                     \
-    }                                                                                              \
-    for (int i = 1; i < chains; ++i) sums[0] += sums[i];                                           \
-    volatile float keep = sums[0][0];                                                              \
-    (void)keep;                                                                                    \
-    return 2.0 * lanes * chains * count;                                                           \
+#define ENGINE_PEAK(name, features, type, broadcast, fma, lanes, chains)         \
+  __attribute__((target(features), noinline)) double name(long count) {          \
+    type sums[chains];                                                           \
+    for (int i = 0; i < chains; ++i) sums[i] = broadcast(static_cast<float>(i)); \
+    type a = broadcast(1.0f), b = broadcast(1e-9f);                              \
+    for (long k = 0; k < count; ++k) {                                           \
+      _Pragma("GCC unroll 24") for (int i = 0; i < chains; ++i) sums[i] = fma;   \
+      __asm__ volatile("" : "+x"(a), "+x"(b));                                   \
+    }                                                                            \
+    for (int i = 1; i < chains; ++i) sums[0] += sums[i];                         \
+    volatile float keep = sums[0][0];                                            \
+    (void)keep;                                                                  \
+    return 2.0 * lanes * chains * count;                                         \
   }
 ENGINE_PEAK(peak_avx512, "avx512f", __m512, _mm512_set1_ps, _mm512_fmadd_ps(sums[i], a, b), 16, 24)
 ENGINE_PEAK(peak_avx2, "avx2,fma", __m256, _mm256_set1_ps, _mm256_fmadd_ps(sums[i], a, b), 8, 12)
 ENGINE_PEAK(peak_v2, "sse4.2", __m128, _mm_set1_ps, sums[i] * a + b, 4, 12)
 #else
-double peak_v2(long count) { return 0.0 * count; }
+double peak_v2(long count) {
+  return 0.0 * count;
+}
 #endif
 
 double measure_peak(Workers& workers, const std::string& isa) {
@@ -236,8 +241,7 @@ void bench_conv(const Bench& bench, const Layer& layer) {
   std::string choice;
   const auto consider = [&](const ConvTiling& tiling, double budget) {
     const ConvArgs args = make_conv_args(s, operands, relu, tiling, traits);
-    const Step step =
-        make_step(kernel, args, {x.get(), w.get(), bias.get(), y.get()}, conv_scratch_bytes(args));
+    const Step step = make_step(kernel, args, {x.get(), w.get(), bias.get(), y.get()}, conv_scratch_bytes(args));
     const double time = time_steps(bench.workers, {step}, budget);
     if (tiling.vectors == 0) chosen = time;
     if (time < best) {
@@ -320,8 +324,9 @@ void bench_planar(const Bench& bench, const Layer& layer) {
   std::string choice;
   for (int vectors = 1; vectors <= traits.max_vectors; ++vectors) {
     const PlanarConvArgs args = make_planar_conv_args(s, {true, false, false}, {}, vectors, traits);
-    const double time = time_steps(bench.workers, {make_step(kernel, args, {x.get(), w.get(), bias.get(), y.get()},
-                                                             planar_conv_scratch_bytes(args))});
+    const double time =
+        time_steps(bench.workers,
+                   {make_step(kernel, args, {x.get(), w.get(), bias.get(), y.get()}, planar_conv_scratch_bytes(args))});
     if (time < best) choice = std::to_string(vectors) + " vectors";
     best = std::min(best, time);
   }
@@ -334,15 +339,14 @@ void bench_depthwise(const Bench& bench, const Layer& layer) {
   Array x(s.in_channels * s.in_h * s.in_w), w(s.in_channels * 49), bias(s.out_channels + 64);
   Array y(s.out_channels * s.out_h * s.out_w);
   const DepthwiseArgs args = make_depthwise_args(s, {true, false, false}, {Activation::kClip, 0.0f, 6.0f, false});
-  const double time = time_steps(bench.workers, {make_step(bench.target.find("depthwise_f32"), args,
-                                                           {x.get(), w.get(), bias.get(), y.get()}, 0)});
+  const double time = time_steps(
+      bench.workers, {make_step(bench.target.find("depthwise_f32"), args, {x.get(), w.get(), bias.get(), y.get()}, 0)});
   const double bytes = 4.0 * s.in_channels * (s.in_h * s.in_w + s.out_h * s.out_w);
   bench.report(layer.name, flops(s), time, std::to_string(static_cast<int>(bytes / time / 1e9)) + " GB/s");
 }
 
 void bench_gemm(const Bench& bench, std::int64_t m, std::int64_t n, std::int64_t k) {
-  const std::string name =
-      "gemm " + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
+  const std::string name = "gemm " + std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k);
   if (!bench.wants(name)) return;
   const KernelEntry& kernel = bench.target.find("gemm_f32");
   const TileTraits& traits = *static_cast<const TileTraits*>(kernel.traits);
@@ -354,8 +358,8 @@ void bench_gemm(const Bench& bench, std::int64_t m, std::int64_t n, std::int64_t
       const GemmArgs args = make_gemm_args({1, m, n, k}, {true, false, false}, {}, tiling, false, n, {layout, 0, 0}, {},
                                            {layout, 0, 0}, true, traits);
       const double time = time_steps(
-          bench.workers,
-          {make_step(kernel, args, {a.get(), b.get(), bias.get(), c.get()}, gemm_scratch_bytes(args))}, budget);
+          bench.workers, {make_step(kernel, args, {a.get(), b.get(), bias.get(), c.get()}, gemm_scratch_bytes(args))},
+          budget);
       if (tiling.vectors == 0) chosen = time;
       if (time >= best) return;
       best = time;
@@ -405,9 +409,12 @@ int main(int argc, char** argv) {
   int most = 2;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word.rfind("threads=", 0) == 0) most = std::stoi(word.substr(8));
-    else if (word.rfind("only=", 0) == 0) only = word.substr(5);
-    else isas.push_back(word);
+    if (word.rfind("threads=", 0) == 0)
+      most = std::stoi(word.substr(8));
+    else if (word.rfind("only=", 0) == 0)
+      only = word.substr(5);
+    else
+      isas.push_back(word);
   }
   for (const Target& target : targets()) {
     if (!isas.empty() && std::find(isas.begin(), isas.end(), target.isa) == isas.end()) continue;

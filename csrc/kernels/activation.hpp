@@ -10,17 +10,28 @@ namespace {
 ENGINE_INLINE simd::Vec activate(Activation activation, float alpha, float beta, simd::Vec x) {
   using namespace simd;
   switch (activation) {
-    case Activation::kClip: return min(broadcast(beta), max(broadcast(alpha), x));
-    case Activation::kLeakyRelu: return x < 0.0f ? alpha * x : x;
-    case Activation::kSigmoid: return sigmoid(x);
-    case Activation::kTanh: return tanh(x);
-    case Activation::kGeluErf: return 0.5f * x * (1.0f + erf(x * 0.70710678f));
-    case Activation::kGeluTanh: return 0.5f * x * (1.0f + tanh(0.79788456f * fma(0.044715f * x * x, x, x)));
-    case Activation::kSilu: return x * sigmoid(alpha * x);
-    case Activation::kHardSigmoid: return min(broadcast(1.0f), max(zero(), alpha * x + beta));
-    case Activation::kHardSwish: return x * min(broadcast(1.0f), max(zero(), alpha * x + beta));
-    case Activation::kElu: return x < 0.0f ? alpha * (exp(x) - 1.0f) : x;
-    case Activation::kCount: break;
+    case Activation::kClip:
+      return min(broadcast(beta), max(broadcast(alpha), x));
+    case Activation::kLeakyRelu:
+      return x < 0.0f ? alpha * x : x;
+    case Activation::kSigmoid:
+      return sigmoid(x);
+    case Activation::kTanh:
+      return tanh(x);
+    case Activation::kGeluErf:
+      return 0.5f * x * (1.0f + erf(x * 0.70710678f));
+    case Activation::kGeluTanh:
+      return 0.5f * x * (1.0f + tanh(0.79788456f * fma(0.044715f * x * x, x, x)));
+    case Activation::kSilu:
+      return x * sigmoid(alpha * x);
+    case Activation::kHardSigmoid:
+      return min(broadcast(1.0f), max(zero(), alpha * x + beta));
+    case Activation::kHardSwish:
+      return x * min(broadcast(1.0f), max(zero(), alpha * x + beta));
+    case Activation::kElu:
+      return x < 0.0f ? alpha * (exp(x) - 1.0f) : x;
+    case Activation::kCount:
+      break;
   }
   return x;
 }
@@ -41,7 +52,8 @@ ENGINE_NOINLINE void finish_with(const EpilogueArgs& epilogue, int count, float*
 ENGINE_NOINLINE void finish_column(const EpilogueArgs& epilogue, int count, float* y, std::int64_t y_step,
                                    const float* residual, std::int64_t residual_step) {
 #define ENGINE_FINISH(name) \
-  case Activation::name: return finish_with<Activation::name>(epilogue, count, y, y_step, residual, residual_step)
+  case Activation::name:    \
+    return finish_with<Activation::name>(epilogue, count, y, y_step, residual, residual_step)
   switch (epilogue.activation) {
     ENGINE_FINISH(kClip);
     ENGINE_FINISH(kLeakyRelu);
@@ -53,7 +65,8 @@ ENGINE_NOINLINE void finish_column(const EpilogueArgs& epilogue, int count, floa
     ENGINE_FINISH(kHardSigmoid);
     ENGINE_FINISH(kHardSwish);
     ENGINE_FINISH(kElu);
-    case Activation::kCount: break;
+    case Activation::kCount:
+      break;
   }
 #undef ENGINE_FINISH
 }

@@ -16,19 +16,23 @@ struct Walk {
   const ConvArgs* args;
   const float *x, *w, *bias, *scale, *residual;
   float* y;
-  std::int64_t* offsets;       // indirect tiles: [slot][taps][pixels]
-  std::int64_t slots;          // offsets of so many tiles are kept, tile i in slot i % slots
+  std::int64_t* offsets;  // indirect tiles: [slot][taps][pixels]
+  std::int64_t slots;     // offsets of so many tiles are kept, tile i in slot i % slots
   std::int64_t slot_size;
   std::int64_t filled[kConvOffsetSlots];  // the tile whose offsets a slot holds, or -1
-  std::int64_t segments;       // rows, or 1 where tiles are flat
+  std::int64_t segments;                  // rows, or 1 where tiles are flat
   std::int64_t segment_pixels;
-  std::int64_t tiles;          // tiles of a segment: `wide` of pixels + 1, then the others of `pixels`
+  std::int64_t tiles;  // tiles of a segment: `wide` of pixels + 1, then the others of `pixels`
   std::int64_t wide;
   int pixels;
 };
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
+  return a > b ? a : b;
+}
 
 // Kernel rows (or columns) [begin, end) whose taps from `start` lie inside 0..size.
 ENGINE_INLINE WorkRange inside(std::int64_t start, std::int64_t size, std::int64_t kernel, std::int64_t dilation) {
@@ -66,8 +70,9 @@ void run_tile(Walk& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
   const std::int64_t last_iw = iw + (pixels - 1) * s.stride_w + (s.kernel_w - 1) * s.dilation_w;
   const bool is_dense = spans_rows ? is_pointwise && s.stride_h == 1 && s.stride_w == 1 && s.out_w == s.in_w
                                    : iw >= 0 && last_iw < s.in_w && s.stride_w <= 2;
-  const PixelStep step =
-      !is_dense ? PixelStep::kIndirect : s.stride_w == 1 ? PixelStep::kBlocked1 : PixelStep::kBlocked2;
+  const PixelStep step = !is_dense         ? PixelStep::kIndirect
+                         : s.stride_w == 1 ? PixelStep::kBlocked1
+                                           : PixelStep::kBlocked2;
   const std::int64_t slot = tile % walk.slots;
   std::int64_t* offsets = walk.offsets + slot * walk.slot_size;
   if (!is_dense && walk.filled[slot] != tile) {
@@ -77,8 +82,7 @@ void run_tile(Walk& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
 
   const PackArgs& pack = args.pack;
   const std::int64_t channel_tiles = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
-  const std::int64_t reduction =
-      (std::int64_t{16} * (pack.blocks - 1) + pack.last_depth) * pack.rows * pack.cols;
+  const std::int64_t reduction = (std::int64_t{16} * (pack.blocks - 1) + pack.last_depth) * pack.rows * pack.cols;
   const std::int64_t group_floats = ((channel_tiles - 1) * pack.tile_channels + pack.tail_channels) * reduction;
   const std::int64_t in_map = s.in_h * s.in_w * 16, out_map = s.out_h * s.out_w * 16;
 

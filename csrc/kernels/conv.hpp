@@ -32,11 +32,11 @@ struct ConvOperands {
 
 // How the work is cut. Every choice gives the same result, up to rounding.
 struct ConvTiling {
-  std::int32_t vectors = 0;      // output channels of a tile, in vectors; packed weights depend on it
-  std::int32_t pixels = 0;       // most pixels of a tile
-  std::int32_t tile_block = 0;   // pixel tiles for which one group of output channels stays; 0: all of them
+  std::int32_t vectors = 0;        // output channels of a tile, in vectors; packed weights depend on it
+  std::int32_t pixels = 0;         // most pixels of a tile
+  std::int32_t tile_block = 0;     // pixel tiles for which one group of output channels stays; 0: all of them
   std::int32_t channel_split = 1;  // workers that share the output channels; the others share the pixels
-  bool flat = false;             // tiles may span rows
+  bool flat = false;               // tiles may span rows
 };
 
 // Tiles whose tap offsets a worker keeps while it goes over the output channels.
@@ -47,8 +47,8 @@ struct ConvArgs {
   ConvOperands operands;
   ConvTiling tiling;
   EpilogueArgs epilogue;
-  PackArgs pack;             // the layout of w
-  std::int64_t x_batch;      // floats between images, of which a map may be a part (concatenation without a copy)
+  PackArgs pack;         // the layout of w
+  std::int64_t x_batch;  // floats between images, of which a map may be a part (concatenation without a copy)
   std::int64_t y_batch;
   std::int64_t residual_batch;
 };

@@ -1,8 +1,8 @@
 // conv_planar_f32: convolution from plain NCHW to NCHWc16, for inputs of few channels.
 //
-// Operands: x, w (packed), [bias], [scale], [residual], y; float alignment; y must not overlap x or w. A worker copies the
-// input rows that a few output rows need into a padded band in its scratch, and multiplies from there; the copy is read
-// out_channels times. Split over (image, band).
+// Operands: x, w (packed), [bias], [scale], [residual], y; float alignment; y must not overlap x or w. A worker copies
+// the input rows that a few output rows need into a padded band in its scratch, and multiplies from there; the copy is
+// read out_channels times. Split over (image, band).
 #include "kernels/conv_planar.hpp"
 
 #include "simd/vec.hpp"
@@ -12,7 +12,9 @@ namespace {
 
 using simd::kLanes;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
 
 // Rows [top, top + band_h) of every channel, zero outside the input.
 void fill_band(const PlanarConvArgs& args, const float* image, std::int64_t top, float* band) {

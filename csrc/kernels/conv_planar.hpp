@@ -11,14 +11,14 @@ struct PlanarConvArgs {
   EpilogueArgs epilogue;
   PackArgs pack;
   std::int32_t pixels;
-  std::int64_t band_rows;   // output rows computed from one padded copy of the input rows they need
-  std::int64_t band_h;      // input rows of a band
-  std::int64_t band_w;      // padded width
+  std::int64_t band_rows;  // output rows computed from one padded copy of the input rows they need
+  std::int64_t band_h;     // input rows of a band
+  std::int64_t band_w;     // padded width
   std::int64_t x_batch, y_batch, residual_batch;
 };
 
-PlanarConvArgs make_planar_conv_args(const ConvShape& shape, const ConvOperands& operands,
-                                     const EpilogueArgs& epilogue, int vectors, const TileTraits& traits);
+PlanarConvArgs make_planar_conv_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
+                                     int vectors, const TileTraits& traits);
 
 std::size_t planar_conv_scratch_bytes(const PlanarConvArgs& args);
 

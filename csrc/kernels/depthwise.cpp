@@ -1,8 +1,8 @@
 // depthwise_f32: depthwise convolution on NCHWc16.
 //
 // Operands: x, w (packed), [bias], [scale], [residual], y; float alignment; y must not overlap x or w, the residual
-// may be y. Split over (image, channel block, output row). Kernels 3, 5 and 7 wide at stride 1 and 2 load each input pixel
-// once a kernel row; any other geometry takes a plain loop over taps.
+// may be y. Split over (image, channel block, output row). Kernels 3, 5 and 7 wide at stride 1 and 2 load each input
+// pixel once a kernel row; any other geometry takes a plain loop over taps.
 #include "kernels/depthwise.hpp"
 
 #include "kernels/activation.hpp"
@@ -22,14 +22,14 @@ constexpr int kTile = 4;
 alignas(64) const float kZeros[16] = {};
 
 struct Row {
-  const float* x;            // the first kernel row that lies inside, at column 0
-  std::int64_t x_row;        // between kernel rows
-  const float* w;            // of that kernel row
-  int rows;                  // kernel rows that lie inside
+  const float* x;      // the first kernel row that lies inside, at column 0
+  std::int64_t x_row;  // between kernel rows
+  const float* w;      // of that kernel row
+  int rows;            // kernel rows that lie inside
   std::int64_t in_w;
   std::int64_t stride, dilation, kernel_w;
   float* y;
-  const float *residual;     // added before the activation, or null
+  const float* residual;  // added before the activation, or null
   Vec bias, scale, low, high;
   bool has_scale;
 };
@@ -105,13 +105,20 @@ void run_any_row(const Row& row, std::int64_t out_w, std::int64_t pad) {
 void run_any(const Row& row, std::int64_t out_w, std::int64_t pad) {
   const std::int64_t shape = row.dilation == 1 ? row.kernel_w * 10 + row.stride : 0;
   switch (shape) {
-    case 31: return run_row<3, 1>(row, out_w, pad);
-    case 32: return run_row<3, 2>(row, out_w, pad);
-    case 51: return run_row<5, 1>(row, out_w, pad);
-    case 52: return run_row<5, 2>(row, out_w, pad);
-    case 71: return run_row<7, 1>(row, out_w, pad);
-    case 72: return run_row<7, 2>(row, out_w, pad);
-    default: return run_any_row(row, out_w, pad);
+    case 31:
+      return run_row<3, 1>(row, out_w, pad);
+    case 32:
+      return run_row<3, 2>(row, out_w, pad);
+    case 51:
+      return run_row<5, 1>(row, out_w, pad);
+    case 52:
+      return run_row<5, 2>(row, out_w, pad);
+    case 71:
+      return run_row<7, 1>(row, out_w, pad);
+    case 72:
+      return run_row<7, 2>(row, out_w, pad);
+    default:
+      return run_any_row(row, out_w, pad);
   }
 }
 

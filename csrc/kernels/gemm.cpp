@@ -22,11 +22,12 @@ struct Walk {
   int pixels;
 };
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
 
 // Address of (row, column) for a column that is a multiple of a vector's lanes.
-ENGINE_INLINE std::int64_t position(const MatrixView& view, std::int64_t batch, std::int64_t row,
-                                    std::int64_t column) {
+ENGINE_INLINE std::int64_t position(const MatrixView& view, std::int64_t batch, std::int64_t row, std::int64_t column) {
   const std::int64_t at = batch * view.batch;
   if (view.layout == MatrixLayout::kRows) return at + row * view.row + column;
   return at + column / 16 * view.row + row * 16 + column % 16;
@@ -56,7 +57,8 @@ void run_partial(const Walk& walk, TileFn tile, TileCall call, int pixels, std::
   call.y_block = 16;
   tile(call);
   for (int p = 0; p < pixels; ++p)
-    for (std::int64_t i = 0; i < valid; ++i) direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] = walk.partial[p * width + i];
+    for (std::int64_t i = 0; i < valid; ++i)
+      direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] = walk.partial[p * width + i];
 }
 
 void run_tile(const Walk& walk, std::int64_t tile, WorkRange columns) {
@@ -128,8 +130,8 @@ void gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& c
   while (context.workers % channel_split != 0) --channel_split;
   const std::int64_t column_tiles = (args.pack.channels + args.pack.tile_channels - 1) / args.pack.tile_channels;
   const WorkRange columns = split_work(column_tiles, context.worker % channel_split, channel_split);
-  const WorkRange rows = split_work(args.shape.batch * walk.tiles, context.worker / channel_split,
-                                    context.workers / channel_split);
+  const WorkRange rows =
+      split_work(args.shape.batch * walk.tiles, context.worker / channel_split, context.workers / channel_split);
   // A block of row tiles stays within one matrix of the batch, whose B is then read once for each block.
   for (std::int64_t first = rows.begin; first < rows.end;) {
     const std::int64_t matrix_end = (first / walk.tiles + 1) * walk.tiles;

@@ -29,7 +29,7 @@ struct GemmOperands {
 };
 
 struct GemmTiling {
-  std::int32_t vectors = 0;        // as ConvTiling's
+  std::int32_t vectors = 0;  // as ConvTiling's
   std::int32_t pixels = 0;
   std::int32_t tile_block = 0;     // row tiles for which one tile of columns stays; 0: all of them
   std::int32_t channel_split = 1;  // workers that share the columns; the others share the rows

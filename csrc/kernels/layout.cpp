@@ -1,7 +1,7 @@
 // to_blocked_f32, from_blocked_f32: see layout.hpp.
 //
-// Operands: source, destination; float alignment; they must not overlap. Lanes beyond the channels become zero. Split over
-// (image, channel block, run of pixels).
+// Operands: source, destination; float alignment; they must not overlap. Lanes beyond the channels become zero. Split
+// over (image, channel block, run of pixels).
 #include "kernels/layout.hpp"
 
 #include "simd/vec.hpp"
@@ -13,7 +13,9 @@ using namespace simd;
 
 constexpr std::int64_t kRun = 64;  // pixels: sixteen rows of 256 bytes, four kilobytes of blocks
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
 
 // Transposes kLanes x kLanes floats: log2(kLanes) rounds, each exchanging halves between rows `half` apart.
 ENGINE_INLINE void transpose(const float* from, std::int64_t from_row, float* to, std::int64_t to_row) {

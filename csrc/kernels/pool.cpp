@@ -1,7 +1,7 @@
 // max_pool_f32, average_pool_f32: pooling on NCHWc16, global pooling being a kernel of the map's size.
 //
-// Operands: x, y; float alignment; y must not overlap x. Split over (image, channel block, output row). A NaN in a window
-// makes its maximum NaN. A window without any position of the input gives -inf (maximum) or zero (average).
+// Operands: x, y; float alignment; y must not overlap x. Split over (image, channel block, output row). A NaN in a
+// window makes its maximum NaN. A window without any position of the input gives -inf (maximum) or zero (average).
 #include "kernels/pool.hpp"
 
 #include "simd/vec.hpp"

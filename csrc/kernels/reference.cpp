@@ -16,17 +16,28 @@ double clip(double x, double low, double high) {
 double activate(const EpilogueArgs& epilogue, double x) {
   const double alpha = epilogue.alpha, beta = epilogue.beta;
   switch (epilogue.activation) {
-    case Activation::kClip: return clip(x, alpha, beta);
-    case Activation::kLeakyRelu: return x < 0 ? alpha * x : x;
-    case Activation::kSigmoid: return 1 / (1 + std::exp(-x));
-    case Activation::kTanh: return std::tanh(x);
-    case Activation::kGeluErf: return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::kGeluTanh: return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::kSilu: return x / (1 + std::exp(-alpha * x));
-    case Activation::kHardSigmoid: return clip(alpha * x + beta, 0, 1);
-    case Activation::kHardSwish: return x * clip(alpha * x + beta, 0, 1);
-    case Activation::kElu: return x < 0 ? alpha * std::expm1(x) : x;
-    case Activation::kCount: break;
+    case Activation::kClip:
+      return clip(x, alpha, beta);
+    case Activation::kLeakyRelu:
+      return x < 0 ? alpha * x : x;
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kGeluErf:
+      return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kGeluTanh:
+      return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-alpha * x));
+    case Activation::kHardSigmoid:
+      return clip(alpha * x + beta, 0, 1);
+    case Activation::kHardSwish:
+      return x * clip(alpha * x + beta, 0, 1);
+    case Activation::kElu:
+      return x < 0 ? alpha * std::expm1(x) : x;
+    case Activation::kCount:
+      break;
   }
   return x;
 }

@@ -141,12 +141,18 @@ template <int kVectors>
 TileFn pick(int pixels, PixelStep step) {
   typename CountTo<kMaxPixels[kVectors]>::Type all;
   switch (step) {
-    case PixelStep::kBlocked1: return pick<kVectors, 16>(pixels, all);
-    case PixelStep::kBlocked2: return pick<kVectors, 32>(pixels, all);
-    case PixelStep::kPlanar1: return pick<kVectors, 1>(pixels, all);
-    case PixelStep::kPlanar2: return pick<kVectors, 2>(pixels, all);
-    case PixelStep::kIndirect: return pick<kVectors, 0>(pixels, all);
-    case PixelStep::kCount: break;
+    case PixelStep::kBlocked1:
+      return pick<kVectors, 16>(pixels, all);
+    case PixelStep::kBlocked2:
+      return pick<kVectors, 32>(pixels, all);
+    case PixelStep::kPlanar1:
+      return pick<kVectors, 1>(pixels, all);
+    case PixelStep::kPlanar2:
+      return pick<kVectors, 2>(pixels, all);
+    case PixelStep::kIndirect:
+      return pick<kVectors, 0>(pixels, all);
+    case PixelStep::kCount:
+      break;
   }
   return nullptr;
 }
@@ -158,11 +164,15 @@ const TileTraits tile_traits = {
 
 TileFn tile_kernel(int vectors, int pixels, PixelStep step) {
   switch (vectors) {
-    case 1: return pick<1>(pixels, step);
-    case 2: return pick<2>(pixels, step);
+    case 1:
+      return pick<1>(pixels, step);
+    case 2:
+      return pick<2>(pixels, step);
 #if defined(__AVX512F__) || defined(__aarch64__)
-    case 3: return pick<3>(pixels, step);
-    case 4: return pick<4>(pixels, step);
+    case 3:
+      return pick<3>(pixels, step);
+    case 4:
+      return pick<4>(pixels, step);
 #endif
   }
   return nullptr;

@@ -1,5 +1,5 @@
-// Winograd convolution; see winograd.hpp for operands and layouts. Maps, weights and temporaries need the alignment of a
-// float; y must not overlap x, u or a temporary, the residual may be y.
+// Winograd convolution; see winograd.hpp for operands and layouts. Maps, weights and temporaries need the alignment of
+// a float; y must not overlap x, u or a temporary, the residual may be y.
 #include "kernels/winograd.hpp"
 
 #include "kernels/activation.hpp"
@@ -10,8 +10,12 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-ENGINE_INLINE std::int64_t blocks_of(std::int64_t channels) { return (channels + 15) / 16; }
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+ENGINE_INLINE std::int64_t blocks_of(std::int64_t channels) {
+  return (channels + 15) / 16;
+}
 
 // The one-dimensional transforms. Interpolation points: 0, 1, -1, infinity for m = 2, and also 2, -2 for m = 4.
 template <int kTile>
@@ -178,8 +182,8 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
           store(y + row + j * 16, min(high, max(low, value)));
         }
         if (finish)
-          finish_column(epilogue, cols, y + row, 16,
-                        residual && epilogue.residual_after ? residual + row : nullptr, 16);
+          finish_column(epilogue, cols, y + row, 16, residual && epilogue.residual_after ? residual + row : nullptr,
+                        16);
       }
     }
   }

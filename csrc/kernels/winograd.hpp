@@ -22,25 +22,25 @@ struct WinogradArgs {
   std::int32_t output_tile;    // m
   std::int32_t tile_channels;  // as PackArgs'
   std::int32_t tail_channels;
-  std::int32_t pixels;         // most Winograd tiles of a register tile
-  bool in_phases;              // how a step runs it; nothing else depends on this
-  std::int32_t block_tiles;    // fused: tiles transformed together, in the worker's scratch
+  std::int32_t pixels;       // most Winograd tiles of a register tile
+  bool in_phases;            // how a step runs it; nothing else depends on this
+  std::int32_t block_tiles;  // fused: tiles transformed together, in the worker's scratch
   std::int64_t tiles_h, tiles_w;
-  std::int64_t tiles;          // batch * tiles_h * tiles_w
+  std::int64_t tiles;  // batch * tiles_h * tiles_w
   std::int64_t x_batch, y_batch, residual_batch;
 };
 
 // Two ways over the same packed weights, both with operands x, u, [bias], [scale], [residual], y. Fused, one phase:
-// winograd_fused_f32; best while the weights stay in cache for a block of tiles. In three phases, with the temporaries V and
-// M after the operands: winograd_input_f32, winograd_gemm_f32, winograd_output_f32.
-// winograd_weights_f32 (w as [out, in, 3, 3], u) runs once, at compile time.
+// winograd_fused_f32; best while the weights stay in cache for a block of tiles. In three phases, with the temporaries
+// V and M after the operands: winograd_input_f32, winograd_gemm_f32, winograd_output_f32. winograd_weights_f32 (w as
+// [out, in, 3, 3], u) runs once, at compile time.
 WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
                                 int output_tile, int vectors, int block_tiles, const TileTraits& traits);
 
 std::int64_t winograd_weight_floats(const WinogradArgs& args);
-std::int64_t winograd_input_floats(const WinogradArgs& args);     // V, of all tiles
-std::int64_t winograd_product_floats(const WinogradArgs& args);   // M, of all tiles
-std::size_t winograd_scratch_bytes(const WinogradArgs& args);     // fused
+std::int64_t winograd_input_floats(const WinogradArgs& args);    // V, of all tiles
+std::int64_t winograd_product_floats(const WinogradArgs& args);  // M, of all tiles
+std::size_t winograd_scratch_bytes(const WinogradArgs& args);    // fused
 
 // Floats between points of V or M: an even number of cache lines would map all points to few sets.
 static inline std::int64_t winograd_point_stride(std::int64_t blocks, std::int64_t tiles) {

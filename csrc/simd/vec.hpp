@@ -3,8 +3,8 @@
 // Written on the vector extensions of GCC and Clang, so one source serves x86-64-v2, AVX2, AVX-512 and NEON. Intrinsics
 // stand only where the extensions have no expression that compiles to the one instruction (fma, min, max).
 //
-// Accuracy, as csrc/tests/kernels_simd.cpp measures it: sigmoid 4 units in the last place above -87, tanh 3; exp and erf
-// through ELU and GELU, 2.5e-7 and 3.6e-7 relative to the terms that cancel there.
+// Accuracy, as csrc/tests/kernels_simd.cpp measures it: sigmoid 4 units in the last place above -87, tanh 3; exp and
+// erf through ELU and GELU, 2.5e-7 and 3.6e-7 relative to the terms that cancel there.
 // NaN in gives NaN out; infinities give the limits.
 #pragma once
 
@@ -33,10 +33,18 @@ typedef float Vec __attribute__((vector_size(kVectorBytes), aligned(kVectorBytes
 typedef float VecUnaligned __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
 typedef int32_t VecInt __attribute__((vector_size(kVectorBytes), aligned(kVectorBytes)));
 
-ENGINE_INLINE Vec load(const float* from) { return *reinterpret_cast<const VecUnaligned*>(from); }
-ENGINE_INLINE void store(float* to, Vec value) { *reinterpret_cast<VecUnaligned*>(to) = value; }
-ENGINE_INLINE Vec zero() { return Vec{}; }
-ENGINE_INLINE Vec broadcast(float value) { return value - Vec{}; }
+ENGINE_INLINE Vec load(const float* from) {
+  return *reinterpret_cast<const VecUnaligned*>(from);
+}
+ENGINE_INLINE void store(float* to, Vec value) {
+  *reinterpret_cast<VecUnaligned*>(to) = value;
+}
+ENGINE_INLINE Vec zero() {
+  return Vec{};
+}
+ENGINE_INLINE Vec broadcast(float value) {
+  return value - Vec{};
+}
 
 // a * b + c, rounded once where the machine has the instruction.
 ENGINE_INLINE Vec fma(Vec a, Vec b, Vec c) {
@@ -74,7 +82,9 @@ ENGINE_INLINE Vec min(Vec a, Vec b) {
 #endif
 }
 
-ENGINE_INLINE Vec abs(Vec x) { return (Vec)((VecInt)x & 0x7fffffff); }
+ENGINE_INLINE Vec abs(Vec x) {
+  return (Vec)((VecInt)x & 0x7fffffff);
+}
 ENGINE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
   return (Vec)(((VecInt)magnitude & 0x7fffffff) | ((VecInt)sign & INT32_MIN));
 }
@@ -117,7 +127,9 @@ ENGINE_INLINE Vec exp(Vec x) {
   return p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
 }
 
-ENGINE_INLINE Vec sigmoid(Vec x) { return 1.0f / (1.0f + exp(-x)); }
+ENGINE_INLINE Vec sigmoid(Vec x) {
+  return 1.0f / (1.0f + exp(-x));
+}
 
 ENGINE_INLINE Vec tanh(Vec x) {
   const Vec a = abs(x), z = x * x;

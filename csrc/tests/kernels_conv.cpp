@@ -25,10 +25,10 @@ std::string describe(const Conv& c) {
   std::string text = "n" + std::to_string(s.batch) + " g" + std::to_string(s.groups) + " c" +
                      std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " in" +
                      std::to_string(s.in_h) + "x" + std::to_string(s.in_w) + " k" + std::to_string(s.kernel_h) + "x" +
-                     std::to_string(s.kernel_w) + " s" + std::to_string(s.stride_h) + "x" +
-                     std::to_string(s.stride_w) + " p" + std::to_string(s.pad_top) + "," +
-                     std::to_string(s.pad_left) + " d" + std::to_string(s.dilation_h) + "x" +
-                     std::to_string(s.dilation_w) + " act" + std::to_string(static_cast<int>(c.epilogue.activation));
+                     std::to_string(s.kernel_w) + " s" + std::to_string(s.stride_h) + "x" + std::to_string(s.stride_w) +
+                     " p" + std::to_string(s.pad_top) + "," + std::to_string(s.pad_left) + " d" +
+                     std::to_string(s.dilation_h) + "x" + std::to_string(s.dilation_w) + " act" +
+                     std::to_string(static_cast<int>(c.epilogue.activation));
   return text + " v" + std::to_string(c.tiling.vectors) + " px" + std::to_string(c.tiling.pixels) + " flat" +
          std::to_string(c.tiling.flat) + " tb" + std::to_string(c.tiling.tile_block);
 }
@@ -155,7 +155,14 @@ void asymmetric(const Target& target) {
 
 void groups(const Target& target) {
   check(target, {shape(32, 32, 6, 11, 3, 1, 1, 1, 2), {true, false, false}, {}, {}});
-  check(target, {shape(64, 128, 6, 11, 3, 2, 1, 1, 4), {true, true, true}, {}, {}, }, {}, 5);
+  check(target,
+        {
+            shape(64, 128, 6, 11, 3, 2, 1, 1, 4),
+            {true, true, true},
+            {},
+            {},
+        },
+        {}, 5);
   check(target, {shape(96, 48, 5, 5, 1, 1, 0, 1, 3, 2), {true, false, false}, {}, {}});
 }
 

@@ -95,8 +95,7 @@ void check(const Target& target, const Gemm& g, int workers = 3, const std::vect
   bias.resize((n + 15) / 16 * 16, kNan);
   scale.resize((n + 15) / 16 * 16, kNan);
   Guarded bias_buffer(bias), scale_buffer(scale);
-  const std::vector<float> untouched =
-      lay_out(std::vector<float>(batch * m * n, 9.0f), g.c, batch, m, n, g.gap);
+  const std::vector<float> untouched = lay_out(std::vector<float>(batch * m * n, 9.0f), g.c, batch, m, n, g.gap);
   Guarded output(untouched);
   std::vector<void*> buffers{input.data(), packed.data()};
   if (g.operands.has_bias) buffers.push_back(bias_buffer.data());
@@ -115,8 +114,7 @@ void check(const Target& target, const Gemm& g, int workers = 3, const std::vect
 void tails(const Target& target) {
   for (const std::int64_t m : {1, 2, 5, 14, 15, 29})
     for (std::int64_t n = 1; n <= 70; n += n < 34 ? 1 : 7)
-      for (const std::int64_t k : {1, 15, 16, 33})
-        check(target, {{1, m, n, k}, {true, false, n % 2 == 0}, {}, {}});
+      for (const std::int64_t k : {1, 15, 16, 33}) check(target, {{1, m, n, k}, {true, false, n % 2 == 0}, {}, {}});
 }
 
 void layouts(const Target& target) {
@@ -143,7 +141,8 @@ void workers(const Target& target) {
 }
 
 void empty_and_activated(const Target& target) {
-  for (const GemmShape& shape : {GemmShape{0, 4, 4, 4}, GemmShape{1, 0, 4, 4}, GemmShape{1, 4, 0, 4}, GemmShape{1, 4, 20, 0}})
+  for (const GemmShape& shape :
+       {GemmShape{0, 4, 4, 4}, GemmShape{1, 0, 4, 4}, GemmShape{1, 4, 0, 4}, GemmShape{1, 4, 20, 0}})
     check(target, {shape, {true, false, false}, {}, {}});
   for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
     for (const bool after : {false, true})

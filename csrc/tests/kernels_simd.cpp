@@ -75,7 +75,8 @@ void absolute_accuracy(const Target& target) {
     if (!expect(std::fabs(gelu[i] - v * phi) <= 3 * scale, "gelu at " + std::to_string(v))) return;
     if (!expect(std::fabs(silu[i] - v / (1 + std::exp(-v))) <= 3 * scale, "silu at " + std::to_string(v))) return;
     const double expected = v < 0 ? std::expm1(v) : v;
-    if (!expect(std::fabs(elu[i] - expected) <= 2.5e-7 * (1 + std::fabs(expected)), "elu at " + std::to_string(v))) return;
+    if (!expect(std::fabs(elu[i] - expected) <= 2.5e-7 * (1 + std::fabs(expected)), "elu at " + std::to_string(v)))
+      return;
   }
 }
 

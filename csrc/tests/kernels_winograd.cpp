@@ -33,7 +33,8 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
                            std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " in" +
                            std::to_string(s.in_h) + "x" + std::to_string(s.in_w) + " v" + std::to_string(vectors);
   const std::int64_t in_hw = s.in_h * s.in_w, out_hw = s.out_h * s.out_w;
-  const auto x = random_floats(s.batch * s.in_channels * in_hw, 1), w = random_floats(s.out_channels * s.in_channels * 9, 2);
+  const auto x = random_floats(s.batch * s.in_channels * in_hw, 1),
+             w = random_floats(s.out_channels * s.in_channels * 9, 2);
   auto bias = random_floats(s.out_channels, 3), scale = random_floats(s.out_channels, 4);
   const auto residual = random_floats(s.batch * s.out_channels * out_hw, 5);
   std::vector<float> expected(s.batch * s.out_channels * out_hw);
@@ -69,7 +70,8 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
     expect(output.intact() && u.intact() && v.intact() && m.intact(), what + ": overrun");
     // The transforms amplify rounding: for F(4, 3) by about ten.
     expect_close(expected, reference::from_blocked(output.values(), s.batch, s.out_channels, out_hw),
-                 (output_tile == 4 ? 10 : 2) * sum_tolerance(s.in_channels * 9), what + (in_phases ? " phases" : " fused"));
+                 (output_tile == 4 ? 10 : 2) * sum_tolerance(s.in_channels * 9),
+                 what + (in_phases ? " phases" : " fused"));
   }
 }
 

@@ -14,7 +14,9 @@ constexpr std::int64_t kChannelBlock = 16;
 // Packed weights of this size stay in the second-level cache beside the input rows of a tile.
 constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+std::int64_t divide_up(std::int64_t value, std::int64_t by) {
+  return (value + by - 1) / by;
+}
 
 ConvTiling choose_tiling(const ConvShape& shape, const TileTraits& traits) {
   const std::int64_t group_channels = shape.out_channels / shape.groups;
@@ -52,8 +54,8 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
   pack.channels = shape.out_channels / shape.groups;
   pack.tile_channels = args.tiling.vectors * traits.lanes;
   const std::int64_t rest = pack.channels % pack.tile_channels;
-  pack.tail_channels = rest == 0 ? pack.tile_channels
-                                 : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
+  pack.tail_channels =
+      rest == 0 ? pack.tile_channels : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
   pack.blocks = static_cast<std::int32_t>(divide_up(in_channels, kChannelBlock));
   pack.rows = static_cast<std::int32_t>(shape.kernel_h);
   pack.cols = static_cast<std::int32_t>(shape.kernel_w);
@@ -84,8 +86,8 @@ namespace {
 ConvArgs read_conv(const StepRequest& request) {
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
   const ConvShape shape = read_conv_shape(request.attributes);
-  if (shape.groups > 1 &&
-      (shape.in_channels / shape.groups % kChannelBlock != 0 || shape.out_channels / shape.groups % kChannelBlock != 0)) {
+  if (shape.groups > 1 && (shape.in_channels / shape.groups % kChannelBlock != 0 ||
+                           shape.out_channels / shape.groups % kChannelBlock != 0)) {
     throw PlanError("groups of " + std::to_string(shape.in_channels / shape.groups) + " input and " +
                     std::to_string(shape.out_channels / shape.groups) +
                     " output channels; expected multiples of 16, or a depthwise convolution");
@@ -94,7 +96,9 @@ ConvArgs read_conv(const StepRequest& request) {
                         read_conv_tiling(request.attributes, traits), traits);
 }
 
-std::int64_t weight_floats(const ConvArgs& args) { return args.pack.groups * pack_group_floats(args.pack); }
+std::int64_t weight_floats(const ConvArgs& args) {
+  return args.pack.groups * pack_group_floats(args.pack);
+}
 
 PreparedStep prepare_conv_blocked_f32(const StepRequest& request) {
   const ConvArgs args = read_conv(request);
@@ -117,8 +121,7 @@ PreparedStep prepare_pack_conv_blocked_f32(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry conv_operations[] = {{"conv_blocked_f32", prepare_conv_blocked_f32},
-                                                 {"pack_conv_blocked_f32", prepare_pack_conv_blocked_f32},
-                                                 {}};
+extern const OperationEntry conv_operations[] = {
+    {"conv_blocked_f32", prepare_conv_blocked_f32}, {"pack_conv_blocked_f32", prepare_pack_conv_blocked_f32}, {}};
 
 }  // namespace engine

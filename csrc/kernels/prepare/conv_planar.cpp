@@ -6,8 +6,8 @@
 
 namespace engine {
 
-PlanarConvArgs make_planar_conv_args(const ConvShape& shape, const ConvOperands& operands,
-                                     const EpilogueArgs& epilogue, int vectors, const TileTraits& traits) {
+PlanarConvArgs make_planar_conv_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
+                                     int vectors, const TileTraits& traits) {
   PlanarConvArgs args = {};
   args.shape = shape;
   args.operands = operands;
@@ -77,8 +77,7 @@ PreparedStep prepare_pack_conv_planar_f32(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry conv_planar_operations[] = {{"conv_planar_f32", prepare_conv_planar_f32},
-                                                        {"pack_conv_planar_f32", prepare_pack_conv_planar_f32},
-                                                        {}};
+extern const OperationEntry conv_planar_operations[] = {
+    {"conv_planar_f32", prepare_conv_planar_f32}, {"pack_conv_planar_f32", prepare_pack_conv_planar_f32}, {}};
 
 }  // namespace engine

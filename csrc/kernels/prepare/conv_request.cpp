@@ -20,8 +20,8 @@ std::vector<std::int64_t> read_sizes(const Attributes& attributes, const char* n
   }
   for (const std::int64_t value : values) {
     if (value < least || value > most) {
-      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
-                      "; expected " + std::to_string(least) + " to " + std::to_string(most));
+      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) + "; expected " +
+                      std::to_string(least) + " to " + std::to_string(most));
     }
   }
   return values;
@@ -72,8 +72,8 @@ EpilogueArgs read_epilogue(const Attributes& attributes) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   EpilogueArgs epilogue;
   if (attributes.has("activation")) {
-    epilogue.activation = static_cast<Activation>(
-        attributes.integer("activation", 0, static_cast<std::int64_t>(Activation::kCount) - 1));
+    epilogue.activation =
+        static_cast<Activation>(attributes.integer("activation", 0, static_cast<std::int64_t>(Activation::kCount) - 1));
   }
   epilogue.alpha = static_cast<float>(attributes.real_or("alpha", -kInf));
   epilogue.beta = static_cast<float>(attributes.real_or("beta", kInf));

@@ -53,8 +53,7 @@ PreparedStep prepare_pack_depthwise_f32(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry depthwise_operations[] = {{"depthwise_f32", prepare_depthwise_f32},
-                                                      {"pack_depthwise_f32", prepare_pack_depthwise_f32},
-                                                      {}};
+extern const OperationEntry depthwise_operations[] = {
+    {"depthwise_f32", prepare_depthwise_f32}, {"pack_depthwise_f32", prepare_pack_depthwise_f32}, {}};
 
 }  // namespace engine

@@ -12,7 +12,9 @@ namespace {
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+std::int64_t divide_up(std::int64_t value, std::int64_t by) {
+  return (value + by - 1) / by;
+}
 
 GemmTiling choose_tiling(const GemmShape& shape, const TileTraits& traits) {
   GemmTiling tiling;
@@ -71,9 +73,9 @@ std::size_t gemm_scratch_bytes(const GemmArgs& args) {
 
 namespace {
 
-// Attributes: batch (1), m, n, k; transposed (0): B is [N, K]; b_row (dense): floats between B's rows; shared (1): one B
-// for the whole batch; a_layout, c_layout, residual_layout (0): rows or blocked; bias, scale, residual, activation, alpha,
-// beta, residual_after, vectors, pixels, tile_block, channel_split: as the convolutions'.
+// Attributes: batch (1), m, n, k; transposed (0): B is [N, K]; b_row (dense): floats between B's rows; shared (1): one
+// B for the whole batch; a_layout, c_layout, residual_layout (0): rows or blocked; bias, scale, residual, activation,
+// alpha, beta, residual_after, vectors, pixels, tile_block, channel_split: as the convolutions'.
 struct Request {
   GemmArgs args;
   bool transposed;
@@ -148,8 +150,7 @@ PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry gemm_operations[] = {{"gemm_f32", prepare_gemm_f32},
-                                                 {"pack_gemm_f32", prepare_pack_gemm_f32},
-                                                 {}};
+extern const OperationEntry gemm_operations[] = {
+    {"gemm_f32", prepare_gemm_f32}, {"pack_gemm_f32", prepare_pack_gemm_f32}, {}};
 
 }  // namespace engine

@@ -31,8 +31,7 @@ PreparedStep prepare_from_blocked_f32(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry layout_operations[] = {{"to_blocked_f32", prepare_to_blocked_f32},
-                                                   {"from_blocked_f32", prepare_from_blocked_f32},
-                                                   {}};
+extern const OperationEntry layout_operations[] = {
+    {"to_blocked_f32", prepare_to_blocked_f32}, {"from_blocked_f32", prepare_from_blocked_f32}, {}};
 
 }  // namespace engine

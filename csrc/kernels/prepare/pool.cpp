@@ -32,13 +32,16 @@ PreparedStep prepare_pool(const StepRequest& request, const char* kernel) {
   return one_phase(PreparedPhase::of(request.kernels.find(kernel), args), 0, 0);
 }
 
-PreparedStep prepare_max_pool_f32(const StepRequest& request) { return prepare_pool(request, "max_pool_f32"); }
-PreparedStep prepare_average_pool_f32(const StepRequest& request) { return prepare_pool(request, "average_pool_f32"); }
+PreparedStep prepare_max_pool_f32(const StepRequest& request) {
+  return prepare_pool(request, "max_pool_f32");
+}
+PreparedStep prepare_average_pool_f32(const StepRequest& request) {
+  return prepare_pool(request, "average_pool_f32");
+}
 
 }  // namespace
 
-extern const OperationEntry pool_operations[] = {{"max_pool_f32", prepare_max_pool_f32},
-                                                 {"average_pool_f32", prepare_average_pool_f32},
-                                                 {}};
+extern const OperationEntry pool_operations[] = {
+    {"max_pool_f32", prepare_max_pool_f32}, {"average_pool_f32", prepare_average_pool_f32}, {}};
 
 }  // namespace engine

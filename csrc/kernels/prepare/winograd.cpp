@@ -9,7 +9,9 @@
 namespace engine {
 namespace {
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+std::int64_t divide_up(std::int64_t value, std::int64_t by) {
+  return (value + by - 1) / by;
+}
 std::int64_t points(const WinogradArgs& args) {
   return std::int64_t{args.output_tile + 2} * (args.output_tile + 2);
 }
@@ -111,8 +113,7 @@ PreparedStep prepare_pack_winograd_f32(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry winograd_operations[] = {{"winograd_f32", prepare_winograd_f32},
-                                                     {"pack_winograd_f32", prepare_pack_winograd_f32},
-                                                     {}};
+extern const OperationEntry winograd_operations[] = {
+    {"winograd_f32", prepare_winograd_f32}, {"pack_winograd_f32", prepare_pack_winograd_f32}, {}};
 
 }  // namespace engine
