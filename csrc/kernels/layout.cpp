@@ -24,7 +24,7 @@ ENGINE_INLINE void transpose(const float* from, std::int64_t from_row, float* to
   for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_row);
 #pragma GCC unroll 4
   for (int half = kLanes / 2; half > 0; half /= 2) {
-    VecInt low, high;
+    VecInt low{}, high{};
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) {
       low[i] = i & half ? (i - half) + kLanes : i;
