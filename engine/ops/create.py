@@ -53,10 +53,17 @@ def create(
 def make_constructor(op: OpDef) -> Callable[..., Node]:
     """The function behind `ops.<op>`: inputs positionally, attributes by keyword."""
     counts_by_attribute = "num_outputs" in op.attributes
+    is_plain, count = op.is_plain, op.min_inputs
 
     def constructor(
         *inputs: OutputLike | None, friendly_name: str | None = None, num_outputs: int | None = None, **attributes: Any
     ) -> Node:
+        if is_plain and not attributes and num_outputs is None and len(inputs) == count:
+            for source in inputs:
+                if source is None:
+                    break
+            else:
+                return _connect(op, inputs, {}, 1, friendly_name)  # what passes make most
         if counts_by_attribute and num_outputs is not None and len(inputs) < 2:
             attributes["num_outputs"] = num_outputs
         return _build(op, inputs, attributes, num_outputs, friendly_name)
@@ -74,12 +81,6 @@ def _build(
     num_outputs: int | None,
     friendly_name: str | None,
 ) -> Node:
-    if op.is_plain and not attributes and num_outputs is None and len(inputs) == op.min_inputs:
-        for source in inputs:
-            if source is None:
-                break
-        else:
-            return _connect(op, inputs, {}, 1, friendly_name)  # what passes make most
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
     checked = _check_attributes(op, attributes or {}) if attributes or op.required else {}

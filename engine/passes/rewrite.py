@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from engine.errors import PassError
@@ -14,7 +14,7 @@ from engine.passes.base import MatcherPass, Pass
 from engine.passes.config import PassConfig
 
 _P = TypeVar("_P", bound=MatcherPass)
-_Candidates = Callable[[Node], Sequence[MatcherPass]]
+_Index = dict[tuple[str, str], list[MatcherPass]]
 
 
 class GraphRewrite(Pass):
@@ -70,7 +70,7 @@ class GraphRewrite(Pass):
             item.rewrites, item.seconds = 0, 0.0
         active = self._active()
         with paused_collector():
-            changed = bool(active) and self._rewrite(model, _lookup(active), self._is_timed())
+            changed = bool(active) and self._rewrite(model, *_lookup(active), self._is_timed())
         self.rewrites = sum(item.rewrites for item in active)
         regions.fired(item.name for item in active if item.rewrites)
         return changed
@@ -87,7 +87,7 @@ class GraphRewrite(Pass):
     def _is_timed(self) -> bool:
         return self.config is not None and self.config.run is not None and self.config.run.timed
 
-    def _rewrite(self, model: Model, candidates: _Candidates, timed: bool) -> bool:
+    def _rewrite(self, model: Model, index: _Index, open_roots: list[MatcherPass], timed: bool) -> bool:
         changed = False
         pending = self._sequence(model)
         while pending:
@@ -96,8 +96,8 @@ class GraphRewrite(Pass):
                 continue
             if node.attributes:
                 for body in node.bodies.values():
-                    changed |= self._rewrite(body, candidates, timed)
-            for item in candidates(node):
+                    changed |= self._rewrite(body, index, open_roots, timed)
+            for item in index.get((node.domain, node.op_type), open_roots):
                 done = _timed_apply(item, node) if timed else item.apply(node)
                 if item.new_nodes:
                     for made in reversed(item.take_new_nodes()):
@@ -128,14 +128,13 @@ def _timed_apply(item: MatcherPass, node: Node) -> bool:
     return done
 
 
-def _lookup(passes: list[MatcherPass]) -> _Candidates:
-    """The passes that may match at a node, by its operator, in registration order."""
+def _lookup(passes: list[MatcherPass]) -> tuple[_Index, list[MatcherPass]]:
+    """The passes that may match at a node, in registration order: by its operator, and for every other one."""
     open_roots = [item for item in passes if item.matcher is not None and item.matcher.root_kinds is None]
     kinds = {kind for item in passes if item.matcher is not None for kind in item.matcher.root_kinds or ()}
-    index: dict[tuple[str, str], list[MatcherPass]] = {kind: [] for kind in kinds}
+    index: _Index = {kind: [] for kind in kinds}
     for item in passes:
         assert item.matcher is not None
         for kind in kinds if item.matcher.root_kinds is None else item.matcher.root_kinds:
             index[kind].append(item)
-    get = index.get
-    return lambda node: get((node.domain, node.op_type), open_roots)
+    return index, open_roots

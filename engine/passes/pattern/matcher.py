@@ -151,4 +151,10 @@ class Matcher:
 
 
 def _matched_nodes(values: dict[Node, Output], operators: list[Node]) -> list[Node]:
-    return list(dict.fromkeys(values[pattern_node].node for pattern_node in operators if pattern_node in values))
+    nodes: list[Node] = []  # patterns are short: looking through the list is quicker than hashing
+    for pattern_node in operators:
+        if pattern_node in values:
+            node = values[pattern_node].node
+            if node not in nodes:
+                nodes.append(node)
+    return nodes

@@ -185,6 +185,8 @@ class TypeStep(Step):
             if pairs is None:
                 return False
             sources, steps = pairs
+        if len(steps) == 1 and sources[0] is not None:
+            return steps[0].match(sources[0], state, rest)  # type: ignore[union-attr]  # no step is None after `_fit`
         for position in range(len(steps) - 1, -1, -1):
             step, source = steps[position], sources[position]
             if source is None:
