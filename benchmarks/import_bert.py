@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+REST_SECONDS = 0.3  # what the other reader's threads and freed memory leave behind must not tax the next one
 HIDDEN, HEADS, INNER, WORDS, POSITIONS = 768, 12, 3072, 30522, 512
 
 
@@ -140,7 +141,7 @@ def memory_growth(setup: str, path: str) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--layers", type=int, default=12)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -154,6 +155,7 @@ def main() -> None:
         times: dict[str, list[float]] = {name: [] for name in readers}
         for _ in range(options.rounds):
             for name, read in readers.items():
+                time.sleep(REST_SECONDS)
                 start = time.perf_counter()
                 loaded = read(path)
                 times[name].append(time.perf_counter() - start)
