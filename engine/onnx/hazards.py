@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,6 +11,7 @@ import onnx
 from engine.errors import ModelReadError, TypeInferenceError
 from engine.ir import Output, TensorType
 from engine.onnx.functions import describe, subgraphs
+from engine.ops.einsum import EQUATION_FORM, is_equation
 
 _AXES: Final = frozenset({
     "axes", "axis", "batch_axis", "batch_dims", "concat_axis", "perm", "scan_input_axes", "scan_output_axes",
@@ -30,8 +30,6 @@ _MAKERS: Final = frozenset({
     "Upsample",
 })  # fmt: skip
 _HIDDEN: Final = "\0engine.hidden"
-_TERM: Final = r"[A-Za-z\s]*(?:\.\.\.)?[A-Za-z\s]*"
-_EQUATION: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?", re.ASCII)
 _MAX_AXES: Final = 64  # numpy's, and so ours
 
 
@@ -159,8 +157,5 @@ def _short_constants(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _check_equation(node: onnx.NodeProto, text: str) -> None:
-    if not _EQUATION.fullmatch(text):
-        raise ModelReadError(
-            f"{describe(node)}: {text!r} is no equation; expected terms of letters and '...' between commas, "
-            "and perhaps '->' and a last one"
-        )
+    if not is_equation(text):
+        raise ModelReadError(f"{describe(node)}: {text!r} is no equation; expected {EQUATION_FORM}")

@@ -13,6 +13,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     classical,
     control_flow,
     convolution,
+    einsum,
     elementwise,
     flex_attention,
     indexing,

@@ -266,3 +266,9 @@ def test_small_constants_only_are_read() -> None:
 
     weight = Constant.lazy(p([8, 8]).type, load)  # type: ignore[arg-type]
     assert t(ops.Gemm(p([2, 8]), weight)) == "f32[2,8]"
+
+
+@pytest.mark.parametrize("equation", ["i.j->", "..,->", "ij-", "ij->ij->i", "-", "....", "i\u00e9->i"])
+def test_a_malformed_equation_is_refused_before_onnx_reads_it_without_end(equation: str) -> None:
+    with pytest.raises(TypeInferenceError, match="is no equation; expected terms of letters"):
+        ops.Einsum(Parameter(f32, [2, 3], "x"), equation=equation)
