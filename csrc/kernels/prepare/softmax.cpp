@@ -1,0 +1,44 @@
+// Plan-time half of Softmax.
+#include "kernels/softmax.hpp"
+
+#include "kernels/prepare/norm_request.hpp"
+
+namespace engine {
+namespace {
+
+// Fewer long rows than this are shared by all workers: then a second exp of each element costs less than idle workers.
+constexpr std::int64_t kFewRows = 8;
+
+// Attributes: outer, axis, inner: the sizes; log (0): the logarithm of the result. y may lie in the memory of x.
+PreparedStep prepare_softmax_f32(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  SoftmaxArgs args = {};
+  args.outer = attributes.integer("outer", 0, kLargestSize);
+  args.axis = attributes.integer("axis", 0, kLargestSize);
+  args.inner = attributes.integer("inner", 0, kLargestSize);
+  args.is_log = read_flag(attributes, "log");
+  const std::size_t bytes = float_bytes({args.outer, args.axis, args.inner});
+  request.expect_operands(1, 1);
+  request.expect_input(0, bytes);
+  request.expect_output(0, bytes);
+  if (bytes == 0) args.outer = 0;
+
+  PreparedStep step;
+  if (args.inner == 1 && args.outer < kFewRows && args.axis >= 4 * kSoftmaxChunk) {
+    args.chunks = (args.axis + kSoftmaxChunk - 1) / kSoftmaxChunk;
+    step.temporaries.push_back(float_bytes({args.outer, 2, args.chunks}));
+    step.phases.push_back(PreparedPhase::of(request.kernels.find("softmax_sum_f32"), args));
+    step.phases.push_back(PreparedPhase::of(request.kernels.find("softmax_apply_f32"), args));
+    return step;
+  }
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("softmax_f32"), args));
+  const std::int64_t runs = args.inner == 1 ? 1 : (args.inner + kSoftmaxColumns - 1) / kSoftmaxColumns;
+  limit_workers(step.phases.back(), args.outer * runs);
+  return step;
+}
+
+}  // namespace
+
+extern const OperationEntry softmax_operations[] = {{"softmax_f32", prepare_softmax_f32, true}, {}};
+
+}  // namespace engine

@@ -1,0 +1,210 @@
+// softmax_f32: y = exp(x - max) / sum(exp(x - max)), or its logarithm, over the axis of [outer, axis, inner].
+//
+// Operands: x, y; float alignment; y may be x. Split over rows, or over runs of columns where inner > 1.
+// softmax_sum_f32, softmax_apply_f32: the same for few long rows, in two phases split over chunks of a row. Operands:
+// x, y, and a temporary [outer][maximum, sum][chunks].
+//
+// A NaN or +inf makes its row NaN, and so does a row of nothing but -inf, as the formula says.
+#include "kernels/softmax.hpp"
+
+#include <cmath>
+
+#include "simd/partial.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+constexpr int kUnroll = 4;
+
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+
+// NaN is left out: it comes back in through the sum.
+float row_max(const float* x, std::int64_t count) {
+  Vec best[kUnroll];
+  for (Vec& value : best) value = broadcast(-__builtin_inff());
+  std::int64_t i = 0;
+  for (; i + kUnroll * kLanes <= count; i += kUnroll * kLanes)
+    for (int u = 0; u < kUnroll; ++u) best[u] = max(load(x + i + u * kLanes), best[u]);
+  for (; i + kLanes <= count; i += kLanes) best[0] = max(load(x + i), best[0]);
+  if (i < count) best[1] = max(load_partial(x + i, count - i, best[1]), best[1]);
+  return reduce_max(max(max(best[0], best[1]), max(best[2], best[3])));
+}
+
+// The sum of exp(x - bias), whose terms are stored where `y` is not null.
+template <bool kStore>
+float row_exp(const float* x, float bias, float* y, std::int64_t count) {
+  Vec total[kUnroll] = {};
+  std::int64_t i = 0;
+  for (; i + kUnroll * kLanes <= count; i += kUnroll * kLanes)
+    for (int u = 0; u < kUnroll; ++u) {
+      const Vec value = exp(load(x + i + u * kLanes) - bias);
+      if constexpr (kStore) store(y + i + u * kLanes, value);
+      total[u] += value;
+    }
+  for (; i + kLanes <= count; i += kLanes) {
+    const Vec value = exp(load(x + i) - bias);
+    if constexpr (kStore) store(y + i, value);
+    total[0] += value;
+  }
+  if (i < count) {
+    // Of -inf, unless the bias is that, too: then the whole row is NaN.
+    const Vec value = exp(load_partial(x + i, count - i, broadcast(-__builtin_inff())) - bias);
+    if constexpr (kStore) store_partial(y + i, value, count - i);
+    total[1] += value;
+  }
+  return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
+}
+
+// y = (x - bias) - log_sum
+void row_subtract(const float* x, float bias, float log_sum, float* y, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(y + i, (load(x + i) - bias) - log_sum);
+  if (i < count) store_partial(y + i, (load_partial(x + i, count - i, zero()) - bias) - log_sum, count - i);
+}
+
+void row_scale(float* y, float factor, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(y + i, load(y + i) * factor);
+  if (i < count) store_partial(y + i, load_partial(y + i, count - i, zero()) * factor, count - i);
+}
+
+template <bool kLog>
+void softmax_row(const float* x, float* y, std::int64_t count) {
+  const float top = row_max(x, count);
+  const float sum = row_exp<!kLog>(x, top, y, count);
+  if constexpr (kLog)
+    row_subtract(x, top, __builtin_logf(sum), y, count);
+  else
+    row_scale(y, 1.0f / sum, count);
+}
+
+// Up to kVectors vectors of adjacent columns, `step` floats between their elements; of a single vector, `count` lanes.
+template <bool kLog, int kVectors>
+void softmax_columns(const float* x, float* y, std::int64_t axis, std::int64_t step, std::int64_t count) {
+  const auto read = [count](const float* from, int v) {
+    return kVectors == 1 ? load_partial(from, count, zero()) : load(from + v * kLanes);
+  };
+  const auto write = [count](float* to, int v, Vec value) {
+    if constexpr (kVectors == 1)
+      store_partial(to, value, count);
+    else
+      store(to + v * kLanes, value);
+  };
+  Vec top[kVectors], sum[kVectors] = {};
+  for (Vec& value : top) value = broadcast(-__builtin_inff());
+  for (std::int64_t k = 0; k < axis; ++k)
+    for (int v = 0; v < kVectors; ++v) top[v] = max(read(x + k * step, v), top[v]);
+  for (std::int64_t k = 0; k < axis; ++k)
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec value = exp(read(x + k * step, v) - top[v]);
+      if constexpr (!kLog) write(y + k * step, v, value);
+      sum[v] += value;
+    }
+  if constexpr (kLog)
+    for (int v = 0; v < kVectors; ++v)
+      for (int l = 0; l < kLanes; ++l) sum[v][l] = __builtin_logf(sum[v][l]);
+  else
+    for (int v = 0; v < kVectors; ++v) sum[v] = 1.0f / sum[v];
+  for (std::int64_t k = 0; k < axis; ++k)
+    for (int v = 0; v < kVectors; ++v) {
+      if constexpr (kLog)
+        write(y + k * step, v, (read(x + k * step, v) - top[v]) - sum[v]);
+      else
+        write(y + k * step, v, read(y + k * step, v) * sum[v]);
+    }
+}
+
+template <bool kLog>
+void softmax(const SoftmaxArgs& args, const float* x, float* y, const KernelContext& context) {
+  if (args.inner == 1) {
+    const WorkRange range = split_work(args.outer, context.worker, context.workers);
+    for (std::int64_t i = range.begin; i < range.end; ++i)
+      softmax_row<kLog>(x + i * args.axis, y + i * args.axis, args.axis);
+    return;
+  }
+  const std::int64_t runs = (args.inner + kSoftmaxColumns - 1) / kSoftmaxColumns;
+  const WorkRange range = split_work(args.outer * runs, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t begin = i % runs * kSoftmaxColumns, end = min64(begin + kSoftmaxColumns, args.inner);
+    const std::int64_t at = i / runs * args.axis * args.inner;
+    std::int64_t c = begin;
+    for (; c + kUnroll * kLanes <= end; c += kUnroll * kLanes)
+      softmax_columns<kLog, kUnroll>(x + at + c, y + at + c, args.axis, args.inner, kLanes);
+    for (; c < end; c += kLanes)
+      softmax_columns<kLog, 1>(x + at + c, y + at + c, args.axis, args.inner, min64(kLanes, end - c));
+  }
+}
+
+void softmax_f32(const void* raw, void* const* buffers, const KernelContext& context) {
+  const auto& args = *static_cast<const SoftmaxArgs*>(raw);
+  const auto* x = static_cast<const float*>(buffers[0]);
+  auto* y = static_cast<float*>(buffers[1]);
+  if (args.is_log)
+    softmax<true>(args, x, y, context);
+  else
+    softmax<false>(args, x, y, context);
+}
+
+void softmax_sum_f32(const void* raw, void* const* buffers, const KernelContext& context) {
+  const auto& args = *static_cast<const SoftmaxArgs*>(raw);
+  const auto* x = static_cast<const float*>(buffers[0]);
+  auto* sums = static_cast<float*>(buffers[2]);
+  const WorkRange range = split_work(args.outer * args.chunks, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t row = i / args.chunks, chunk = i % args.chunks, begin = chunk * kSoftmaxChunk;
+    const std::int64_t count = min64(kSoftmaxChunk, args.axis - begin);
+    const float* from = x + row * args.axis + begin;
+    const float top = row_max(from, count);
+    float* to = sums + row * 2 * args.chunks + chunk;
+    to[0] = top;
+    // A chunk without a number counts nothing beside one with some; its NaN, if any, has to stay.
+    const float bias = top == -__builtin_inff() ? 0.0f : top;
+    to[args.chunks] = row_exp<false>(from, bias, nullptr, count);
+  }
+}
+
+// The maximum and the sum of a row, from those of its chunks.
+void combine(const float* tops, std::int64_t chunks, float* top, float* sum) {
+  const float* sums = tops + chunks;
+  *top = row_max(tops, chunks);
+  Vec total = zero();
+  for (std::int64_t i = 0; i < chunks; i += kLanes) {
+    const std::int64_t count = min64(kLanes, chunks - i);
+    const Vec weight = exp(load_partial(tops + i, count, broadcast(*top)) - *top);
+    total += weight * load_partial(sums + i, count, zero());
+  }
+  *sum = reduce_add(total);
+}
+
+void softmax_apply_f32(const void* raw, void* const* buffers, const KernelContext& context) {
+  const auto& args = *static_cast<const SoftmaxArgs*>(raw);
+  const auto* x = static_cast<const float*>(buffers[0]);
+  auto* y = static_cast<float*>(buffers[1]);
+  const auto* sums = static_cast<const float*>(buffers[2]);
+  const WorkRange range = split_work(args.outer * args.chunks, context.worker, context.workers);
+  float top = 0.0f, sum = 0.0f;
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t row = i / args.chunks, begin = i % args.chunks * kSoftmaxChunk;
+    const std::int64_t count = min64(kSoftmaxChunk, args.axis - begin), at = row * args.axis + begin;
+    if (i == range.begin || begin == 0) combine(sums + row * 2 * args.chunks, args.chunks, &top, &sum);
+    if (args.is_log) {
+      row_subtract(x + at, top, __builtin_logf(sum), y + at, count);
+    } else {
+      row_exp<true>(x + at, top, y + at, count);
+      row_scale(y + at, 1.0f / sum, count);
+    }
+  }
+}
+
+}  // namespace
+
+extern const KernelEntry softmax_kernels[] = {{"softmax_f32", softmax_f32, nullptr},
+                                              {"softmax_sum_f32", softmax_sum_f32, nullptr},
+                                              {"softmax_apply_f32", softmax_apply_f32, nullptr},
+                                              {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS
