@@ -49,7 +49,7 @@ else:
 
 __all__ = [
     "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "StepInfo", "built_isas", "cores", "cpu_features",
-    "default_isa", "kernels", "lay_out_arena", "run_kernel", "started_threads",
+    "default_isa", "empty_aligned", "kernels", "lay_out_arena", "pack", "run_kernel", "started_threads",
 ]  # fmt: skip
 
 Attribute: TypeAlias = "int | float | Sequence[int] | Sequence[float]"
@@ -318,3 +318,25 @@ def run_kernel(
     output_ids = [builder.add_output(array.nbytes) for array in outputs]
     builder.add_step(kernel, input_ids, output_ids, attributes)
     Context(builder.build(), threads).run(inputs, outputs)
+
+
+def pack(
+    kernel: str, inputs: Sequence[Array], attributes: Mapping[str, Attribute] | None = None, *, isa: str | None = None
+) -> Array:
+    """Run a kernel of one output and return that: as many bytes as the kernel asks for, aligned to 64.
+
+    How weights are brought into a kernel's format. Raises what PlanBuilder and Context raise.
+    """
+    nbytes = _core.output_bytes(kernel, [array.nbytes for array in inputs], 1, attributes or {}, isa or "")[0]
+    packed = empty_aligned(nbytes)
+    run_kernel(kernel, inputs, [packed], attributes, isa=isa)
+    return packed
+
+
+def empty_aligned(nbytes: int) -> Array:
+    """Return uninitialised bytes that begin at a cache line."""
+    import numpy as np
+
+    block: Array = np.empty(nbytes + 64, np.uint8)
+    start = -block.ctypes.data % 64
+    return block[start : start + nbytes]

@@ -98,6 +98,17 @@ Attributes to_attributes(const py::dict& values) {
   return attributes;
 }
 
+// The bytes that each output of a step has to have.
+std::vector<std::size_t> output_bytes(const std::string& kernel, const std::vector<std::size_t>& inputs,
+                                      std::size_t output_count, const py::dict& attributes, const std::string& isa) {
+  const LimitedLookup lookup(KernelRegistry::built_in(), isa.empty() ? default_isa() : parse_isa(isa));
+  const OperationEntry& operation = KernelRegistry::built_in().operation(kernel);
+  const std::vector<std::size_t> unbounded(output_count, std::size_t{1} << 62);
+  std::vector<std::size_t> expected(output_count, 0);
+  operation.prepare(StepRequest{inputs, unbounded, to_attributes(attributes), lookup, &expected});
+  return expected;
+}
+
 // A cancel flag stopped a run.
 class RunCancelled : public std::runtime_error {
  public:
@@ -215,6 +226,8 @@ PYBIND11_MODULE(_core, module) {
   module.def("cores", [] { return CoreSet::shared().cores(); });
   module.def("started_threads", [] { return CoreSet::shared().started_threads(); });
   module.def("lay_out_arena", lay_out, py::arg("buffers"));
+  module.def("output_bytes", output_bytes, py::arg("kernel"), py::arg("inputs"), py::arg("output_count"),
+             py::arg("attributes"), py::arg("isa"));
 
   py::class_<CancelFlag>(module, "CancelFlag")
       .def(py::init<>())

@@ -88,6 +88,8 @@ struct StepRequest {
   const std::vector<std::size_t>& outputs;
   const Attributes& attributes;
   const KernelLookup& kernels;
+  // Where set, takes the bytes that expect_output was asked for, by index: how large an output has to be.
+  std::vector<std::size_t>* expected_outputs = nullptr;
 
   // Throw PlanError unless there are so many operands, each with the given number of bytes at least.
   void expect_operands(std::size_t input_count, std::size_t output_count) const;

@@ -132,6 +132,7 @@ void StepRequest::expect_input(std::size_t index, std::size_t bytes) const {
 
 void StepRequest::expect_output(std::size_t index, std::size_t bytes) const {
   expect_bytes("output", outputs, index, bytes);
+  if (expected_outputs != nullptr) (*expected_outputs)[index] = bytes;
 }
 
 }  // namespace engine
