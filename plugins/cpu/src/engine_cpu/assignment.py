@@ -1,0 +1,133 @@
+"""Layout assignment: in which layout each item of a segment reads and writes, so that little is reordered.
+
+The cost of an assignment is what its reorders move, in bytes, and what the chosen options cost themselves. Items follow
+their producers first; then single items, and whole regions of items that can run in several layouts, change over
+where that is cheaper, until nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from engine.ir import Constant, Output
+from engine_cpu.item import Item
+from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
+
+_MOST_ROUNDS = 8
+
+
+def assign_layouts(items: Sequence[Item], outputs: Collection[Output]) -> dict[Item, LayoutOption]:
+    """The option of each item. Values from outside are PLAIN, and so must be `outputs` in the end."""
+    return _Assignment(items, outputs).solve()
+
+
+class _Assignment:
+    def __init__(self, items: Sequence[Item], outputs: Collection[Output]) -> None:
+        self.items = items
+        self.options = [tuple(item.lowering.item_layouts(item)) for item in items]
+        self.chosen = [options[0] for options in self.options]
+        self.outputs = frozenset(outputs)
+        self.producer: dict[Output, tuple[int, int]] = {
+            value: (index, port) for index, item in enumerate(items) for port, value in enumerate(item.outputs)
+        }
+        self.readers: dict[Output, list[tuple[int, int]]] = {}
+        for index, item in enumerate(items):
+            for port, value in enumerate(item.inputs):
+                if value is not None and not isinstance(value.node, Constant):
+                    self.readers.setdefault(value, []).append((index, port))
+        self.moved = {value: 2.0 * _bytes(value) for value in self.readers.keys() | self.outputs}
+        self.touched = [self._values_of(index) for index in range(len(items))]
+
+    def solve(self) -> dict[Item, LayoutOption]:
+        free = [index for index, options in enumerate(self.options) if len(options) > 1]
+        for index in free:
+            self.chosen[index] = min(self.options[index], key=lambda option: self._input_cost(index, option))
+        regions = self._regions(free)
+        for _ in range(_MOST_ROUNDS):
+            improved = sum(self._improve(index) for index in free)
+            improved += sum(self._improve_region(region) for region in regions)
+            if not improved:
+                break
+        return dict(zip(self.items, self.chosen, strict=True))
+
+    def _values_of(self, index: int) -> tuple[Output, ...]:
+        item = self.items[index]
+        values = [value for value in (*item.inputs, *item.outputs) if value is not None and value in self.moved]
+        return tuple(dict.fromkeys(values))
+
+    def _layout(self, value: Output) -> Layout:
+        at = self.producer.get(value)
+        return Layout.PLAIN if at is None else self.chosen[at[0]].outputs[at[1]]
+
+    def _input_cost(self, index: int, option: LayoutOption) -> float:
+        cost = option.cost
+        for value, layout in zip(self.items[index].inputs, option.inputs, strict=True):
+            if value is not None and value in self.moved and self._layout(value) is not layout:
+                cost += self.moved[value]
+        return cost
+
+    def _value_cost(self, value: Output) -> float:
+        made = self._layout(value)
+        wanted = {self.chosen[index].inputs[port] for index, port in self.readers.get(value, ())}
+        if value in self.outputs:
+            wanted.add(Layout.PLAIN)
+        return self.moved[value] * len(wanted - {made})
+
+    def _cost(self, indices: Iterable[int]) -> float:
+        values = {value for index in indices for value in self.touched[index]}
+        return sum(self._value_cost(value) for value in values) + sum(self.chosen[index].cost for index in indices)
+
+    def _improve(self, index: int) -> bool:
+        """Give one item its cheapest option."""
+        return self._try([index], [{index: option} for option in self.options[index]])
+
+    def _improve_region(self, region: list[int]) -> bool:
+        """Give all items of a region the options of one layout."""
+        choices = []
+        for layout in Layout:
+            choice = {}
+            for index in region:
+                for option in self.options[index]:
+                    if all(written is layout for written in option.outputs):
+                        choice[index] = option
+                        break
+            choices.append(choice)
+        return self._try(region, choices)
+
+    def _try(self, indices: list[int], choices: list[dict[int, LayoutOption]]) -> bool:
+        before = {index: self.chosen[index] for index in indices}
+        best, best_cost, improved = before, self._cost(indices), False
+        for choice in choices:
+            for index, option in choice.items():
+                self.chosen[index] = option
+            if (cost := self._cost(indices)) < best_cost:
+                best, best_cost, improved = {**before, **choice}, cost, True
+            for index, option in before.items():
+                self.chosen[index] = option
+        for index, option in best.items():
+            self.chosen[index] = option
+        return improved
+
+    def _regions(self, free: list[int]) -> list[list[int]]:
+        """The connected sets of items that have a choice, of two items or more."""
+        root = {index: index for index in free}
+
+        def find(index: int) -> int:
+            while root[index] != index:
+                root[index] = root[root[index]]
+                index = root[index]
+            return index
+
+        for value, readers in self.readers.items():
+            at = self.producer.get(value)
+            joined = [index for index in (*(() if at is None else (at[0],)), *(r[0] for r in readers)) if index in root]
+            for index in joined[1:]:
+                root[find(index)] = find(joined[0])
+        regions: dict[int, list[int]] = {}
+        for index in free:
+            regions.setdefault(find(index), []).append(index)
+        return [region for region in regions.values() if len(region) > 1]
+
+
+def _bytes(value: Output) -> int:
+    return layout_bytes(static_shape(value), value.element_type, Layout.PLAIN)

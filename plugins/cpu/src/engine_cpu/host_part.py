@@ -1,0 +1,41 @@
+"""`HostPart`: an operation without a native kernel, on the reference evaluator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.ir import Node
+from engine.ops.interruption import interruptible
+from engine.ops.reference import compile_node
+from engine_cpu.program import Array, Part, Run, Value
+
+
+class HostPart(Part):
+    """One node; its inputs are all of the node's, None where one is omitted."""
+
+    def __init__(self, node: Node) -> None:
+        self.name = node.friendly_name
+        self.op_type = node.op_type
+        self._positions = [index for index, value in enumerate(node.input_values) if value is not None]
+        self._count = node.num_inputs
+        self._evaluate = compile_node(node)
+
+    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], run: Run) -> Sequence[Value]:
+        """See `Part`."""
+        values: list[Value] = [None] * self._count
+        for position, value in zip(self._positions, inputs, strict=True):
+            values[position] = value
+        start = time.perf_counter_ns() if run.is_profiling else 0
+        with interruptible(run.check_cancelled):
+            outputs = self._evaluate(values)
+        if run.is_profiling:
+            run.record_node(self.name, self.op_type, "reference", start, time.perf_counter_ns())
+        return [_in_order(value) for value in outputs]
+
+
+def _in_order(value: Value) -> Value:
+    """Arrays as plans read them: contiguous and aligned."""
+    return np.require(value, requirements=["C", "A"]) if isinstance(value, np.ndarray) else value

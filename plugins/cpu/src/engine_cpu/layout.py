@@ -1,0 +1,76 @@
+"""How a tensor lies in memory on the CPU device."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.ir import ElementType, Output
+
+BLOCK = 16
+"""Channels that lie together in a blocked map."""
+
+
+class Layout(enum.Enum):
+    """Where the elements of a tensor are."""
+
+    PLAIN = "plain"
+    """Row-major, in the tensor's own element type."""
+    BLOCKED = "blocked"
+    """f32 maps [N, C, ...] as [N, ceil(C / 16), ..., 16]; what the last block has beyond C is undefined."""
+    PLAIN_BF16 = "plain_bf16"
+    """An f32 tensor, stored row-major in bf16."""
+    BLOCKED_BF16 = "blocked_bf16"
+    """An f32 map, stored as BLOCKED in bf16."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """True for maps in blocks of channels."""
+        return self in (Layout.BLOCKED, Layout.BLOCKED_BF16)
+
+    @property
+    def is_bf16(self) -> bool:
+        """True where f32 values are stored in half the bytes."""
+        return self in (Layout.PLAIN_BF16, Layout.BLOCKED_BF16)
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutOption:
+    """One way to run an item: the layouts in which it reads its inputs and writes its outputs.
+
+    `inputs` has one for each input (those that are omitted or never read by a step may have any), `outputs` one for
+    each output. `cost` is in bytes moved: what this way costs beyond the others.
+    """
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    cost: float = 0.0
+
+    @classmethod
+    def uniform(cls, layout: Layout, inputs: int, outputs: int = 1, cost: float = 0.0) -> LayoutOption:
+        """All in one layout."""
+        return cls((layout,) * inputs, (layout,) * outputs, cost)
+
+
+def padded_channels(channels: int) -> int:
+    """`channels` rounded up to whole blocks."""
+    return -(-channels // BLOCK) * BLOCK
+
+
+def item_size(element_type: ElementType, layout: Layout = Layout.PLAIN) -> int:
+    """Bytes of one element."""
+    return 2 if layout.is_bf16 else int(element_type.numpy.itemsize)
+
+
+def layout_bytes(shape: Sequence[int], element_type: ElementType, layout: Layout) -> int:
+    """Bytes of a tensor of a static shape."""
+    if layout.is_blocked:
+        shape = (shape[0], padded_channels(shape[1]), *shape[2:])
+    return math.prod(shape) * item_size(element_type, layout)
+
+
+def static_shape(value: Output) -> tuple[int, ...]:
+    """The shape of a value whose lengths are all known."""
+    return tuple(value.shape.get_shape())

@@ -1,0 +1,153 @@
+"""The executable network: the transformed graph, its weights as kernels want them, and a program for each shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.errors import BlobFormatError, UnsupportedError
+from engine.ir import Constant, Model, Parameter, Result
+from engine.native import built_isas, cores, default_isa
+from engine.onnx import join_model, split_model
+from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork, SyncInferRequest
+from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
+from engine_cpu.compiler import Compiler, fold_shapes, logger
+from engine_cpu.plan_cache import PlanCache
+from engine_cpu.program import NativePart, Program
+from engine_cpu.properties import (
+    ALLOW_REFERENCE,
+    ARENA_BYTES,
+    NAIVE_ARENA_BYTES,
+    PLAN_CACHE_SIZE,
+    REFERENCE_STEPS,
+)
+from engine_cpu.query import reference_reason
+from engine_cpu.request import CpuInferRequest
+from engine_cpu.transform import transform_model
+from engine_cpu.tuning import Tuner
+from engine_cpu.weights import WeightStore, mark_weights
+
+if TYPE_CHECKING:
+    from engine_cpu.plugin import CpuPlugin
+
+GRAPH = "graph"
+WEIGHTS = "weights/"
+PACKED = "packed/"
+COMPILATION = "compilation"
+
+
+class CpuNetwork(ExecutableNetwork):
+    """Compiling is: transform the graph, then, where all lengths are known, lower it to a program."""
+
+    metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES)
+    graph: Model
+
+    @classmethod
+    def compiled(cls, plugin: CpuPlugin, config: Config, model: Model) -> CpuNetwork:
+        """Compile the user's model."""
+        network = cls(plugin, config, model)
+        graph = transform_model(model)
+        mark_weights(graph)
+        network._load(graph, WeightStore(default_isa()), {})
+        return network
+
+    @classmethod
+    def imported(cls, plugin: CpuPlugin, config: Config, blob: BlobReader) -> CpuNetwork:
+        """Take up an exported network: nothing is transformed, packed or measured again."""
+        network = cls(plugin, config, blob.manifest)
+        graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
+        isa, choices = _read_compilation(blob)
+        packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
+        weights = WeightStore(isa, lambda key: blob.section(PACKED + key), packed)
+        network._load(graph, weights, choices)
+        return network
+
+    def _load(self, graph: Model, weights: WeightStore, choices: dict[str, str]) -> None:
+        """What compiling and importing share."""
+        self.graph = graph
+        self.weights = weights
+        self.reference_steps = self._check_reference(graph)
+        streams = self.config[NUM_STREAMS] or 1
+        threads = self.config[INFERENCE_NUM_THREADS] or cores()
+        self.tuner = Tuner(max(1, min(threads, cores()) // streams), choices)
+        compiler = Compiler(weights, self.tuner, streams, self.config[PLAN_CACHE_SIZE], fold_shapes)
+        self.is_static = all(_is_static(parameter) for parameter in graph.parameters)
+        if self.is_static:
+            self.program: Program | None = compiler.program(graph)
+            self.plans: PlanCache | None = None
+        else:
+            self.program = None
+            self.plans = PlanCache(graph, compiler.specialized_program, self.config[PLAN_CACHE_SIZE])
+
+    def _check_reference(self, graph: Model) -> tuple[str, ...]:
+        """Find what will run on the reference evaluator; say so once, or refuse it."""
+        found = {}
+        for node in graph.ordered_nodes():
+            if not isinstance(node, (Parameter, Constant, Result)) and (why := reference_reason(node)) is not None:
+                found[node.friendly_name] = f"{node}: {why.reason}"
+        if found and not self.config[ALLOW_REFERENCE]:
+            raise UnsupportedError(
+                f"{self.name}: {len(found)} operations have no native kernel, and ALLOW_REFERENCE is off: "
+                + "; ".join(list(found.values())[:5])
+            )
+        if found:
+            logger.info("%s: on the reference evaluator: %s", self.name, "; ".join(found.values()))
+        return tuple(found)
+
+    def create_infer_request_impl(self) -> SyncInferRequest:
+        """One more request; it gets the way to programs, not the network: a cycle would delay freeing both."""
+        program, plans = self.program, self.plans
+        if program is not None:
+            return CpuInferRequest(self, lambda inputs: program)
+        assert plans is not None
+        return CpuInferRequest(self, plans.program)
+
+    def export_sections(self, writer: BlobWriter) -> None:
+        """Write what `imported` reads."""
+        skeleton, weights = split_model(self.graph)
+        writer.add_section(GRAPH, skeleton)
+        for name, _, data in weights:
+            writer.add_section(WEIGHTS + name, data)
+        for key, array in self.weights.packed.items():
+            writer.add_section(PACKED + key, array)
+        compilation = {"isa": self.weights.isa, "choices": self.tuner.choices}
+        writer.add_section(COMPILATION, json.dumps(compilation).encode())
+
+    def requirements(self) -> dict[str, str | Sequence[str]]:
+        """Packed weights are of one instruction set."""
+        return {"isa": [self.weights.isa]}
+
+    def metric(self, name: str) -> object:
+        """The network's own metrics; the engine answers the common ones."""
+        match name:
+            case REFERENCE_STEPS.name:
+                return self.reference_steps
+            case ARENA_BYTES.name:
+                return sum(part.segment.plan.arena_bytes for part in self._native_parts())
+            case NAIVE_ARENA_BYTES.name:
+                return sum(part.segment.plan.naive_bytes for part in self._native_parts())
+        return None
+
+    def _native_parts(self) -> list[NativePart]:
+        programs = [self.program] if self.program is not None else []
+        if self.plans is not None:
+            programs = self.plans.programs()[-1:]
+        return [step.part for program in programs for step in program.parts if isinstance(step.part, NativePart)]
+
+
+def _is_static(parameter: Parameter) -> bool:
+    shape = getattr(parameter.type, "shape", None)
+    return shape is None or bool(shape.is_static)
+
+
+def _read_compilation(blob: BlobReader) -> tuple[str, dict[str, str]]:
+    """The instruction set that weights are packed for, and the choices among kernels."""
+    try:
+        read = json.loads(bytes(blob.section(COMPILATION)))
+        isa, choices = read["isa"], dict(read["choices"])
+        if isa in built_isas() and all(isinstance(text, str) for pair in choices.items() for text in pair):
+            return isa, choices
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise BlobFormatError(f"section {COMPILATION} of the blob is damaged: {e}") from e
+    raise BlobFormatError(f"section {COMPILATION} of the blob is damaged: {str(read)[:80]}")

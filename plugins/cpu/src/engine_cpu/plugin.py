@@ -1,0 +1,63 @@
+"""The plugin: what `Core` discovers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from engine.native import built_isas, cores, cpu_features, default_isa
+from engine.plugin_api import (
+    API_VERSION,
+    BlobReader,
+    Config,
+    ExecutableNetwork,
+    Model,
+    Plugin,
+    QueryResult,
+)
+from engine.properties import NUM_STREAMS
+from engine_cpu.network import CpuNetwork
+from engine_cpu.properties import ALLOW_REFERENCE, COMPILE_EFFORT, INFERENCE_PRECISION_HINT, PLAN_CACHE_SIZE
+from engine_cpu.query import query
+from engine_cpu.transform import transform_model
+
+
+class CpuPlugin(Plugin):
+    """The machine's cores as a device."""
+
+    name = "CPU"
+    version = "0.1.0"
+    api_version = API_VERSION
+    properties = (ALLOW_REFERENCE, COMPILE_EFFORT, INFERENCE_PRECISION_HINT, PLAN_CACHE_SIZE)
+
+    def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
+        """A new network from a model, which is left as it is."""
+        return CpuNetwork.compiled(self, _with_streams(config), model)
+
+    def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
+        """A network from what `CpuNetwork.export_sections` wrote."""
+        return CpuNetwork.imported(self, _with_streams(config), blob)
+
+    def query_model(self, model: Model, config: Config) -> QueryResult:
+        """How each operation would run here."""
+        return query(model, transform_model(model), allow_reference=config[ALLOW_REFERENCE])
+
+    def metric(self, name: str, device_id: str) -> object:
+        """The facts about the device; None leaves the declared default."""
+        match name:
+            case "FULL_DEVICE_NAME":
+                return f"{cpu_features().model} ({default_isa()})"
+            case "OPTIMIZATION_CAPABILITIES":
+                return ("FP32", "EXPORT_IMPORT")
+        return None
+
+    def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
+        """The instruction sets for which kernels can run here."""
+        isas = built_isas()
+        return {"isa": isas[: isas.index(default_isa()) + 1]}
+
+
+def _with_streams(config: Config) -> Config:
+    """For throughput, a stream for each core, unless the user says how many."""
+    if config["PERFORMANCE_HINT"] != "THROUGHPUT" or config[NUM_STREAMS]:
+        return config
+    return config.merged({NUM_STREAMS.name: cores()})

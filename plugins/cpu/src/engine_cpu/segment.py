@@ -1,0 +1,331 @@
+"""`SegmentBuilder`: what lowerings build a plan with. A segment is a part of the graph that runs as one plan."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.errors import PlanError, UnsupportedError
+from engine.ir import Constant, Node, Output
+from engine.native import Attribute, Plan, PlanBuilder
+from engine_cpu.item import Item
+from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
+from engine_cpu.reorder import reorder_attributes, reorder_kernel
+from engine_cpu.tuning import Candidate, Tuner
+from engine_cpu.weights import WeightStore
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A plan with the values that it reads and writes, and for each of its steps the node it is of."""
+
+    plan: Plan
+    inputs: tuple[Output, ...]
+    outputs: tuple[Output, ...]
+    step_nodes: tuple[tuple[str, str], ...]
+    """Friendly name and op type."""
+
+
+def build_segment(
+    items: Sequence[Item],
+    options: dict[Item, LayoutOption],
+    inputs: Sequence[Output],
+    outputs: Sequence[Output],
+    weights: WeightStore,
+    tuner: Tuner,
+) -> Segment:
+    """Lower `items` in order. `outputs` are values that items produce."""
+    builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner)
+    for item in items:
+        builder._lower(item)
+    return builder._finish()
+
+
+class SegmentBuilder:
+    """The values of a segment as buffers of a plan. Lowerings call the public methods."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        options: dict[Item, LayoutOption],
+        inputs: Sequence[Output],
+        outputs: Sequence[Output],
+        weights: WeightStore,
+        tuner: Tuner,
+    ) -> None:
+        self.isa = weights.isa
+        self.threads = tuner.threads
+        self._plan = PlanBuilder(isa=weights.isa)
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._weights, self._tuner = weights, tuner
+        self._options = {node: options[item] for item in items for node in item.nodes}
+        self._buffers: dict[Output, dict[Layout, int]] = {}
+        self._made: dict[Output, Layout] = {}
+        self._step_nodes: list[tuple[str, str]] = []
+        self._constants: dict[str, int] = {}
+        for value in inputs:
+            nbytes = layout_bytes(static_shape(value), value.element_type, Layout.PLAIN)
+            self._buffers[value] = {Layout.PLAIN: self._plan.add_input(nbytes, item_size(value.element_type))}
+            self._made[value] = Layout.PLAIN
+        self._output_buffers = [
+            self._plan.add_output(
+                layout_bytes(static_shape(v), v.element_type, Layout.PLAIN), item_size(v.element_type)
+            )
+            for v in outputs
+        ]
+        self._roots = _alias_roots(items)
+        self._uses = Counter(self._root(v) for item in items for v in _read(item))
+        self._uses.update(self._root(value) for value in outputs)
+        self._shared: set[Output] = set()
+        produced = {value for item in items for value in item.outputs}
+        self._bound: dict[Output, int] = {}
+        for value, buffer in zip(outputs, self._output_buffers, strict=True):
+            root = self._root(value)
+            if root in produced and root not in self._bound and _same_size(root, value):
+                self._bound[root] = buffer
+        self._places = self._find_places(items, options, produced)
+        self._placed: set[tuple[Node, int]] = set()
+
+    # -- what lowerings ask --------------------------------------------------------------------------------
+
+    def shape(self, value: Output) -> tuple[int, ...]:
+        """The shape of a value; all lengths are known."""
+        return static_shape(value)
+
+    def option(self, node: Node) -> LayoutOption:
+        """The layouts that were chosen for `node`, or for the item that it is part of."""
+        return self._options[node]
+
+    def layout(self, value: Output) -> Layout:
+        """The layout in which `value` was produced; PLAIN for constants."""
+        return self._made.get(value, Layout.PLAIN)
+
+    def is_constant(self, value: Output | None) -> bool:
+        """True for a value that is known at compile time."""
+        return value is not None and isinstance(value.node, Constant)
+
+    def value(self, value: Output) -> Array:
+        """The data of a constant."""
+        assert isinstance(value.node, Constant)
+        return self._weights.data(value.node)
+
+    def is_placed(self, node: Node, index: int) -> bool:
+        """True where input `index` was written where `placements` said, so that nothing is left to copy."""
+        return (node, index) in self._placed
+
+    # -- buffers -------------------------------------------------------------------------------------------
+
+    def input(self, value: Output, layout: Layout = Layout.PLAIN) -> int:
+        """The buffer that holds `value` in `layout`; it is reordered, once, where it was produced in another."""
+        buffers = self._buffers.setdefault(value, {})
+        if layout not in buffers:
+            if isinstance(value.node, Constant):
+                buffers[layout] = self._constant_buffer(value.node, layout)
+            else:
+                buffers[layout] = self._reordered(value, layout)
+        return buffers[layout]
+
+    def output(self, value: Output, layout: Layout = Layout.PLAIN, in_place_of: Output | None = None) -> int:
+        """The buffer to write `value` to, in `layout`.
+
+        It may be that of `in_place_of`, an input in the same layout, where nothing else reads that any more; the
+        kernel must allow it. Ask for the inputs first.
+        """
+        self._made[value] = layout
+        reused = None if in_place_of is None else self._reusable(value, in_place_of, layout)
+        buffer = self._new_buffer(value, layout) if reused is None else reused
+        self._buffers.setdefault(value, {})[layout] = buffer
+        return buffer
+
+    def alias(self, value: Output, source: Output) -> None:
+        """Let `value` be the very bytes that `source` is in PLAIN layout; no step."""
+        self._made[value] = Layout.PLAIN
+        self._buffers.setdefault(value, {})[Layout.PLAIN] = self.input(source)
+
+    def alias_blocked(self, value: Output, source: Output, layout: Layout = Layout.BLOCKED) -> None:
+        """Let `value` in `layout` be the very bytes that `source` is in that layout; no step."""
+        self._made[value] = layout
+        self._shared.update((self._root(value), self._root(source)))
+        self._buffers.setdefault(value, {})[layout] = self.input(source, layout)
+
+    def view(self, value: Output, source: Output, offset: int, layout: Layout = Layout.PLAIN) -> None:
+        """Let `value` be the bytes of `source` from `offset` on, both in `layout`, as a part of a Split is; no step."""
+        nbytes = layout_bytes(static_shape(value), value.element_type, layout)
+        self._made[value] = layout
+        self._shared.update((self._root(value), self._root(source)))
+        self._buffers.setdefault(value, {})[layout] = self._plan.add_view(self.input(source, layout), offset, nbytes)
+
+    def part(self, buffer: int, offset: int, nbytes: int) -> int:
+        """A part of a buffer as a buffer."""
+        return self._plan.add_view(buffer, offset, nbytes)
+
+    def temporary(self, nbytes: int) -> int:
+        """A buffer for between steps."""
+        return self._plan.add_buffer(nbytes)
+
+    def constant(self, array: Array) -> int:
+        """A buffer that holds an array made here; steps read it in place."""
+        return self._plan.add_constant(np.ascontiguousarray(array))
+
+    def weights(self, sources: Sequence[Output], recipe: str, make: Callable[[], Array]) -> int:
+        """The buffer of an array made of constants, once a network, and kept in its blob.
+
+        Args:
+            sources: the constants.
+            recipe: names what `make` does to them, with all parameters that its result depends on.
+            make: returns the array; not called where the network has it already.
+        """
+        key = self._weights.key(sources, recipe)
+        if key not in self._constants:
+            self._constants[key] = self._plan.add_constant(self._weights.get(key, sources, make))
+        return self._constants[key]
+
+    # -- steps ---------------------------------------------------------------------------------------------
+
+    def step(
+        self, node: Node, kernel: str, inputs: Sequence[int], outputs: Sequence[int], **attributes: Attribute
+    ) -> None:
+        """Append a step that computes `node` or a part of it."""
+        name = node.friendly_name
+        try:
+            self._plan.add_step(kernel, inputs, outputs, attributes, name)
+        except PlanError as e:
+            raise PlanError(f"{node}: {e}") from e
+        self._step_nodes.append((name, node.op_type))
+
+    def choose(self, node: Node, key: str, candidates: Sequence[Candidate]) -> Candidate:
+        """The candidate that was measured as the fastest, or the first where nothing is measured.
+
+        `key` names the problem: what is equal for two nodes with the same key and candidates is measured once.
+        """
+        return self._tuner.choose(node, key, candidates, self.isa)
+
+    # -- the builder's own ---------------------------------------------------------------------------------
+
+    def _root(self, value: Output) -> Output:
+        while value in self._roots:
+            value = self._roots[value]
+        return value
+
+    def _lower(self, item: Item) -> None:
+        item.lowering.lower_item(item, self)
+        for value in item.outputs:
+            if value not in self._made and (value.num_consumers or value in self._outputs):
+                raise UnsupportedError(f"{item.node}: its lowering wrote no output {value.index}")
+        self._uses.subtract(self._root(value) for value in _read(item))
+
+    def _finish(self) -> Segment:
+        for value, buffer in zip(self._outputs, self._output_buffers, strict=True):
+            held = self._buffers[value].get(Layout.PLAIN)
+            if held is None:
+                held = self._reordered(value, Layout.PLAIN)
+            if held != buffer:
+                self._plan.add_step("copy", [held], [buffer], {}, value.name)
+                self._step_nodes.append((value.node.friendly_name, value.node.op_type))
+        return Segment(self._plan.build(), self._inputs, self._outputs, tuple(self._step_nodes))
+
+    def _new_buffer(self, value: Output, layout: Layout) -> int:
+        if layout is Layout.PLAIN and value in self._bound:
+            return self._bound[value]
+        place = self._places.get(value)
+        if place is not None and place.layout is layout:
+            nbytes = layout_bytes(static_shape(value), value.element_type, layout)
+            whole = self._whole_buffer(place.node.output(0), layout)
+            self._placed.add((place.node, place.index))
+            return self._plan.add_view(whole, place.offset, nbytes)
+        return self._plan.add_buffer(layout_bytes(static_shape(value), value.element_type, layout))
+
+    def _whole_buffer(self, value: Output, layout: Layout) -> int:
+        """The buffer of a value that is written in parts before the item that makes it comes."""
+        buffers = self._buffers.setdefault(value, {})
+        if layout not in buffers:
+            buffers[layout] = self._new_buffer(value, layout)
+        return buffers[layout]
+
+    def _reordered(self, value: Output, layout: Layout) -> int:
+        made = self._made[value]
+        source = self._buffers[value][made]
+        target = self._new_buffer(value, layout)
+        shape = static_shape(value)
+        kernel = reorder_kernel(made, layout)
+        self._plan.add_step(kernel, [source], [target], reorder_attributes(kernel, shape), f"{value.name} (reorder)")
+        self._step_nodes.append((value.node.friendly_name, "Reorder"))
+        return target
+
+    def _constant_buffer(self, constant: Constant, layout: Layout) -> int:
+        if layout is Layout.PLAIN:
+            return self._plan.add_constant(np.ascontiguousarray(self._weights.data(constant)))
+        from engine_cpu.reorder import reordered_array
+
+        return self.weights(
+            [constant.output(0)],
+            layout.value,
+            lambda: reordered_array(self._weights.data(constant), layout, self.isa),
+        )
+
+    def _reusable(self, value: Output, source: Output, layout: Layout) -> int | None:
+        root = self._root(source)
+        if value in self._bound or value in self._places or root in self._bound or root in self._places:
+            return None
+        if root in self._shared or self._uses[root] != 1 or root in self._inputs or isinstance(root.node, Constant):
+            return None
+        same = layout_bytes(static_shape(value), value.element_type, layout) == layout_bytes(
+            static_shape(source), source.element_type, layout
+        )
+        return self._buffers.get(source, {}).get(layout) if same else None
+
+    def _find_places(
+        self, items: Sequence[Item], options: dict[Item, LayoutOption], produced: set[Output]
+    ) -> dict[Output, _Place]:
+        """Which values can be written where a later item, such as a Concat, wants them."""
+        places: dict[Output, _Place] = {}
+        for item in items:
+            if len(item.nodes) > 1:
+                continue
+            option = options[item]
+            for index, offset in enumerate(item.lowering.placements(item.node, option)):
+                value = item.inputs[index]
+                if offset is None or value is None:
+                    continue
+                root = self._root(value)
+                if root in produced and root not in places and root not in self._bound and _same_size(root, value):
+                    places[root] = _Place(item.node, index, offset, option.outputs[0])
+        return places
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    node: Node
+    index: int
+    offset: int
+    layout: Layout
+
+
+def _alias_roots(items: Sequence[Item]) -> dict[Output, Output]:
+    """Whose bytes each alias has."""
+    roots: dict[Output, Output] = {}
+    for item in items:
+        if len(item.nodes) > 1:
+            continue
+        index = item.lowering.alias_of(item.node)
+        source = None if index is None else item.inputs[index]
+        if source is not None:
+            roots[item.node.output(0)] = source
+    return roots
+
+
+def _read(item: Item) -> list[Output]:
+    """The values whose memory an item's steps read: an alias hands its input on and reads nothing itself."""
+    alias = item.lowering.alias_of(item.node) if len(item.nodes) == 1 else None
+    return [v for i, v in enumerate(item.inputs) if v is not None and i != alias and not isinstance(v.node, Constant)]
+
+
+def _same_size(a: Output, b: Output) -> bool:
+    return math.prod(static_shape(a)) == math.prod(static_shape(b)) and a.element_type is b.element_type

@@ -1,0 +1,21 @@
+"""Step one of compiling: turn the user's model into what the lowerings know."""
+
+from __future__ import annotations
+
+from engine.ir import Model
+from engine.passes import Manager
+from engine.passes.common.activation_fusion import ActivationFusion
+from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
+from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.residual_fusion import ResidualFusion
+
+
+def transform_model(model: Model) -> Model:
+    """A transformed copy of `model`."""
+    graph = model.clone()
+    manager = Manager()
+    manager.register_pass(CommonOptimizations)
+    manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking)
+    manager.run_passes(graph)
+    return graph
