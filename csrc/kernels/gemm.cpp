@@ -1,42 +1,197 @@
-// gemm_f32: products of matrices on tiles, A and C row-major or blocked, B packed.
+// gemm_f32: products of matrices on tiles, A and C row-major or blocked, B packed. gemm_columns_f32: by products of
+// rows with rows, for few columns, or few rows and a B that is stored transposed. gemm_raw_f32: few rows by a B that is
+// read as it is. gemm_pack_f32: B for the first two, at run time.
 //
-// Operands: A, B, [bias], [scale], [residual], C (gemm.hpp). C must not overlap A or B. Rows of A and C need the
-// alignment of a float; nothing beyond column N of a row is touched where C is row-major, while blocked C is written
-// in whole blocks of 16 columns.
+// Operands: A, B, [bias], [scale], [residual], C, [packed B] (gemm.hpp). C must not overlap A or B. Rows of A and C
+// need the alignment of a float; nothing beyond column N of a row is touched where C is row-major, while blocked C is
+// written in whole blocks of 16 columns. NaN and infinities go where the sums of products take them.
 #include "kernels/gemm.hpp"
 
+#include "kernels/activation.hpp"
+#include "simd/transpose.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-using simd::kLanes;
-
-struct Walk {
-  const GemmArgs* args;
-  const float *a, *b, *bias, *scale, *residual;
-  float* c;
-  std::int64_t* offsets;
-  float* partial;  // [2][pixels][64]: a tile of C and one of the residual
-  std::int64_t tiles, wide;
-  int pixels;
-};
+using namespace simd;
 
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 
-// Address of (row, column) for a column that is a multiple of a vector's lanes.
-ENGINE_INLINE std::int64_t position(const MatrixView& view, std::int64_t batch, std::int64_t row, std::int64_t column) {
-  const std::int64_t at = batch * view.batch;
-  if (view.layout == MatrixLayout::kRows) return at + row * view.row + column;
-  return at + column / 16 * view.row + row * 16 + column % 16;
+// Pointers of one matrix of the batch.
+struct Matrix {
+  const float *a, *b, *residual;
+  float* c;
+};
+
+struct Walk {
+  const GemmArgs* args;
+  Matrix first;  // of the whole operands
+  const float *bias, *scale;
+  std::int64_t* offsets;  // [pixels]: of the rows of a tile of A
+  float* partial;         // tiles of C and of the residual on their way
+};
+
+ENGINE_INLINE Walk start(const GemmArgs& args, void* const* buffers) {
+  Walk walk = {};
+  walk.args = &args;
+  int operand = 0;
+  walk.first.a = static_cast<const float*>(buffers[operand++]);
+  ++operand;
+  if (args.operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_residual) walk.first.residual = static_cast<const float*>(buffers[operand++]);
+  walk.first.c = static_cast<float*>(buffers[operand]);
+  walk.first.b = static_cast<const float*>(buffers[args.b_operand]);
+  return walk;
+}
+
+Matrix matrix_at(const Walk& walk, std::int64_t index) {
+  const GemmArgs& args = *walk.args;
+  Matrix matrix = walk.first;
+  for (int d = args.shape.rank - 1; d >= 0; --d) {
+    const std::int64_t at = index % args.shape.batch[d];
+    index /= args.shape.batch[d];
+    matrix.a += at * args.a.batch[d];
+    matrix.b += at * args.b_batch[d];
+    matrix.c += at * args.c.batch[d];
+    if (matrix.residual) matrix.residual += at * args.residual.batch[d];
+  }
+  return matrix;
+}
+
+// Offset of (row, column) for a column that is a multiple of a vector's lanes.
+ENGINE_INLINE std::int64_t position(const MatrixView& view, std::int64_t row, std::int64_t column) {
+  if (view.layout == MatrixLayout::kRows) return row * view.row + column;
+  return column / 16 * view.row + row * 16 + column % 16;
 }
 ENGINE_INLINE std::int64_t row_step(const MatrixView& view) {
   return view.layout == MatrixLayout::kRows ? view.row : 16;
 }
 ENGINE_INLINE std::int64_t block_step(const MatrixView& view) {
   return view.layout == MatrixLayout::kRows ? 16 : view.row;
+}
+
+ENGINE_INLINE Vec load_first(const float* from, std::int64_t count) {
+  if (count >= kLanes) return load(from);
+  float lanes[kLanes] = {};
+  for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[i];
+  return load(lanes);
+}
+
+// Applies the epilogue to `rows` x `columns` sums, `step` floats between their rows, and stores them.
+ENGINE_NOINLINE void finish_sums(const Walk& walk, const Matrix& matrix, std::int64_t row, std::int64_t column,
+                                 std::int64_t rows, std::int64_t columns, const float* sums, std::int64_t step) {
+  const GemmArgs& args = *walk.args;
+  const EpilogueArgs& epilogue = args.epilogue;
+  const bool is_clip = epilogue.activation == Activation::kClip;
+  const bool is_after = matrix.residual && epilogue.residual_after;
+  const Vec low = broadcast(is_clip ? epilogue.alpha : -__builtin_inff());
+  const Vec high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
+  for (std::int64_t i = 0; i < columns; i += kLanes) {
+    const std::int64_t count = min64(kLanes, columns - i);
+    const Vec scale = walk.scale ? load_first(walk.scale + column + i, count) : broadcast(1.0f);
+    const Vec bias = walk.bias ? load_first(walk.bias + column + i, count) : zero();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      Vec value = load(sums + r * step + i);
+      if (walk.scale)
+        value = fma(value, scale, bias);
+      else if (walk.bias)
+        value += bias;
+      Vec residual = zero();
+      if (matrix.residual) residual = load_first(matrix.residual + position(args.residual, row + r, column + i), count);
+      if (matrix.residual && !is_after) value += residual;
+      float lanes[kLanes];
+      store(lanes, min(high, max(low, value)));
+      if (!is_clip || is_after) {
+        float added[kLanes];
+        store(added, residual);
+        finish_column(epilogue, 1, lanes, kLanes, is_after ? added : nullptr, kLanes);
+      }
+      float* to = matrix.c + position(args.c, row + r, column + i);
+      if (count == kLanes)
+        store(to, load(lanes));
+      else
+        for (std::int64_t l = 0; l < count; ++l) to[l] = lanes[l];
+    }
+  }
+}
+
+// The sums of kRows rows of A with one tile of packed columns. A single row or two would wait for each multiply-add
+// before the next to the same accumulator, so the reduction runs in kSplit parts side by side.
+template <int kVectors, int kRows, int kSplit>
+void narrow(const float* a, std::int64_t a_row, const float* w, std::int64_t k, float* sums) {
+  constexpr int kWidth = kVectors * kLanes;
+  Vec acc[kSplit][kRows][kVectors] = {};
+  std::int64_t d = 0;
+  for (; d + kSplit <= k; d += kSplit) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kSplit; ++s) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const Vec value = broadcast(a[r * a_row + d + s]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v)
+          acc[s][r][v] = fma(value, load(w + (d + s) * kWidth + v * kLanes), acc[s][r][v]);
+      }
+    }
+  }
+  for (; d < k; ++d)
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        acc[0][r][v] = fma(broadcast(a[r * a_row + d]), load(w + d * kWidth + v * kLanes), acc[0][r][v]);
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Vec sum = acc[0][r][v];
+#pragma GCC unroll 4
+      for (int s = 1; s < kSplit; ++s) sum += acc[s][r][v];
+      store(sums + r * kWidth + v * kLanes, sum);
+    }
+}
+
+using NarrowFn = void (*)(const float* a, std::int64_t a_row, const float* w, std::int64_t k, float* sums);
+
+NarrowFn pick_narrow(std::int64_t vectors, std::int64_t rows) {
+  if (vectors == 1) return rows == 1 ? narrow<1, 1, 4> : rows == 2 ? narrow<1, 2, 4> : narrow<1, 3, 2>;
+  if (vectors == 2) return rows == 1 ? narrow<2, 1, 4> : rows == 2 ? narrow<2, 2, 2> : narrow<2, 3, 2>;
+  return nullptr;
+}
+
+// The tiles of one product: which row tile and column tile comes when, and the kernels for them.
+struct Tiles {
+  std::int64_t rows, columns;  // tiles of a matrix
+  std::int64_t pixels, wide;   // rows in a tile; the first `wide` tiles have one more
+  std::int64_t block;          // row tiles for which a column tile stays
+  TileFn full[2], tail[2];     // by whether the tile has one row more
+  NarrowFn narrow_full, narrow_tail;
+};
+
+Tiles cut(const GemmArgs& args) {
+  Tiles tiles = {};
+  const PackArgs& pack = args.pack;
+  tiles.rows = (args.shape.m + args.tiling.pixels - 1) / args.tiling.pixels;
+  tiles.columns = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
+  tiles.pixels = args.shape.m / tiles.rows;
+  tiles.wide = args.shape.m % tiles.rows;
+  tiles.block = args.tiling.tile_block > 0 ? min64(args.tiling.tile_block, tiles.rows) : tiles.rows;
+  const PixelStep step = args.a.layout == MatrixLayout::kBlocked ? PixelStep::kBlocked1 : PixelStep::kIndirect;
+  for (int more = 0; more < 2; ++more) {
+    if (more && tiles.wide == 0) break;
+    tiles.full[more] = tile_kernel(pack.tile_channels / kLanes, static_cast<int>(tiles.pixels) + more, step);
+    tiles.tail[more] = tile_kernel(pack.tail_channels / kLanes, static_cast<int>(tiles.pixels) + more, step);
+  }
+  if (args.shape.m < kFewRows && args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
+      args.residual.layout == MatrixLayout::kRows && tiles.rows == 1) {
+    tiles.narrow_full = pick_narrow(pack.tile_channels / kLanes, args.shape.m);
+    tiles.narrow_tail = pick_narrow(pack.tail_channels / kLanes, args.shape.m);
+  }
+  return tiles;
 }
 
 // The last columns of a row-major C: through a whole tile aside, of which the valid columns are copied.
@@ -61,91 +216,278 @@ void run_partial(const Walk& walk, TileFn tile, TileCall call, int pixels, std::
       direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] = walk.partial[p * width + i];
 }
 
-void run_tile(const Walk& walk, std::int64_t tile, WorkRange columns) {
+void run_tile(const Walk& walk, const Tiles& tiles, const Matrix& matrix, std::int64_t index, std::int64_t t) {
   const GemmArgs& args = *walk.args;
   const PackArgs& pack = args.pack;
-  const std::int64_t batch = tile / walk.tiles, index = tile % walk.tiles;
-  const int pixels = walk.pixels + (index < walk.wide);
-  const std::int64_t row = index * walk.pixels + min64(index, walk.wide);
-  const std::int64_t column_tiles = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
-  const bool is_blocked = args.a.layout == MatrixLayout::kBlocked;
-  const PixelStep step = is_blocked ? PixelStep::kBlocked1 : PixelStep::kIndirect;
-  if (!is_blocked)
-    for (int p = 0; p < pixels; ++p) walk.offsets[p] = p * args.a.row;
+  const int more = index < tiles.wide;
+  const int pixels = static_cast<int>(tiles.pixels) + more;
+  const std::int64_t row = index * tiles.pixels + min64(index, tiles.wide);
+  const bool is_tail = t == tiles.columns - 1;
+  const std::int64_t width = is_tail ? pack.tail_channels : pack.tile_channels;
+  const std::int64_t column = t * pack.tile_channels;
+  const std::int64_t valid = min64(width, args.shape.n - column);
+  const float* w = matrix.b + column * args.shape.k;
+  if (const NarrowFn sum = is_tail ? tiles.narrow_tail : tiles.narrow_full) {
+    sum(matrix.a, args.a.row, w, args.shape.k, walk.partial);
+    return finish_sums(walk, matrix, 0, column, args.shape.m, valid, walk.partial, width);
+  }
 
   TileCall call = {};
-  call.x = walk.a + position(args.a, batch, row, 0);
+  call.x = matrix.a + position(args.a, row, 0);
   call.x_block = block_step(args.a);
   call.offsets = walk.offsets;
+  call.w = w;
+  call.w_block = 16 * width;
   call.blocks = pack.blocks;
   call.rows = call.cols = 1;
   call.depth = 16;
   call.last_depth = pack.last_depth;
+  call.y = matrix.c + position(args.c, row, column);
   call.y_block = block_step(args.c);
   call.y_pixel = row_step(args.c);
+  call.bias = walk.bias ? walk.bias + column : nullptr;
+  call.scale = walk.scale ? walk.scale + column : nullptr;
+  call.residual = matrix.residual ? matrix.residual + position(args.residual, row, column) : nullptr;
   call.residual_block = block_step(args.residual);
   call.residual_pixel = row_step(args.residual);
   call.epilogue = &args.epilogue;
-  const TileFn full = tile_kernel(pack.tile_channels / kLanes, pixels, step);
-  const TileFn tail = tile_kernel(pack.tail_channels / kLanes, pixels, step);
-  for (std::int64_t t = columns.begin; t < columns.end; ++t) {
-    const bool is_tail = t == column_tiles - 1;
-    const std::int64_t width = is_tail ? pack.tail_channels : pack.tile_channels;
-    const std::int64_t column = t * pack.tile_channels;
-    const std::int64_t valid = min64(width, args.shape.n - column);
-    call.w = walk.b + batch * args.b_batch + column * args.shape.k;
-    call.w_block = 16 * width;
-    call.y = walk.c + position(args.c, batch, row, column);
-    call.bias = walk.bias ? walk.bias + column : nullptr;
-    call.scale = walk.scale ? walk.scale + column : nullptr;
-    call.residual = walk.residual ? walk.residual + position(args.residual, batch, row, column) : nullptr;
-    const bool is_partial = valid < width && (args.c.layout == MatrixLayout::kRows ||
-                                              (walk.residual && args.residual.layout == MatrixLayout::kRows));
-    if (is_partial)
-      run_partial(walk, tail, call, pixels, width, valid);
-    else
-      (is_tail ? tail : full)(call);
+  const TileFn tile = (is_tail ? tiles.tail : tiles.full)[more];
+  const bool is_partial = valid < width && (args.c.layout == MatrixLayout::kRows ||
+                                            (matrix.residual && args.residual.layout == MatrixLayout::kRows));
+  if (is_partial)
+    run_partial(walk, tile, call, pixels, width, valid);
+  else
+    tile(call);
+}
+
+// The tiles of all matrices lie in one line, cut evenly: within a block of row tiles, a column tile meets all of them
+// before the next one comes, so that what is read again and again is the column tile and the block's part of A.
+void gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
+  const std::int64_t matrices = gemm_matrices(args.shape);
+  if (matrices * args.shape.m * args.shape.n == 0) return;
+  Walk walk = start(args, buffers);
+  walk.offsets = static_cast<std::int64_t*>(context.scratch);
+  walk.partial = static_cast<float*>(context.scratch) + (args.tiling.pixels * 8 + 63) / 64 * 16;
+  for (int p = 0; p < args.tiling.pixels; ++p) walk.offsets[p] = p * args.a.row;
+
+  const Tiles tiles = cut(args);
+  const std::int64_t in_matrix = tiles.rows * tiles.columns;
+  const WorkRange range = split_work(matrices * in_matrix, context.worker, context.workers);
+  std::int64_t at = range.begin;
+  while (at < range.end) {
+    const Matrix matrix = matrix_at(walk, at / in_matrix);
+    const std::int64_t matrix_end = min64(range.end, (at / in_matrix + 1) * in_matrix);
+    while (at < matrix_end) {
+      const std::int64_t inside = at % in_matrix;
+      const std::int64_t first = inside / (tiles.block * tiles.columns) * tiles.block;
+      const std::int64_t block = min64(tiles.block, tiles.rows - first);
+      std::int64_t column = (inside - first * tiles.columns) / block;
+      std::int64_t row = (inside - first * tiles.columns) % block;
+      for (; column < tiles.columns && at < matrix_end; ++column, row = 0)
+        for (; row < block && at < matrix_end; ++row, ++at) run_tile(walk, tiles, matrix, first + row, column);
+    }
   }
 }
 
-void gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
-  if (args.shape.batch * args.shape.m == 0 || args.shape.n == 0) return;
-  Walk walk = {};
-  walk.args = &args;
-  int operand = 0;
-  walk.a = static_cast<const float*>(buffers[operand++]);
-  walk.b = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_residual) walk.residual = static_cast<const float*>(buffers[operand++]);
-  walk.c = static_cast<float*>(buffers[operand]);
-  walk.offsets = static_cast<std::int64_t*>(context.scratch);
-  walk.partial = static_cast<float*>(context.scratch) + (args.tiling.pixels * 8 + 63) / 64 * 16;
-  walk.tiles = (args.shape.m + args.tiling.pixels - 1) / args.tiling.pixels;
-  walk.pixels = static_cast<int>(args.shape.m / walk.tiles);
-  walk.wide = args.shape.m % walk.tiles;
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kDotRows = 4;
+#else
+constexpr int kDotRows = 2;
+#endif
+constexpr int kDotColumns = 4;
 
-  int channel_split = args.tiling.channel_split < context.workers ? args.tiling.channel_split : context.workers;
-  while (context.workers % channel_split != 0) --channel_split;
-  const std::int64_t column_tiles = (args.pack.channels + args.pack.tile_channels - 1) / args.pack.tile_channels;
-  const WorkRange columns = split_work(column_tiles, context.worker % channel_split, channel_split);
-  const WorkRange rows =
-      split_work(args.shape.batch * walk.tiles, context.worker / channel_split, context.workers / channel_split);
-  // A block of row tiles stays within one matrix of the batch, whose B is then read once for each block.
-  for (std::int64_t first = rows.begin; first < rows.end;) {
-    const std::int64_t matrix_end = (first / walk.tiles + 1) * walk.tiles;
-    const std::int64_t block = args.tiling.tile_block > 0 ? args.tiling.tile_block : walk.tiles;
-    const std::int64_t last = min64(min64(first + block, matrix_end), rows.end);
-    const std::int64_t column_step = last - first == 1 ? columns.end - columns.begin : 1;
-    for (std::int64_t t = columns.begin; t < columns.end; t += column_step)
-      for (std::int64_t tile = first; tile < last; ++tile) run_tile(walk, tile, {t, t + column_step});
-    first = last;
+// sums[r * kLanes + c] = row r of `a` by row c of `b`.
+template <int kRows, int kColumns>
+void dots(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t k, float* sums) {
+  constexpr int kSplit = kRows * kColumns >= 6 ? 1 : kRows * kColumns >= 3 ? 2 : 4;
+  Vec acc[kSplit][kRows][kColumns] = {};
+  std::int64_t d = 0;
+  for (; d + kSplit * kLanes <= k; d += kSplit * kLanes) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kSplit; ++s) {
+      Vec values[kRows];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) values[r] = load(a + r * a_row + d + s * kLanes);
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) {
+        const Vec column = load(b + c * b_row + d + s * kLanes);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) acc[s][r][c] = fma(values[r], column, acc[s][r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int c = 0; c < kColumns; ++c) {
+      Vec sum = acc[0][r][c];
+      for (int s = 1; s < kSplit; ++s) sum += acc[s][r][c];
+      float total = reduce_add(sum);
+      for (std::int64_t i = d; i < k; ++i) total += a[r * a_row + i] * b[c * b_row + i];
+      sums[r * kLanes + c] = total;
+    }
+}
+
+using DotsFn = void (*)(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t k,
+                        float* sums);
+
+template <int kRows>
+DotsFn pick_dots(std::int64_t columns) {
+  static const DotsFn table[] = {dots<kRows, 1>, dots<kRows, 2>, dots<kRows, 3>, dots<kRows, 4>};
+  return table[columns - 1];
+}
+
+DotsFn pick_dots(std::int64_t rows, std::int64_t columns) {
+  switch (rows) {
+    case 1:
+      return pick_dots<1>(columns);
+    case 2:
+      return pick_dots<2>(columns);
+#if defined(__AVX512F__) || defined(__aarch64__)
+    case 3:
+      return pick_dots<3>(columns);
+    case 4:
+      return pick_dots<4>(columns);
+#endif
+  }
+  return nullptr;
+}
+
+void gemm_columns_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
+  const std::int64_t matrices = gemm_matrices(args.shape), m = args.shape.m, n = args.shape.n;
+  if (matrices * m * n == 0) return;
+  const Walk walk = start(args, buffers);
+  const std::int64_t row_tiles = (m + kDotRows - 1) / kDotRows, column_tiles = (n + kDotColumns - 1) / kDotColumns;
+  const WorkRange range = split_work(matrices * row_tiles * column_tiles, context.worker, context.workers);
+  float sums[kDotRows * kLanes] = {};
+  for (std::int64_t at = range.begin; at < range.end; ++at) {
+    const Matrix matrix = matrix_at(walk, at / (row_tiles * column_tiles));
+    const std::int64_t row = at / column_tiles % row_tiles * kDotRows, column = at % column_tiles * kDotColumns;
+    const std::int64_t rows = min64(kDotRows, m - row), columns = min64(kDotColumns, n - column);
+    pick_dots(rows, columns)(matrix.a + row * args.a.row, args.a.row, matrix.b + column * args.b_row, args.b_row,
+                             args.shape.k, sums);
+    finish_sums(walk, matrix, row, column, rows, columns, sums, kLanes);
+  }
+}
+
+// sums[r][0..count) += the rows [d, d + kDepth) of B times their elements of A. Four rows of B at once: the sums, which
+// lie in the first-level cache, are read and written once for four multiply-adds, and B is read front to back.
+template <int kRows, int kDepth>
+ENGINE_INLINE void add_rows(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t count,
+                            float* sums, std::int64_t step) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Vec row[kDepth];
+#pragma GCC unroll 4
+    for (int e = 0; e < kDepth; ++e) row[e] = load(b + e * b_row + i);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      Vec sum = load(sums + r * step + i);
+#pragma GCC unroll 4
+      for (int e = 0; e < kDepth; ++e) sum = fma(broadcast(a[r * a_row + e]), row[e], sum);
+      store(sums + r * step + i, sum);
+    }
+  }
+  for (; i < count; ++i)
+    for (int r = 0; r < kRows; ++r)
+      for (int e = 0; e < kDepth; ++e) sums[r * step + i] += a[r * a_row + e] * b[e * b_row + i];
+}
+
+template <int kRows>
+void raw_sums(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t k,
+              std::int64_t count, float* sums, std::int64_t step) {
+  for (std::int64_t i = 0; i < kRows * step; ++i) sums[i] = 0.0f;
+  std::int64_t d = 0;
+  for (; d + 4 <= k; d += 4) add_rows<kRows, 4>(a + d, a_row, b + d * b_row, b_row, count, sums, step);
+  for (; d < k; ++d) add_rows<kRows, 1>(a + d, a_row, b + d * b_row, b_row, count, sums, step);
+}
+
+void gemm_raw_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
+  const std::int64_t matrices = gemm_matrices(args.shape), n = args.shape.n;
+  if (matrices * args.shape.m * n == 0) return;
+  const Walk walk = start(args, buffers);
+  const std::int64_t least = (n + kRawColumns - 1) / kRawColumns, most = (n + 63) / 64;
+  const std::int64_t tiles =
+      matrices >= context.workers || least >= context.workers ? least : min64(most, context.workers);
+  // Cut at blocks, so that all tiles but the last have whole vectors.
+  const std::int64_t width = ((n + tiles - 1) / tiles + 15) / 16 * 16;
+  const WorkRange range = split_work(matrices * tiles, context.worker, context.workers);
+  float* sums = static_cast<float*>(context.scratch);
+  for (std::int64_t at = range.begin; at < range.end; ++at) {
+    const Matrix matrix = matrix_at(walk, at / tiles);
+    const std::int64_t column = at % tiles * width, count = min64(width, n - column);
+    if (count <= 0) continue;
+    const auto sum = args.shape.m == 1   ? raw_sums<1>
+                     : args.shape.m == 2 ? raw_sums<2>
+                     : args.shape.m == 3 ? raw_sums<3>
+                                         : raw_sums<4>;
+    sum(matrix.a, args.a.row, matrix.b + column, args.b_row, args.shape.k, count, sums, width);
+    finish_sums(walk, matrix, 0, column, args.shape.m, count, sums, width);
+  }
+}
+
+// One tile of columns of B, of which `valid` are there, as pack.hpp says.
+void pack_tile(const PackArgs& pack, const float* from, std::int64_t k, std::int64_t width, std::int64_t valid,
+               float* to) {
+  const std::int64_t channel = pack.channel_stride, depth = pack.depth_stride;
+  std::int64_t done = 0;
+  if (channel != 1 && depth == 1 && valid == width) {
+    for (; done + kLanes <= k; done += kLanes)
+      for (std::int64_t v = 0; v < width; v += kLanes) {
+        Vec rows[kLanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) rows[i] = load(from + (v + i) * channel + done);
+        transpose_square(rows);
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) store(to + (done + i) * width + v, rows[i]);
+      }
+  }
+  for (std::int64_t d = done; d < k; ++d) {
+    std::int64_t i = 0;
+    if (channel == 1)
+      for (; i + kLanes <= valid; i += kLanes) store(to + d * width + i, load(from + d * depth + i));
+    for (; i < valid; ++i) to[d * width + i] = from[i * channel + d * depth];
+    for (; i < width; ++i) to[d * width + i] = 0.0f;
+  }
+}
+
+void gemm_pack_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const GemmPackArgs& args = *static_cast<const GemmPackArgs*>(raw_args);
+  const PackArgs& pack = args.pack;
+  std::int64_t matrices = 1;
+  for (int d = 0; d < args.rank; ++d) matrices *= args.batch[d];
+  if (matrices * args.n * args.k == 0) return;
+  const bool is_tiles = args.form == GemmForm::kTiles;
+  const std::int64_t tiles = is_tiles ? (args.n + pack.tile_channels - 1) / pack.tile_channels : args.n;
+  const WorkRange range = split_work(matrices * tiles, context.worker, context.workers);
+  for (std::int64_t at = range.begin; at < range.end; ++at) {
+    const float* from = static_cast<const float*>(buffers[args.from]);
+    std::int64_t index = at / tiles;
+    float* to = static_cast<float*>(buffers[args.to]) + index * args.matrix_floats;
+    for (int d = args.rank - 1; d >= 0; --d) {
+      from += index % args.batch[d] * args.source[d];
+      index /= args.batch[d];
+    }
+    const std::int64_t tile = at % tiles;
+    if (is_tiles) {
+      const std::int64_t first = tile * pack.tile_channels;
+      const std::int64_t width = tile == tiles - 1 ? pack.tail_channels : pack.tile_channels;
+      pack_tile(pack, from + first * pack.channel_stride, args.k, width, min64(width, args.n - first),
+                to + first * args.k);
+    } else {
+      for (std::int64_t d = 0; d < args.k; ++d)
+        to[tile * args.k + d] = from[tile * pack.channel_stride + d * pack.depth_stride];
+    }
   }
 }
 
 }  // namespace
 
-extern const KernelEntry gemm_kernels[] = {{"gemm_f32", gemm_f32, &tile_traits}, {nullptr, nullptr, nullptr}};
+extern const KernelEntry gemm_kernels[] = {{"gemm_f32", gemm_f32, &tile_traits},
+                                           {"gemm_columns_f32", gemm_columns_f32, nullptr},
+                                           {"gemm_raw_f32", gemm_raw_f32, nullptr},
+                                           {"gemm_pack_f32", gemm_pack_f32, nullptr},
+                                           {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

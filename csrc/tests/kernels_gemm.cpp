@@ -1,169 +1,387 @@
-// Matrix products against the scalar one: every tail, both layouts, batches, epilogues, on every instruction set.
+// Matrix products against the scalar one: every tail, layout, stride, batch and epilogue, on every instruction set.
+#include "kernels/gemm.hpp"
+
 #include <cmath>
 #include <limits>
 
-#include "kernels/gemm.hpp"
 #include "kernels/reference.hpp"
-#include "kernels_common.hpp"
+#include "kernels_operation_common.hpp"
+
+namespace engine {
+extern const OperationEntry gemm_operations[];
+}
 
 using namespace engine;
 using namespace engine::test;
 
 namespace {
 
+using Ints = std::vector<std::int64_t>;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-struct Gemm {
-  GemmShape shape;
-  GemmOperands operands;
-  EpilogueArgs epilogue;
-  GemmTiling tiling;
-  bool transposed = false;
-  bool is_b_shared = true;
-  MatrixLayout a = MatrixLayout::kRows, c = MatrixLayout::kRows, residual = MatrixLayout::kRows;
-  std::int64_t gap = 0;  // floats between the rows of row-major A and C
+// A batch of matrices in a buffer; the strides are those that the operation is told.
+struct Operand {
+  bool is_blocked = false;
+  std::int64_t gap = 0;      // floats between rows
+  std::vector<bool> shared;  // for each batch dimension: one matrix for all
 };
 
-// One matrix of a batch in a layout; what is no element is NaN.
-std::vector<float> lay_out(const std::vector<float>& plain, MatrixLayout layout, std::int64_t batch, std::int64_t rows,
-                           std::int64_t columns, std::int64_t gap) {
-  if (layout == MatrixLayout::kRows) {
-    std::vector<float> result(batch * rows * (columns + gap), kNan);
-    for (std::int64_t r = 0; r < batch * rows; ++r)
-      for (std::int64_t i = 0; i < columns; ++i) result[r * (columns + gap) + i] = plain[r * columns + i];
-    return result;
+struct Gemm {
+  std::int64_t m, n, k;
+  GemmOperands operands = {};
+  EpilogueArgs epilogue = {};
+  Ints batch = {};
+  Operand a = {}, b = {}, c = {}, residual = {};
+  bool is_packed = true, transposed = false;
+  Ints tiling = {};  // vectors, pixels, tile_block
+};
+
+struct Placed {
+  std::int64_t row, size;
+  Ints strides;  // of the batch
+};
+
+Placed place(const Gemm& g, const Operand& operand, std::int64_t rows, std::int64_t columns) {
+  Placed placed;
+  placed.row = operand.is_blocked ? rows * 16 + operand.gap : columns + operand.gap;
+  placed.size = (operand.is_blocked ? (columns + 15) / 16 : rows) * placed.row;
+  placed.strides.resize(g.batch.size());
+  for (std::size_t d = g.batch.size(); d-- > 0;) {
+    const bool is_shared = d < operand.shared.size() && operand.shared[d];
+    placed.strides[d] = is_shared ? 0 : placed.size;
+    if (!is_shared) placed.size *= g.batch[d];
   }
-  std::vector<float> result(batch * ((columns + 15) / 16) * rows * 16, kNan);
-  for (std::int64_t b = 0; b < batch; ++b)
+  return placed;
+}
+
+std::int64_t at(const Placed& placed, const Gemm& g, const Operand& operand, std::int64_t matrix, std::int64_t row,
+                std::int64_t column) {
+  std::int64_t offset =
+      operand.is_blocked ? column / 16 * placed.row + row * 16 + column % 16 : row * placed.row + column;
+  for (std::size_t d = g.batch.size(); d-- > 0; matrix /= g.batch[d]) offset += matrix % g.batch[d] * placed.strides[d];
+  return offset;
+}
+
+std::int64_t count(const Gemm& g) {
+  std::int64_t matrices = 1;
+  for (const std::int64_t dim : g.batch) matrices *= dim;
+  return matrices;
+}
+
+std::string describe(const Gemm& g) {
+  return "b" + std::to_string(count(g)) + " m" + std::to_string(g.m) + " n" + std::to_string(g.n) + " k" +
+         std::to_string(g.k) + (g.is_packed ? "" : " unpacked") + (g.transposed ? " transposed" : "");
+}
+
+// Operand `x` of these dimensions filled where it has elements; gaps are NaN.
+std::vector<float> fill(const Gemm& g, const Operand& operand, std::int64_t rows, std::int64_t columns,
+                        std::uint32_t seed) {
+  const Placed placed = place(g, operand, rows, columns);
+  std::vector<float> result(placed.size, kNan);
+  const auto values = random_floats(count(g) * rows * columns, seed);
+  for (std::int64_t i = 0; i < count(g); ++i)
     for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t i = 0; i < columns; ++i)
-        result[((b * ((columns + 15) / 16) + i / 16) * rows + r) * 16 + i % 16] = plain[(b * rows + r) * columns + i];
+      for (std::int64_t c = 0; c < columns; ++c)
+        result[at(placed, g, operand, i, r, c)] = values[(i * rows + r) * columns + c];
   return result;
 }
 
-std::vector<float> read_back(const std::vector<float>& stored, MatrixLayout layout, std::int64_t batch,
-                             std::int64_t rows, std::int64_t columns, std::int64_t gap) {
-  std::vector<float> plain(batch * rows * columns);
-  for (std::int64_t b = 0; b < batch; ++b)
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t i = 0; i < columns; ++i)
-        plain[(b * rows + r) * columns + i] =
-            layout == MatrixLayout::kRows ? stored[(b * rows + r) * (columns + gap) + i]
-                                          : stored[((b * ((columns + 15) / 16) + i / 16) * rows + r) * 16 + i % 16];
-  return plain;
+AttributeMap attributes_of(const Gemm& g) {
+  AttributeMap map{{"m", g.m}, {"n", g.n}, {"k", g.k}, {"batch", g.batch}};
+  const auto view = [&](const std::string& name, const Operand& operand, std::int64_t rows, std::int64_t columns) {
+    const Placed placed = place(g, operand, rows, columns);
+    map[name + "_layout"] = std::int64_t{operand.is_blocked};
+    map[name + "_row"] = placed.row;
+    map[name + "_batch"] = placed.strides;
+  };
+  view("a", g.a, g.m, g.k);
+  view("c", g.c, g.m, g.n);
+  if (g.operands.has_residual) view("residual", g.residual, g.m, g.n);
+  const Placed b = g.transposed ? place(g, g.b, g.n, g.k) : place(g, g.b, g.k, g.n);
+  if (!g.is_packed) {
+    map["packed"] = std::int64_t{0};
+    map["transposed"] = std::int64_t{g.transposed};
+    map["b_row"] = b.row;
+    map["b_batch"] = b.strides;
+  } else {
+    // Packed matrices follow each other as the unpacked ones do.
+    Ints strides;
+    const std::int64_t matrix = (g.transposed ? g.n : g.k) * b.row;
+    for (const std::int64_t stride : b.strides) strides.push_back(matrix == 0 ? 0 : stride / matrix);
+    map["b_batch"] = strides;
+  }
+  map["bias"] = std::int64_t{g.operands.has_bias};
+  map["scale"] = std::int64_t{g.operands.has_scale};
+  map["residual"] = std::int64_t{g.operands.has_residual};
+  map["activation"] = static_cast<std::int64_t>(g.epilogue.activation);
+  map["alpha"] = double{g.epilogue.alpha};
+  map["beta"] = double{g.epilogue.beta};
+  map["residual_after"] = std::int64_t{g.epilogue.residual_after};
+  if (!g.tiling.empty()) {
+    map["vectors"] = g.tiling[0];
+    map["pixels"] = g.tiling[1];
+    map["tile_block"] = g.tiling[2];
+  }
+  return map;
 }
 
-MatrixView view(MatrixLayout layout, std::int64_t rows, std::int64_t columns, std::int64_t gap) {
-  if (layout == MatrixLayout::kRows) return {layout, columns + gap, rows * (columns + gap)};
-  return {layout, rows * 16, (columns + 15) / 16 * rows * 16};
+std::vector<float> pack(const Target& target, const Gemm& g, const std::vector<float>& b) {
+  const Placed placed = g.transposed ? place(g, g.b, g.n, g.k) : place(g, g.b, g.k, g.n);
+  const std::int64_t matrix = (g.transposed ? g.n : g.k) * placed.row;
+  const std::int64_t matrices = matrix == 0 ? 1 : placed.size / matrix;
+  Guarded source(b), packed(matrices * ((g.n + 15) / 16 * 16) * g.k, kNan);
+  AttributeMap map{{"n", g.n},
+                   {"k", g.k},
+                   {"matrices", matrices},
+                   {"transposed", std::int64_t{g.transposed}},
+                   {"b_row", placed.row},
+                   {"a_layout", std::int64_t{g.a.is_blocked}}};
+  if (!g.tiling.empty()) map["vectors"] = g.tiling[0];
+  run_operation(target, gemm_operations, "pack_gemm_f32", map, {&source}, {&packed}, 2);
+  expect(packed.intact(), describe(g) + ": packing overran");
+  return packed.values();
 }
 
 void check(const Target& target, const Gemm& g, int workers = 3, const std::vector<float>* given_a = nullptr) {
-  const auto [batch, m, n, k] = g.shape;
-  const std::string what = "b" + std::to_string(batch) + " m" + std::to_string(m) + " n" + std::to_string(n) + " k" +
-                           std::to_string(k) + " v" + std::to_string(g.tiling.vectors) + " px" +
-                           std::to_string(g.tiling.pixels);
-  const std::int64_t b_count = g.is_b_shared ? 1 : batch;
-  const auto a = given_a ? *given_a : random_floats(batch * m * k, 1);
-  const auto b = random_floats(b_count * k * n, 2);
-  auto bias = random_floats(n, 3), scale = random_floats(n, 4);
-  const auto residual = random_floats(batch * m * n, 5);
-  std::vector<float> expected(batch * m * n);
-  for (std::int64_t i = 0; i < batch; ++i)
-    for (std::int64_t r = 0; r < m; ++r)
-      for (std::int64_t j = 0; j < n; ++j) {
+  const auto a = given_a ? *given_a : fill(g, g.a, g.m, g.k, 1);
+  const auto b = g.transposed ? fill(g, g.b, g.n, g.k, 2) : fill(g, g.b, g.k, g.n, 2);
+  auto bias = random_floats(g.n, 3), scale = random_floats(g.n, 4);
+  const auto residual = fill(g, g.residual, g.m, g.n, 5);
+  const Placed pa = place(g, g.a, g.m, g.k), pc = place(g, g.c, g.m, g.n), pr = place(g, g.residual, g.m, g.n);
+  const Placed pb = g.transposed ? place(g, g.b, g.n, g.k) : place(g, g.b, g.k, g.n);
+  std::vector<float> expected;
+  for (std::int64_t i = 0; i < count(g); ++i)
+    for (std::int64_t r = 0; r < g.m; ++r)
+      for (std::int64_t j = 0; j < g.n; ++j) {
         double sum = 0;
-        const float* matrix = b.data() + (g.is_b_shared ? 0 : i * k * n);
-        for (std::int64_t d = 0; d < k; ++d)
-          sum += double{a[(i * m + r) * k + d]} * (g.transposed ? matrix[j * k + d] : matrix[d * n + j]);
-        const std::int64_t at = (i * m + r) * n + j;
-        expected[at] = static_cast<float>(reference::finish(g.epilogue, sum, g.operands.has_scale ? &scale[j] : nullptr,
-                                                            g.operands.has_bias ? &bias[j] : nullptr,
-                                                            g.operands.has_residual ? &residual[at] : nullptr));
+        for (std::int64_t d = 0; d < g.k; ++d)
+          sum +=
+              double{a[at(pa, g, g.a, i, r, d)]} * b[g.transposed ? at(pb, g, g.b, i, j, d) : at(pb, g, g.b, i, d, j)];
+        expected.push_back(static_cast<float>(reference::finish(
+            g.epilogue, sum, g.operands.has_scale ? &scale[j] : nullptr, g.operands.has_bias ? &bias[j] : nullptr,
+            g.operands.has_residual ? &residual[at(pr, g, g.residual, i, r, j)] : nullptr)));
       }
 
-  const KernelEntry& kernel = target.find("gemm_f32");
-  const GemmArgs args = make_gemm_args(g.shape, g.operands, g.epilogue, g.tiling, g.transposed, g.transposed ? k : n,
-                                       view(g.a, m, k, g.gap), view(g.residual, m, n, 0), view(g.c, m, n, g.gap),
-                                       g.is_b_shared, *static_cast<const TileTraits*>(kernel.traits));
-  const std::int64_t packed_floats = pack_group_floats(args.pack);
-  Guarded packed(b_count * packed_floats, kNan), source(b);
-  for (std::int64_t i = 0; i < b_count; ++i)
-    run(target.find("pack_tiles_f32"), &args.pack, {source.data() + i * k * n, packed.data() + i * packed_floats}, 2,
-        0);
-  Guarded input(lay_out(a, g.a, batch, m, k, g.gap)), added(lay_out(residual, g.residual, batch, m, n, 0));
-  bias.resize((n + 15) / 16 * 16, kNan);
-  scale.resize((n + 15) / 16 * 16, kNan);
-  Guarded bias_buffer(bias), scale_buffer(scale);
-  const std::vector<float> untouched = lay_out(std::vector<float>(batch * m * n, 9.0f), g.c, batch, m, n, g.gap);
-  Guarded output(untouched);
-  std::vector<void*> buffers{input.data(), packed.data()};
-  if (g.operands.has_bias) buffers.push_back(bias_buffer.data());
-  if (g.operands.has_scale) buffers.push_back(scale_buffer.data());
-  if (g.operands.has_residual) buffers.push_back(added.data());
-  buffers.push_back(output.data());
-  run(kernel, &args, buffers, workers, gemm_scratch_bytes(args));
-  expect(packed.intact() && output.intact(), what + ": overrun");
+  Guarded input(a), weights(g.is_packed ? pack(target, g, b) : b), added(residual);
+  bias.resize((g.n + 15) / 16 * 16, kNan);
+  scale.resize((g.n + 15) / 16 * 16, kNan);
+  Guarded bias_buffer(bias), scale_buffer(scale), output(pc.size, kNan);
+  std::vector<Guarded*> inputs{&input, &weights};
+  if (g.operands.has_bias) inputs.push_back(&bias_buffer);
+  if (g.operands.has_scale) inputs.push_back(&scale_buffer);
+  if (g.operands.has_residual) inputs.push_back(&added);
+  run_operation(target, gemm_operations, "gemm_f32", attributes_of(g), inputs, {&output}, workers);
+  expect(output.intact(), describe(g) + ": overrun");
   const auto stored = output.values();
-  expect_close(expected, read_back(stored, g.c, batch, m, n, g.gap), sum_tolerance(k), what);
-  if (g.c == MatrixLayout::kRows)
+  std::vector<float> actual;
+  std::vector<bool> is_element(stored.size());
+  for (std::int64_t i = 0; i < count(g); ++i)
+    for (std::int64_t r = 0; r < g.m; ++r)
+      for (std::int64_t j = 0; j < g.n; ++j) {
+        actual.push_back(stored[at(pc, g, g.c, i, r, j)]);
+        is_element[at(pc, g, g.c, i, r, j)] = true;
+      }
+  expect_close(expected, actual, sum_tolerance(g.k), describe(g));
+  if (!g.c.is_blocked)
     for (std::size_t i = 0; i < stored.size(); ++i)
-      if (std::isnan(untouched[i]) && !std::isnan(stored[i])) expect(false, what + ": wrote between rows");
+      if (!is_element[i] && !std::isnan(stored[i])) expect(false, describe(g) + ": wrote between rows");
 }
 
 void tails(const Target& target) {
-  for (const std::int64_t m : {1, 2, 5, 14, 15, 29})
+  for (const std::int64_t m : {1, 2, 3, 4, 5, 14, 15, 29})
     for (std::int64_t n = 1; n <= 70; n += n < 34 ? 1 : 7)
-      for (const std::int64_t k : {1, 15, 16, 33}) check(target, {{1, m, n, k}, {true, false, n % 2 == 0}, {}, {}});
+      for (const std::int64_t k : {1, 15, 16, 33}) check(target, {m, n, k, {true, false, n % 2 == 0}});
+}
+
+void unpacked(const Target& target) {
+  for (const bool transposed : {false, true})
+    for (const std::int64_t gap : {0, 3})
+      for (const std::int64_t m : {1, 2, 3, 4, 5, 20})
+        for (const std::int64_t n : {1, 3, 4, 5, 16, 31, 33, 50})
+          for (const std::int64_t k : {1, 4, 15, 16, 37}) {
+            Gemm g{m, n, k, {true, m % 2 == 0, n % 2 == 1}};
+            g.is_packed = false;
+            g.transposed = transposed;
+            g.a.gap = g.b.gap = g.c.gap = gap;
+            check(target, g);
+          }
+}
+
+// Many columns, so that B that is read as it is comes in several parts.
+void wide(const Target& target) {
+  for (const int workers : {1, 2, 5})
+    for (const std::int64_t n : {1024, 1025, 2100}) {
+      Gemm g{2, n, 9, {true, false, false}};
+      g.is_packed = false;
+      check(target, g, workers);
+    }
 }
 
 void layouts(const Target& target) {
-  for (const MatrixLayout a : {MatrixLayout::kRows, MatrixLayout::kBlocked})
-    for (const MatrixLayout c : {MatrixLayout::kRows, MatrixLayout::kBlocked})
-      for (const MatrixLayout residual : {MatrixLayout::kRows, MatrixLayout::kBlocked})
-        for (const std::int64_t n : {16, 40, 51})
-          for (const bool transposed : {false, true})
-            for (const bool shared : {false, true})
-              check(target, {{3, 17, n, 37}, {true, true, true}, {}, {}, transposed, shared, a, c, residual, 5});
+  for (const bool a : {false, true})
+    for (const bool c : {false, true})
+      for (const bool residual : {false, true})
+        for (const std::int64_t n : {2, 16, 40, 51})
+          for (const std::int64_t m : {2, 17})
+            for (const bool transposed : {false, true})
+              for (const bool is_packed : {false, true}) {
+                Gemm g{m, n, 37, {true, true, true}};
+                g.batch = {3};
+                g.a.is_blocked = a;
+                g.c.is_blocked = c;
+                g.residual.is_blocked = residual;
+                g.a.gap = g.c.gap = 16;
+                g.transposed = transposed;
+                g.is_packed = is_packed;
+                check(target, g);
+              }
+}
+
+// Every way in which the operands of two batch dimensions may broadcast.
+void batches(const Target& target) {
+  for (int bits = 0; bits < 64; ++bits)
+    for (const std::int64_t m : {1, 3, 7})
+      for (const bool is_packed : {false, true}) {
+        Gemm g{m, 21, 18, {false, false, true}};
+        g.batch = {2, 3};
+        const auto shared = [&](int shift) {
+          return std::vector<bool>{(bits >> shift & 1) != 0, (bits >> shift & 2) != 0};
+        };
+        g.a.shared = shared(0);
+        g.b.shared = shared(2);
+        g.residual.shared = shared(4);
+        g.is_packed = is_packed;
+        check(target, g);
+      }
+}
+
+// Heads interleaved in rows: the strides of a batch dimension are less than those of rows.
+void interleaved(const Target& target) {
+  for (const bool transposed : {false, true}) {
+    const std::int64_t heads = 3, rows = 9, size = 20, keys = 11;
+    const auto q = random_floats(rows * heads * size, 1), k = random_floats(keys * heads * size, 2);
+    std::vector<float> expected(rows * heads * keys);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t h = 0; h < heads; ++h)
+        for (std::int64_t j = 0; j < keys; ++j) {
+          double sum = 0;
+          for (std::int64_t d = 0; d < size; ++d) {
+            const std::int64_t at_b = transposed ? (j * heads + h) * size + d : (d * heads + h) * keys + j;
+            sum += double{q[(r * heads + h) * size + d]} * k[at_b];
+          }
+          expected[(r * heads + h) * keys + j] = static_cast<float>(sum);
+        }
+    Guarded input(q), weights(k), output(expected.size());
+    run_operation(target, gemm_operations, "gemm_f32",
+                  {{"m", rows},
+                   {"n", keys},
+                   {"k", size},
+                   {"batch", Ints{heads}},
+                   {"packed", std::int64_t{0}},
+                   {"transposed", std::int64_t{transposed}},
+                   {"a_row", heads * size},
+                   {"a_batch", Ints{size}},
+                   {"b_row", transposed ? heads * size : heads * keys},
+                   {"b_batch", Ints{transposed ? size : keys}},
+                   {"c_row", heads * keys},
+                   {"c_batch", Ints{keys}}},
+                  {&input, &weights}, {&output}, 2);
+    expect(output.intact(), "interleaved: overrun");
+    expect_close(expected, output.values(), sum_tolerance(size), "interleaved");
+  }
 }
 
 void every_tile(const Target& target) {
   const TileTraits& traits = target.traits<TileTraits>("gemm_f32");
-  for (int vectors = 1; vectors <= traits.max_vectors; ++vectors)
-    for (int pixels = 1; pixels <= traits.max_pixels[vectors]; ++pixels)
-      for (const MatrixLayout a : {MatrixLayout::kRows, MatrixLayout::kBlocked})
-        check(target, {{2, 31, 90, 21}, {true, false, true}, {}, {vectors, pixels, pixels % 4, 2}, false, true, a});
+  for (std::int64_t vectors = 1; vectors <= traits.max_vectors; ++vectors)
+    for (std::int64_t pixels = 1; pixels <= traits.max_pixels[vectors]; ++pixels)
+      for (const bool is_blocked : {false, true}) {
+        Gemm g{31, 90, 21, {true, false, true}};
+        g.batch = {2};
+        g.a.is_blocked = is_blocked;
+        g.tiling = {vectors, pixels, pixels % 4};
+        check(target, g);
+      }
 }
 
 void workers(const Target& target) {
   for (int count = 1; count <= 6; ++count)
-    for (const int split : {1, 3, 100}) check(target, {{3, 20, 64, 16}, {}, {}, {1, 5, 2, split}}, count);
+    for (const std::int64_t block : {0, 1, 2}) {
+      // Large enough that as many workers are wanted.
+      Gemm g{40, 128, 64};
+      g.batch = {3};
+      g.tiling = {1, 5, block};
+      check(target, g, count);
+    }
 }
 
 void empty_and_activated(const Target& target) {
-  for (const GemmShape& shape :
-       {GemmShape{0, 4, 4, 4}, GemmShape{1, 0, 4, 4}, GemmShape{1, 4, 0, 4}, GemmShape{1, 4, 20, 0}})
-    check(target, {shape, {true, false, false}, {}, {}});
-  for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
-    for (const bool after : {false, true})
-      check(target, {{1, 9, 37, 12}, {true, false, true}, {static_cast<Activation>(i), 0.4f, 0.6f, after}, {}});
+  for (const bool is_packed : {false, true}) {
+    for (Gemm g : {Gemm{4, 4, 4}, Gemm{0, 4, 4}, Gemm{4, 0, 4}, Gemm{4, 20, 0}, Gemm{1, 20, 0}}) {
+      g.operands.has_bias = true;
+      g.is_packed = is_packed;
+      check(target, g);
+      g.batch = {2, 0};
+      check(target, g);
+    }
+    for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
+      for (const bool after : {false, true})
+        for (const std::int64_t m : {1, 9}) {
+          Gemm g{m, 37, 12, {true, false, true}, {static_cast<Activation>(i), 0.4f, 0.6f, after}};
+          g.is_packed = is_packed;
+          check(target, g);
+        }
+  }
 }
 
 void not_finite(const Target& target) {
   std::vector<float> a = random_floats(20 * 33, 6);
   a[40] = kNan;
   a[200] = std::numeric_limits<float>::infinity();
-  check(target, {{1, 20, 40, 33}, {true, false, false}, {Activation::kClip, 0.0f, 1.0f, false}, {}}, 3, &a);
-  check(target, {{1, 20, 40, 33}, {}, {}, {}}, 3, &a);
+  for (const std::int64_t n : {3, 40}) {
+    check(target, {20, n, 33, {true, false, false}, {Activation::kClip, 0.0f, 1.0f, false}}, 3, &a);
+    check(target, {20, n, 33}, 3, &a);
+  }
+}
+
+void refused(const Target& target) {
+  const AttributeMap good{{"m", std::int64_t{4}}, {"n", std::int64_t{4}}, {"k", std::int64_t{4}}, {"batch", Ints{2}}};
+  const std::vector<std::size_t> inputs{128, 256}, outputs{128};
+  const auto refuse = [&](const std::string& name, const Attributes::Value& value, const std::string& message) {
+    AttributeMap changed = good;
+    changed[name] = value;
+    expect_refused(target, gemm_operations, "gemm_f32", changed, inputs, outputs, message);
+  };
+  refuse("m", std::int64_t{-1}, "\"m\" is -1");
+  refuse("m", std::int64_t{5}, "bytes");
+  refuse("k", std::int64_t{1} << 30, "bytes");
+  refuse("n", std::int64_t{1} << 30, "bytes");
+  refuse("batch", Ints{2, -1}, "value -1");
+  refuse("batch", Ints(7, 1), "7 dimensions");
+  refuse("batch", Ints{1 << 30, 1 << 30, 1 << 30}, "overflow");
+  refuse("a_batch", Ints{1, 2}, "2 values; expected 1");
+  refuse("a_batch", Ints{-4}, "value -4");
+  refuse("a_batch", Ints{1 << 20}, "input 0");
+  refuse("c_batch", Ints{0}, "overlap");
+  refuse("c_row", std::int64_t{3}, "overlap");
+  refuse("c_batch", Ints{8}, "overlap");
+  refuse("b_batch", Ints{1 << 20}, "input 1");
+  refuse("vectors", std::int64_t{9}, "vectors");
+  refuse("misspelt", std::int64_t{1}, "misspelt");
 }
 
 }  // namespace
 
 int main() {
   return run_cases({{"tails", tails},
+                    {"unpacked", unpacked},
+                    {"wide", wide},
                     {"layouts", layouts},
+                    {"batches", batches},
+                    {"interleaved", interleaved},
                     {"every tile", every_tile},
                     {"workers", workers},
                     {"empty and activated", empty_and_activated},
-                    {"not finite", not_finite}});
+                    {"not finite", not_finite},
+                    {"refused", refused}});
 }

@@ -3,8 +3,12 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/gemm.hpp"
-#include "kernels_common.hpp"
+#include "kernels/tile.hpp"
+#include "kernels_operation_common.hpp"
+
+namespace engine {
+extern const OperationEntry gemm_operations[];
+}
 
 using namespace engine;
 using namespace engine::test;
@@ -13,13 +17,18 @@ namespace {
 
 // Applies an activation to every value: a product with a one by one matrix of 1.
 std::vector<float> apply(const Target& target, Activation activation, float alpha, const std::vector<float>& x) {
-  const KernelEntry& kernel = target.find("gemm_f32");
-  const GemmArgs args =
-      make_gemm_args({1, static_cast<std::int64_t>(x.size()), 1, 1}, {}, {activation, alpha, 0.0f, false}, {}, false, 1,
-                     {}, {}, {}, true, *static_cast<const TileTraits*>(kernel.traits));
-  Guarded one(std::vector<float>{1.0f}), packed(pack_group_floats(args.pack)), input(x), output(x.size());
-  run(target.find("pack_tiles_f32"), &args.pack, {one.data(), packed.data()}, 1, 0);
-  run(kernel, &args, {input.data(), packed.data(), output.data()}, 1, gemm_scratch_bytes(args));
+  const auto count = static_cast<std::int64_t>(x.size());
+  Guarded one(std::vector<float>{1.0f}), packed(16), input(x), output(x.size());
+  run_operation(target, gemm_operations, "pack_gemm_f32", {{"n", std::int64_t{1}}, {"k", std::int64_t{1}}}, {&one},
+                {&packed}, 1);
+  run_operation(target, gemm_operations, "gemm_f32",
+                {{"m", count},
+                 {"n", std::int64_t{1}},
+                 {"k", std::int64_t{1}},
+                 {"activation", static_cast<std::int64_t>(activation)},
+                 {"alpha", double{alpha}},
+                 {"beta", 0.0}},
+                {&input, &packed}, {&output}, 1);
   return output.values();
 }
 

@@ -100,13 +100,20 @@ def test_depthwise(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shared", [0, 1])
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_products(isa: str, shared: int, transposed: int) -> None:
+@pytest.mark.parametrize("packed", [0, 1])
+def test_products(isa: str, shared: int, transposed: int, packed: int) -> None:
     a = values(3, 17, 33)
     b = values(*(() if shared else (3,)), *((41, 33) if transposed else (33, 41)), seed=1)
-    attributes = {"batch": 3, "m": 17, "n": 41, "k": 33, "shared": shared, "transposed": transposed}
-    packed, c = np.empty((1 if shared else 3) * 48 * 33, np.float32), np.empty((3, 17, 41), np.float32)
-    run_kernel("pack_gemm_f32", [b], [packed], attributes, isa=isa)
-    run_kernel("gemm_f32", [a, packed], [c], attributes, isa=isa, threads=2)
+    source = {"n": 41, "k": 33, "transposed": transposed}
+    weights, c = np.empty((1 if shared else 3) * 48 * 33, np.float32), np.empty((3, 17, 41), np.float32)
+    attributes: dict[str, Any] = {"m": 17, "n": 41, "k": 33, "batch": [3], "packed": packed}
+    if packed:
+        run_kernel("pack_gemm_f32", [b], [weights], source | {"matrices": 1 if shared else 3}, isa=isa)
+        attributes["b_batch"] = [0 if shared else 1]
+    else:
+        weights = b
+        attributes |= {"transposed": transposed, "b_batch": [0 if shared else 33 * 41]}
+    run_kernel("gemm_f32", [a, weights], [c], attributes, isa=isa, threads=2)
     np.testing.assert_allclose(c, a @ (np.swapaxes(b, -1, -2) if transposed else b), rtol=1e-4, atol=1e-4)
 
 

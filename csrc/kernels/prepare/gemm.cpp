@@ -2,54 +2,201 @@
 #include "kernels/gemm.hpp"
 
 #include <algorithm>
-#include <limits>
+#include <string>
+#include <vector>
 
 #include "kernels/prepare/conv_request.hpp"
 
 namespace engine {
 namespace {
 
+// Attributes of gemm_f32:
+//   m, n, k
+//   batch ([]): how many matrices along each of up to six batch dimensions
+//   packed (1): B is what pack_gemm_f32 makes of it; 0: B is read as it is, or packed in a phase of the step
+//   transposed (0): B is [N, K]; b_row (dense): floats between its rows; both of unpacked B
+//   b_batch (zeros): between the matrices along each batch dimension, in floats, or in matrices where B is packed
+//   a_layout, c_layout, residual_layout (0): rows or blocked
+//   a_row, c_row, residual_row (dense): floats between rows, or blocks; a_batch, c_batch, residual_batch (dense):
+//   floats
+//     between the matrices along each batch dimension, 0 for one that is used again and again (not of C)
+//   bias, scale, residual, activation, alpha, beta, residual_after: as the convolutions'
+//   vectors (by n): which fixes the format of B; pixels, tile_block: the tiling
+// Attributes of pack_gemm_f32: n, k, transposed, b_row, a_layout, vectors as above; matrices (1): how many, one densely
+// after the other. Its output has n rounded up to 16, times k, floats for each matrix at most.
 constexpr std::int64_t kBlock = 16;
+constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
+// Packed B that stays in the second-level cache, and A that stays in the last.
 constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
+constexpr std::int64_t kCachedInputFloats = 1024 * 1024;
+// What a worker should have to do at least, in multiplications, and how many of these take as long as reading an
+// element of B from the second-level cache.
+constexpr double kLeastWork = 1.0e5;
+constexpr double kReadWork = 4.0;
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) {
   return (value + by - 1) / by;
 }
 
-GemmTiling choose_tiling(const GemmShape& shape, const TileTraits& traits) {
-  GemmTiling tiling;
-  tiling.vectors = shape.m == 1 ? traits.max_vectors : traits.best_vectors;
-  while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= shape.n) --tiling.vectors;
-  tiling.pixels = traits.max_pixels[tiling.vectors];
-  const bool is_cached = shape.n * shape.k <= kCachedWeightFloats && shape.m > shape.n;
-  tiling.tile_block = is_cached ? 1 : 0;
-  tiling.channel_split = is_cached ? 1 : std::numeric_limits<std::int32_t>::max();
-  return tiling;
+std::int64_t read_or(const Attributes& attributes, const std::string& name, std::int64_t least, std::int64_t most,
+                     std::int64_t otherwise) {
+  return attributes.has(name) ? attributes.integer(name, least, most) : otherwise;
 }
 
-MatrixView dense(MatrixView view, std::int64_t rows, std::int64_t columns) {
-  if (view.row == 0) view.row = view.layout == MatrixLayout::kRows ? columns : rows * kBlock;
+std::vector<std::int64_t> read_list(const Attributes& attributes, const std::string& name, std::size_t count,
+                                    std::int64_t most) {
+  const std::vector<std::int64_t>& values = attributes.integers(name);
+  if (values.size() != count) {
+    throw PlanError("attribute \"" + name + "\" has " + std::to_string(values.size()) + " values; expected " +
+                    std::to_string(count) + ", one for each batch dimension");
+  }
+  for (const std::int64_t value : values) {
+    if (value < 0 || value > most) {
+      throw PlanError("attribute \"" + name + "\" has the value " + std::to_string(value) + "; expected 0 to " +
+                      std::to_string(most));
+    }
+  }
+  return values;
+}
+
+GemmShape read_shape(const Attributes& attributes) {
+  GemmShape shape;
+  shape.m = attributes.integer("m", 0, kLargest);
+  shape.n = attributes.integer("n", 0, kLargest);
+  shape.k = attributes.integer("k", 0, kLargest);
+  const std::vector<std::int64_t> batch =
+      attributes.has("batch") ? attributes.integers("batch") : std::vector<std::int64_t>{};
+  if (batch.size() > kGemmBatchDims) {
+    throw PlanError("attribute \"batch\" has " + std::to_string(batch.size()) + " dimensions; expected " +
+                    std::to_string(kGemmBatchDims) + " at most");
+  }
+  for (const std::int64_t count : batch) {
+    if (count < 0 || count > kLargest) {
+      throw PlanError("attribute \"batch\" has the value " + std::to_string(count) + "; expected 0 to " +
+                      std::to_string(kLargest));
+    }
+    shape.batch[shape.rank++] = count;
+  }
+  std::vector<std::int64_t> all = batch;
+  all.insert(all.end(), {std::max(shape.m, shape.k), std::max(shape.n, kBlock)});
+  if (checked_product(all) > kLargestStride) {
+    throw PlanError("the matrices have " + std::to_string(checked_product(all)) + " elements; expected " +
+                    std::to_string(kLargestStride) + " at most");
+  }
+  return shape;
+}
+
+// Floats from a matrix's first element to behind its last one.
+std::size_t matrix_floats(const MatrixView& view, std::int64_t rows, std::int64_t columns) {
+  if (rows == 0 || columns == 0) return 0;
+  if (view.layout == MatrixLayout::kRows)
+    return checked_add(checked_product({rows - 1, view.row}), static_cast<std::size_t>(columns));
+  return checked_add(checked_product({divide_up(columns, kBlock) - 1, view.row}), checked_product({rows, kBlock}));
+}
+
+MatrixView read_view(const Attributes& attributes, const std::string& name, const GemmShape& shape, std::int64_t rows,
+                     std::int64_t columns) {
+  MatrixView view;
+  const bool is_blocked = read_or(attributes, name + "_layout", 0, 1, 0) == 1;
+  view.layout = is_blocked ? MatrixLayout::kBlocked : MatrixLayout::kRows;
+  view.row = is_blocked ? read_or(attributes, name + "_row", rows * kBlock, kLargestStride, rows * kBlock)
+                        : read_or(attributes, name + "_row", 0, kLargestStride, columns);
+  if (attributes.has(name + "_batch")) {
+    const auto strides = read_list(attributes, name + "_batch", static_cast<std::size_t>(shape.rank), kLargestStride);
+    std::copy(strides.begin(), strides.end(), view.batch);
+    return view;
+  }
+  std::size_t stride = checked_product({is_blocked ? divide_up(columns, kBlock) : rows, view.row});
+  for (int d = shape.rank - 1; d >= 0; --d) {
+    view.batch[d] = static_cast<std::int64_t>(stride);
+    stride = checked_multiply(stride, static_cast<std::size_t>(std::max<std::int64_t>(1, shape.batch[d])));
+  }
   return view;
 }
 
-}  // namespace
+// Bytes that a batch of matrices spans.
+std::size_t batch_bytes(const GemmShape& shape, const std::int64_t* strides, std::size_t matrix) {
+  if (gemm_matrices(shape) == 0 || matrix == 0) return 0;
+  std::size_t floats = matrix;
+  for (int d = 0; d < shape.rank; ++d) floats = checked_add(floats, checked_product({shape.batch[d] - 1, strides[d]}));
+  return checked_multiply(floats, sizeof(float));
+}
 
-GemmArgs make_gemm_args(const GemmShape& shape, const GemmOperands& operands, const EpilogueArgs& epilogue,
-                        const GemmTiling& tiling, bool transposed, std::int64_t b_row, const MatrixView& a,
-                        const MatrixView& residual, const MatrixView& c, bool is_b_shared, const TileTraits& traits) {
-  GemmArgs args = {};
-  args.shape = shape;
-  args.operands = operands;
-  args.epilogue = epilogue;
-  args.tiling = tiling.vectors == 0 ? choose_tiling(shape, traits) : tiling;
-  args.a = dense(a, shape.m, shape.k);
-  args.residual = dense(residual, shape.m, shape.n);
-  args.c = dense(c, shape.m, shape.n);
+// Two workers must not write one element: no stride may be less than what lies inside it.
+void expect_apart(const GemmShape& shape, const MatrixView& c) {
+  if (gemm_matrices(shape) * shape.m * shape.n == 0) return;
+  std::vector<std::pair<std::int64_t, std::int64_t>> steps;  // stride, count
+  const bool is_blocked = c.layout == MatrixLayout::kBlocked;
+  steps.emplace_back(1, is_blocked ? shape.m * kBlock : shape.n);
+  steps.emplace_back(c.row, is_blocked ? divide_up(shape.n, kBlock) : shape.m);
+  for (int d = 0; d < shape.rank; ++d) steps.emplace_back(c.batch[d], shape.batch[d]);
+  std::sort(steps.begin() + 1, steps.end());
+  std::int64_t inside = steps[0].second;
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    const auto [stride, count] = steps[i];
+    if (count <= 1) continue;
+    if (stride < inside) {
+      throw PlanError("elements of C overlap: " + std::to_string(count) + " parts of " + std::to_string(inside) +
+                      " floats are " + std::to_string(stride) + " apart");
+    }
+    inside =
+        static_cast<std::int64_t>(checked_add(checked_product({count - 1, stride}), static_cast<std::size_t>(inside)));
+  }
+}
 
-  PackArgs& pack = args.pack;
+GemmTiling choose_tiling(const GemmShape& shape, const GemmTiling& given, const TileTraits& traits) {
+  GemmTiling tiling = given;
+  if (tiling.vectors == 0) {
+    // Not by M: one packed B serves products of any number of rows.
+    tiling.vectors = traits.best_vectors;
+    while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= shape.n) --tiling.vectors;
+  }
+  if (tiling.pixels > 0) return tiling;
+  tiling.pixels = traits.max_pixels[tiling.vectors];
+  const std::int64_t tiles = std::max<std::int64_t>(1, divide_up(shape.m, tiling.pixels));
+  if (shape.n * shape.k <= kCachedWeightFloats) {
+    tiling.tile_block = 1;
+  } else if (shape.m * shape.k > kCachedInputFloats) {
+    const std::int64_t most = std::max<std::int64_t>(1, kCachedInputFloats / 4 / (tiling.pixels * shape.k));
+    tiling.tile_block = static_cast<std::int32_t>(divide_up(tiles, divide_up(tiles, most)));
+  }
+  return tiling;
+}
+
+GemmTiling read_tiling(const Attributes& attributes, const TileTraits& traits) {
+  GemmTiling tiling;
+  const auto read = [&](const char* name, std::int64_t least, std::int64_t most) {
+    return static_cast<std::int32_t>(read_or(attributes, name, least, most, 0));
+  };
+  tiling.vectors = read("vectors", 0, traits.max_vectors);
+  if (tiling.vectors == 0) return tiling;
+  tiling.pixels = read("pixels", 0, traits.max_pixels[tiling.vectors]);
+  tiling.tile_block = read("tile_block", 0, kLargest);
+  return tiling;
+}
+
+// B as its attributes tell, unpacked.
+struct Source {
+  bool transposed;
+  std::int64_t row;
+  std::size_t floats;  // of one matrix
+};
+
+Source read_source(const Attributes& attributes, std::int64_t n, std::int64_t k) {
+  Source source = {};
+  source.transposed = read_or(attributes, "transposed", 0, 1, 0) == 1;
+  const std::int64_t columns = source.transposed ? k : n, rows = source.transposed ? n : k;
+  source.row = read_or(attributes, "b_row", 0, kLargestStride, columns);
+  source.floats = matrix_floats({MatrixLayout::kRows, source.row, {}}, rows, columns);
+  return source;
+}
+
+PackArgs packing(const GemmShape& shape, const Source& source, const GemmTiling& tiling, const TileTraits& traits) {
+  PackArgs pack = {};
   pack.groups = 1;
   pack.channels = shape.n;
-  pack.tile_channels = args.tiling.vectors * traits.lanes;
+  pack.tile_channels = tiling.vectors * traits.lanes;
   const std::int64_t rest = shape.n % pack.tile_channels;
   pack.tail_channels =
       rest == 0 ? pack.tile_channels : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
@@ -58,94 +205,212 @@ GemmArgs make_gemm_args(const GemmShape& shape, const GemmOperands& operands, co
   pack.rows = pack.cols = 1;
   pack.depth = kBlock;
   pack.last_depth = static_cast<std::int32_t>(shape.k - kBlock * (pack.blocks - 1));
-  pack.channel_stride = transposed ? b_row : 1;
-  pack.depth_stride = transposed ? 1 : b_row;
+  pack.channel_stride = source.transposed ? source.row : 1;
+  pack.depth_stride = source.transposed ? 1 : source.row;
   pack.block_stride = pack.depth_stride * kBlock;
-  args.b_batch = is_b_shared ? 0 : pack_group_floats(pack);
-  return args;
+  return pack;
 }
 
-std::size_t gemm_scratch_bytes(const GemmArgs& args) {
-  // Offsets of a tile's rows, and a tile of C where its last columns are not whole vectors.
-  const std::size_t offsets = (args.tiling.pixels * sizeof(std::int64_t) + 63) / 64 * 64;
-  return offsets + 2 * static_cast<std::size_t>(args.tiling.pixels) * 64 * sizeof(float);
+// How a packed B is stored. Known without M, which may change while the packed B stays.
+GemmForm packed_form(const GemmShape& shape, bool has_tiling, MatrixLayout a_layout, const TileTraits& traits) {
+  const bool is_narrow = shape.n <= kFewColumns && shape.k >= traits.lanes;
+  return is_narrow && !has_tiling && a_layout == MatrixLayout::kRows ? GemmForm::kColumns : GemmForm::kTiles;
 }
 
-namespace {
+std::int64_t stored_floats(const GemmArgs& args) {
+  return args.form == GemmForm::kTiles ? pack_group_floats(args.pack) : args.shape.n * args.shape.k;
+}
 
-// Attributes: batch (1), m, n, k; transposed (0): B is [N, K]; b_row (dense): floats between B's rows; shared (1): one
-// B for the whole batch; a_layout, c_layout, residual_layout (0): rows or blocked; bias, scale, residual, activation,
-// alpha, beta, residual_after, vectors, pixels, tile_block, channel_split: as the convolutions'.
-struct Request {
+// Takes the innermost batch dimension into M where one B meets rows that go on at the same distance.
+bool fold_batch(GemmArgs& args) {
+  GemmShape& shape = args.shape;
+  if (shape.rank == 0) return false;
+  const int d = shape.rank - 1;
+  const std::int64_t count = shape.batch[d];
+  if (count != 1) {
+    if (args.b_batch[d] != 0 || count * shape.m > kLargest || count == 0) return false;
+    for (MatrixView* view : {&args.a, &args.c, &args.residual}) {
+      if (view->layout != MatrixLayout::kRows) return false;
+      if (shape.m != 1 && view->batch[d] != shape.m * view->row) return false;
+    }
+    if (shape.m == 1)
+      for (MatrixView* view : {&args.a, &args.c, &args.residual}) view->row = view->batch[d];
+    shape.m *= count;
+  }
+  --shape.rank;
+  return true;
+}
+
+struct Reading {
   GemmArgs args;
-  bool transposed;
-  std::int64_t b_row;
+  Source source;
+  bool is_packed;
+  std::size_t a_bytes, b_bytes, residual_bytes, c_bytes;
 };
 
-std::int64_t read_or(const Attributes& attributes, const char* name, std::int64_t least, std::int64_t most,
-                     std::int64_t otherwise) {
-  return attributes.has(name) ? attributes.integer(name, least, most) : otherwise;
-}
-
-MatrixView read_view(const Attributes& attributes, const char* name, std::int64_t rows, std::int64_t columns) {
-  if (read_or(attributes, name, 0, 1, 0) == 0) return {MatrixLayout::kRows, columns, rows * columns};
-  return {MatrixLayout::kBlocked, rows * kBlock, divide_up(columns, kBlock) * kBlock * rows};
-}
-
-std::size_t view_bytes(const MatrixView& view, std::int64_t batch) {
-  return checked_product({batch, view.batch, static_cast<std::int64_t>(sizeof(float))});
-}
-
-Request read_gemm(const StepRequest& request) {
-  constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+Reading read_gemm(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("gemm_f32").traits);
-  GemmShape shape;
-  shape.batch = read_or(attributes, "batch", 0, kLargest, 1);
-  shape.m = attributes.integer("m", 0, kLargest);
-  shape.n = attributes.integer("n", 0, kLargest);
-  shape.k = attributes.integer("k", 0, kLargest);
-  const bool transposed = read_or(attributes, "transposed", 0, 1, 0) == 1;
-  const std::int64_t least_row = transposed ? shape.k : shape.n;
-  const std::int64_t b_row = read_or(attributes, "b_row", least_row, kLargest, least_row);
+  Reading reading = {};
+  GemmArgs& args = reading.args;
+  GemmShape& shape = args.shape;
+  shape = read_shape(attributes);
   const ConvOperands operands = read_conv_operands(attributes);
-  const ConvTiling tiling = read_conv_tiling(attributes, traits);
-  const GemmArgs args = make_gemm_args(
-      shape, {operands.has_bias, operands.has_scale, operands.has_residual}, read_epilogue(attributes),
-      {tiling.vectors, tiling.pixels, tiling.tile_block, tiling.channel_split}, transposed, b_row,
-      read_view(attributes, "a_layout", shape.m, shape.k), read_view(attributes, "residual_layout", shape.m, shape.n),
-      read_view(attributes, "c_layout", shape.m, shape.n), read_or(attributes, "shared", 0, 1, 1) == 1, traits);
-  return {args, transposed, b_row};
+  args.operands = {operands.has_bias, operands.has_scale, operands.has_residual};
+  args.epilogue = read_epilogue(attributes);
+  args.a = read_view(attributes, "a", shape, shape.m, shape.k);
+  args.c = read_view(attributes, "c", shape, shape.m, shape.n);
+  args.residual = operands.has_residual ? read_view(attributes, "residual", shape, shape.m, shape.n) : args.c;
+  expect_apart(shape, args.c);
+
+  reading.is_packed = read_or(attributes, "packed", 0, 1, 1) == 1;
+  reading.source = reading.is_packed ? Source{} : read_source(attributes, shape.n, shape.k);
+  if (attributes.has("b_batch")) {
+    const auto strides = read_list(attributes, "b_batch", static_cast<std::size_t>(shape.rank), kLargestStride);
+    std::copy(strides.begin(), strides.end(), args.b_batch);
+  }
+  const GemmTiling tiling = read_tiling(attributes, traits);
+  args.tiling = choose_tiling(shape, tiling, traits);
+  args.pack = packing(shape, reading.source, args.tiling, traits);
+  args.form = packed_form(shape, tiling.vectors != 0, args.a.layout, traits);
+  args.b_row = shape.k;
+  args.b_operand = 1;
+
+  reading.a_bytes = batch_bytes(shape, args.a.batch, matrix_floats(args.a, shape.m, shape.k));
+  reading.c_bytes = batch_bytes(shape, args.c.batch, matrix_floats(args.c, shape.m, shape.n));
+  reading.residual_bytes = batch_bytes(shape, args.residual.batch, matrix_floats(args.residual, shape.m, shape.n));
+  std::size_t b_floats = reading.source.floats;
+  if (reading.is_packed) {
+    b_floats = static_cast<std::size_t>(stored_floats(args));
+    for (int d = 0; d < shape.rank; ++d)
+      args.b_batch[d] = static_cast<std::int64_t>(checked_multiply(args.b_batch[d], b_floats));
+  }
+  reading.b_bytes = batch_bytes(shape, args.b_batch, b_floats);
+  return reading;
+}
+
+// Whether B can be read as it is; sets the form of the product then.
+bool read_directly(GemmArgs& args, const Source& source) {
+  const GemmShape& shape = args.shape;
+  const bool is_rows = args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
+                       args.residual.layout == MatrixLayout::kRows;
+  const bool is_few = shape.m <= kFewRows;
+  if (!is_rows) return false;
+  const bool is_column = !source.transposed && shape.n == 1 && source.row == 1;
+  if (is_column || (source.transposed && (is_few || shape.n <= kFewColumns))) {
+    args.form = GemmForm::kColumns;
+    args.b_row = source.row;
+    return true;
+  }
+  if (source.transposed || !is_few || args.form == GemmForm::kColumns) return false;
+  args.form = GemmForm::kRaw;
+  args.b_row = source.row;
+  return true;
+}
+
+// The phase that packs B, whose distinct matrices then lie densely one after the other.
+GemmPackArgs pack_phase(GemmArgs& args, int temporary) {
+  GemmPackArgs pack = {};
+  pack.pack = args.pack;
+  pack.form = args.form;
+  pack.n = args.shape.n;
+  pack.k = args.shape.k;
+  pack.matrix_floats = stored_floats(args);
+  pack.from = 1;
+  pack.to = temporary;
+  std::int64_t stride = pack.matrix_floats;
+  for (int d = args.shape.rank - 1; d >= 0; --d) {
+    const bool is_distinct = args.b_batch[d] != 0;
+    pack.batch[d] = is_distinct ? args.shape.batch[d] : 1;
+    pack.source[d] = args.b_batch[d];
+    args.b_batch[d] = is_distinct ? stride : 0;
+    stride *= pack.batch[d];
+  }
+  pack.rank = args.shape.rank;
+  args.b_operand = temporary;
+  args.b_row = args.shape.k;
+  return pack;
+}
+
+std::size_t scratch_bytes(const GemmArgs& args) {
+  if (args.form == GemmForm::kColumns) return 0;
+  if (args.form == GemmForm::kRaw) return kFewRows * (kRawColumns + kBlock) * sizeof(float);
+  // Offsets of a tile's rows, and tiles of C and of the residual where the last columns are not whole vectors.
+  const std::size_t offsets = (args.tiling.pixels * sizeof(std::int64_t) + 63) / 64 * 64;
+  const std::int64_t pixels = std::max<std::int64_t>(args.tiling.pixels, kFewRows);
+  return offsets + 2 * static_cast<std::size_t>(pixels) * 64 * sizeof(float);
+}
+
+int useful_workers(double work) {
+  return static_cast<int>(std::min(1e6, std::max(1.0, work / kLeastWork)));
 }
 
 PreparedStep prepare_gemm_f32(const StepRequest& request) {
-  const GemmArgs args = read_gemm(request).args;
+  Reading reading = read_gemm(request);
+  GemmArgs& args = reading.args;
   const GemmOperands& operands = args.operands;
   const std::size_t column_bytes = blocked_bytes(1, args.shape.n, 1, 1);
-  request.expect_operands(2 + std::size_t{operands.has_bias} + operands.has_scale + operands.has_residual, 1);
-  request.expect_input(0, view_bytes(args.a, args.shape.batch));
-  request.expect_input(1, checked_product({args.b_batch == 0 ? 1 : args.shape.batch, pack_group_floats(args.pack), 4}));
+  const std::size_t input_count = 2 + std::size_t{operands.has_bias} + operands.has_scale + operands.has_residual;
+  request.expect_operands(input_count, 1);
+  request.expect_input(0, reading.a_bytes);
+  request.expect_input(1, reading.b_bytes);
   std::size_t index = 2;
   if (operands.has_bias) request.expect_input(index++, column_bytes);
   if (operands.has_scale) request.expect_input(index++, column_bytes);
-  if (operands.has_residual) request.expect_input(index, view_bytes(args.residual, args.shape.batch));
-  request.expect_output(0, view_bytes(args.c, args.shape.batch));
-  const double work = 2.0 * args.shape.batch * args.shape.m * args.shape.n * args.shape.k;
-  return one_phase(PreparedPhase::of(request.kernels.find("gemm_f32"), args), gemm_scratch_bytes(args), work);
+  if (operands.has_residual) request.expect_input(index, reading.residual_bytes);
+  request.expect_output(0, reading.c_bytes);
+
+  while (fold_batch(args)) {
+  }
+  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("gemm_f32").traits);
+  args.tiling = choose_tiling(args.shape, read_tiling(request.attributes, traits), traits);
+  const std::int64_t matrices = gemm_matrices(args.shape);
+  PreparedStep step;
+  step.work = 2.0 * matrices * args.shape.m * args.shape.n * args.shape.k;
+  if (!reading.is_packed && !read_directly(args, reading.source)) {
+    const GemmPackArgs pack = pack_phase(args, static_cast<int>(input_count) + 1);
+    std::vector<std::int64_t> floats(pack.batch, pack.batch + pack.rank);
+    floats.push_back(pack.matrix_floats);
+    const std::size_t bytes = checked_multiply(checked_product(floats), sizeof(float));
+    step.temporaries.push_back(bytes);
+    step.phases.push_back(PreparedPhase::of(request.kernels.find("gemm_pack_f32"), pack));
+    step.phases.back().max_workers = useful_workers(kReadWork * static_cast<double>(bytes / sizeof(float)));
+  }
+  const char* kernel = args.form == GemmForm::kTiles ? "gemm_f32"
+                       : args.form == GemmForm::kRaw ? "gemm_raw_f32"
+                                                     : "gemm_columns_f32";
+  step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
+  step.phases.back().scratch_bytes = scratch_bytes(args);
+  step.phases.back().max_workers =
+      useful_workers(std::max(step.work / 2, kReadWork * matrices * args.shape.n * args.shape.k));
+  return step;
 }
 
-// B -> packed, one matrix or, where `shared` is 0, one for each of the batch, densely one after the other.
+// B -> packed, one matrix or several.
 PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
-  const auto [args, transposed, b_row] = read_gemm(request);
-  PackArgs pack = args.pack;
-  const std::int64_t matrices = args.b_batch == 0 ? 1 : args.shape.batch;
-  const std::int64_t matrix = (transposed ? args.shape.n : args.shape.k) * b_row;
-  pack.groups = matrices;
-  pack.group_stride = matrix;
+  const Attributes& attributes = request.attributes;
+  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("gemm_f32").traits);
+  GemmArgs args = {};
+  args.shape.n = attributes.integer("n", 0, kLargest);
+  args.shape.k = attributes.integer("k", 0, kLargest);
+  args.shape.rank = 1;
+  args.shape.batch[0] = read_or(attributes, "matrices", 0, kLargest, 1);
+  const bool is_blocked = read_or(attributes, "a_layout", 0, 1, 0) == 1;
+  const Source source = read_source(attributes, args.shape.n, args.shape.k);
+  const GemmTiling tiling = read_tiling(attributes, traits);
+  args.tiling = choose_tiling(args.shape, tiling, traits);
+  args.pack = packing(args.shape, source, args.tiling, traits);
+  args.form =
+      packed_form(args.shape, tiling.vectors != 0, is_blocked ? MatrixLayout::kBlocked : MatrixLayout::kRows, traits);
+  // Matrices follow each other as [K, N] or [N, K] with all their rows, gaps included.
+  const std::int64_t rows = source.transposed ? args.shape.n : args.shape.k;
+  args.b_batch[0] = static_cast<std::int64_t>(checked_product({rows, source.row}));
+  GemmPackArgs pack = pack_phase(args, 1);
+  pack.from = 0;
   request.expect_operands(1, 1);
-  request.expect_input(0, checked_product({matrices, matrix, 4}));
-  request.expect_output(0, checked_product({matrices, pack_group_floats(pack), 4}));
-  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), pack), 0, 0);
+  request.expect_input(0, batch_bytes(args.shape, pack.source, source.floats));
+  request.expect_output(0, checked_product({args.shape.batch[0], pack.matrix_floats, 4}));
+  return one_phase(PreparedPhase::of(request.kernels.find("gemm_pack_f32"), pack), 0, 0);
 }
 
 }  // namespace

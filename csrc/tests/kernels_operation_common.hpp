@@ -1,0 +1,30 @@
+// Runs an operation as a plan would: prepare, then its phases on several workers.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/prepare.hpp"
+#include "kernels_common.hpp"
+
+namespace engine::test {
+
+using AttributeMap = std::map<std::string, Attributes::Value>;
+
+// Prepares the operation of a family's table for buffers of these sizes. Throws PlanError.
+PreparedStep prepare(const Target& target, const OperationEntry* operations, const std::string& name,
+                     const AttributeMap& attributes, const std::vector<std::size_t>& input_bytes,
+                     const std::vector<std::size_t>& output_bytes);
+
+// Runs it; the buffers are as many floats as they have. An overrun of a temporary or of scratch is a failure.
+void run_operation(const Target& target, const OperationEntry* operations, const std::string& name,
+                   const AttributeMap& attributes, const std::vector<Guarded*>& inputs,
+                   const std::vector<Guarded*>& outputs, int workers);
+
+// Records a failure unless prepare refuses the operation with a message that contains this.
+void expect_refused(const Target& target, const OperationEntry* operations, const std::string& name,
+                    const AttributeMap& attributes, const std::vector<std::size_t>& input_bytes,
+                    const std::vector<std::size_t>& output_bytes, const std::string& message);
+
+}  // namespace engine::test
