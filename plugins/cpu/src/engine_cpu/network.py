@@ -11,13 +11,14 @@ from engine.ir import Constant, Model, Parameter, Result
 from engine.native import built_isas, cores, default_isa
 from engine.onnx import join_model, split_model
 from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork, SyncInferRequest
-from engine.properties import INFERENCE_NUM_THREADS, NUM_STREAMS
+from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.compiler import Compiler, fold_shapes, logger
 from engine_cpu.plan_cache import PlanCache
 from engine_cpu.program import NativePart, Program
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
     ARENA_BYTES,
+    COMPILE_EFFORT,
     NAIVE_ARENA_BYTES,
     PLAN_CACHE_SIZE,
     REFERENCE_STEPS,
@@ -25,7 +26,8 @@ from engine_cpu.properties import (
 from engine_cpu.query import reference_reason
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.transform import transform_model
-from engine_cpu.tuning import Tuner
+from engine_cpu.tuning import BUDGETS, Tuner
+from engine_cpu.tuning_cache import TuningCache
 from engine_cpu.weights import WeightStore, mark_weights
 
 if TYPE_CHECKING:
@@ -49,7 +51,11 @@ class CpuNetwork(ExecutableNetwork):
         network = cls(plugin, config, model)
         graph = transform_model(model)
         mark_weights(graph)
-        network._load(graph, WeightStore(default_isa()), {})
+        cache = TuningCache(config[CACHE_DIR]) if config[CACHE_DIR] else None
+        threads = threads_of(config)
+        network._load(graph, WeightStore(default_isa()), Tuner(threads, BUDGETS[config[COMPILE_EFFORT]], {}, cache))
+        if cache is not None:
+            cache.save()
         return network
 
     @classmethod
@@ -60,18 +66,17 @@ class CpuNetwork(ExecutableNetwork):
         isa, choices = _read_compilation(blob)
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
         weights = WeightStore(isa, lambda key: blob.section(PACKED + key), packed)
-        network._load(graph, weights, choices)
+        network._load(graph, weights, Tuner(threads_of(config), choices=choices))
         return network
 
-    def _load(self, graph: Model, weights: WeightStore, choices: dict[str, str]) -> None:
+    def _load(self, graph: Model, weights: WeightStore, tuner: Tuner) -> None:
         """What compiling and importing share."""
         self.graph = graph
         self.weights = weights
         self.reference_steps = self._check_reference(graph)
         streams = self.config[NUM_STREAMS] or 1
-        threads = self.config[INFERENCE_NUM_THREADS] or cores()
-        self.tuner = Tuner(max(1, min(threads, cores()) // streams), choices)
-        compiler = Compiler(weights, self.tuner, streams, self.config[PLAN_CACHE_SIZE], fold_shapes)
+        self.tuner = tuner
+        compiler = Compiler(weights, tuner, streams, self.config[PLAN_CACHE_SIZE], fold_shapes)
         self.is_static = all(_is_static(parameter) for parameter in graph.parameters)
         if self.is_static:
             self.program: Program | None = compiler.program(graph)
@@ -134,6 +139,12 @@ class CpuNetwork(ExecutableNetwork):
         if self.plans is not None:
             programs = self.plans.programs()[-1:]
         return [step.part for program in programs for step in program.parts if isinstance(step.part, NativePart)]
+
+
+def threads_of(config: Config) -> int:
+    """The threads of one inference: streams share the cores, so that none waits for another's."""
+    threads = min(config[INFERENCE_NUM_THREADS] or cores(), cores())
+    return max(1, int(threads) // (config[NUM_STREAMS] or 1))
 
 
 def _is_static(parameter: Parameter) -> bool:

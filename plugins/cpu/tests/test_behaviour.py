@@ -1,0 +1,5 @@
+from engine.testing import BehaviourSuite
+
+
+class TestCpuBehaviour(BehaviourSuite):
+    device = "CPU"
