@@ -22,7 +22,7 @@ from engine.onnx.naming import Scope
 from engine.onnx.ordering import order_graph
 from engine.onnx.shapes import TypeReader
 from engine.onnx.skeleton import INLINE_BYTES, RAW_DATA, parse_model
-from engine.onnx.stored_tensors import TensorStore
+from engine.onnx.stored_tensors import TensorStore, stored_type
 from engine.onnx.wire import Buffer
 from engine.ops import CANONICAL_VERSIONS
 from engine.ops.protos import tensor_to_proto, tensor_to_raw
@@ -30,6 +30,7 @@ from engine.ops.protos import tensor_to_proto, tensor_to_raw
 __all__ = ["Section", "join_model", "split_model"]
 
 _SECTION: Final = "engine.section"
+_OMITTED: Final = "engine.omitted"
 
 
 class Section(NamedTuple):
@@ -46,8 +47,11 @@ class Section(NamedTuple):
     data: Any
 
 
-def split_model(model: Model) -> tuple[bytes, list[Section]]:
+def split_model(model: Model, omit: Callable[[Constant], bool] | None = None) -> tuple[bytes, list[Section]]:
     """`model` as a skeleton and the sections of its constants; small and string constants stay in the skeleton.
+
+    Of a constant that `omit` is true for only the type is written, where it is large enough for a section: a device
+    keeps its data in another form.
 
     What `rt_info` holds that JSON cannot is left out. Data of contiguous constants is not copied. Raises
     `ModelWriteError`.
@@ -59,12 +63,11 @@ def split_model(model: Model) -> tuple[bytes, list[Section]]:
         assert isinstance(value_type, TensorType)
         if constant.byte_size <= INLINE_BYTES:
             return tensor_to_proto(constant.data, name)
+        if omit is not None and omit(constant):
+            return _external(name, value_type, _OMITTED, "")
         section = Section(str(len(sections)), value_type, tensor_to_raw(constant.data))
         sections.append(section)
-        tensor = onnx.TensorProto(name=name, data_type=value_type.element_type.onnx, dims=constant.shape)
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        tensor.external_data.add(key=_SECTION, value=section.name)
-        return tensor
+        return _external(name, value_type, _SECTION, section.name)
 
     context = ExportContext(CANONICAL_VERSIONS, write_tensor, exact=True)
     proto = onnx.ModelProto(ir_version=onnx.IR_VERSION)
@@ -80,7 +83,8 @@ def split_model(model: Model) -> tuple[bytes, list[Section]]:
 def join_model(skeleton: bytes, load: Callable[[str], Buffer]) -> Model:
     """The model of which `split_model` made `skeleton`; `load` gives a section's bytes by name.
 
-    Constants are views of what `load` returns. Nothing in the skeleton is trusted: whatever is wrong with it is a
+    Constants are views of what `load` returns; one that was omitted raises `ModelReadError` when its data is read.
+    Nothing in the skeleton is trusted: whatever is wrong with it is a
     `ModelError`; what `load` raises passes through.
     """
     try:
@@ -112,6 +116,13 @@ def _join(proto: onnx.ModelProto, load: Callable[[str], Buffer]) -> Model:
     return model
 
 
+def _external(name: str, value_type: TensorType, key: str, value: str) -> onnx.TensorProto:
+    tensor = onnx.TensorProto(name=name, data_type=value_type.element_type.onnx, dims=value_type.shape.get_shape())
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
 class _SectionTensors(TensorStore):
     """The tensors of a skeleton, whose data `load` gives."""
 
@@ -119,6 +130,18 @@ class _SectionTensors(TensorStore):
 
     def __init__(self, load: Callable[[str], Buffer]) -> None:
         self._load = load
+
+    def constant(self, tensor: onnx.TensorProto) -> Constant:
+        """See `TensorStore`."""
+        is_external = tensor.data_location == onnx.TensorProto.EXTERNAL
+        if not is_external or [entry.key for entry in tensor.external_data] != [_OMITTED]:
+            return super().constant(tensor)
+        value_type = stored_type(tensor)
+
+        def load() -> Any:
+            raise ModelReadError(f"the data of constant `{tensor.name}`, {value_type}, was left out of the skeleton")
+
+        return Constant.lazy(value_type, load, friendly_name=tensor.name)
 
     def content(self, tensor: onnx.TensorProto, needed: int) -> tuple[int, Buffer]:
         """See `TensorStore`."""

@@ -140,6 +140,13 @@ def check_tensor(tensor: onnx.TensorProto) -> None:
         _expect(tensor.name, element_type, shape, len(tensor.raw_data), needed, "bytes")
 
 
+def stored_type(tensor: onnx.TensorProto) -> TensorType:
+    """The type that a tensor states. Raises `ModelReadError` where no stored tensor can have it."""
+    element_type, shape = _element_type(tensor), tuple(tensor.dims)
+    _byte_size(tensor.name, element_type, shape)
+    return TensorType(element_type, PartialShape(shape))
+
+
 def _element_type(tensor: onnx.TensorProto) -> ElementType:
     try:
         return ElementType.from_onnx(tensor.data_type)

@@ -140,3 +140,18 @@ def test_a_capture_of_a_body_stays_one() -> None:
     again = rejoined(Model([Result(choose, "y")], [flag, x])).node("if")
     assert [v and v.name for v in again.input_values] == ["c", "x2", "x2"]
     assert {key: body.results[0].type for key, body in again.bodies.items()} == dict.fromkeys(bodies, x.type)
+
+
+def test_data_that_a_device_keeps_in_another_form_is_left_out() -> None:
+    """A blob with packed weights would otherwise hold every weight twice."""
+    big, small, kept = (Constant(np.ones(n, np.float32), friendly_name=f"c{n}") for n in (1000, 3, 1001))
+    model = Model([Result(big, "a"), Result(small, "b"), Result(kept, "c")])
+    skeleton, sections = split_model(model, lambda constant: constant.shape != (1001,))
+    assert [section.type.shape.get_shape() for section in sections] == [(1001,)]
+    again = join_model(skeleton, {section.name: section.data for section in sections}.__getitem__)
+    left_out, inline, stored = (result.input_value(0).node for result in again.results)
+    assert str(left_out.output(0).type) == str(big.output(0).type)
+    with pytest.raises(ModelReadError, match="left out"):
+        _ = left_out.data
+    np.testing.assert_array_equal(inline.data, small.data)
+    np.testing.assert_array_equal(stored.data, kept.data)

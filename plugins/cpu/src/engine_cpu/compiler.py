@@ -35,7 +35,7 @@ class Compiler:
 
     def program(self, model: Model) -> Program:
         """A program for a model whose parameters have static shapes."""
-        return Program(model, [self._part(part) for part in partition(model)])
+        return Program(model, [self._part(part) for part in partition(model)], self.weights.data)
 
     def specialized_program(self, model: Model) -> Program:
         """A program for a model whose parameters have just become static."""

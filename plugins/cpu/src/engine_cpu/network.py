@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError, UnsupportedError
-from engine.ir import Constant, Model, Parameter, Result
+from engine.ir import Model, Parameter
 from engine.native import built_isas, cores, default_isa
 from engine.onnx import join_model, split_model
 from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork, SyncInferRequest
@@ -23,7 +23,7 @@ from engine_cpu.properties import (
     PLAN_CACHE_SIZE,
     REFERENCE_STEPS,
 )
-from engine_cpu.query import reference_reason
+from engine_cpu.query import reference_reasons
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.transform import transform_model
 from engine_cpu.tuning import BUDGETS, Tuner
@@ -87,10 +87,7 @@ class CpuNetwork(ExecutableNetwork):
 
     def _check_reference(self, graph: Model) -> tuple[str, ...]:
         """Find what will run on the reference evaluator; say so once, or refuse it."""
-        found = {}
-        for node in graph.ordered_nodes():
-            if not isinstance(node, (Parameter, Constant, Result)) and (why := reference_reason(node)) is not None:
-                found[node.friendly_name] = f"{node}: {why.reason}"
+        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in reference_reasons(graph).items()}
         if found and not self.config[ALLOW_REFERENCE]:
             raise UnsupportedError(
                 f"{self.name}: {len(found)} operations have no native kernel, and ALLOW_REFERENCE is off: "
@@ -110,7 +107,8 @@ class CpuNetwork(ExecutableNetwork):
 
     def export_sections(self, writer: BlobWriter) -> None:
         """Write what `imported` reads."""
-        skeleton, weights = split_model(self.graph)
+        # Weights that steps have in packed form only are not needed again, unless for plans of other shapes.
+        skeleton, weights = split_model(self.graph, self.weights.is_only_packed if self.is_static else None)
         writer.add_section(GRAPH, skeleton)
         for name, _, data in weights:
             writer.add_section(WEIGHTS + name, data)

@@ -91,8 +91,13 @@ class ContextPool:
 class Program:
     """The parts of a model for known input shapes. Shared by requests."""
 
-    def __init__(self, model: Model, parts: Sequence[tuple[Part, Sequence[Output], Sequence[Output]]]) -> None:
-        """Schedule `parts`, each with the values it reads and writes; constants that they read come from the model."""
+    def __init__(
+        self,
+        model: Model,
+        parts: Sequence[tuple[Part, Sequence[Output], Sequence[Output]]],
+        read: Callable[[Constant], Array],
+    ) -> None:
+        """Schedule `parts`, each with the values it reads and writes; `read` gives the data of a constant."""
         slots: dict[Output, int] = {}
         for parameter in model.parameters:
             slots[parameter.output(0)] = len(slots)
@@ -109,7 +114,7 @@ class Program:
         self.outputs = tuple(slots[value] for value in outputs)
         self._template: list[Value] = [None] * len(slots)
         for slot, constant in constants.items():
-            self._template[slot] = constant.data
+            self._template[slot] = read(constant)
         self.parts = self._scheduled(slots, constants, parts)
         bound = {index for part in self.parts for index in part.targets if index >= 0}
         self.unbound_outputs = tuple((index, slot) for index, slot in enumerate(self.outputs) if index not in bound)

@@ -8,7 +8,7 @@ from engine.ops.reference import compile_node
 from engine.passes.runtime_info import FUSED_NAMES
 from engine.plugin_api import QueryResult, Support
 from engine_cpu.lowering import Refusal, refusal
-from engine_cpu.lowering.checks import is_known_when_bound
+from engine_cpu.lowering.checks import SHAPE_SOURCES
 
 
 def query(model: Model, graph: Model, *, allow_reference: bool) -> QueryResult:
@@ -19,30 +19,37 @@ def query(model: Model, graph: Model, *, allow_reference: bool) -> QueryResult:
     operations = {n.friendly_name for n in model.ordered_nodes() if not _is_border(n)}
     answers = dict.fromkeys(operations, Support.native())
     atoms = []
+    reasons = reference_reasons(graph)
     for node in graph.ordered_nodes():
         if _is_border(node):
             continue
         names = (set(node.rt_info.get(FUSED_NAMES, ())) | {node.friendly_name}) & operations
-        if (why := reference_reason(node)) is not None:
+        if (why := reasons.get(node)) is not None:
             answers |= dict.fromkeys(names, _support(node, why, allow_reference))
         if len(names) > 1:
             atoms.append(frozenset(names))
     return QueryResult(answers, _disjoint(atoms))
 
 
-def reference_reason(node: Node) -> Refusal | None:
-    """Why `node` would run on the reference evaluator; None where it runs natively or disappears."""
-    if is_known_when_bound_all(node):
-        return None
+def reference_reasons(graph: Model) -> dict[Node, Refusal]:
+    """The operations of a transformed graph that run on the reference evaluator, and why."""
+    known: set[Node] = set()  # what becomes a constant once all lengths are known, and so disappears
+    reasons = {}
+    for node in graph.ordered_nodes():
+        sources = [value.node for value in node.input_values if value is not None]
+        is_shape = node.op_type in SHAPE_SOURCES and not node.domain
+        if isinstance(node, Constant) or is_shape or (sources and not node.bodies and known.issuperset(sources)):
+            known.add(node)
+        elif not _is_border(node) and (why := _reference_reason(node)) is not None:
+            reasons[node] = why
+    return reasons
+
+
+def _reference_reason(node: Node) -> Refusal | None:
     for value in (*node.input_values, *node.outputs):
         if value is not None and not isinstance(value.type, TensorType):
             return Refusal("element type", f"{value.name} is {value.type}; kernels take tensors")
     return refusal(node)
-
-
-def is_known_when_bound_all(node: Node) -> bool:
-    """True for a node that is a constant once all lengths are known."""
-    return all(is_known_when_bound(value) for value in node.outputs) and bool(node.num_outputs)
 
 
 def _support(node: Node, why: Refusal, allow_reference: bool) -> Support:

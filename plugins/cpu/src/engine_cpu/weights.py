@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import BlobFormatError
 from engine.ir import Constant, Model, Output
-from engine.ir.types import TensorType
 from engine.native import empty_aligned
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -24,8 +22,9 @@ class WeightStore:
     def __init__(self, isa: str, load: Callable[[str], memoryview] | None = None, names: Sequence[str] = ()) -> None:
         self.isa = isa
         self.packed: dict[str, Array] = {}
-        self.read_plainly: set[str] = set()
-        """The identities of constants that some step reads as they are."""
+        self._read_plainly: set[str] = set()
+        self._packed_from: set[str] = set()
+        self._is_making = False
         self._load = load
         self._stored = frozenset(names)
 
@@ -35,12 +34,13 @@ class WeightStore:
 
     def get(self, key: str, sources: Sequence[Output], make: Callable[[], Array]) -> Array:
         """The array of `key`, made where it is not there yet; aligned to 64 bytes."""
+        self._packed_from.update(_identity(source.node) for source in sources)
         array = self.packed.get(key)
         if array is None:
             if self._load is not None and key in self._stored:
                 array = _aligned(np.frombuffer(self._load(key), np.uint8))
             else:
-                array = _aligned(make())
+                array = _aligned(self._made(make))
                 for source in sources:
                     assert isinstance(source.node, Constant)
                     source.node.release()
@@ -49,8 +49,22 @@ class WeightStore:
 
     def data(self, constant: Constant) -> Array:
         """The data of a constant, as it is."""
-        self.read_plainly.add(_identity(constant))
+        if not self._is_making:
+            self._read_plainly.add(_identity(constant))
         return constant.data
+
+    def _made(self, make: Callable[[], Array]) -> Array:
+        """What `make` returns; what it reads is not needed again once its result is stored."""
+        self._is_making = True
+        try:
+            return make()
+        finally:
+            self._is_making = False
+
+    def is_only_packed(self, constant: Constant) -> bool:
+        """True where nothing reads the data of a constant as it is, and something in another form."""
+        identity = _identity(constant)
+        return identity in self._packed_from and identity not in self._read_plainly
 
 
 def mark_weights(model: Model) -> None:
@@ -60,11 +74,6 @@ def mark_weights(model: Model) -> None:
         if isinstance(node, Constant):
             node.rt_info[_IDENTITY] = f"w{number}"
             number += 1
-
-
-def is_plain(node: Constant, read: set[str]) -> bool:
-    """True where the data of a marked constant is among those read as they are."""
-    return _identity(node) in read
 
 
 def _identity(node: object) -> str:
@@ -83,17 +92,3 @@ def _aligned(array: Array) -> Array:
     block = empty_aligned(array.nbytes).view(array.dtype).reshape(array.shape)
     block[...] = array
     return block
-
-
-def absent_weight(name: str, value_type: TensorType) -> Callable[[], Array]:
-    """What a constant whose data a blob leaves out, since only its packed form is used, does when it is read."""
-
-    def load() -> Array:
-        raise BlobFormatError(f"weight {name} ({value_type}) is in the blob only as packed for its kernel")
-
-    return load
-
-
-def packed_sections(store: WeightStore) -> Mapping[str, Array]:
-    """What to export."""
-    return store.packed

@@ -10,7 +10,8 @@ from engine_cpu.lowering.registry import Refusal
 
 F32 = frozenset({f32})
 
-_SHAPE_SOURCES = frozenset({"Shape", "Size"})
+SHAPE_SOURCES = frozenset({"Shape", "Size"})
+"""The operators whose results follow from the types of their inputs."""
 
 
 def check_types(node: Node, values: Iterable[Output | None], allowed: Collection[ElementType] = F32) -> Refusal | None:
@@ -50,7 +51,7 @@ def is_known_when_bound(value: Output) -> bool:
     stack = [value.node]
     while stack:
         node = stack.pop()
-        if node in seen or isinstance(node, Constant) or node.op_type in _SHAPE_SOURCES:
+        if node in seen or isinstance(node, Constant) or node.op_type in SHAPE_SOURCES:
             continue
         if node.op_type == "Parameter" or node.bodies or not node.num_inputs:
             return False
