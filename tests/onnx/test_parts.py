@@ -12,6 +12,7 @@ import onnx.backend.test
 import pytest
 
 from engine import ops
+from engine.errors import ModelReadError
 from engine.ir import (
     UNKNOWN,
     Constant,
