@@ -139,10 +139,11 @@ class SegmentBuilder:
         kernel must allow it. Ask for the inputs first.
         """
         self._made[value] = layout
-        reused = None if in_place_of is None else self._reusable(value, in_place_of, layout)
-        buffer = self._new_buffer(value, layout) if reused is None else reused
-        self._buffers.setdefault(value, {})[layout] = buffer
-        return buffer
+        buffers = self._buffers.setdefault(value, {})
+        if layout not in buffers:  # a part may have been written already
+            reused = None if in_place_of is None else self._reusable(value, in_place_of, layout)
+            buffers[layout] = self._new_buffer(value, layout) if reused is None else reused
+        return buffers[layout]
 
     def alias(self, value: Output, source: Output) -> None:
         """Let `value` be the very bytes that `source` is in PLAIN layout; no step."""
