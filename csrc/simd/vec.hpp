@@ -89,13 +89,35 @@ ENGINE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
   return (Vec)(((VecInt)magnitude & 0x7fffffff) | ((VecInt)sign & INT32_MIN));
 }
 
+// The lanes of x, each pair `half` apart exchanged. Written out: from a loop the compiler makes no constant.
+#if defined(__AVX512F__)
+#define ENGINE_SWAP_LANES(x, half)                                                                            \
+  __builtin_shuffle(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half, 4 ^ half, 5 ^ half, 6 ^ half, 7 ^ half, \
+                              8 ^ half, 9 ^ half, 10 ^ half, 11 ^ half, 12 ^ half, 13 ^ half, 14 ^ half, 15 ^ half})
+#elif defined(__AVX__)
+#define ENGINE_SWAP_LANES(x, half) \
+  __builtin_shuffle(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half, 4 ^ half, 5 ^ half, 6 ^ half, 7 ^ half})
+#else
+#define ENGINE_SWAP_LANES(x, half) __builtin_shuffle(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half})
+#endif
+
+// The sum over the lanes, in every lane.
+ENGINE_INLINE Vec add_lanes(Vec x) {
+#if defined(__AVX512F__)
+  x += ENGINE_SWAP_LANES(x, 8);
+#endif
+#if defined(__AVX__)
+  x += ENGINE_SWAP_LANES(x, 4);
+#endif
+  x += ENGINE_SWAP_LANES(x, 2);
+  x += ENGINE_SWAP_LANES(x, 1);
+  return x;
+}
+#undef ENGINE_SWAP_LANES
+
 // Sums and extremes over the lanes. A NaN in any lane makes the maximum NaN.
 ENGINE_INLINE float reduce_add(Vec x) {
-  float lanes[kLanes];
-  store(lanes, x);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  return lanes[0];
+  return add_lanes(x)[0];
 }
 
 ENGINE_INLINE float reduce_max(Vec x) {

@@ -92,7 +92,51 @@ def test_rms_norm(isa: str, rows: int, columns: int) -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
+def blocked(x: Array) -> Array:
+    """[N, C, ...] as NCHWc16, NaN in the lanes beyond the channels."""
+    wide = np.full((x.shape[0], -(-x.shape[1] // 16) * 16, x[0, 0].size), np.nan, np.float32)
+    wide[:, : x.shape[1]] = x.reshape(*x.shape[:2], -1)
+    return np.ascontiguousarray(wide.reshape(x.shape[0], -1, 16, wide.shape[2]).swapaxes(2, 3))
+
+
+def plain(y: Array, shape: tuple[int, ...]) -> Array:
+    return y.swapaxes(2, 3).reshape(shape[0], -1, *shape[2:])[:, : shape[1]]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("is_blocked", [0, 1])
+def test_channel_norm(isa: str, is_blocked: int) -> None:
+    x, scale, bias = values(2, 37, 9, 11), values(37, seed=1), values(37, seed=2)
+    attributes = {"batch": 2, "channels": 37, "pixels": 99, "epsilon": 1e-5, "scale": 1, "bias": 1}
+    source = blocked(x) if is_blocked else x
+    y = apply("channel_norm_f32", [source, scale, bias], attributes | {"blocked": is_blocked}, isa)
+    expected = np.moveaxis(layer_norm(np.moveaxis(x, 1, -1), scale, bias, 1e-5), -1, 1)
+    np.testing.assert_allclose(plain(y, x.shape) if is_blocked else y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("is_blocked", [0, 1])
+@pytest.mark.parametrize(
+    ("channels", "groups", "side", "spans", "count"),
+    [(40, 20, 9, 0, 1), (36, 3, 5, 0, 1), (36, 2, 40, 0, 3), (20, 20, 7, 1, 3), (320, 320, 6, 0, 1)],
+)
+def test_group_norm(isa: str, is_blocked: int, channels: int, groups: int, side: int, spans: int, count: int) -> None:
+    x, scale, bias = values(2, channels, side, side), values(channels, seed=1), values(channels, seed=2)
+    attributes = {"batch": 2, "channels": channels, "groups": groups, "pixels": side * side, "epsilon": 1e-5}
+    attributes |= {"scale": 1, "bias": 1, "blocked": is_blocked, "spans_batch": spans}
+    source = blocked(x) if is_blocked else x
+    assert phases("group_norm_f32", [source, scale, bias], attributes) == count  # few groups are shared by the workers
+    y = apply("group_norm_f32", [source, scale, bias], attributes, isa)
+    wide = x.reshape(2, groups, -1).astype(np.float64)
+    axis = (0, 2) if spans else 2
+    centred = wide - wide.mean(axis=axis, keepdims=True)
+    normal = (centred / np.sqrt((centred**2).mean(axis=axis, keepdims=True) + 1e-5)).reshape(x.shape)
+    expected = normal * scale.reshape(-1, 1, 1) + bias.reshape(-1, 1, 1)
+    np.testing.assert_allclose(plain(y, x.shape) if is_blocked else y, expected, rtol=1e-5, atol=1e-5)
+
+
 ROWS = {"rows": 4, "columns": 16, "epsilon": 1e-5}
+MAP = {"batch": 1, "channels": 4, "pixels": 16, "epsilon": 1e-5}
 SOFTMAX = {"outer": 4, "axis": 16, "inner": 1}
 
 
@@ -109,6 +153,13 @@ SOFTMAX = {"outer": 4, "axis": 16, "inner": 1}
         ("layer_norm_f32", ROWS | {"scale": 1}, "inputs"),
         ("layer_norm_f32", ROWS | {"columns": 64}, "bytes"),
         ("rms_norm_f32", ROWS | {"axis": 1}, "axis"),
+        ("channel_norm_f32", MAP | {"blocked": 1}, "bytes"),
+        ("channel_norm_f32", MAP | {"channels": -4}, "channels"),
+        ("group_norm_f32", MAP | {"groups": 3}, "divisible"),
+        ("group_norm_f32", MAP | {"groups": 0}, "groups"),
+        ("group_norm_f32", MAP | {"groups": 5}, "groups"),
+        ("group_norm_f32", MAP | {"groups": 2, "batch": 1 << 40}, "batch"),
+        ("group_norm_f32", MAP | {"groups": 2, "bias": 1}, "inputs"),
     ],
 )
 def test_a_wrong_attribute_is_refused_at_plan_build(kernel: str, attributes: dict[str, Any], message: str) -> None:
