@@ -1,4 +1,5 @@
-// conv_blocked_f32: direct convolution on NCHWc16, any kernel, stride, dilation, padding; groups of whole blocks.
+// conv_blocked_f32: direct convolution on NCHWc16, any kernel, stride, dilation, padding; groups of whole blocks;
+// outputs at any distance, which is what transposed convolution is made of.
 //
 // Operands: x, w (packed, pack.hpp), [bias], [scale], [residual], y. y must not overlap x or w. Taps in the padding are
 // skipped where a whole kernel row lies there, and elsewhere read zeros; rows of padding are never stored in a map.
@@ -84,7 +85,8 @@ void run_tile(Walk& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
   const std::int64_t channel_tiles = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
   const std::int64_t reduction = (std::int64_t{16} * (pack.blocks - 1) + pack.last_depth) * pack.rows * pack.cols;
   const std::int64_t group_floats = ((channel_tiles - 1) * pack.tile_channels + pack.tail_channels) * reduction;
-  const std::int64_t in_map = s.in_h * s.in_w * 16, out_map = s.out_h * s.out_w * 16;
+  const std::int64_t in_map = s.in_h * s.in_w * 16;
+  const std::int64_t first_output = args.y_offset + oh * args.y_row + ow * args.y_pixel;
 
   TileCall call = {};
   call.x_block = in_map;
@@ -96,8 +98,8 @@ void run_tile(Walk& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
   call.cols = pack.cols;
   call.depth = 16;
   call.last_depth = pack.last_depth;
-  call.y_block = call.residual_block = out_map;
-  call.y_pixel = call.residual_pixel = 16;
+  call.y_block = call.residual_block = args.y_block;
+  call.y_pixel = call.residual_pixel = args.y_pixel;
   call.epilogue = &args.epilogue;
 
   const TileFn full = tile_kernel(pack.tile_channels / kLanes, pixels, step);
@@ -106,9 +108,11 @@ void run_tile(Walk& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
     const std::int64_t group = t / channel_tiles, in_group = t % channel_tiles;
     const bool is_tail = in_group == channel_tiles - 1;
     const std::int64_t width = is_tail ? pack.tail_channels : pack.tile_channels;
-    const std::int64_t channel = group * pack.channels + in_group * pack.tile_channels;
-    const std::int64_t at = channel / 16 * out_map + channel % 16 + first_pixel * 16;
-    call.x = walk.x + n * args.x_batch + group * (s.in_channels / s.groups) / 16 * in_map;
+    const std::int64_t in_channel = in_group * pack.tile_channels, channel = group * args.channel_group + in_channel;
+    const std::int64_t at = group / args.y_group_columns * args.y_group_row +
+                            group % args.y_group_columns * args.y_group + in_channel / 16 * args.y_block +
+                            in_channel % 16 + first_output;
+    call.x = walk.x + n * args.x_batch + group * args.x_group;
     if (is_dense) call.x += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * 16;
     call.w = walk.w + group * group_floats + in_group * pack.tile_channels * reduction;
     call.w_block = 16 * width * pack.rows * pack.cols;
@@ -128,13 +132,13 @@ void conv_blocked_f32(const void* raw_args, void* const* buffers, const KernelCo
   if (s.batch * s.out_h * s.out_w == 0 || args.pack.channels == 0) return;
   Walk walk = {};
   walk.args = &args;
-  int operand = 0;
-  walk.x = static_cast<const float*>(buffers[operand++]);
-  walk.w = static_cast<const float*>(buffers[operand++]);
+  int operand = 2;
+  walk.x = static_cast<const float*>(buffers[args.x_at]);
+  walk.w = static_cast<const float*>(buffers[1]) + args.pack.packed_offset;
   if (args.operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
   if (args.operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand++]);
   if (args.operands.has_residual) walk.residual = static_cast<const float*>(buffers[operand++]);
-  walk.y = static_cast<float*>(buffers[operand]);
+  walk.y = static_cast<float*>(buffers[args.y_at]);
   walk.offsets = static_cast<std::int64_t*>(context.scratch);
   walk.slots = min64(kConvOffsetSlots, args.tiling.tile_block > 0 ? args.tiling.tile_block : kConvOffsetSlots);
   walk.slot_size = s.kernel_h * s.kernel_w * args.tiling.pixels;
@@ -149,7 +153,7 @@ void conv_blocked_f32(const void* raw_args, void* const* buffers, const KernelCo
   if (channel_split > context.workers) channel_split = context.workers;
   while (context.workers % channel_split != 0) --channel_split;
   const std::int64_t channel_tiles =
-      s.groups * ((args.pack.channels + args.pack.tile_channels - 1) / args.pack.tile_channels);
+      args.pack.groups * ((args.pack.channels + args.pack.tile_channels - 1) / args.pack.tile_channels);
   const WorkRange channels = split_work(channel_tiles, context.worker % channel_split, channel_split);
   const std::int64_t image_tiles = walk.segments * walk.tiles;
   const WorkRange pixels =

@@ -19,7 +19,7 @@ struct ConvShape {
   std::int64_t out_h = 1, out_w = 1;
   std::int64_t kernel_h = 1, kernel_w = 1;
   std::int64_t stride_h = 1, stride_w = 1;
-  std::int64_t pad_top = 0, pad_left = 0;
+  std::int64_t pad_top = 0, pad_left = 0;  // below zero: rows and columns of the input that are left out
   std::int64_t dilation_h = 1, dilation_w = 1;
 };
 
@@ -47,16 +47,28 @@ struct ConvArgs {
   ConvOperands operands;
   ConvTiling tiling;
   EpilogueArgs epilogue;
-  PackArgs pack;         // the layout of w
-  std::int64_t x_batch;  // floats between images, of which a map may be a part (concatenation without a copy)
-  std::int64_t y_batch;
-  std::int64_t residual_batch;
+  PackArgs pack;                // the layout of w
+  std::int32_t x_at, y_at;      // which of the step's buffers they are
+  std::int64_t x_batch;         // floats between images, of which a map may be a part (concatenation without a copy)
+  std::int64_t y_batch;         // y's distances hold within the residual, too, but for
+  std::int64_t residual_batch;  // this one
+  std::int64_t x_group;         // between the inputs of pack.groups groups
+  std::int64_t y_group;         // between their outputs; groups may be pixels of a grid `y_group_columns` wide,
+  std::int64_t y_group_row;     // with this distance between its rows
+  std::int64_t y_group_columns;
+  std::int64_t channel_group;   // between the groups' biases and scales
+  std::int64_t y_offset;        // of the first output
+  std::int64_t y_block;         // between blocks of 16 channels
+  std::int64_t y_row, y_pixel;  // between output rows and pixels; flat tiles need a row of out_w * y_pixel
 };
 
 // Fills what follows from the shape: strides of dense maps, packing and, where tiling.vectors is 0, a tiling chosen by
-// size alone. The shape must be valid; in_channels / groups a multiple of 16 where groups > 1, and so the outputs.
+// size alone. The shape must be valid. Each group's channels begin a block of 16 of their own, in x, y, bias and scale.
 ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
                         const ConvTiling& tiling, const TileTraits& traits);
+
+// A tiling chosen by size alone.
+ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits);
 
 // Scratch of a worker.
 std::size_t conv_scratch_bytes(const ConvArgs& args);

@@ -8,8 +8,8 @@ namespace {
 
 void pack_tiles_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const PackArgs& args = *static_cast<const PackArgs*>(raw_args);
-  const float* source = static_cast<const float*>(buffers[0]);
-  float* packed = static_cast<float*>(buffers[1]);
+  const float* source = static_cast<const float*>(buffers[0]) + args.source_offset;
+  float* packed = static_cast<float*>(buffers[1]) + args.packed_offset;
   const std::int64_t tiles = (args.channels + args.tile_channels - 1) / args.tile_channels;
   const std::int64_t reduction =
       (std::int64_t{args.depth} * (args.blocks - 1) + args.last_depth) * args.rows * args.cols;

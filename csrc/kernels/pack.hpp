@@ -27,6 +27,8 @@ struct PackArgs {
   std::int64_t row_stride;
   std::int64_t col_stride;
   std::int64_t depth_stride;
+  std::int64_t source_offset;  // of the first weight; the strides may be negative
+  std::int64_t packed_offset;  // where the packed array starts in its buffer
 };
 
 // Reduction length of one output value, and floats of the packed array.

@@ -18,7 +18,9 @@ std::int64_t divide_up(std::int64_t value, std::int64_t by) {
   return (value + by - 1) / by;
 }
 
-ConvTiling choose_tiling(const ConvShape& shape, const TileTraits& traits) {
+}  // namespace
+
+ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits) {
   const std::int64_t group_channels = shape.out_channels / shape.groups;
   ConvTiling tiling;
   tiling.vectors = traits.best_vectors;
@@ -37,15 +39,13 @@ ConvTiling choose_tiling(const ConvShape& shape, const TileTraits& traits) {
   return tiling;
 }
 
-}  // namespace
-
 ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
                         const ConvTiling& tiling, const TileTraits& traits) {
   ConvArgs args = {};
   args.shape = shape;
   args.operands = operands;
   args.epilogue = epilogue;
-  args.tiling = tiling.vectors == 0 ? choose_tiling(shape, traits) : tiling;
+  args.tiling = tiling.vectors == 0 ? choose_conv_tiling(shape, traits) : tiling;
 
   const std::int64_t in_channels = shape.in_channels / shape.groups;
   const std::int64_t taps = shape.kernel_h * shape.kernel_w;
@@ -68,9 +68,17 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
   pack.col_stride = 1;
   pack.depth_stride = taps;
 
-  args.x_batch = divide_up(shape.in_channels, kChannelBlock) * kChannelBlock * shape.in_h * shape.in_w;
-  args.y_batch = divide_up(shape.out_channels, kChannelBlock) * kChannelBlock * shape.out_h * shape.out_w;
-  args.residual_batch = args.y_batch;
+  args.x_at = 0;
+  args.y_at = 2 + operands.has_bias + operands.has_scale + operands.has_residual;
+  args.y_pixel = kChannelBlock;
+  args.y_row = shape.out_w * args.y_pixel;
+  args.y_block = shape.out_h * args.y_row;
+  args.x_group = divide_up(in_channels, kChannelBlock) * kChannelBlock * shape.in_h * shape.in_w;
+  args.channel_group = divide_up(pack.channels, kChannelBlock) * kChannelBlock;
+  args.y_group = args.channel_group / kChannelBlock * args.y_block;
+  args.y_group_columns = std::max<std::int64_t>(1, shape.groups);
+  args.x_batch = shape.groups * args.x_group;
+  args.y_batch = args.residual_batch = shape.groups * args.y_group;
   return args;
 }
 
@@ -101,10 +109,11 @@ std::int64_t weight_floats(const ConvArgs& args) {
 }
 
 PreparedStep prepare_conv_blocked_f32(const StepRequest& request) {
-  const ConvArgs args = read_conv(request);
+  ConvArgs args = read_conv(request);
   const ConvShape& s = args.shape;
-  expect_conv_operands(request, s, args.operands, blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w),
-                       weight_floats(args));
+  const std::int64_t x_image = args.x_batch;
+  const ImageSteps steps = read_image_steps(request.attributes, args);
+  expect_conv_operands(request, s, args.operands, x_image, steps, weight_floats(args));
   return one_phase(PreparedPhase::of(request.kernels.find("conv_blocked_f32"), args), conv_scratch_bytes(args),
                    conv_work(s));
 }

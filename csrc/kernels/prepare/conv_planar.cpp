@@ -58,10 +58,11 @@ PlanarConvArgs read_planar(const StepRequest& request) {
 }
 
 PreparedStep prepare_conv_planar_f32(const StepRequest& request) {
-  const PlanarConvArgs args = read_planar(request);
+  PlanarConvArgs args = read_planar(request);
   const ConvShape& s = args.shape;
-  expect_conv_operands(request, s, args.operands, checked_product({s.batch, s.in_channels, s.in_h, s.in_w, 4}),
-                       pack_group_floats(args.pack));
+  const std::int64_t x_image = args.x_batch;
+  const ImageSteps steps = read_image_steps(request.attributes, args);
+  expect_conv_operands(request, s, args.operands, x_image, steps, pack_group_floats(args.pack));
   return one_phase(PreparedPhase::of(request.kernels.find("conv_planar_f32"), args), planar_conv_scratch_bytes(args),
                    conv_work(s));
 }

@@ -1,5 +1,6 @@
 #include "kernels/prepare/conv_request.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -25,6 +26,14 @@ std::vector<std::int64_t> read_sizes(const Attributes& attributes, const char* n
     }
   }
   return values;
+}
+
+// Leaves room for what plan building multiplies these products with, so that it need not check each one.
+void check_magnitude(const ConvShape& shape) {
+  constexpr std::int64_t kRoom = 4096;
+  checked_product({std::max<std::int64_t>(shape.batch, 1), shape.in_channels + 15, shape.in_h, shape.in_w, kRoom});
+  checked_product({std::max<std::int64_t>(shape.batch, 1), shape.out_channels + 15, shape.out_h, shape.out_w, kRoom});
+  checked_product({shape.in_channels + 15, shape.out_channels + 63, shape.kernel_h, shape.kernel_w, kRoom});
 }
 
 bool read_flag(const Attributes& attributes, const char* name) {
@@ -61,6 +70,7 @@ ConvShape read_conv_shape(const Attributes& attributes) {
     throw PlanError(std::to_string(shape.in_channels) + " input and " + std::to_string(shape.out_channels) +
                     " output channels are not divisible into " + std::to_string(shape.groups) + " groups");
   }
+  check_magnitude(shape);
   return shape;
 }
 
@@ -100,18 +110,37 @@ std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_
   return checked_product({batch, (channels + 15) / 16 * 16, h, w, static_cast<std::int64_t>(sizeof(float))});
 }
 
+std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w) {
+  return static_cast<std::int64_t>(blocked_bytes(1, channels, h, w) / sizeof(float));
+}
+
+ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, std::int64_t y_image,
+                            bool has_residual) {
+  // Any larger, and the bytes of two images overflow.
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  const auto read = [&](const char* name, std::int64_t least) {
+    return attributes.has(name) ? attributes.integer(name, least, kMost) : least;
+  };
+  return {read("x_batch", x_image), read("y_batch", y_image), has_residual ? read("residual_batch", y_image) : y_image};
+}
+
+std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t image) {
+  if (batch == 0) return 0;
+  return checked_multiply(checked_add(checked_product({batch - 1, step}), checked_product({image})), sizeof(float));
+}
+
 void expect_conv_operands(const StepRequest& request, const ConvShape& shape, const ConvOperands& operands,
-                          std::size_t x_bytes, std::int64_t weight_floats) {
+                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats) {
   const std::size_t channel_bytes = blocked_bytes(1, shape.out_channels, 1, 1);
-  const std::size_t y_bytes = blocked_bytes(shape.batch, shape.out_channels, shape.out_h, shape.out_w);
+  const std::int64_t y_image = blocked_floats(shape.out_channels, shape.out_h, shape.out_w);
   request.expect_operands(2 + std::size_t{operands.has_bias} + operands.has_scale + operands.has_residual, 1);
-  request.expect_input(0, x_bytes);
+  request.expect_input(0, strided_bytes(shape.batch, steps.x, x_image));
   request.expect_input(1, checked_product({weight_floats, static_cast<std::int64_t>(sizeof(float))}));
   std::size_t index = 2;
   if (operands.has_bias) request.expect_input(index++, channel_bytes);
   if (operands.has_scale) request.expect_input(index++, channel_bytes);
-  if (operands.has_residual) request.expect_input(index, y_bytes);
-  request.expect_output(0, y_bytes);
+  if (operands.has_residual) request.expect_input(index, strided_bytes(shape.batch, steps.residual, y_image));
+  request.expect_output(0, strided_bytes(shape.batch, steps.y, y_image));
 }
 
 double conv_work(const ConvShape& s) {

@@ -5,12 +5,18 @@
 //   strides ([1, 1]), dilations ([1, 1]), pads ([0, 0, 0, 0]: top, left, bottom, right)
 //   bias, scale, residual (0): whether the operand is there      activation (0), alpha (-inf), beta (inf),
 //   residual_after (0): see EpilogueArgs                          vectors (0), pixels, tile_block, channel_split, flat
+//   x_batch, y_batch, residual_batch: floats between images, where a map is a range of channels of a larger one
 #pragma once
 
 #include "kernels/conv.hpp"
 #include "kernels/prepare.hpp"
 
 namespace engine {
+
+// Floats between images. At least an image each; an image by default.
+struct ImageSteps {
+  std::int64_t x, y, residual;
+};
 
 ConvShape read_conv_shape(const Attributes& attributes);
 ConvOperands read_conv_operands(const Attributes& attributes);
@@ -21,9 +27,26 @@ ConvTiling read_conv_tiling(const Attributes& attributes, const TileTraits& trai
 // Bytes of a map in blocks of 16 channels. Throws PlanError where they overflow.
 std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_t h, std::int64_t w);
 
-// Checks x, w of `weight_floats`, bias, scale, residual and y.
+std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w);
+// Bytes of images of `image` floats at a distance of `step` floats.
+std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t image);
+
+ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, std::int64_t y_image,
+                            bool has_residual);
+
+// Checks x with images of `x_image` floats, w of `weight_floats`, bias, scale, residual and y.
 void expect_conv_operands(const StepRequest& request, const ConvShape& shape, const ConvOperands& operands,
-                          std::size_t x_bytes, std::int64_t weight_floats);
+                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats);
+
+// Puts what the attributes say of the distance between images into a family's arguments, which hold it for dense maps.
+template <class Args>
+ImageSteps read_image_steps(const Attributes& attributes, Args& args) {
+  const ImageSteps steps = read_image_steps(attributes, args.x_batch, args.y_batch, args.operands.has_residual);
+  args.x_batch = steps.x;
+  args.y_batch = steps.y;
+  args.residual_batch = steps.residual;
+  return steps;
+}
 
 double conv_work(const ConvShape& shape);
 

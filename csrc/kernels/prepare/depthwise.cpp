@@ -36,10 +36,11 @@ DepthwiseArgs read_depthwise(const StepRequest& request) {
 }
 
 PreparedStep prepare_depthwise_f32(const StepRequest& request) {
-  const DepthwiseArgs args = read_depthwise(request);
+  DepthwiseArgs args = read_depthwise(request);
   const ConvShape& s = args.shape;
-  expect_conv_operands(request, s, args.operands, blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w),
-                       pack_group_floats(args.pack));
+  const std::int64_t x_image = args.x_batch;
+  const ImageSteps steps = read_image_steps(request.attributes, args);
+  expect_conv_operands(request, s, args.operands, x_image, steps, pack_group_floats(args.pack));
   return one_phase(PreparedPhase::of(request.kernels.find("depthwise_f32"), args), 0, conv_work(s));
 }
 

@@ -25,10 +25,14 @@ PreparedStep prepare_pool(const StepRequest& request, const char* kernel) {
   const std::vector<std::int64_t> pads =
       attributes.has("pads") ? attributes.integers("pads") : std::vector<std::int64_t>(4, 0);
   const bool counts_padding = attributes.integer_or("count_include_pad", 0) != 0;
-  const PoolArgs args = make_pool_args(shape, counts_padding, pads[2], pads[3]);
+  PoolArgs args = make_pool_args(shape, counts_padding, pads[2], pads[3]);
+  const std::int64_t x_image = args.x_batch, y_image = args.y_batch;
+  const ImageSteps steps = read_image_steps(attributes, x_image, y_image, false);
+  args.x_batch = steps.x;
+  args.y_batch = steps.y;
   request.expect_operands(1, 1);
-  request.expect_input(0, blocked_bytes(shape.batch, shape.in_channels, shape.in_h, shape.in_w));
-  request.expect_output(0, blocked_bytes(shape.batch, shape.in_channels, shape.out_h, shape.out_w));
+  request.expect_input(0, strided_bytes(shape.batch, steps.x, x_image));
+  request.expect_output(0, strided_bytes(shape.batch, steps.y, y_image));
   return one_phase(PreparedPhase::of(request.kernels.find(kernel), args), 0, 0);
 }
 

@@ -87,10 +87,11 @@ WinogradArgs read_winograd(const StepRequest& request) {
 
 // Attribute `phases` (0): in three phases with V and M in temporaries, instead of fused.
 PreparedStep prepare_winograd_f32(const StepRequest& request) {
-  const WinogradArgs args = read_winograd(request);
+  WinogradArgs args = read_winograd(request);
   const ConvShape& s = args.shape;
-  expect_conv_operands(request, s, args.operands, blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w),
-                       winograd_weight_floats(args));
+  const std::int64_t x_image = args.x_batch;
+  const ImageSteps steps = read_image_steps(request.attributes, args);
+  expect_conv_operands(request, s, args.operands, x_image, steps, winograd_weight_floats(args));
   if (!args.in_phases)
     return one_phase(PreparedPhase::of(request.kernels.find("winograd_fused_f32"), args), winograd_scratch_bytes(args),
                      conv_work(s));

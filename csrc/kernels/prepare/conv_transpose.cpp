@@ -1,0 +1,220 @@
+// Transposed convolution on NCHWc16, made of ordinary ones.
+//
+// Along one axis, output o meets kernel tap k where (o + pad - k dilation) is a multiple of the stride. So outputs of
+// one residue modulo the stride use the same taps, and are an ordinary convolution of stride 1 over the input, whose
+// outputs lie `stride` apart. Where kernel and stride are equal, every output has one tap, and all residues are one
+// pointwise convolution with the residues as groups that share the input.
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/conv.hpp"
+#include "kernels/prepare/conv_grouped.hpp"
+#include "kernels/prepare/conv_request.hpp"
+
+namespace engine {
+namespace {
+
+// More residues than this would be more phases than a plan should have.
+constexpr std::int64_t kLargestStride = 64;
+
+// The convolution of one residue along one axis. Taps are in the order of the input: from the last kernel index down.
+struct AxisPart {
+  std::int64_t first_output, outputs;
+  std::int64_t taps, last_index, index_step;
+  std::int64_t dilation, pad;
+};
+
+AxisPart part_of_axis(std::int64_t residue, std::int64_t out, std::int64_t kernel, std::int64_t stride,
+                      std::int64_t dilation, std::int64_t pad) {
+  AxisPart part = {};
+  part.first_output = ((residue - pad) % stride + stride) % stride;
+  part.outputs = part.first_output < out ? (out - 1 - part.first_output) / stride + 1 : 0;
+  part.index_step = stride / std::gcd(stride, dilation);
+  part.dilation = part.index_step * dilation / stride;
+  std::int64_t first_index = 0;
+  while (first_index < part.index_step && first_index * dilation % stride != residue) ++first_index;
+  if (first_index == part.index_step || first_index >= kernel) return part;
+  part.taps = (kernel - 1 - first_index) / part.index_step + 1;
+  part.last_index = first_index + (part.taps - 1) * part.index_step;
+  part.pad = (part.last_index * dilation - residue) / stride - (part.first_output + pad) / stride;
+  return part;
+}
+
+struct Transposed {
+  ConvShape shape;
+  ConvOperands operands;
+  EpilogueArgs epilogue;
+  ConvTiling tiling;
+};
+
+Transposed read_transposed(const StepRequest& request) {
+  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
+  Transposed read = {read_conv_shape(request.attributes), read_conv_operands(request.attributes),
+                     read_epilogue(request.attributes), read_conv_tiling(request.attributes, traits)};
+  read.tiling.flat = false;  // outputs are not adjacent
+  return read;
+}
+
+// Strides of a source [in, out / groups, kernel height, kernel width].
+void set_pack_strides(const ConvShape& s, PackArgs& pack) {
+  pack.channel_stride = s.kernel_h * s.kernel_w;
+  pack.depth_stride = s.out_channels / s.groups * pack.channel_stride;
+  pack.block_stride = 16 * pack.depth_stride;
+  pack.group_stride = s.in_channels / s.groups * pack.depth_stride;
+}
+
+// Distances in y, in which the outputs of a part lie apart.
+void set_output_steps(const ConvShape& s, ConvArgs& args) {
+  args.y_pixel = s.stride_w * 16;
+  args.y_row = s.stride_h * s.out_w * 16;
+  args.y_block = s.out_h * s.out_w * 16;
+}
+
+bool is_one_tap(const ConvShape& s) {
+  return s.groups == 1 && s.kernel_h == s.stride_h && s.kernel_w == s.stride_w && s.dilation_h == 1 &&
+         s.dilation_w == 1 && s.pad_top == 0 && s.pad_left == 0 && s.out_h == s.in_h * s.stride_h &&
+         s.out_w == s.in_w * s.stride_w;
+}
+
+ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
+  const ConvShape& s = whole.shape;
+  const std::int64_t residues = s.kernel_h * s.kernel_w;
+  ConvShape part = s;
+  part.kernel_h = part.kernel_w = part.stride_h = part.stride_w = 1;
+  part.out_h = s.in_h;
+  part.out_w = s.in_w;
+  ConvTiling tiling = whole.tiling;
+  if (tiling.vectors == 0) {
+    ConvShape all = part;
+    tiling.vectors = choose_conv_tiling(part, traits).vectors;
+    all.out_channels = residues * s.out_channels;
+    const std::int32_t vectors = tiling.vectors;
+    tiling = choose_conv_tiling(all, traits);
+    tiling.vectors = vectors;
+    tiling.pixels = traits.max_pixels[vectors];
+    tiling.flat = false;
+  }
+  ConvArgs args = make_conv_args(part, whole.operands, whole.epilogue, tiling, traits);
+  set_output_steps(s, args);
+  set_pack_strides(s, args.pack);
+  args.pack.groups = residues;
+  args.pack.group_stride = 1;
+  args.x_group = args.channel_group = 0;
+  args.y_group = 16;
+  args.y_group_row = s.out_w * 16;
+  args.y_group_columns = s.kernel_w;
+  return args;
+}
+
+// The convolutions whose outputs together are those of the transposed one.
+std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& traits) {
+  const ConvShape& s = whole.shape;
+  if (is_one_tap(s)) return {one_tap_args(whole, traits)};
+  if (std::max(s.stride_h, s.stride_w) > kLargestStride) {
+    throw PlanError("strides " + std::to_string(s.stride_h) + " and " + std::to_string(s.stride_w) +
+                    " of a transposed convolution; expected " + std::to_string(kLargestStride) +
+                    " at most, or a kernel of that size without padding");
+  }
+  std::vector<ConvArgs> parts;
+  std::int64_t packed = 0;
+  for (std::int64_t r = 0; r < s.stride_h; ++r)
+    for (std::int64_t c = 0; c < s.stride_w; ++c) {
+      const AxisPart rows = part_of_axis(r, s.out_h, s.kernel_h, s.stride_h, s.dilation_h, s.pad_top);
+      const AxisPart cols = part_of_axis(c, s.out_w, s.kernel_w, s.stride_w, s.dilation_w, s.pad_left);
+      if (rows.outputs == 0 || cols.outputs == 0) continue;
+      ConvShape part = s;
+      part.kernel_h = rows.taps;
+      part.kernel_w = cols.taps;
+      part.stride_h = part.stride_w = 1;
+      part.dilation_h = rows.dilation;
+      part.dilation_w = cols.dilation;
+      part.pad_top = rows.pad;
+      part.pad_left = cols.pad;
+      part.out_h = rows.outputs;
+      part.out_w = cols.outputs;
+      ConvTiling tiling = whole.tiling.vectors == 0 ? choose_conv_tiling(part, traits) : whole.tiling;
+      tiling.flat = false;
+      ConvArgs args = make_conv_args(part, whole.operands, whole.epilogue, tiling, traits);
+      set_output_steps(s, args);
+      set_pack_strides(s, args.pack);
+      args.y_group = args.channel_group / 16 * args.y_block;
+      args.y_offset = (rows.first_output * s.out_w + cols.first_output) * 16;
+      args.pack.row_stride = -rows.index_step * s.kernel_w;
+      args.pack.col_stride = -cols.index_step;
+      args.pack.source_offset = rows.last_index * s.kernel_w + cols.last_index;
+      args.pack.packed_offset = packed;
+      packed += args.pack.groups * pack_group_floats(args.pack);
+      parts.push_back(args);
+    }
+  return parts;
+}
+
+std::int64_t packed_floats(const std::vector<ConvArgs>& parts) {
+  if (parts.empty()) return 0;
+  const PackArgs& last = parts.back().pack;
+  return last.packed_offset + last.groups * pack_group_floats(last);
+}
+
+PreparedStep prepare_conv_transpose_f32(const StepRequest& request) {
+  const Transposed whole = read_transposed(request);
+  const ConvShape& s = whole.shape;
+  const KernelEntry& kernel = request.kernels.find("conv_blocked_f32");
+  const TileTraits& traits = *static_cast<const TileTraits*>(kernel.traits);
+  const std::int64_t x_image = blocked_floats(s.in_channels, s.in_h, s.in_w);
+  const ImageSteps steps = read_image_steps(
+      request.attributes, x_image, blocked_floats(s.out_channels, s.out_h, s.out_w), whole.operands.has_residual);
+  expect_conv_operands(request, s, whole.operands, x_image, steps, packed_floats(make_parts(whole, traits)));
+  const auto make_phases = [&](const GroupedPlaces& places, PreparedStep& step) {
+    Transposed inner = whole;
+    inner.operands = places.operands;
+    inner.epilogue = places.epilogue;
+    for (ConvArgs& args : make_parts(inner, traits)) {
+      place(places, args);
+      PreparedPhase phase = PreparedPhase::of(kernel, args);
+      phase.scratch_bytes = conv_scratch_bytes(args);
+      step.phases.push_back(std::move(phase));
+    }
+  };
+  PreparedStep step;
+  if (s.groups > 1)
+    step = with_padded_groups(request, s, steps, whole.operands, whole.epilogue, make_phases);
+  else
+    make_phases({0, static_cast<std::int32_t>(request.inputs.size()), steps.x, steps.y, steps.residual, whole.operands,
+                 whole.epilogue},
+                step);
+  // Nothing to do is a phase that does nothing.
+  if (step.phases.empty()) {
+    ConvArgs none = {};
+    step.phases.push_back(PreparedPhase::of(kernel, none));
+  }
+  step.work = 2.0 * s.batch * s.in_channels * s.in_h * s.in_w * (s.out_channels / s.groups) * s.kernel_h * s.kernel_w;
+  return step;
+}
+
+// w as [in, out / groups, kernel height, kernel width] -> packed. The step has the attributes of the convolution.
+PreparedStep prepare_pack_conv_transpose_f32(const StepRequest& request) {
+  const Transposed whole = read_transposed(request);
+  const ConvShape& s = whole.shape;
+  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
+  const std::vector<ConvArgs> parts = make_parts(whole, traits);
+  request.expect_operands(1, 1);
+  request.expect_input(0, checked_product({s.in_channels, s.out_channels / s.groups, s.kernel_h, s.kernel_w, 4}));
+  request.expect_output(0, checked_product({packed_floats(parts), 4}));
+  PreparedStep step;
+  for (const ConvArgs& part : parts)
+    step.phases.push_back(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), part.pack));
+  if (step.phases.empty()) {
+    PackArgs none = {};
+    none.tile_channels = none.tail_channels = 1;
+    step.phases.push_back(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), none));
+  }
+  return step;
+}
+
+}  // namespace
+
+extern const OperationEntry conv_transpose_operations[] = {{"conv_transpose_f32", prepare_conv_transpose_f32},
+                                                           {"pack_conv_transpose_f32", prepare_pack_conv_transpose_f32},
+                                                           {}};
+
+}  // namespace engine
