@@ -1,0 +1,273 @@
+// Grouped and transposed convolution as steps of plans, against the scalar one: groups of any size, any stride.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "executor/context.hpp"
+#include "executor/plan.hpp"
+#include "kernels/reference.hpp"
+#include "kernels_common.hpp"
+
+using namespace engine;
+using namespace engine::test;
+
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+// Floats between images that are part of a larger map, beyond their own.
+constexpr std::int64_t kGap = 48;
+
+using Attributes = engine::Attributes;
+
+std::vector<float> run_step(const Target& target, const std::string& operation,
+                            const std::vector<std::vector<float>>& inputs, std::size_t output_floats,
+                            const Attributes& attributes, int threads) {
+  PlanBuilder builder(parse_isa(target.isa));
+  std::vector<BufferId> ids;
+  std::vector<Guarded> storage;
+  for (const std::vector<float>& input : inputs) {
+    storage.emplace_back(input);
+    ids.push_back(builder.add_input(input.size() * sizeof(float), 4));
+  }
+  Guarded output(output_floats, kNan);
+  builder.add_step(operation, ids, {builder.add_output(output_floats * sizeof(float), 4)}, attributes);
+  Context context(builder.build());
+  std::vector<Binding> bound;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    bound.push_back({storage[i].data(), inputs[i].size() * sizeof(float)});
+  RunOptions options;
+  options.threads = threads;
+  context.run(bound, {{output.data(), output_floats * sizeof(float)}}, options);
+  expect(output.intact(), operation + ": overrun");
+  return output.values();
+}
+
+Attributes attributes_of(const ConvShape& s) {
+  Attributes a;
+  a.set("batch", s.batch);
+  a.set("groups", s.groups);
+  a.set("in_channels", s.in_channels);
+  a.set("out_channels", s.out_channels);
+  const auto set = [&](const char* name, std::vector<std::int64_t> values) { a.set(name, std::move(values)); };
+  set("in", {s.in_h, s.in_w});
+  set("out", {s.out_h, s.out_w});
+  set("kernel", {s.kernel_h, s.kernel_w});
+  set("strides", {s.stride_h, s.stride_w});
+  set("dilations", {s.dilation_h, s.dilation_w});
+  set("pads", {s.pad_top, s.pad_left, 0, 0});
+  return a;
+}
+
+// x: [N, C, H, W], w: [C, M / groups, KH, KW]; adds up what every input contributes.
+std::vector<float> transposed_reference(const ConvShape& s, const EpilogueArgs& epilogue, const std::vector<float>& x,
+                                        const std::vector<float>& w, const float* bias, const float* residual) {
+  const std::int64_t in_group = s.in_channels / s.groups, out_group = s.out_channels / s.groups;
+  std::vector<double> sums(s.batch * s.out_channels * s.out_h * s.out_w);
+  for (std::int64_t n = 0; n < s.batch; ++n)
+    for (std::int64_t c = 0; c < s.in_channels; ++c)
+      for (std::int64_t m = 0; m < out_group; ++m)
+        for (std::int64_t i = 0; i < s.in_h * s.in_w * s.kernel_h * s.kernel_w; ++i) {
+          const std::int64_t tap = i % (s.kernel_h * s.kernel_w), pixel = i / (s.kernel_h * s.kernel_w);
+          const std::int64_t oh = pixel / s.in_w * s.stride_h - s.pad_top + tap / s.kernel_w * s.dilation_h;
+          const std::int64_t ow = pixel % s.in_w * s.stride_w - s.pad_left + tap % s.kernel_w * s.dilation_w;
+          if (oh < 0 || oh >= s.out_h || ow < 0 || ow >= s.out_w) continue;
+          const std::int64_t channel = c / in_group * out_group + m;
+          sums[((n * s.out_channels + channel) * s.out_h + oh) * s.out_w + ow] +=
+              double{x[(n * s.in_channels + c) * s.in_h * s.in_w + pixel]} *
+              w[(c * out_group + m) * s.kernel_h * s.kernel_w + tap];
+        }
+  std::vector<float> y(sums.size());
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const std::size_t channel = i / (s.out_h * s.out_w) % s.out_channels;
+    y[i] = static_cast<float>(
+        reference::finish(epilogue, sums[i], nullptr, bias + channel, residual ? residual + i : nullptr));
+  }
+  return y;
+}
+
+// Puts `gap` floats of NaN between the images of a blocked map.
+std::vector<float> spread(const std::vector<float>& dense, std::int64_t batch, std::int64_t gap) {
+  const std::size_t image = dense.size() / batch;
+  std::vector<float> wide((image + gap) * batch - gap, kNan);
+  for (std::int64_t n = 0; n < batch; ++n)
+    std::copy_n(dense.begin() + n * image, image, wide.begin() + n * (image + gap));
+  return wide;
+}
+
+struct Options {
+  bool transposed = false;
+  int expanded = -1;  // -1: chosen
+  bool has_residual = false;
+  EpilogueArgs epilogue{};
+  std::int64_t gap = 0;
+  int threads = 2;
+};
+
+void check(const Target& target, const ConvShape& s, const Options& o) {
+  const std::string operation = o.transposed ? "conv_transpose_f32" : "conv_grouped_f32";
+  const std::string what = operation + " n" + std::to_string(s.batch) + " g" + std::to_string(s.groups) + " c" +
+                           std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " k" +
+                           std::to_string(s.kernel_h) + "x" + std::to_string(s.kernel_w) + " s" +
+                           std::to_string(s.stride_h) + " p" + std::to_string(s.pad_top) + " d" +
+                           std::to_string(s.dilation_h) + " expanded" + std::to_string(o.expanded);
+  const std::int64_t in_hw = s.in_h * s.in_w, out_hw = s.out_h * s.out_w;
+  const std::int64_t blocks = (s.out_channels + 15) / 16, taps = s.kernel_h * s.kernel_w;
+  const auto x = random_floats(s.batch * s.in_channels * in_hw, 1);
+  const auto w = random_floats(s.in_channels * s.out_channels / s.groups * taps, 2);
+  auto bias = random_floats(s.out_channels, 3);
+  const auto residual = random_floats(s.batch * s.out_channels * out_hw, 4);
+  const float* added = o.has_residual ? residual.data() : nullptr;
+  std::vector<float> expected(s.batch * s.out_channels * out_hw);
+  if (o.transposed)
+    expected = transposed_reference(s, o.epilogue, x, w, bias.data(), added);
+  else
+    reference::conv(s, o.epilogue, x.data(), w.data(), nullptr, bias.data(), added, expected.data());
+
+  Attributes attributes = attributes_of(s);
+  if (o.expanded >= 0) attributes.set("expanded", std::int64_t{o.expanded});
+  // Each tap and group padded to blocks of its own, at most.
+  const std::size_t most =
+      s.groups * ((s.in_channels / s.groups + 15) / 16 * 16) * ((s.out_channels / s.groups + 63) / 64 * 64) * taps;
+  const auto packed = run_step(target, "pack_" + operation, {w}, most, attributes, 1);
+  attributes.set("bias", std::int64_t{1});
+  attributes.set("residual", std::int64_t{o.has_residual});
+  attributes.set("activation", static_cast<std::int64_t>(o.epilogue.activation));
+  attributes.set("alpha", double{o.epilogue.alpha});
+  attributes.set("beta", double{o.epilogue.beta});
+  attributes.set("residual_after", std::int64_t{o.epilogue.residual_after});
+  const std::int64_t x_image = (s.in_channels + 15) / 16 * 16 * in_hw, y_image = blocks * 16 * out_hw;
+  if (o.gap > 0) {
+    attributes.set("x_batch", x_image + o.gap);
+    attributes.set("y_batch", y_image + o.gap);
+    if (o.has_residual) attributes.set("residual_batch", y_image + 2 * o.gap);
+  }
+  bias.resize(blocks * 16, kNan);
+  std::vector<std::vector<float>> inputs = {
+      spread(reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan), s.batch, o.gap), packed, bias};
+  if (o.has_residual)
+    inputs.push_back(
+        spread(reference::to_blocked(residual, s.batch, s.out_channels, out_hw, kNan), s.batch, 2 * o.gap));
+  const auto wide = run_step(target, operation, inputs, (y_image + o.gap) * s.batch - o.gap, attributes, o.threads);
+  std::vector<float> dense;
+  for (std::int64_t n = 0; n < s.batch; ++n) {
+    const auto image = wide.begin() + n * (y_image + o.gap);
+    dense.insert(dense.end(), image, image + y_image);
+    if (n + 1 == s.batch) break;
+    for (std::int64_t i = 0; i < o.gap; ++i)
+      expect(std::isnan(*(image + y_image + i)), what + ": wrote between images");
+  }
+  expect_close(expected, reference::from_blocked(dense, s.batch, s.out_channels, out_hw),
+               sum_tolerance(s.in_channels / s.groups * taps), what);
+}
+
+ConvShape grouped(std::int64_t groups, std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,
+                  std::int64_t pad, std::int64_t dilation, std::int64_t batch = 1) {
+  ConvShape s;
+  s.batch = batch;
+  s.groups = groups;
+  s.in_channels = groups * in;
+  s.out_channels = groups * out;
+  s.in_h = 7;
+  s.in_w = 13;
+  s.kernel_h = s.kernel_w = kernel;
+  s.stride_h = s.stride_w = stride;
+  s.pad_top = s.pad_left = pad;
+  s.dilation_h = s.dilation_w = dilation;
+  s.out_h = (s.in_h + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
+  s.out_w = (s.in_w + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
+  return s;
+}
+
+ConvShape transposed(std::int64_t groups, std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,
+                     std::int64_t pad, std::int64_t dilation, std::int64_t more, std::int64_t batch = 1) {
+  ConvShape s = grouped(groups, in, out, kernel, stride, pad, dilation, batch);
+  s.in_h = 4;
+  s.out_h = (s.in_h - 1) * stride - 2 * pad + dilation * (kernel - 1) + 1 + more;
+  s.out_w = (s.in_w - 1) * stride - 2 * pad + dilation * (kernel - 1) + 1 + more;
+  return s;
+}
+
+void groups_of_any_size(const Target& target) {
+  const std::int64_t sizes[][3] = {{3, 20, 40}, {2, 40, 20}, {8, 4, 4},   {4, 8, 8},  {2, 16, 8}, {5, 1, 3},
+                                   {20, 1, 2},  {4, 3, 5},   {2, 48, 16}, {17, 1, 1}, {2, 50, 6}, {1, 5, 7}};
+  for (const auto& [groups, in, out] : sizes)
+    for (const int expanded : {-1, 0, 1}) {
+      check(target, grouped(groups, in, out, 1, 1, 0, 1), {false, expanded});
+      check(target, grouped(groups, in, out, 3, 1, 1, 1), {false, expanded, true});
+      check(target, grouped(groups, in, out, 3, 2, 3, 2), {false, expanded});
+      check(target, grouped(groups, in, out, 2, 3, 1, 1), {false, expanded, true, {}, 0, 3});
+    }
+}
+
+void every_residue(const Target& target) {
+  for (std::int64_t kernel = 1; kernel <= 5; ++kernel)
+    for (std::int64_t stride = 1; stride <= 4; ++stride)
+      for (const std::int64_t dilation : {1, 2, 3})
+        for (const std::int64_t pad : {0, 1, 4})
+          for (const std::int64_t more : {0, 2}) {
+            const ConvShape s = transposed(1, 17, 20, kernel, stride, pad, dilation, more);
+            if (s.out_h > 0 && s.out_w > 0) check(target, s, {true, -1, more == 2});
+          }
+}
+
+void transposed_groups(const Target& target) {
+  const std::int64_t sizes[][3] = {{1, 16, 70}, {2, 16, 32}, {3, 5, 7}, {6, 1, 1}, {2, 16, 5}, {2, 3, 16}};
+  for (const auto& [groups, in, out] : sizes)
+    for (const std::int64_t stride : {1, 2, 3})
+      for (const std::int64_t kernel : {2, 3})
+        check(target, transposed(groups, in, out, kernel, stride, 0, 1, 0), {true});
+}
+
+void asymmetric(const Target& target) {
+  ConvShape s = transposed(1, 20, 16, 2, 2, 0, 1, 0);
+  s.kernel_w = s.stride_w = 3;
+  s.out_w = s.in_w * 3;
+  check(target, s, {true});
+  s.kernel_h = 5;
+  s.dilation_w = 2;
+  s.pad_left = 3;
+  s.out_h = 11;
+  s.out_w = 38;
+  check(target, s, {true});
+}
+
+void parts_of_larger_maps(const Target& target) {
+  for (const bool is_transposed : {false, true})
+    for (const int expanded : {0, 1}) {
+      if (is_transposed && expanded) continue;
+      for (const std::int64_t in : {5, 16}) {
+        const ConvShape s = is_transposed ? transposed(2, in, 16, 2, 2, 0, 1, 0, 3) : grouped(2, in, 12, 3, 1, 1, 1, 3);
+        check(target, s, {is_transposed, is_transposed ? -1 : expanded, true, {}, kGap});
+      }
+    }
+}
+
+void epilogues(const Target& target) {
+  for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
+    for (const bool after : {false, true}) {
+      const EpilogueArgs epilogue{static_cast<Activation>(i), 0.3f, 0.6f, after};
+      for (const int expanded : {0, 1}) check(target, grouped(3, 6, 9, 3, 1, 1, 1), {false, expanded, true, epilogue});
+      check(target, transposed(1, 6, 18, 2, 2, 0, 1, 0), {true, -1, true, epilogue});
+      check(target, transposed(2, 6, 9, 3, 2, 1, 1, 1), {true, -1, true, epilogue});
+    }
+}
+
+void empty(const Target& target) {
+  for (const bool is_transposed : {false, true}) {
+    ConvShape s = is_transposed ? transposed(1, 16, 16, 2, 2, 0, 1, 0) : grouped(2, 5, 5, 3, 1, 1, 1);
+    s.out_w = 0;
+    check(target, s, {is_transposed});
+  }
+}
+
+}  // namespace
+
+int main() {
+  return run_cases({{"groups of any size", groups_of_any_size},
+                    {"every residue", every_residue},
+                    {"transposed groups", transposed_groups},
+                    {"asymmetric", asymmetric},
+                    {"parts of larger maps", parts_of_larger_maps},
+                    {"epilogues", epilogues},
+                    {"empty", empty}});
+}
