@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from engine.errors import PlanError
-from engine.native import built_isas, cpu_features, run_kernel
+from engine.native import built_isas, cpu_features, pack, run_kernel
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
+PHASES = {"output_tile": 4, "phases": 1}
 ISAS = built_isas()[: built_isas().index(cpu_features().isa) + 1]
 CONV: dict[str, Any] = {
     "batch": 1,
@@ -97,6 +98,38 @@ def test_depthwise(isa: str) -> None:
     np.testing.assert_allclose(y, convolve(x, w, bias, groups=20), rtol=1e-5, atol=1e-5)
 
 
+def test_maps_may_be_channels_of_larger_ones() -> None:
+    """What a Concat without a copy needs, for more than one image."""
+    x, w, bias = values(3, 20, 9, 13), values(16, 20, 3, 3, seed=1), values(16, seed=2)
+    image_in, image_out = 32 * 9 * 13, 16 * 9 * 13
+    wide_x = np.full((3, image_in + 160), np.nan, np.float32)
+    wide_x[:, :image_in] = to_blocked(x, "generic").reshape(3, -1)
+    attributes = CONV | {"batch": 3, "out_channels": 16}
+    for kernel, more in (("conv_blocked_f32", {}), ("winograd_f32", {"output_tile": 4}), ("winograd_f32", PHASES)):
+        packed = pack("pack_" + kernel, [w], attributes | more)
+        wide_y = np.full((3, image_out + 48), np.nan, np.float32)
+        steps = {"x_batch": image_in + 160, "y_batch": image_out + 48}
+        run_kernel(kernel, [wide_x, packed, bias], [wide_y], attributes | more | steps)
+        y = wide_y[:, :image_out].reshape(3, 9, 13, 16).transpose(0, 3, 1, 2)
+        np.testing.assert_allclose(y, convolve(x, w, bias), rtol=1e-4, atol=2e-4)
+        assert np.isnan(wide_y[:, image_out:]).all()
+
+
+@pytest.mark.parametrize("kernel", ["max_pool_f32", "average_pool_f32"])
+def test_pooled_maps_may_be_channels_of_larger_ones(kernel: str) -> None:
+    x = values(2, 16, 4, 6)
+    wide_x, wide_y = np.full((2, 1000), np.nan, np.float32), np.full((2, 500), np.nan, np.float32)
+    wide_x[:, : 16 * 24] = to_blocked(x, "generic").reshape(2, -1)
+    attributes = {"batch": 2, "in_channels": 16, "out_channels": 16, "in": [4, 6], "out": [2, 3], "kernel": [2, 2]}
+    run_kernel(kernel, [wide_x], [wide_y], attributes | {"strides": [2, 2], "x_batch": 1000, "y_batch": 500})
+    windows = x.reshape(2, 16, 2, 2, 3, 2)
+    expected = windows.max((3, 5)) if kernel == "max_pool_f32" else windows.mean((3, 5))
+    np.testing.assert_allclose(
+        wide_y[:, : 16 * 6].reshape(2, 2, 3, 16).transpose(0, 3, 1, 2), expected, rtol=1e-6, atol=1e-6
+    )
+    assert np.isnan(wide_y[:, 16 * 6 :]).all()
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shared", [0, 1])
 @pytest.mark.parametrize("transposed", [0, 1])
@@ -128,6 +161,11 @@ def test_products(isa: str, shared: int, transposed: int, packed: int) -> None:
         ("conv_blocked_f32", {"in_channels": 400}, "bytes"),
         ("conv_blocked_f32", {"in": [1 << 30, 1 << 30], "batch": 1 << 30}, "overflow"),
         ("conv_blocked_f32", {"activation": 99}, "activation"),
+        ("conv_blocked_f32", {"x_batch": 7}, "x_batch"),
+        ("conv_blocked_f32", {"batch": 2, "x_batch": 1 << 59}, "bytes"),
+        ("conv_blocked_f32", {"batch": 1 << 24, "x_batch": 1 << 59}, "overflow"),
+        ("conv_grouped_f32", {"expanded": 2}, "expanded"),
+        ("conv_transpose_f32", {"strides": [65, 1]}, "64 at most"),
         ("winograd_f32", {"strides": [2, 2], "output_tile": 4}, "stride 1"),
         ("winograd_f32", {"output_tile": 3}, "expected 2 or 4"),
         ("depthwise_f32", {}, "expected as many"),
