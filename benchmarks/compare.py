@@ -1,0 +1,117 @@
+"""Compares this engine with onnxruntime and openvino, on the same models and inputs, side by side.
+
+    python benchmarks/compare.py                                 # f32 latency, 2 threads, all models
+    python benchmarks/compare.py --precision bf16                # against openvino, which has it
+    python benchmarks/compare.py --streams 2 --models resnet50,mobilenet_v2
+    python benchmarks/compare.py --small --rounds 1              # seconds: does it all run?
+
+One process an engine, which sleeps while another runs; blocks of inferences in turns, with a rest before each; medians.
+All engines must agree on the outputs first. `docs/performance.md` says how to read the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from comparison.engines import ENGINES, Setup
+from comparison.measure import ModelResult, Plan, measure_model
+from comparison.peak import Peak
+from comparison.report import cost_table, problems, speed_table, write_json
+
+from engine.testing.networks import NETWORKS, seeded_network
+
+MODELS = (
+    "resnet50", "mobilenet_v2", "efficientnet_b0", "unet", "squeezenet", "densenet121", "vgg19", "bert_base",
+    "gpt2_blocks", "vit_b16", "convnext_t", "lstm", "mlp",
+)  # fmt: skip
+
+
+def main() -> int:
+    options = parsed()
+    setup = Setup(options.threads, options.precision, options.streams, options.device, options.effort)
+    plan = Plan(options.engines, setup, options.rounds, options.block_seconds, options.rest, options.loads)
+    results = []
+    with Peak(options.threads) as peak:
+        peak.measure()
+        for name in options.models:
+            begin = time.perf_counter()
+            results.append(measure_model(name, seeded_network(name, small=options.small), plan))
+            peak.measure()
+            report_progress(results[-1], time.perf_counter() - begin)
+    print(f"\n{cpu_model()}, {options.threads} threads, {options.precision}, " + ", ".join(
+        f"{precision} peak {figure:.0f} GFLOP/s" for precision, figure in peak.best.items()))  # fmt: skip
+    print(f"\n{speed_table(results, options.precision, peak.best, options.streams)}\n")
+    if not options.streams:
+        print(f"{cost_table(results)}\n")
+    for problem in problems(results):
+        print(problem)
+    if options.json:
+        about = {
+            "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "system": platform.platform()},
+            "peak_gflops": peak.best,
+            "options": {key: str(value) for key, value in vars(options).items()},
+        }
+        write_json(options.json, about, results)
+    wrong = [result.name for result in results for e in result.engines.values() if e.agrees is False]
+    return 1 if wrong else 0
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=listed(NETWORKS), default=list(MODELS), help="separated by commas")
+    parser.add_argument("--engines", type=listed(ENGINES), default=None, help=f"of {', '.join(ENGINES)}")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
+    parser.add_argument("--streams", type=int, default=0, help="measure throughput with so many in flight")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of each engine")
+    parser.add_argument("--block-seconds", type=float, default=0.4)
+    parser.add_argument("--rest", type=float, default=0.3, help="seconds before each block")
+    parser.add_argument("--loads", type=int, default=3, help="fresh processes to time loading in")
+    parser.add_argument("--device", default="CPU", help="of this engine")
+    parser.add_argument("--effort", default="quick", help="COMPILE_EFFORT of this engine")
+    parser.add_argument("--small", action="store_true", help="the small version of each model")
+    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    options = parser.parse_args()
+    if options.engines is None:
+        options.engines = [name for name in ENGINES if options.precision == "f32" or name != "onnxruntime"]
+    return options
+
+
+def listed(known: Collection[str]) -> Callable[[str], list[str]]:
+    """A parser of names separated by commas, all of which must be known."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def report_progress(result: ModelResult, seconds: float) -> None:
+    figures = []
+    for name, found in result.engines.items():
+        figure = found.milliseconds if found.rate is None else found.rate
+        unit = "ms" if found.rate is None else "/s"
+        text = found.problem or f"{figure:.3f} {unit}, error {found.error:.1e}"
+        figures.append(f"{name} {text}")
+    print(f"{result.name}: {'; '.join(figures)} [{seconds:.0f} s]", flush=True)
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

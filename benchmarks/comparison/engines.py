@@ -1,0 +1,242 @@
+"""The engines behind one interface; each is imported only in the process that runs it, in its best set-up."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What an engine is asked for."""
+
+    threads: int
+    precision: str
+    streams: int = 0
+    """Inferences in flight at once; 0 is one after the other, for the lowest latency."""
+    device: str = "CPU"
+    """The device of this engine; the others run on the CPU."""
+    effort: str = "quick"
+
+
+class Engine(ABC):
+    """One loaded model in one engine."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """The engine's version."""
+
+    @property
+    @abstractmethod
+    def configuration(self) -> dict[str, Any]:
+        """What was set, for the record."""
+
+    @abstractmethod
+    def load(self, path: str) -> None:
+        """Read an ONNX file and make it ready to run."""
+
+    @abstractmethod
+    def runner(self, inputs: Arrays) -> Callable[[], list[np.ndarray]]:
+        """A call that runs one inference from arrays to arrays, in the order of the model's outputs."""
+
+    def export(self, path: str) -> None:
+        """Write the compiled network."""
+        raise NotImplementedError(f"{type(self).__name__} has no compiled networks to write")
+
+    def import_network(self, path: str) -> None:
+        """Load a compiled network in place of a model."""
+        raise NotImplementedError(f"{type(self).__name__} has no compiled networks to read")
+
+    def throughput(self, inputs: Arrays, seconds: float) -> float:
+        """Inferences a second with `streams` of them in flight, each in a thread of its own."""
+        return rate([self.runner(inputs) for _ in range(self.setup.streams)], seconds)
+
+
+def rate(calls: list[Callable[[], object]], seconds: float) -> float:
+    """Run every call in a thread of its own, over and over for `seconds`, and add up what each of them reaches."""
+    rates = [0.0] * len(calls)
+    ready = threading.Barrier(len(calls))
+    clock = time.perf_counter
+
+    def work(index: int) -> None:
+        call, count = calls[index], 0
+        call()
+        ready.wait()
+        begin = end = clock()
+        while not count or end - begin < seconds:
+            call()
+            count += 1
+            end = clock()
+        rates[index] = count / (end - begin)
+
+    workers = [threading.Thread(target=work, args=(index,)) for index in range(len(calls))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(rates)
+
+
+class ThisEngine(Engine):
+    """This project, through its public API."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        from engine import Core
+
+        self._core = Core()
+        wanted = {
+            "INFERENCE_NUM_THREADS": setup.threads,
+            "NUM_STREAMS": max(setup.streams, 1),
+            "PERFORMANCE_HINT": "THROUGHPUT" if setup.streams else "LATENCY",
+            "INFERENCE_PRECISION_HINT": setup.precision,
+            "COMPILE_EFFORT": setup.effort,
+        }
+        declared = self._core.supported_properties(setup.device)
+        self._config = {name: value for name, value in wanted.items() if name in declared}
+
+    @property
+    def version(self) -> str:
+        import engine
+
+        return engine.__version__
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        return {"device": self.setup.device, **self._config}
+
+    def load(self, path: str) -> None:
+        self._network = self._core.compile_model(path, self.setup.device, self._config)
+
+    def runner(self, inputs: Arrays) -> Callable[[], list[np.ndarray]]:
+        request = self._network.create_infer_request()
+        feed = dict(inputs)
+
+        def call() -> list[np.ndarray]:
+            return list(request.infer(feed).values())
+
+        return call
+
+    def export(self, path: str) -> None:
+        self._network.export_model(path)
+
+    def import_network(self, path: str) -> None:
+        self._network = self._core.import_model(path, self.setup.device, {"ENABLE_MMAP": True})
+
+
+class OnnxRuntime(Engine):
+    """onnxruntime: all graph optimisations, one session; streams are threads of one session without threads inside."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        import onnxruntime
+
+        if setup.precision != "f32":
+            raise ValueError(f"onnxruntime computes float32 models in f32 only, not in {setup.precision}")
+        self._module = onnxruntime
+        onnxruntime.set_default_logger_severity(3)
+
+    @property
+    def version(self) -> str:
+        return str(self._module.__version__)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        return {"intra_op_num_threads": self._threads, "graph_optimization_level": "ORT_ENABLE_ALL"}
+
+    @property
+    def _threads(self) -> int:
+        return max(1, self.setup.threads // max(self.setup.streams, 1))
+
+    def load(self, path: str) -> None:
+        options = self._module.SessionOptions()
+        options.graph_optimization_level = self._module.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        self._session = self._module.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def runner(self, inputs: Arrays) -> Callable[[], list[np.ndarray]]:
+        session, feed = self._session, dict(inputs)
+        return lambda: session.run(None, feed)
+
+
+class OpenVino(Engine):
+    """openvino: latency or throughput hint, arrays shared with the request where it can."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        import openvino
+
+        self._module = openvino
+        self._core = openvino.Core()
+        self._config: dict[str, Any] = {
+            "PERFORMANCE_HINT": "THROUGHPUT" if setup.streams else "LATENCY",
+            "INFERENCE_NUM_THREADS": setup.threads,
+            "INFERENCE_PRECISION_HINT": setup.precision,
+        }
+        if setup.streams:
+            self._config["NUM_STREAMS"] = setup.streams
+
+    @property
+    def version(self) -> str:
+        return str(self._module.__version__)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        return dict(self._config)
+
+    def load(self, path: str) -> None:
+        self._network = self._core.compile_model(self._core.read_model(path), "CPU", self._config)
+
+    def runner(self, inputs: Arrays) -> Callable[[], list[np.ndarray]]:
+        request, feed = self._network.create_infer_request(), dict(inputs)
+        return lambda: list(request.infer(feed, share_inputs=True, share_outputs=True).values())
+
+    def export(self, path: str) -> None:
+        with open(path, "wb") as file:
+            file.write(self._network.export_model().getvalue())
+
+    def import_network(self, path: str) -> None:
+        with open(path, "rb") as file:
+            self._network = self._core.import_model(file.read(), "CPU", self._config)
+
+
+ENGINES: dict[str, type[Engine]] = {"engine": ThisEngine, "onnxruntime": OnnxRuntime, "openvino": OpenVino}
+
+
+def latencies(call: Callable[[], object], seconds: float, warm_up: int) -> list[float]:
+    """Seconds of each of the inferences that start within `seconds`, at least three, after some that do not count."""
+    clock = time.perf_counter
+    for _ in range(warm_up):
+        call()
+    times: list[float] = []
+    begin = clock()
+    while len(times) < 3 or clock() - begin < seconds:
+        start = clock()
+        call()
+        times.append(clock() - start)
+    return times
+
+
+def process_memory() -> dict[str, float]:
+    """Megabytes of this process: the peak, and what is its own now; nothing where the system does not tell."""
+    fields: dict[str, float] = {}
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        for line in file:
+            key, _, rest = line.partition(":")
+            if key in ("VmHWM", "RssAnon"):
+                fields[{"VmHWM": "peak", "RssAnon": "own"}[key]] = int(rest.split()[0]) / 1024
+    return fields

@@ -1,0 +1,244 @@
+"""Measures one model in all engines: loading, answers, latency or throughput in alternating blocks, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from comparison.engines import Setup
+from comparison.operations import floating_point_operations, reduction_lengths
+from comparison.worker import Worker, WorkerError
+from engine.testing.networks import SeededNetwork
+
+# What float32 rounding explains, times this, is still agreement: Winograd's transforms add to it.
+_ROUNDING_FACTOR = 16.0
+# Of bfloat16's 8 bits, the share of the output's spread that a deep network may lose.
+_BF16_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to measure."""
+
+    engines: Sequence[str]
+    setup: Setup
+    rounds: int = 5
+    block_seconds: float = 0.4
+    rest_seconds: float = 0.3
+    loads: int = 3
+
+
+@dataclass(slots=True)
+class EngineResult:
+    """What one engine did with one model; a figure that could not be had is None, and `problem` says why."""
+
+    version: str = ""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    milliseconds: float | None = None
+    """Median of the medians of the blocks."""
+    fastest_milliseconds: float | None = None
+    rate: float | None = None
+    """Inferences a second, with streams."""
+    load_seconds: float | None = None
+    """Median over fresh processes, from the ONNX file to ready."""
+    import_seconds: float | None = None
+    """The same from the engine's own compiled file."""
+    first_seconds: float | None = None
+    """The first inference."""
+    peak_megabytes: float | None = None
+    """Of the whole process, its imports included."""
+    model_megabytes: float | None = None
+    """The same less the peak when the engine was imported."""
+    error: float | None = None
+    """Deviation from the first engine that answers, as a share of the outputs' scale."""
+    agrees: bool | None = None
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class ModelResult:
+    """What was found for one model."""
+
+    name: str
+    operations: int
+    tolerance: float
+    engines: dict[str, EngineResult]
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file."""
+        return asdict(self)
+
+
+def measure_model(name: str, network: SeededNetwork, plan: Plan) -> ModelResult:
+    """Measure one model; an engine that cannot run it is left out, and its result says why."""
+    streams, precision = plan.setup.streams, plan.setup.precision
+    tolerance = _BF16_TOLERANCE if precision == "bf16" else f32_tolerance(network.model)
+    results = {engine: EngineResult() for engine in plan.engines}
+    found = ModelResult(name, floating_point_operations(network.model), tolerance, results)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        files = _Files(Path(folder), network)
+        workers = {engine: stack.enter_context(Worker(engine, plan.setup)) for engine in plan.engines}
+        for engine in plan.engines:
+            with _problems_of(results[engine], workers, engine):
+                _load(workers[engine], results[engine], files)
+        _check_answers(workers, results, files, precision, tolerance)
+        if streams:
+            _measure_rates(workers, results, plan)
+        else:
+            _measure_latencies(workers, results, plan)
+        for engine, worker in list(workers.items()):
+            with _problems_of(results[engine], workers, engine):
+                results[engine].peak_megabytes = worker.call("memory").get("peak")
+                _export(engine, worker, files)
+        if not streams:
+            stack.pop_all().close()  # nothing else may run while loading is timed
+            _measure_loads(workers, results, files, plan)
+    for result in results.values():
+        if result.peak_megabytes is not None and result.model_megabytes is not None:
+            result.model_megabytes = result.peak_megabytes - result.model_megabytes
+    return found
+
+
+def f32_tolerance(model: onnx.ModelProto) -> float:
+    """What float32 rounding explains, as a share of the outputs' scale.
+
+    A dot product of length K is off by about u sqrt(K) of its own spread, and the errors of layers are independent:
+    u sqrt(sum of K), as in `engine.testing.models.light_tolerance`; two engines err alike.
+    """
+    return _ROUNDING_FACTOR * float(np.finfo(np.float32).eps) * math.sqrt(sum(reduction_lengths(model)) + 1)
+
+
+class _Files:
+    """The model, its inputs, and where engines write, in one folder."""
+
+    def __init__(self, folder: Path, network: SeededNetwork) -> None:
+        self.folder = folder
+        self.model, self.inputs = str(folder / "model.onnx"), str(folder / "inputs.npz")
+        onnx.save(network.model, self.model)
+        np.savez(self.inputs, **network.inputs)
+
+    def answer(self, engine: str) -> str:
+        return str(self.folder / f"{engine}.npz")
+
+    def compiled(self, engine: str) -> Path:
+        return self.folder / f"{engine}.blob"
+
+
+@contextlib.contextmanager
+def _problems_of(result: EngineResult, workers: dict[str, Worker], engine: str) -> Any:
+    """Take an engine that fails out of the comparison, with its words."""
+    try:
+        yield
+    except WorkerError as e:
+        result.problem = str(e)
+        workers.pop(engine).__exit__()
+
+
+def _load(worker: Worker, result: EngineResult, files: _Files) -> None:
+    started = worker.start()
+    result.version, result.configuration = started["version"], started["configuration"]
+    result.model_megabytes = started.get("peak")
+    result.load_seconds = worker.call("load", path=files.model)["seconds"]
+    result.first_seconds = worker.call("bind", inputs=files.inputs)["seconds"]
+
+
+def _check_answers(
+    workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, precision: str, tolerance: float
+) -> None:
+    """Compare all answers with those of the first peer; with its own where nothing else answers."""
+    answers: dict[str, list[np.ndarray]] = {}
+    for engine, worker in list(workers.items()):
+        with _problems_of(results[engine], workers, engine):
+            worker.call("answer", path=files.answer(engine))
+            with np.load(files.answer(engine)) as arrays:
+                answers[engine] = [arrays[key] for key in sorted(arrays)]
+    expected = next((answers[engine] for engine in ("onnxruntime", "openvino", "engine") if engine in answers), [])
+    for engine, answer in answers.items():
+        result = results[engine]
+        result.error = max(deviation(a, e, precision) for a, e in zip(answer, expected, strict=True))
+        result.agrees = result.error <= tolerance
+        if not result.agrees:
+            result.problem = f"deviates by {result.error:.1e} of the outputs' scale, {tolerance:.1e} is tolerated"
+
+
+def deviation(answer: np.ndarray, expected: np.ndarray, precision: str) -> float:
+    """How far an answer is off: at most for f32, in quadratic mean for bf16, as a share of the expected scale."""
+    if answer.shape != expected.shape or not np.isfinite(answer).all():
+        return math.inf
+    difference = np.asarray(answer, np.float64) - expected
+    if precision == "bf16":
+        return float(np.sqrt(np.mean(difference**2)) / np.std(expected))
+    return float(np.abs(difference).max() / np.abs(expected).max())
+
+
+def _measure_latencies(workers: dict[str, Worker], results: Mapping[str, EngineResult], plan: Plan) -> None:
+    """Blocks of inferences of one engine after the other, each after a rest, every round in another order."""
+    medians: dict[str, list[float]] = {engine: [] for engine in workers}
+    fastest: dict[str, float] = {}
+    for turn in range(plan.rounds):
+        for engine in _rotated(list(workers), turn):
+            with _problems_of(results[engine], workers, engine):
+                time.sleep(plan.rest_seconds)
+                times = workers[engine].call("latency", seconds=plan.block_seconds, warm_up=2)["seconds"]
+                medians[engine].append(statistics.median(times))
+                fastest[engine] = min(fastest.get(engine, math.inf), *times)
+    for engine in workers:
+        results[engine].milliseconds = statistics.median(medians[engine]) * 1e3
+        results[engine].fastest_milliseconds = fastest[engine] * 1e3
+
+
+def _measure_rates(workers: dict[str, Worker], results: Mapping[str, EngineResult], plan: Plan) -> None:
+    rates: dict[str, list[float]] = {engine: [] for engine in workers}
+    for turn in range(plan.rounds):
+        for engine in _rotated(list(workers), turn):
+            with _problems_of(results[engine], workers, engine):
+                time.sleep(plan.rest_seconds)
+                rates[engine].append(workers[engine].call("throughput", seconds=2 * plan.block_seconds)["rate"])
+    for engine in workers:
+        results[engine].rate = statistics.median(rates[engine])
+
+
+def _rotated(engines: list[str], turn: int) -> list[str]:
+    first = turn % max(len(engines), 1)
+    return engines[first:] + engines[:first]
+
+
+def _export(engine: str, worker: Worker, files: _Files) -> None:
+    """Keep the compiled network of an engine that has such a thing."""
+    with contextlib.suppress(WorkerError):
+        worker.call("export", path=str(files.compiled(engine)))
+
+
+def _measure_loads(workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, plan: Plan) -> None:
+    """Load and import again, each time in a fresh process, until there are `loads` figures of each."""
+    loads: dict[str, list[float]] = {engine: [] for engine in workers}
+    imports: dict[str, list[float]] = {engine: [] for engine in workers}
+    for _ in range(plan.loads):
+        for engine in list(workers):
+            with _problems_of(results[engine], workers, engine):
+                loads[engine].append(_fresh(engine, plan, "load", files.model))
+                if files.compiled(engine).exists():
+                    imports[engine].append(_fresh(engine, plan, "import_network", str(files.compiled(engine))))
+    for engine in workers:
+        if loads[engine]:
+            results[engine].load_seconds = statistics.median(loads[engine])
+        if imports[engine]:
+            results[engine].import_seconds = statistics.median(imports[engine])
+
+
+def _fresh(engine: str, plan: Plan, command: str, path: str) -> float:
+    time.sleep(plan.rest_seconds)
+    with Worker(engine, plan.setup) as worker:
+        worker.start()
+        return float(worker.call(command, path=path)["seconds"])

@@ -1,0 +1,60 @@
+"""How much arithmetic a model asks for, counted in multiplications and additions of the direct algorithms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import onnx
+
+Shape = tuple[int, ...]
+
+
+def floating_point_operations(model: onnx.ModelProto) -> int:
+    """Count those of convolutions, products and recurrences; what else there is takes memory traffic, not arithmetic.
+
+    Needs the static shapes of all values in the model, as exporters write them.
+    """
+    shapes = value_shapes(model)
+    return 2 * sum(_multiply_adds(node, shapes) for node in model.graph.node)
+
+
+def value_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """The shapes that the model states, by name."""
+    graph = model.graph
+    stated = {
+        info.name: tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+        for info in (*graph.input, *graph.output, *graph.value_info)
+    }
+    return stated | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+
+
+def reduction_lengths(model: onnx.ModelProto) -> list[int]:
+    """The number of products that each convolution, product and step of a recurrence sums up."""
+    shapes = value_shapes(model)
+    lengths = []
+    for node in model.graph.node:
+        count = _multiply_adds(node, shapes)
+        if count:
+            produced = math.prod(shapes[next(name for name in node.output if name)])
+            lengths.append(max(1, count // max(produced, 1)))
+    return lengths
+
+
+def _multiply_adds(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
+    if node.op_type == "Conv":
+        return math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
+    if node.op_type in ("MatMul", "Gemm"):
+        return math.prod(shapes[node.output[0]]) * _inner_length(node, shapes[node.input[0]])
+    if node.op_type in ("LSTM", "GRU", "RNN"):
+        steps, batch, _ = shapes[node.input[0]]
+        weights = math.prod(shapes[node.input[1]]) + math.prod(shapes[node.input[2]])
+        return steps * batch * weights
+    return 0
+
+
+def _inner_length(node: onnx.NodeProto, first: Shape) -> int:
+    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+    return first[0] if transposed else first[-1]

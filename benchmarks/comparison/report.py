@@ -1,0 +1,104 @@
+"""The tables of a comparison, in Markdown, and the file that keeps every figure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from comparison.measure import EngineResult, ModelResult
+
+OURS = "engine"
+
+
+def ratio_to_peers(result: ModelResult, figure: Callable[[EngineResult], float | None]) -> float | None:
+    """The best peer's figure over ours, for figures of which less is better: above 1 we win."""
+    ours = figure(result.engines[OURS]) if OURS in result.engines else None
+    peers = [value for name, r in result.engines.items() if name != OURS and (value := figure(r)) is not None]
+    return min(peers) / ours if ours and peers else None
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """None of nothing."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def speed_table(results: Sequence[ModelResult], precision: str, peak: Mapping[str, float], streams: int) -> str:
+    """Latency or throughput of each engine, the ratio to the faster peer, and the share of the peak."""
+    engines = list(results[0].engines) if results else []
+    unit = "inferences/s" if streams else "ms"
+    header = ["model", *(f"{engine} ({unit})" for engine in engines), "to the faster peer", "share of peak"]
+    rows, ratios = [], []
+    for result in results:
+        ratio = ratio_to_peers(result, _time)
+        ratios += [ratio] if ratio is not None else []
+        cells = [_number((r.rate if streams else r.milliseconds), r.problem) for r in result.engines.values()]
+        share = _share(result, peak.get(precision))
+        rows.append([result.name, *cells, _times(ratio), "-" if share is None else f"{share:.0%}"])
+    rows.append(["geometric mean", *("" for _ in engines), _times(geometric_mean(ratios)), ""])
+    return _markdown(header, rows)
+
+
+def _time(result: EngineResult) -> float | None:
+    """Milliseconds an inference, by latency or by throughput; None where the answer is wrong."""
+    if result.agrees is False:
+        return None
+    return result.milliseconds if result.rate is None else 1e3 / result.rate
+
+
+def _share(result: ModelResult, peak: float | None) -> float | None:
+    ours = _time(result.engines[OURS]) if OURS in result.engines else None
+    return result.operations / (ours * 1e6) / peak if ours and peak else None
+
+
+def cost_table(results: Sequence[ModelResult]) -> str:
+    """Seconds to load and to import, and peak memory."""
+    engines = list(results[0].engines) if results else []
+    header = [
+        "model",
+        *(f"{engine} load (s)" for engine in engines),
+        *(f"{engine} import (s)" for engine in engines),
+        *(f"{engine} peak (MB)" for engine in engines),
+    ]
+    rows = []
+    for result in results:
+        found = result.engines.values()
+        loads = [_number(r.load_seconds, r.problem) for r in found]
+        imports = [_number(r.import_seconds) for r in found]
+        rows.append([result.name, *loads, *imports, *("-" if r.peak_megabytes is None else f"{r.peak_megabytes:.0f}"
+                                                      for r in found)])  # fmt: skip
+    return _markdown(header, rows)
+
+
+def problems(results: Sequence[ModelResult]) -> list[str]:
+    """What did not run, or deviates."""
+    return [f"{r.name}: {e.problem}" for r in results for e in r.engines.values() if e.problem]
+
+
+def write_json(path: Path, about: Mapping[str, Any], results: Sequence[ModelResult]) -> None:
+    """Every figure, with the machine and the settings."""
+    document = {**about, "models": [result.as_json() for result in results]}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def _number(value: float | None, problem: str = "") -> str:
+    if value is None:
+        return "(fails)" if problem else "-"
+    digits = 3 if value < 1 else 2 if value < 10 else 1
+    return f"{value:.{digits}f}" + (" (wrong)" if problem else "")
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = [_line(header, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
+    return "\n".join(lines + [_line(row, widths) for row in rows])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"

@@ -1,0 +1,139 @@
+"""A process that holds one engine and does what it is told: a JSON object a line in, a JSON object a line out.
+
+Between two commands it is blocked on a read, and whatever its engine's threads do then they do alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from comparison.engines import ENGINES, Engine, Setup, latencies, process_memory
+
+
+class WorkerError(Exception):
+    """What an engine said when it could not do what it was asked."""
+
+
+class Worker:
+    """The other end: a context manager that starts the process, and calls it."""
+
+    def __init__(self, engine: str, setup: Setup) -> None:
+        self._engine = engine
+        self._setup = setup
+
+    def __enter__(self) -> Worker:
+        """Start the process; it imports its engine at the first call."""
+        folder = str(Path(__file__).resolve().parent.parent)
+        paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "comparison.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )  # fmt: skip
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self) -> dict[str, Any]:
+        """Import the engine; return its version, its configuration, and the process's memory then."""
+        fields = ("threads", "precision", "streams", "device", "effort")
+        return self.call("start", engine=self._engine, **{name: getattr(self._setup, name) for name in fields})
+
+    def call(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Have a command done; raise WorkerError with what the engine said, or how the process died."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": command, **arguments}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise WorkerError(f"{self._engine}: the process died during `{command}` (status {self._process.wait()})")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(f"{self._engine}: {answer['error']}")
+        return answer
+
+
+class _Commands:
+    """What a worker can do; each method is a command."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._inputs: dict[str, np.ndarray] = {}
+
+    def start(self, engine: str, **setup: Any) -> dict[str, Any]:
+        self._engine = ENGINES[engine](Setup(**setup))
+        return {"version": self._engine.version, "configuration": self._engine.configuration, **process_memory()}
+
+    def load(self, path: str) -> dict[str, Any]:
+        return self._timed(lambda: self._loaded.load(path))
+
+    def import_network(self, path: str) -> dict[str, Any]:
+        return self._timed(lambda: self._loaded.import_network(path))
+
+    def export(self, path: str) -> dict[str, Any]:
+        return self._timed(lambda: self._loaded.export(path))
+
+    def bind(self, inputs: str) -> dict[str, Any]:
+        """Read the inputs, and run once."""
+        with np.load(inputs) as arrays:
+            self._inputs = dict(arrays)
+        self._call = self._loaded.runner(self._inputs)
+        return self._timed(self._call)
+
+    def answer(self, path: str) -> dict[str, Any]:
+        np.savez(path, **{f"output{index:03}": np.asarray(value) for index, value in enumerate(self._call())})
+        return {}
+
+    def latency(self, seconds: float, warm_up: int) -> dict[str, Any]:
+        return {"seconds": latencies(self._call, seconds, warm_up)}
+
+    def throughput(self, seconds: float) -> dict[str, Any]:
+        return {"rate": self._loaded.throughput(self._inputs, seconds)}
+
+    def memory(self) -> dict[str, Any]:
+        return dict(process_memory())
+
+    @property
+    def _loaded(self) -> Engine:
+        assert self._engine is not None
+        return self._engine
+
+    def _timed(self, run: Any) -> dict[str, Any]:
+        begin = time.perf_counter()
+        run()
+        return {"seconds": time.perf_counter() - begin, **process_memory()}
+
+
+def serve(commands: TextIO, answers: TextIO) -> None:
+    """Answer commands until there are no more."""
+    known = _Commands()
+    for line in commands:
+        request = json.loads(line)
+        try:
+            answer = getattr(known, request.pop("do"))(**request)
+        except Exception as e:  # any failure of an engine is a result, for the report
+            answer = {"error": " ".join(f"{type(e).__name__}: {e}".split())[:400]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # Engines print; only answers may go where the caller reads.
+    with open(os.dup(1), "w") as answers, contextlib.redirect_stdout(sys.stderr):
+        os.dup2(2, 1)
+        serve(sys.stdin, answers)

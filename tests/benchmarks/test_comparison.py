@@ -1,0 +1,124 @@
+"""The comparison with other engines: that it counts, judges and reports right, or its tables mislead."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.testing.networks import NETWORKS, seeded_network
+
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+from comparison.engines import Setup, rate  # noqa: E402
+from comparison.measure import EngineResult, ModelResult, deviation, f32_tolerance  # noqa: E402
+from comparison.operations import floating_point_operations, reduction_lengths  # noqa: E402
+from comparison.report import cost_table, geometric_mean, problems, ratio_to_peers, speed_table  # noqa: E402
+from comparison.worker import Worker, WorkerError  # noqa: E402
+
+# Multiply-adds that the papers and common implementations state, in billions.
+STATED = {"resnet50": 4.09, "mobilenet_v2": 0.30, "efficientnet_b0": 0.39, "squeezenet": 0.35, "densenet121": 2.83}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_arithmetic_is_that_of_the_published_network(name: str) -> None:
+    count = floating_point_operations(seeded_network(name).model)
+    assert count / 2e9 == pytest.approx(STATED[name], rel=0.03)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_has_arithmetic_and_a_tolerance_above_rounding(name: str) -> None:
+    model = seeded_network(name, small=True).model
+    assert floating_point_operations(model) > 0
+    assert all(length >= 1 for length in reduction_lengths(model))
+    assert 1e-6 < f32_tolerance(model) < 2e-3
+
+
+def result(ours: float | None, *peers: float, problem: str = "", agrees: bool = True) -> ModelResult:
+    engines = {"engine": EngineResult(milliseconds=ours, agrees=agrees, problem=problem, peak_megabytes=50.0)}
+    names = ("onnxruntime", "openvino")
+    engines |= {name: EngineResult(milliseconds=peer, agrees=True) for name, peer in zip(names, peers, strict=False)}
+    return ModelResult("net", 2_000_000_000, 1e-4, engines)
+
+
+def test_the_ratio_is_to_the_faster_peer() -> None:
+    assert ratio_to_peers(result(10.0, 12.0, 15.0), lambda r: r.milliseconds) == pytest.approx(1.2)
+    assert ratio_to_peers(result(None, 12.0), lambda r: r.milliseconds) is None
+    assert geometric_mean([2.0, 0.5]) == pytest.approx(1.0)
+
+
+def test_the_table_gives_the_share_of_the_peak_and_the_mean_ratio() -> None:
+    table = speed_table([result(10.0, 12.0, 15.0), result(10.0, 30.0, 40.0)], "f32", {"f32": 400.0}, streams=0)
+    first, second, mean = table.splitlines()[2:]
+    assert first.split("|")[1:-1][-2:] == [" 1.20x              ", " 50%           "]
+    assert "3.00x" in second
+    assert "1.90x" in mean
+    assert "50" in cost_table([result(10.0, 12.0, 15.0)])
+
+
+def test_a_wrong_answer_counts_for_nothing() -> None:
+    wrong = result(1.0, 12.0, problem="deviates", agrees=False)
+    table = speed_table([wrong], "f32", {"f32": 400.0}, streams=0)
+    assert "(wrong)" in table
+    assert "x" not in table.splitlines()[2].split("(wrong)")[1]
+    assert problems([wrong]) == ["net: deviates"]
+
+
+def test_deviation_is_by_the_scale_of_what_is_expected() -> None:
+    expected = np.array([[100.0, -1.0]])
+    assert deviation(np.array([[100.0, 0.0]]), expected, "f32") == pytest.approx(0.01)
+    assert deviation(np.array([[100.0, np.nan]]), expected, "f32") == np.inf
+    assert deviation(np.array([100.0, -1.0]), expected, "f32") == np.inf
+    assert deviation(expected + 5.05, expected, "bf16") == pytest.approx(0.1)
+
+
+def test_a_rate_counts_all_threads() -> None:
+    calls = [0, 0]
+
+    def call(index: int) -> None:
+        calls[index] += 1
+
+    assert rate([lambda: call(0), lambda: call(1)], 0.05) > 0
+    assert min(calls) > 1
+
+
+def test_a_worker_says_what_its_engine_said() -> None:
+    with Worker("engine", Setup(1, "f32", device="TEMPLATE")) as worker:
+        worker.start()
+        with pytest.raises(WorkerError, match=r"engine: .*missing\.onnx"):
+            worker.call("load", path="/missing.onnx")
+        with pytest.raises(WorkerError, match=r"engine: .*bind"):
+            worker.call("bind", wrong=1)
+
+
+def test_a_worker_that_dies_is_reported() -> None:
+    with Worker("engine", Setup(1, "f32", device="TEMPLATE")) as worker:
+        worker._process.kill()
+        with pytest.raises(WorkerError, match="the process died during `start`"):
+            worker.start()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("models", "streams"), [("mlp,gru", 0), ("unet", 2)])
+def test_the_whole_comparison_runs(tmp_path: Path, models: str, streams: int) -> None:
+    file = tmp_path / "figures.json"
+    command = [
+        sys.executable, str(BENCHMARKS / "compare.py"), "--small", "--models", models, "--engines",
+        "engine,onnxruntime", "--device", "TEMPLATE", "--rounds", "1", "--loads", "1", "--block-seconds", "0.02",
+        "--rest", "0", "--streams", str(streams), "--json", str(file),
+    ]  # fmt: skip
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "geometric mean" in done.stdout
+    document = json.loads(file.read_text())
+    assert [model["name"] for model in document["models"]] == models.split(",")
+    for model in document["models"]:
+        for engine in model["engines"].values():
+            assert engine["problem"] == ""
+            assert engine["agrees"]
+            assert (engine["rate"] if streams else engine["milliseconds"]) > 0
+            assert engine["peak_megabytes"] > engine["model_megabytes"] >= 0
