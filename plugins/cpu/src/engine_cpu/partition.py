@@ -49,6 +49,8 @@ def kind_of(node: Node) -> PartKind:
     read = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) for value in (*read, *node.outputs)):
         return PartKind.HOST
+    if node.bodies:  # whose evaluation takes all shapes as they come
+        return PartKind.HOST
     if any(not value.shape.is_static for value in read):
         return PartKind.DEFERRED
     if any(not value.shape.is_static for value in node.outputs) or refusal(node) is not None:

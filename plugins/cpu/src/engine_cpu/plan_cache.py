@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from engine.errors import InputError, TypeInferenceError
-from engine.ir import Model, PartialShape, TensorType
+from engine.errors import InputError, ModelError
+from engine.ir import Model, Node, PartialShape, TensorType
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.program import Program, Value
 
@@ -54,8 +54,18 @@ def specialized(model: Model, shapes: Shapes) -> Model:
         if shape is not None and isinstance(parameter.type, TensorType):
             parameter.type = TensorType(parameter.type.element_type, PartialShape(shape))
     try:
-        copy.validate()
-    except TypeInferenceError as e:
+        for node in copy.ordered_nodes():
+            _infer(node)
+    except ModelError as e:
         listed = ", ".join(f"{p.friendly_name} {list(s or ())}" for p, s in zip(copy.parameters, shapes, strict=True))
         raise InputError(f"model `{model.name}` cannot take inputs {listed}: {e}") from e
     return copy
+
+
+def _infer(node: Node) -> None:
+    """Infer types; a node with bodies keeps its own where that fails, as in a branch that is never taken."""
+    try:
+        node.infer_types()
+    except ModelError:
+        if not node.bodies:
+            raise
