@@ -117,6 +117,16 @@ class Program:
             self._template[slot] = read(constant)
         self.parts = self._scheduled(slots, constants, parts)
         bound = {index for part in self.parts for index in part.targets if index >= 0}
+        # Most networks: one plan that reads the inputs and writes the outputs, each in order.
+        self._is_one_part = len(self.parts) == 1 and (
+            self.parts[0].reads == tuple(range(self.num_inputs))
+            and self.parts[0].targets == tuple(range(len(self.outputs)))
+        )
+        self._one_part_outputs = (
+            [(index, shape) for index, shape in enumerate(self.parts[0].shapes) if shape is not None]
+            if self._is_one_part
+            else []
+        )
         self.unbound_outputs = tuple((index, slot) for index, slot in enumerate(self.outputs) if index not in bound)
 
     def _scheduled(
@@ -142,6 +152,10 @@ class Program:
 
     def run(self, inputs: Sequence[Value], run: Run, make_output: MakeOutput | None = None) -> list[Value]:
         """The outputs. With `make_output`, those that a plan computes are written to the arrays it gives."""
+        if self._is_one_part and make_output is not None:
+            (step,) = self.parts
+            made = [make_output(index, shape) for index, shape in self._one_part_outputs]
+            return list(step.part.run(inputs, made, run))
         values = [*inputs, *self._template[self.num_inputs :]]
         for step in self.parts:
             run.check_cancelled()
