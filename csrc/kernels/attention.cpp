@@ -1,0 +1,604 @@
+// attention_f32: softmax(scale * Q K^T + mask) V, for any number of queries. attention_rows_f32: the same, fast for
+// few.
+//
+// Operands: Q, K, V, [mask], Y (attention.hpp), float alignment; Y overlaps none of the others. A key that a bound
+// (causal attention, a window) forbids takes no part at all, so that a NaN there does not spread.
+//
+// attention_f32 holds the queries of a block in the lanes of vectors: the scores of a key are a few vectors, its
+// maximum and sum go down columns, and K and V are read as they lie, an element broadcast at a time, never packed. What
+// is transposed are a block's queries and results, which are few. Keys come in blocks; the maximum, the sum and the
+// result so far are corrected where a later block has a larger score.
+#include "kernels/attention.hpp"
+
+#include "simd/transpose.hpp"
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kMaxVectors = 3;
+constexpr int kMaxPixels[4] = {0, 14, 14, 9};
+#else
+constexpr int kMaxVectors = 2;
+constexpr int kMaxPixels[4] = {0, 12, 6, 0};
+#endif
+constexpr float kInf = __builtin_inff();
+
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
+  return a > b ? a : b;
+}
+
+// e^x for x <= 0: within 3e-7 of it down to -20, within 2e-7 of e^-20 below, and 0 from some place below -87 on. NaN of
+// NaN. Half the operations of simd::exp, which is as exact for small results.
+ENGINE_INLINE Vec exp_below_zero(Vec x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
+  const Vec bounded = max(broadcast(-200.0f), x);
+  const Vec shifted = fma(bounded, broadcast(1.44269504f), broadcast(kRound));
+  const Vec r = fma(shifted - kRound, broadcast(-0.693147181f), bounded);
+  Vec p = fma(broadcast(8.312525e-3f), r, broadcast(4.1890115e-2f));
+  p = fma(p, r, broadcast(0.16667114f));
+  p = fma(p, r, broadcast(0.49999231f));
+  p = fma(p, r, broadcast(1.0f));
+  p = fma(p, r, broadcast(1.0f));
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_scalef_ps((__mmask16)-1, (__m512)p, (__m512)(shifted - kRound));
+#else
+  // The exponent leaves its bits below -87.
+  const Vec scaled = (Vec)((VecInt)p + (((VecInt)shifted - 0x4b400000) << 23));
+  return bounded < -87.0f ? zero() : scaled;
+#endif
+}
+
+// One head and some of its queries.
+struct Task {
+  const AttentionArgs* args;
+  const float *q, *k, *v;     // the first row of each
+  const unsigned char* mask;  // its first element, or null
+  float* y;
+  std::int64_t first, count;        // queries
+  std::int64_t key_begin, key_end;  // that any of them may see
+  float* queries;                   // [size][width], scaled
+  float* scores;                    // [key_block][width]
+  float* result;                    // [value_size][width]
+  float* bias;                      // [kLanes][width]
+};
+
+// The compiler must compute addresses of pixels from these few registers, rather than keep one for each.
+#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
+
+// The address of a pixel `step` bytes after the one before it, as an addressing mode has it.
+ENGINE_INLINE float pixel_at(int pixel, const char* first, const char* eighth, std::int64_t step, std::int64_t step3,
+                             std::int64_t step5) {
+  const char* base = pixel < 7 ? first : eighth;
+  std::int64_t offset = 0;
+  switch (pixel % 7) {
+    case 0:
+      break;
+    case 1:
+      offset = step;
+      break;
+    case 2:
+      offset = 2 * step;
+      break;
+    case 3:
+      offset = step3;
+      break;
+    case 4:
+      offset = 4 * step;
+      break;
+    case 5:
+      offset = step5;
+      break;
+    case 6:
+      offset = 2 * step3;
+      break;
+  }
+  return *reinterpret_cast<const float*>(base + offset);
+}
+
+// y[p][..] = (y[p][..] or 0) + sum over d of x[p, d] * w[d][..], rows of w and y being kVectors vectors. kRows: pixels
+// are rows, `step` floats apart, and d adjacent (Q K^T); else pixels are adjacent and d is `step` floats apart (P V).
+template <int kVectors, int kPixels, bool kRows>
+ENGINE_NOINLINE void product(const float* x, std::int64_t step, const float* w, std::int64_t depth, float* y,
+                             bool is_sum) {
+  constexpr int kWidth = kVectors * kLanes;
+  Vec acc[kPixels][kVectors];
+#pragma GCC unroll 14
+  for (int p = 0; p < kPixels; ++p)
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) acc[p][v] = is_sum ? load(y + p * kWidth + v * kLanes) : zero();
+  if constexpr (kRows) {
+    std::int64_t bytes = step * 4, bytes3 = bytes * 3, bytes5 = bytes * 5;
+    const char* first = reinterpret_cast<const char*>(x);
+    const char* eighth = first + bytes * 7;
+    for (std::int64_t d = 0; d < depth; ++d, first += 4, eighth += 4, w += kWidth) {
+      ENGINE_FORGET(first);
+      ENGINE_FORGET(eighth);
+      ENGINE_FORGET(bytes);
+      ENGINE_FORGET(bytes3);
+      ENGINE_FORGET(bytes5);
+      Vec weight[kVectors];
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) weight[v] = load(w + v * kLanes);
+#pragma GCC unroll 14
+      for (int p = 0; p < kPixels; ++p) {
+        const Vec value = broadcast(pixel_at(p, first, eighth, bytes, bytes3, bytes5));
+#pragma GCC unroll 3
+        for (int v = 0; v < kVectors; ++v) acc[p][v] = fma(value, weight[v], acc[p][v]);
+      }
+    }
+  } else {
+    for (std::int64_t d = 0; d < depth; ++d, x += step, w += kWidth) {
+      ENGINE_FORGET(x);
+      Vec weight[kVectors];
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) weight[v] = load(w + v * kLanes);
+#pragma GCC unroll 14
+      for (int p = 0; p < kPixels; ++p) {
+        const Vec value = broadcast(x[p]);
+#pragma GCC unroll 3
+        for (int v = 0; v < kVectors; ++v) acc[p][v] = fma(value, weight[v], acc[p][v]);
+      }
+    }
+  }
+#pragma GCC unroll 14
+  for (int p = 0; p < kPixels; ++p)
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) store(y + p * kWidth + v * kLanes, acc[p][v]);
+}
+
+using ProductFn = void (*)(const float* x, std::int64_t step, const float* w, std::int64_t depth, float* y,
+                           bool is_sum);
+
+template <int... kIndices>
+struct Indices {};
+template <int kCount, int... kIndices>
+struct CountTo : CountTo<kCount - 1, kCount, kIndices...> {};
+template <int... kIndices>
+struct CountTo<0, kIndices...> {
+  using Type = Indices<kIndices...>;
+};
+
+template <int kVectors, bool kRows, int... kPixels>
+ProductFn pick(std::int64_t pixels, Indices<kPixels...>) {
+  static const ProductFn table[] = {&product<kVectors, kPixels, kRows>...};
+  return table[pixels - 1];
+}
+
+// The product for any number of pixels, in tiles of sizes that differ by one at most.
+template <int kVectors, bool kRows>
+void multiply(const float* x, std::int64_t step, std::int64_t pixels, const float* w, std::int64_t depth, float* y,
+              bool is_sum) {
+  if (pixels == 0) return;
+  typename CountTo<kMaxPixels[kVectors]>::Type all;
+  const std::int64_t tiles = (pixels + kMaxPixels[kVectors] - 1) / kMaxPixels[kVectors];
+  const std::int64_t least = pixels / tiles, wide = pixels % tiles;
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    const std::int64_t count = least + (t < wide);
+    pick<kVectors, kRows>(count, all)(x, step, w, depth, y, is_sum);
+    x += count * (kRows ? step : 1);
+    y += count * kVectors * kLanes;
+  }
+}
+
+template <int kVectors>
+void pack_queries(const Task& task) {
+  constexpr int kWidth = kVectors * kLanes;
+  const AttentionArgs& args = *task.args;
+  const Vec scale = broadcast(args.scale);
+  for (int v = 0; v < kVectors; ++v) {
+    const std::int64_t count = min64(kLanes, task.count - v * kLanes);
+    const float* from = task.q + (task.first + v * kLanes) * args.q.row;
+    std::int64_t d = 0;
+    for (; d + kLanes <= args.size; d += kLanes) {
+      Vec rows[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) rows[i] = i < count ? scale * load(from + i * args.q.row + d) : zero();
+      transpose_square(rows);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) store(task.queries + (d + i) * kWidth + v * kLanes, rows[i]);
+    }
+    for (; d < args.size; ++d)
+      for (int i = 0; i < kLanes; ++i)
+        task.queries[d * kWidth + v * kLanes + i] = i < count ? args.scale * from[i * args.q.row + d] : 0.0f;
+  }
+}
+
+// What the mask adds to the score of a key; `row` is that of its query.
+ENGINE_INLINE float bias_at(const AttentionArgs& args, const unsigned char* mask, std::int64_t row, std::int64_t key) {
+  if (key >= args.mask_keys) return -kInf;
+  const std::int64_t at = row + key * args.mask_view.key;
+  if (args.mask == AttentionMask::kBool) return mask[at] ? 0.0f : -kInf;
+  return reinterpret_cast<const float*>(mask)[at];
+}
+
+// `count` biases of the keys from `key` on, of one query.
+ENGINE_INLINE Vec bias_row(const AttentionArgs& args, const unsigned char* mask, std::int64_t row, std::int64_t key,
+                           std::int64_t count) {
+  const bool is_whole = count == kLanes && key + kLanes <= args.mask_keys && args.mask_view.key == 1;
+  if (is_whole && args.mask == AttentionMask::kFloat) return load(reinterpret_cast<const float*>(mask) + row + key);
+  float lanes[kLanes] = {};
+  if (is_whole)
+    for (int i = 0; i < kLanes; ++i) lanes[i] = mask[row + key + i] ? 0.0f : -kInf;
+  else
+    for (std::int64_t i = 0; i < count; ++i) lanes[i] = bias_at(args, mask, row, key + i);
+  return load(lanes);
+}
+
+// Biases of kLanes keys, `keys` of which are there, for the queries of a task: task.bias[key][query].
+template <int kVectors>
+void read_bias(const Task& task, std::int64_t key, std::int64_t keys) {
+  constexpr int kWidth = kVectors * kLanes;
+  const AttentionArgs& args = *task.args;
+  if (args.mask_view.query == 0) {
+    for (std::int64_t i = 0; i < keys; ++i) {
+      const Vec bias = broadcast(bias_at(args, task.mask, 0, key + i));
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) store(task.bias + i * kWidth + v * kLanes, bias);
+    }
+    return;
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    Vec rows[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      const std::int64_t query = v * kLanes + i;
+      rows[i] = query < task.count ? bias_row(args, task.mask, (task.first + query) * args.mask_view.query, key, keys)
+                                   : zero();
+    }
+    transpose_square(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) store(task.bias + i * kWidth + v * kLanes, rows[i]);
+  }
+}
+
+// What the rows of a block of queries have come to.
+template <int kVectors>
+struct Progress {
+  Vec maximum[kVectors], sum[kVectors];
+  VecInt seen[kVectors];  // -1 where a key was allowed
+};
+
+// `first` and the numbers after it, or `unbounded` in all lanes.
+ENGINE_INLINE VecInt places(std::int64_t first, bool is_unbounded, std::int32_t unbounded) {
+  alignas(kVectorBytes) std::int32_t lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    const std::int64_t value = is_unbounded ? unbounded : first + i;
+    lanes[i] = static_cast<std::int32_t>(value < INT32_MIN ? INT32_MIN : value > INT32_MAX ? INT32_MAX : value);
+  }
+  return (VecInt)load(reinterpret_cast<const float*>(lanes));
+}
+
+// Applies the cap, the mask and the bounds to the scores of keys [key, key + count).
+template <int kVectors>
+void restrain(const Task& task, std::int64_t key, std::int64_t count, Progress<kVectors>& progress) {
+  constexpr int kWidth = kVectors * kLanes;
+  const AttentionArgs& args = *task.args;
+  if (args.softcap != 0.0f)
+    for (std::int64_t i = 0; i < count * kWidth; i += kLanes)
+      store(task.scores + i, args.softcap * tanh(load(task.scores + i) / args.softcap));
+  const bool is_bounded = args.before >= 0 || args.after >= 0;
+  if (!task.mask && !is_bounded) return;
+  VecInt low[kVectors], high[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    const std::int64_t place = task.first + v * kLanes + args.offset;
+    low[v] = places(place - args.before, args.before < 0, INT32_MIN);
+    high[v] = places(place + args.after, args.after < 0, INT32_MAX);
+  }
+  for (std::int64_t at = 0; at < count; at += kLanes) {
+    const std::int64_t keys = min64(kLanes, count - at);
+    if (task.mask) read_bias<kVectors>(task, key + at, keys);
+    for (std::int64_t i = 0; i < keys; ++i) {
+      float* scores = task.scores + (at + i) * kWidth;
+      const VecInt place = VecInt{} + static_cast<std::int32_t>(key + at + i);
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) {
+        Vec score = load(scores + v * kLanes);
+        VecInt allowed = (place >= low[v]) & (place <= high[v]);
+        score = allowed ? score : broadcast(-kInf);
+        if (task.mask) {
+          const Vec bias = load(task.bias + i * kWidth + v * kLanes);
+          score += bias;
+          allowed &= bias != -kInf;
+        }
+        progress.seen[v] |= allowed;
+        store(scores + v * kLanes, score);
+      }
+    }
+  }
+}
+
+// Scores of a block of keys become the numerators of their probabilities; returns what the result so far is to be
+// multiplied with in `correction`.
+template <int kVectors>
+void exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& progress, Vec (&correction)[kVectors]) {
+  constexpr int kWidth = kVectors * kLanes;
+  Vec maximum[kVectors], sum[kVectors];
+#pragma GCC unroll 3
+  for (int v = 0; v < kVectors; ++v) maximum[v] = progress.maximum[v];
+  for (std::int64_t i = 0; i < count; ++i)
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) maximum[v] = max(load(task.scores + i * kWidth + v * kLanes), maximum[v]);
+#pragma GCC unroll 3
+  for (int v = 0; v < kVectors; ++v) {
+    correction[v] =
+        maximum[v] == progress.maximum[v] ? broadcast(1.0f) : exp_below_zero(progress.maximum[v] - maximum[v]);
+    progress.maximum[v] = maximum[v];
+    sum[v] = progress.sum[v] * correction[v];
+    // A row without a score above -inf: its numerators are to be 0, not NaN, so that its sum is 0.
+    maximum[v] = maximum[v] == -kInf ? zero() : maximum[v];
+  }
+  for (std::int64_t i = 0; i < count; ++i)
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      float* score = task.scores + i * kWidth + v * kLanes;
+      const Vec numerator = exp_below_zero(load(score) - maximum[v]);
+      sum[v] += numerator;
+      store(score, numerator);
+    }
+#pragma GCC unroll 3
+  for (int v = 0; v < kVectors; ++v) progress.sum[v] = sum[v];
+}
+
+// A row of probabilities 0 times V, which is 0 unless V has what is no number.
+ENGINE_NOINLINE void write_zero_row(const AttentionArgs& args, const float* values, float* y) {
+  for (std::int64_t d = 0; d < args.value_size; ++d) y[d] = 0.0f;
+  for (std::int64_t key = 0; key < args.keys; ++key)
+    for (std::int64_t d = 0; d < args.value_size; ++d) y[d] += 0.0f * values[key * args.v.row + d];
+}
+
+template <int kVectors>
+void write_rows(const Task& task, const Progress<kVectors>& progress) {
+  constexpr int kWidth = kVectors * kLanes;
+  const AttentionArgs& args = *task.args;
+  for (int v = 0; v < kVectors; ++v) {
+    const std::int64_t count = min64(kLanes, task.count - v * kLanes);
+    float* y = task.y + (task.first + v * kLanes) * args.y.row;
+    const Vec factor = 1.0f / progress.sum[v];
+    std::int64_t d = 0;
+    for (; d + kLanes <= args.value_size; d += kLanes) {
+      Vec rows[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) rows[i] = factor * load(task.result + (d + i) * kWidth + v * kLanes);
+      transpose_square(rows);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        if (i < count) store(y + i * args.y.row + d, rows[i]);
+    }
+    for (; d < args.value_size; ++d)
+      for (std::int64_t i = 0; i < count; ++i)
+        y[i * args.y.row + d] = factor[i] * task.result[d * kWidth + v * kLanes + i];
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool is_zero = args.rows == AttentionRows::kAttention ? progress.seen[v][i] == 0
+                           : args.rows == AttentionRows::kGuarded ? !(progress.sum[v][i] > 0.0f)
+                                                                  : false;
+      if (is_zero) write_zero_row(args, task.v, y + i * args.y.row);
+    }
+  }
+}
+
+template <int kVectors>
+void attend(const Task& task) {
+  constexpr int kWidth = kVectors * kLanes;
+  const AttentionArgs& args = *task.args;
+  pack_queries<kVectors>(task);
+  Progress<kVectors> progress;
+  const bool may_be_blind = task.mask || args.before >= 0 || args.after >= 0 || args.keys == 0;
+  for (int v = 0; v < kVectors; ++v) {
+    progress.maximum[v] = broadcast(-kInf);
+    progress.sum[v] = zero();
+    progress.seen[v] = VecInt{} - (may_be_blind ? 0 : 1);
+  }
+  for (std::int64_t i = 0; i < args.value_size * kWidth; i += kLanes) store(task.result + i, zero());
+  for (std::int64_t key = task.key_begin; key < task.key_end; key += args.key_block) {
+    const std::int64_t count = min64(args.key_block, task.key_end - key);
+    multiply<kVectors, true>(task.k + key * args.k.row, args.k.row, count, task.queries, args.size, task.scores, false);
+    restrain<kVectors>(task, key, count, progress);
+    Vec correction[kVectors];
+    exponentiate<kVectors>(task, count, progress, correction);
+    const bool is_first = key == task.key_begin;
+    if (!is_first)
+      for (std::int64_t d = 0; d < args.value_size; ++d)
+#pragma GCC unroll 3
+        for (int v = 0; v < kVectors; ++v) {
+          float* result = task.result + d * kWidth + v * kLanes;
+          store(result, load(result) * correction[v]);
+        }
+    multiply<kVectors, false>(task.v + key * args.v.row, args.v.row, args.value_size, task.scores, count, task.result,
+                              !is_first);
+  }
+  write_rows<kVectors>(task, progress);
+}
+
+// The task of one head without its queries.
+Task head_task(const AttentionArgs& args, void* const* buffers, std::int64_t index) {
+  Task task = {};
+  task.args = &args;
+  const std::int64_t batch = index / args.heads, head = index % args.heads;
+  const std::int64_t kv_head = head / (args.heads / args.kv_heads);
+  int operand = 0;
+  task.q = static_cast<const float*>(buffers[operand++]) + batch * args.q.batch + head * args.q.head;
+  task.k = static_cast<const float*>(buffers[operand++]) + batch * args.k.batch + kv_head * args.k.head;
+  task.v = static_cast<const float*>(buffers[operand++]) + batch * args.v.batch + kv_head * args.v.head;
+  if (args.mask != AttentionMask::kNone) {
+    const std::int64_t element = args.mask == AttentionMask::kFloat ? 4 : 1;
+    task.mask = static_cast<const unsigned char*>(buffers[operand++]) +
+                (batch * args.mask_view.batch + head * args.mask_view.head) * element;
+  }
+  task.y = static_cast<float*>(buffers[operand]) + batch * args.y.batch + head * args.y.head;
+  return task;
+}
+
+void set_queries(Task& task, std::int64_t first, std::int64_t count) {
+  const AttentionArgs& args = *task.args;
+  task.first = first;
+  task.count = count;
+  task.key_begin = args.before < 0 ? 0 : max64(0, first + args.offset - args.before);
+  task.key_end = args.after < 0 ? args.keys : min64(args.keys, first + count + args.offset + args.after);
+}
+
+void attention_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const AttentionArgs& args = *static_cast<const AttentionArgs*>(raw_args);
+  const std::int64_t all = args.batch * args.heads;
+  if (all * args.queries * args.value_size == 0) return;
+  const std::int64_t vectors = (args.queries + kLanes - 1) / kLanes;
+  const std::int64_t blocks = (vectors + kMaxVectors - 1) / kMaxVectors;
+  const WorkRange range = split_work(all * blocks, context.worker, context.workers);
+  for (std::int64_t at = range.begin; at < range.end; ++at) {
+    Task task = head_task(args, buffers, at / blocks);
+    // From both ends in turn: in causal attention, blocks that come late have more keys.
+    const std::int64_t turn = at % blocks, block = turn % 2 == 0 ? turn / 2 : blocks - 1 - turn / 2;
+    const WorkRange part = split_work(vectors, static_cast<int>(block), static_cast<int>(blocks));
+    set_queries(task, part.begin * kLanes, min64(args.queries, part.end * kLanes) - part.begin * kLanes);
+    constexpr std::int64_t kWidest = kMaxVectors * kLanes;
+    task.queries = static_cast<float*>(context.scratch);
+    task.bias = task.queries + args.size * kWidest;
+    task.scores = task.bias + kLanes * kWidest;
+    task.result = task.scores + args.key_block * kWidest;
+    switch (part.end - part.begin) {
+      case 1:
+        attend<1>(task);
+        break;
+      case 2:
+        attend<2>(task);
+        break;
+#if defined(__AVX512F__) || defined(__aarch64__)
+      case 3:
+        attend<3>(task);
+        break;
+#endif
+    }
+  }
+}
+
+// scores[i] = row of K `key + i` by the query, for `count` keys, kLanes at most.
+ENGINE_INLINE Vec row_scores(const AttentionArgs& args, const float* query, const float* k, std::int64_t count) {
+  Vec sums[kLanes] = {};
+  std::int64_t d = 0;
+  for (; d + kLanes <= args.size; d += kLanes) {
+    const Vec value = load(query + d);
+    if (count == kLanes) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) sums[i] = fma(value, load(k + i * args.k.row + d), sums[i]);
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        if (i < count) sums[i] = fma(value, load(k + i * args.k.row + d), sums[i]);
+    }
+  }
+  transpose_square(sums);
+  Vec total = zero();
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) total += sums[i];
+  if (d == args.size) return total;
+  float lanes[kLanes];
+  store(lanes, total);
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t e = d; e < args.size; ++e) lanes[i] += query[e] * k[i * args.k.row + e];
+  return load(lanes);
+}
+
+// y[d..) = factor * sum over keys of p[key] * v[key][d..) for kCount vectors.
+template <int kCount>
+ENGINE_INLINE void row_values(const float* p, const float* v, std::int64_t v_row, std::int64_t keys, float factor,
+                              float* y) {
+  Vec even[kCount] = {}, odd[kCount] = {};
+  std::int64_t key = 0;
+  for (; key + 2 <= keys; key += 2)
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) {
+      even[i] = fma(broadcast(p[key]), load(v + key * v_row + i * kLanes), even[i]);
+      odd[i] = fma(broadcast(p[key + 1]), load(v + (key + 1) * v_row + i * kLanes), odd[i]);
+    }
+  if (key < keys)
+    for (int i = 0; i < kCount; ++i) even[i] = fma(broadcast(p[key]), load(v + key * v_row + i * kLanes), even[i]);
+  for (int i = 0; i < kCount; ++i) store(y + i * kLanes, factor * (even[i] + odd[i]));
+}
+
+void write_values(const Task& task, const float* p, float factor, float* y) {
+  const AttentionArgs& args = *task.args;
+  const std::int64_t keys = task.key_end - task.key_begin, row = args.v.row;
+  const float* v = task.v + task.key_begin * row;
+  std::int64_t d = 0;
+  for (; d + 4 * kLanes <= args.value_size; d += 4 * kLanes) row_values<4>(p, v + d, row, keys, factor, y + d);
+  for (; d + kLanes <= args.value_size; d += kLanes) row_values<1>(p, v + d, row, keys, factor, y + d);
+  for (; d < args.value_size; ++d) {
+    float sum = 0.0f;
+    for (std::int64_t key = 0; key < keys; ++key) sum += p[key] * v[key * row + d];
+    y[d] = factor * sum;
+  }
+}
+
+// One query; its scores lie in a row.
+void attend_row(const Task& task) {
+  const AttentionArgs& args = *task.args;
+  for (std::int64_t d = 0; d < args.size; ++d) task.queries[d] = args.scale * task.q[task.first * args.q.row + d];
+  const std::int64_t keys = max64(0, task.key_end - task.key_begin);
+  bool is_seen = !task.mask && keys > 0;
+  Vec maximum = broadcast(-kInf);
+  for (std::int64_t i = 0; i < keys; i += kLanes) {
+    const std::int64_t key = task.key_begin + i, count = min64(kLanes, keys - i);
+    Vec score = row_scores(args, task.queries, task.k + key * args.k.row, count);
+    if (args.softcap != 0.0f) score = args.softcap * tanh(score / args.softcap);
+    float lanes[kLanes];
+    if (task.mask) {
+      const Vec bias = bias_row(args, task.mask, task.first * args.mask_view.query, key, count);
+      store(lanes, bias);
+      for (std::int64_t l = 0; l < count; ++l) is_seen = is_seen || lanes[l] != -kInf;
+      score += bias;
+    }
+    store(lanes, score);
+    for (std::int64_t l = count; l < kLanes; ++l) lanes[l] = -kInf;
+    score = load(lanes);
+    maximum = max(score, maximum);
+    store(task.scores + i, score);
+  }
+  float largest = -kInf;
+  for (int l = 0; l < kLanes; ++l) largest = maximum[l] > largest ? maximum[l] : largest;
+  const Vec reference = broadcast(largest == -kInf ? 0.0f : largest);
+  Vec sum = zero();
+  for (std::int64_t i = 0; i < keys; i += kLanes) {
+    const Vec numerator = exp_below_zero(load(task.scores + i) - reference);
+    store(task.scores + i, numerator);
+    sum += numerator;
+  }
+  const float total = reduce_add(sum);
+  float* y = task.y + task.first * args.y.row;
+  const bool is_zero = args.rows == AttentionRows::kAttention ? !is_seen
+                       : args.rows == AttentionRows::kGuarded ? !(total > 0.0f)
+                                                              : false;
+  if (is_zero) return write_zero_row(args, task.v, y);
+  Task seen = task;
+  seen.key_end = task.key_begin + keys;
+  write_values(seen, task.scores, 1.0f / total, y);
+}
+
+void attention_rows_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const AttentionArgs& args = *static_cast<const AttentionArgs*>(raw_args);
+  const std::int64_t all = args.batch * args.heads * args.queries;
+  if (all * args.value_size == 0) return;
+  const WorkRange range = split_work(all, context.worker, context.workers);
+  for (std::int64_t at = range.begin; at < range.end; ++at) {
+    Task task = head_task(args, buffers, at / args.queries);
+    set_queries(task, at % args.queries, 1);
+    task.queries = static_cast<float*>(context.scratch);
+    task.scores = task.queries + (args.size + 15) / 16 * 16;
+    attend_row(task);
+  }
+}
+
+const AttentionTraits attention_traits = {kLanes, kMaxVectors};
+
+}  // namespace
+
+extern const KernelEntry attention_kernels[] = {{"attention_f32", attention_f32, &attention_traits},
+                                                {"attention_rows_f32", attention_rows_f32, nullptr},
+                                                {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

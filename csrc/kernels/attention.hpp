@@ -1,0 +1,61 @@
+// softmax(scale * Q K^T + mask) V without the matrix of scores in memory.
+#pragma once
+
+#include "kernels/kernel.hpp"
+
+namespace engine {
+
+// Where the rows of Q, K, V or Y lie, in floats; the elements of a row are adjacent. So [B, H, S, D], [B, S, H * D] and
+// a part of a packed [B, S, 3 * H * D] are all read in place.
+struct AttentionView {
+  std::int64_t batch = 0;
+  std::int64_t head = 0;
+  std::int64_t row = 0;
+};
+
+enum class AttentionMask : std::int32_t {
+  kNone,
+  kFloat,  // added to the scores
+  kBool,   // one byte for each score: what is 0 is forbidden
+  kCount
+};
+
+// Where the mask lies, in its elements; a stride of 0 broadcasts.
+struct AttentionMaskView {
+  std::int64_t batch = 0;
+  std::int64_t head = 0;
+  std::int64_t query = 0;
+  std::int64_t key = 0;
+};
+
+// Rows whose probabilities are no numbers.
+enum class AttentionRows : std::int32_t {
+  kAttention,  // ONNX Attention: the probabilities are 0 where the mask forbids all keys
+  kSoftmax,    // Softmax by itself: they are NaN
+  kGuarded,    // Where(IsNaN(p), 0, p) after the Softmax: they are 0 wherever they would be NaN
+  kCount
+};
+
+// Operands: Q, K, V, [mask], Y.
+struct AttentionArgs {
+  std::int64_t batch, heads, kv_heads;  // heads / kv_heads heads of Q in a row share one of K and V
+  std::int64_t queries, keys;
+  std::int64_t size, value_size;  // elements of a row of Q and K, and of V and Y
+  AttentionView q, k, v, y;
+  AttentionMask mask;
+  AttentionRows rows;
+  AttentionMaskView mask_view;
+  std::int64_t mask_keys;  // keys that the mask reaches; those beyond are forbidden
+  // Query i may see keys i + offset - before to i + offset + after; -1 is no bound.
+  std::int64_t offset, before, after;
+  float scale, softcap;    // softcap 0: none
+  std::int64_t key_block;  // keys whose scores are in scratch at a time
+};
+
+// What plan building must know of an instruction set.
+struct AttentionTraits {
+  std::int32_t lanes;
+  std::int32_t block_vectors;  // vectors of queries in a block of queries, at most
+};
+
+}  // namespace engine

@@ -1,0 +1,197 @@
+// Plan-time half of attention.
+#include "kernels/attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/prepare.hpp"
+
+namespace engine {
+namespace {
+
+// Attributes:
+//   batch, heads, kv_heads (heads), queries, keys, size, value_size (size)
+//   q, k, v, y (dense [B, H, S, D]): [batch, head, row], floats between batches, heads and rows
+//   mask (0): none, float or bool; mask_strides: its elements between [batches, heads, queries, keys], 0 broadcasts;
+//   mask_keys (keys): how many keys it reaches
+//   scale, softcap (0)
+//   before, after (-1), offset (0): query i sees keys i + offset - before to i + offset + after; -1 is no bound
+//   rows (0): what becomes of rows that are no numbers (AttentionRows)
+//   row_wise (by the number of queries), key_block (by the number of keys): the way to compute it
+// Operands: Q, K, V, [mask]; Y.
+constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
+// Scores of a block of keys and of three vectors of queries take 48 kilobytes then, which the nearest caches have.
+constexpr std::int64_t kMostKeys = 256;
+// What a worker should have to do at least, in multiplications, so that it is worth waking.
+constexpr double kLeastWork = 1.0e5;
+
+std::int64_t read_or(const Attributes& attributes, const char* name, std::int64_t least, std::int64_t most,
+                     std::int64_t otherwise) {
+  return attributes.has(name) ? attributes.integer(name, least, most) : otherwise;
+}
+
+std::vector<std::int64_t> read_strides(const Attributes& attributes, const char* name, std::size_t count) {
+  const std::vector<std::int64_t>& values = attributes.integers(name);
+  if (values.size() != count) {
+    throw PlanError(std::string("attribute \"") + name + "\" has " + std::to_string(values.size()) +
+                    " values; expected " + std::to_string(count));
+  }
+  for (const std::int64_t value : values) {
+    if (value < 0 || value > kLargestStride) {
+      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
+                      "; expected 0 to " + std::to_string(kLargestStride));
+    }
+  }
+  return values;
+}
+
+AttentionView read_view(const Attributes& attributes, const char* name, std::int64_t heads, std::int64_t rows,
+                        std::int64_t size) {
+  if (!attributes.has(name)) {
+    const auto head = static_cast<std::int64_t>(checked_product({rows, size}));
+    return {static_cast<std::int64_t>(checked_product({heads, head})), head, size};
+  }
+  const auto strides = read_strides(attributes, name, 3);
+  return {strides[0], strides[1], strides[2]};
+}
+
+// Elements from the first to behind the last one.
+std::size_t extent(const std::vector<std::pair<std::int64_t, std::int64_t>>& dims) {  // (count, stride)
+  std::size_t elements = 1;
+  for (const auto& [count, stride] : dims) {
+    if (count == 0) return 0;
+    elements = checked_add(elements, checked_product({count - 1, stride}));
+  }
+  return elements;
+}
+
+std::size_t view_bytes(const AttentionView& view, std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                       std::int64_t size) {
+  return checked_multiply(extent({{batch, view.batch}, {heads, view.head}, {rows, view.row}, {size, 1}}),
+                          sizeof(float));
+}
+
+// Two workers must not write one element: no stride may be less than what lies inside it.
+void expect_apart(const AttentionArgs& args) {
+  if (args.batch * args.heads * args.queries * args.value_size == 0) return;
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims{
+      {args.y.batch, args.batch}, {args.y.head, args.heads}, {args.y.row, args.queries}};
+  std::sort(dims.begin(), dims.end());
+  std::int64_t inside = args.value_size;
+  for (const auto& [stride, count] : dims) {
+    if (count == 1) continue;
+    if (stride < inside) {
+      throw PlanError("rows of Y overlap: " + std::to_string(count) + " parts of " + std::to_string(inside) +
+                      " floats are " + std::to_string(stride) + " apart");
+    }
+    inside =
+        static_cast<std::int64_t>(checked_add(checked_product({count - 1, stride}), static_cast<std::size_t>(inside)));
+  }
+}
+
+void read_sizes(const Attributes& attributes, AttentionArgs& args) {
+  args.batch = attributes.integer("batch", 0, kLargest);
+  args.heads = attributes.integer("heads", 1, kLargest);
+  args.kv_heads = read_or(attributes, "kv_heads", 1, kLargest, args.heads);
+  args.queries = attributes.integer("queries", 0, kLargest);
+  args.keys = attributes.integer("keys", 0, kLargest);
+  args.size = attributes.integer("size", 0, kLargest);
+  args.value_size = read_or(attributes, "value_size", 0, kLargest, args.size);
+  if (args.heads % args.kv_heads != 0) {
+    throw PlanError(std::to_string(args.kv_heads) + " heads of K and V do not divide " + std::to_string(args.heads) +
+                    " heads of Q");
+  }
+  const std::int64_t rows = std::max(args.queries, args.keys);
+  const std::size_t elements = checked_product({args.batch, args.heads, rows, std::max(args.size, args.value_size)});
+  if (elements > static_cast<std::size_t>(kLargestStride)) {
+    throw PlanError("the operands have " + std::to_string(elements) + " elements; expected " +
+                    std::to_string(kLargestStride) + " at most");
+  }
+}
+
+void read_restraints(const Attributes& attributes, AttentionArgs& args) {
+  args.mask = static_cast<AttentionMask>(
+      read_or(attributes, "mask", 0, static_cast<std::int64_t>(AttentionMask::kCount) - 1, 0));
+  args.mask_keys = args.keys;
+  if (args.mask != AttentionMask::kNone) {
+    const auto strides = read_strides(attributes, "mask_strides", 4);
+    args.mask_view = {strides[0], strides[1], strides[2], strides[3]};
+    args.mask_keys = read_or(attributes, "mask_keys", 0, args.keys, args.keys);
+  }
+  args.rows = static_cast<AttentionRows>(
+      read_or(attributes, "rows", 0, static_cast<std::int64_t>(AttentionRows::kCount) - 1, 0));
+  args.before = read_or(attributes, "before", -1, kLargest, -1);
+  args.after = read_or(attributes, "after", -1, kLargest, -1);
+  args.offset = read_or(attributes, "offset", -kLargest, kLargest, 0);
+  args.scale = static_cast<float>(attributes.real("scale"));
+  args.softcap = static_cast<float>(attributes.real_or("softcap", 0.0));
+  if (!std::isfinite(args.scale)) throw PlanError("attribute \"scale\" is no finite number");
+  if (!(args.softcap >= 0 && std::isfinite(args.softcap)))
+    throw PlanError("attribute \"softcap\" is " + std::to_string(args.softcap) + "; expected 0 or more");
+}
+
+void expect_operands(const StepRequest& request, const AttentionArgs& args) {
+  const bool has_mask = args.mask != AttentionMask::kNone;
+  request.expect_operands(has_mask ? 4 : 3, 1);
+  request.expect_input(0, view_bytes(args.q, args.batch, args.heads, args.queries, args.size));
+  request.expect_input(1, view_bytes(args.k, args.batch, args.kv_heads, args.keys, args.size));
+  request.expect_input(2, view_bytes(args.v, args.batch, args.kv_heads, args.keys, args.value_size));
+  if (has_mask) {
+    const AttentionMaskView& mask = args.mask_view;
+    const std::size_t elements = extent(
+        {{args.batch, mask.batch}, {args.heads, mask.head}, {args.queries, mask.query}, {args.mask_keys, mask.key}});
+    request.expect_input(3, checked_multiply(elements, args.mask == AttentionMask::kFloat ? sizeof(float) : 1));
+  }
+  request.expect_output(0, view_bytes(args.y, args.batch, args.heads, args.queries, args.value_size));
+}
+
+PreparedStep prepare_attention_f32(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  const AttentionTraits& traits = *static_cast<const AttentionTraits*>(request.kernels.find("attention_f32").traits);
+  AttentionArgs args = {};
+  read_sizes(attributes, args);
+  args.q = read_view(attributes, "q", args.heads, args.queries, args.size);
+  args.k = read_view(attributes, "k", args.kv_heads, args.keys, args.size);
+  args.v = read_view(attributes, "v", args.kv_heads, args.keys, args.value_size);
+  args.y = read_view(attributes, "y", args.heads, args.queries, args.value_size);
+  read_restraints(attributes, args);
+  expect_apart(args);
+  expect_operands(request, args);
+
+  // With fewer queries than a quarter of the lanes, vectors of queries would be mostly empty.
+  const bool is_row_wise =
+      read_or(attributes, "row_wise", 0, 1, args.queries <= std::max(1, traits.lanes / 4) ? 1 : 0) == 1;
+  const std::int64_t blocks = std::max<std::int64_t>(1, (args.keys + kMostKeys - 1) / kMostKeys);
+  args.key_block = std::max<std::int64_t>(1, (args.keys + blocks - 1) / blocks);
+  args.key_block = read_or(attributes, "key_block", 1, kLargest, args.key_block);
+  std::vector<std::int64_t> floats;
+  if (is_row_wise) {
+    floats = {args.size + args.keys + 2 * 16};
+  } else {
+    const std::int64_t width = std::int64_t{traits.lanes} * traits.block_vectors;
+    floats = {
+        args.size + args.value_size + traits.lanes + std::min(args.key_block, std::max<std::int64_t>(args.keys, 1)),
+        width};
+  }
+  args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
+  PreparedStep step;
+  const char* kernel = is_row_wise ? "attention_rows_f32" : "attention_f32";
+  step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
+  step.phases[0].scratch_bytes = checked_multiply(checked_product(floats), sizeof(float));
+  step.work = 2.0 * args.batch * args.heads * args.queries * args.keys * (args.size + args.value_size);
+  if (args.after == 0 && args.keys == args.queries) step.work /= 2;
+  const std::int64_t rows_apart = is_row_wise ? 1 : traits.lanes * traits.block_vectors;
+  const double parts = static_cast<double>(args.batch) * args.heads * ((args.queries + rows_apart - 1) / rows_apart);
+  step.phases[0].max_workers =
+      static_cast<int>(std::min(1.0e6, std::max(1.0, std::min(parts, step.work / 2 / kLeastWork))));
+  return step;
+}
+
+}  // namespace
+
+extern const OperationEntry attention_operations[] = {{"attention_f32", prepare_attention_f32}, {}};
+
+}  // namespace engine

@@ -1,0 +1,345 @@
+// Attention against the scalar one: every tail, layout, mask and bound, on every instruction set.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/attention.hpp"
+#include "kernels_operation_common.hpp"
+
+namespace engine {
+extern const OperationEntry attention_operations[];
+}
+
+using namespace engine;
+using namespace engine::test;
+
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+enum class Order { kHeadsFirst, kRowsFirst };  // [B, H, S, D] and [B, S, H * D]
+
+struct Mask {
+  AttentionMask kind = AttentionMask::kNone;
+  bool batch = true, head = true, query = true;  // false: broadcast
+  std::int64_t missing = 0;                      // keys that it does not reach
+};
+
+struct Problem {
+  std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1, size = 1, value_size = 1;
+  Order order = Order::kHeadsFirst;
+  Mask mask = {};
+  std::int64_t before = -1, after = -1, offset = 0;
+  float scale = 0.3f, softcap = 0.0f;
+  AttentionRows rows = AttentionRows::kAttention;
+  std::int64_t key_block = 0;
+  int row_wise = -1;
+};
+
+struct Tensor {
+  std::vector<float> values;
+  Ints strides;  // batch, head, row
+};
+
+Tensor make(const Problem& c, std::int64_t heads, std::int64_t rows, std::int64_t size, std::uint32_t seed) {
+  Tensor tensor{random_floats(c.batch * heads * rows * size, seed), {heads * rows * size, rows * size, size}};
+  if (c.order == Order::kRowsFirst) tensor.strides = {rows * heads * size, size, heads * size};
+  return tensor;
+}
+
+float element(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t i) {
+  return t.values[batch * t.strides[0] + head * t.strides[1] + row * t.strides[2] + i];
+}
+
+struct Masked {
+  std::vector<float> values;  // as what is added
+  std::vector<unsigned char> flags;
+  Ints strides = {0, 0, 0, 1};
+  std::int64_t keys = 0;
+};
+
+Masked make_mask(const Problem& c) {
+  Masked mask;
+  mask.keys = c.keys - c.mask.missing;
+  std::int64_t stride = mask.keys;
+  if (c.mask.query) mask.strides[2] = stride, stride *= c.queries;
+  if (c.mask.head) mask.strides[1] = stride, stride *= c.heads;
+  if (c.mask.batch) mask.strides[0] = stride, stride *= c.batch;
+  const auto values = random_floats(stride, 77);
+  for (const float value : values) {
+    const bool is_bool = c.mask.kind == AttentionMask::kBool;
+    mask.values.push_back(is_bool ? (value > -0.5f ? 0.0f : -kInf) : value > 0.8f ? -kInf : 3 * value);
+    mask.flags.push_back(value > -0.5f ? 3 : 0);
+  }
+  return mask;
+}
+
+// The definition, in doubles.
+std::vector<float> attend(const Problem& c, const Tensor& q, const Tensor& k, const Tensor& v, const Masked& mask,
+                          const Ints& y) {
+  std::vector<float> result(c.batch * c.heads * c.queries * c.value_size);
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      for (std::int64_t i = 0; i < c.queries; ++i) {
+        const std::int64_t kv = h / (c.heads / c.kv_heads), place = i + c.offset;
+        std::vector<double> p(c.keys);
+        double largest = -kInf, sum = 0;
+        bool is_seen = false;
+        for (std::int64_t j = 0; j < c.keys; ++j) {
+          for (std::int64_t d = 0; d < c.size; ++d) p[j] += double{element(q, b, h, i, d)} * element(k, b, kv, j, d);
+          p[j] *= c.scale;
+          if (c.softcap > 0) p[j] = c.softcap * std::tanh(p[j] / c.softcap);
+          double bias = 0;
+          if ((c.before >= 0 && j < place - c.before) || (c.after >= 0 && j > place + c.after)) {
+            p[j] = bias = -kInf;
+          } else if (c.mask.kind != AttentionMask::kNone) {
+            bias = j >= mask.keys ? -kInf
+                                  : mask.values[b * mask.strides[0] + h * mask.strides[1] + i * mask.strides[2] + j];
+            p[j] += bias;
+          }
+          is_seen = is_seen || bias != -kInf;
+          largest = p[j] > largest || std::isnan(p[j]) ? p[j] : largest;
+        }
+        for (double& value : p) sum += value = std::exp(value - largest);
+        const bool is_zero = c.rows == AttentionRows::kAttention ? !is_seen
+                             : c.rows == AttentionRows::kGuarded ? std::isnan(sum)
+                                                                 : false;
+        for (std::int64_t d = 0; d < c.value_size; ++d) {
+          double value = 0;
+          for (std::int64_t j = 0; j < c.keys; ++j) value += (is_zero ? 0 : p[j] / sum) * element(v, b, kv, j, d);
+          result[b * y[0] + h * y[1] + i * y[2] + d] = static_cast<float>(value);
+        }
+      }
+  return result;
+}
+
+std::string describe(const Problem& c) {
+  return "b" + std::to_string(c.batch) + " h" + std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " q" +
+         std::to_string(c.queries) + " k" + std::to_string(c.keys) + " d" + std::to_string(c.size) + "/" +
+         std::to_string(c.value_size) + " mask" + std::to_string(static_cast<int>(c.mask.kind)) + " bounds" +
+         std::to_string(c.before) + "," + std::to_string(c.after) + "+" + std::to_string(c.offset) + " block" +
+         std::to_string(c.key_block) + " rows" + std::to_string(c.row_wise);
+}
+
+AttributeMap attributes_of(const Problem& c, const Tensor& q, const Tensor& k, const Tensor& v, const Masked& mask,
+                           const Ints& y) {
+  AttributeMap map{{"batch", c.batch},
+                   {"heads", c.heads},
+                   {"kv_heads", c.kv_heads},
+                   {"queries", c.queries},
+                   {"keys", c.keys},
+                   {"size", c.size},
+                   {"value_size", c.value_size},
+                   {"q", q.strides},
+                   {"k", k.strides},
+                   {"v", v.strides},
+                   {"y", y},
+                   {"before", c.before},
+                   {"after", c.after},
+                   {"offset", c.offset},
+                   {"scale", double{c.scale}},
+                   {"softcap", double{c.softcap}},
+                   {"rows", static_cast<std::int64_t>(c.rows)},
+                   {"mask", static_cast<std::int64_t>(c.mask.kind)}};
+  if (c.mask.kind != AttentionMask::kNone) {
+    map["mask_strides"] = mask.strides;
+    map["mask_keys"] = mask.keys;
+  }
+  if (c.key_block > 0) map["key_block"] = c.key_block;
+  if (c.row_wise >= 0) map["row_wise"] = std::int64_t{c.row_wise};
+  return map;
+}
+
+struct Inputs {
+  Tensor q, k, v;
+};
+
+Inputs inputs_of(const Problem& c) {
+  return {make(c, c.heads, c.queries, c.size, 1), make(c, c.kv_heads, c.keys, c.size, 2),
+          make(c, c.kv_heads, c.keys, c.value_size, 3)};
+}
+
+void check(const Target& target, const Problem& c, const Inputs& given, int workers = 3) {
+  const auto& [q, k, v] = given;
+  const Masked mask = c.mask.kind == AttentionMask::kNone ? Masked{} : make_mask(c);
+  const Ints y = make(c, c.heads, c.queries, c.value_size, 4).strides;
+  Guarded q_buffer(q.values), k_buffer(k.values), v_buffer(v.values);
+  Guarded output(c.batch * c.heads * c.queries * c.value_size, kNan);
+  std::vector<Guarded*> inputs{&q_buffer, &k_buffer, &v_buffer};
+  Guarded floats(mask.values), flags((mask.flags.size() + 3) / 4);
+  if (!mask.flags.empty()) std::memcpy(flags.data(), mask.flags.data(), mask.flags.size());
+  if (c.mask.kind == AttentionMask::kFloat) inputs.push_back(&floats);
+  if (c.mask.kind == AttentionMask::kBool) inputs.push_back(&flags);
+  run_operation(target, attention_operations, "attention_f32", attributes_of(c, q, k, v, mask, y), inputs, {&output},
+                workers);
+  expect(output.intact(), describe(c) + ": overrun");
+  // A score's error is that of a sum of `size` products, and moves a probability as much relatively.
+  const double tolerance = 3 * sum_tolerance(c.size) + sum_tolerance(c.keys);
+  expect_close(attend(c, q, k, v, mask, y), output.values(), tolerance, describe(c));
+}
+
+void check(const Target& target, const Problem& c, int workers = 3) {
+  check(target, c, inputs_of(c), workers);
+}
+
+void tails(const Target& target) {
+  for (const std::int64_t queries : {1, 2, 4, 5, 15, 16, 17, 33, 49, 70})
+    for (const std::int64_t keys : {1, 2, 13, 16, 29, 40})
+      for (const std::int64_t size : {1, 15, 16, 36, 64})
+        for (const std::int64_t value_size : {1, 16, 21, 70}) check(target, {1, 2, 2, queries, keys, size, value_size});
+}
+
+void layouts(const Target& target) {
+  for (const Order order : {Order::kHeadsFirst, Order::kRowsFirst})
+    for (const std::int64_t kv_heads : {1, 2, 6})
+      for (const std::int64_t queries : {1, 3, 20})
+        for (const int row_wise : {0, 1}) {
+          Problem c{2, 6, kv_heads, queries, 19, 24, 20, order};
+          c.row_wise = row_wise;
+          check(target, c);
+        }
+}
+
+void masks(const Target& target) {
+  for (const AttentionMask kind : {AttentionMask::kFloat, AttentionMask::kBool})
+    for (int bits = 0; bits < 8; ++bits)
+      for (const std::int64_t missing : {0, 5})
+        for (const std::int64_t queries : {2, 21, 50})
+          for (const int row_wise : {0, 1}) {
+            Problem c{2, 3, 3, queries, 37, 18, 16};
+            c.mask = {kind, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, missing};
+            c.row_wise = row_wise;
+            c.key_block = bits % 2 ? 20 : 0;
+            check(target, c);
+          }
+}
+
+// Keys in blocks, of which a later one may have the largest score, or a query may see none of one.
+void bounds(const Target& target) {
+  for (const std::int64_t before : {-1, 0, 7})
+    for (const std::int64_t after : {-1, 0, 3})
+      for (const std::int64_t offset : {-5, 0, 6})
+        for (const std::int64_t block : {1, 8, 100})
+          for (const int row_wise : {0, 1})
+            for (const bool is_masked : {false, true}) {
+              Problem c{1, 2, 1, 40, 46, 16, 32};
+              c.before = before;
+              c.after = after;
+              c.offset = offset;
+              c.key_block = block;
+              c.row_wise = row_wise;
+              if (is_masked) c.mask.kind = AttentionMask::kFloat;
+              check(target, c);
+            }
+}
+
+void large_scores(const Target& target) {
+  for (const float scale : {0.0f, 5.0f, 60.0f})
+    for (const float softcap : {0.0f, 2.0f})
+      for (const int row_wise : {0, 1})
+        for (const std::int64_t block : {4, 100}) {
+          Problem c{1, 1, 1, 30, 30, 8, 8};
+          c.scale = scale;
+          c.softcap = softcap;
+          c.row_wise = row_wise;
+          c.key_block = block;
+          // Whole numbers: scores are exact, however large, so that what is checked is the softmax.
+          Inputs inputs = inputs_of(c);
+          for (Tensor* tensor : {&inputs.q, &inputs.k})
+            for (float& value : tensor->values) value = std::round(2 * value);
+          check(target, c, inputs);
+        }
+}
+
+// Rows without an allowed key, and what is no number, under each rule for such rows.
+void not_finite(const Target& target) {
+  for (const AttentionRows rows : {AttentionRows::kAttention, AttentionRows::kSoftmax, AttentionRows::kGuarded})
+    for (const float wrong : {kNan, kInf, -kInf, 0.0f})
+      for (const int row_wise : {0, 1})
+        for (const std::int64_t block : {5, 100})
+          for (const bool is_bool : {false, true})
+            for (const bool in_values : {false, true}) {
+              Problem c{1, 1, 1, 20, 12, 16, 18};
+              c.rows = rows;
+              c.row_wise = row_wise;
+              c.key_block = block;
+              c.offset = -3;  // queries 0 to 2 see no key
+              c.after = 0;
+              c.mask.kind = is_bool ? AttentionMask::kBool : AttentionMask::kNone;
+              Inputs inputs = inputs_of(c);
+              // In the first key, which all queries that see any see as well.
+              if (in_values && wrong != 0)
+                inputs.v.values[3] = wrong;
+              else if (wrong != 0)
+                inputs.q.values[8 * c.size + 1] = wrong;
+              if (is_bool && wrong != 0) continue;
+              check(target, c, inputs);
+            }
+}
+
+void workers(const Target& target) {
+  for (int count = 1; count <= 6; ++count)
+    for (const std::int64_t after : {-1, 0}) {
+      Problem c{2, 3, 3, 100, 100, 32, 32};
+      c.after = after;
+      check(target, c, count);
+      c.row_wise = 1;
+      check(target, c, count);
+    }
+}
+
+void empty(const Target& target) {
+  for (const int row_wise : {0, 1})
+    for (Problem c : {Problem{0, 2, 2, 3, 4, 5, 6}, Problem{2, 2, 2, 0, 4, 5, 6}, Problem{2, 2, 2, 3, 4, 0, 6},
+                   Problem{2, 2, 2, 3, 4, 5, 0}, Problem{2, 2, 2, 3, 0, 5, 6}}) {
+      c.row_wise = row_wise;
+      check(target, c);
+    }
+}
+
+void refused(const Target& target) {
+  const Problem c{1, 2, 2, 3, 4, 5, 6};
+  const auto [q, k, v] = inputs_of(c);
+  const AttributeMap good = attributes_of(c, q, k, v, {}, make(c, 2, 3, 6, 4).strides);
+  const std::vector<std::size_t> inputs{2 * 3 * 5 * 4, 2 * 4 * 5 * 4, 2 * 4 * 6 * 4}, outputs{2 * 3 * 6 * 4};
+  const auto refuse = [&](const std::string& name, const Attributes::Value& value, const std::string& message) {
+    AttributeMap changed = good;
+    changed[name] = value;
+    expect_refused(target, attention_operations, "attention_f32", changed, inputs, outputs, message);
+  };
+  prepare(target, attention_operations, "attention_f32", good, inputs, outputs);
+  refuse("batch", std::int64_t{-1}, "\"batch\" is -1");
+  refuse("batch", std::int64_t{2}, "bytes");
+  refuse("heads", std::int64_t{0}, "\"heads\" is 0");
+  refuse("heads", std::int64_t{3}, "do not divide");
+  refuse("keys", std::int64_t{5}, "input 1");
+  refuse("keys", std::int64_t{1} << 40, "\"keys\"");
+  refuse("size", std::int64_t{1} << 30, "bytes");
+  refuse("q", Ints{1, 2}, "2 values; expected 3");
+  refuse("q", Ints{0, 0, -1}, "value -1");
+  refuse("y", Ints{36, 0, 6}, "overlap");
+  refuse("y", Ints{36, 18, 5}, "overlap");
+  refuse("scale", double{kInf}, "finite");
+  refuse("softcap", -1.0, "softcap");
+  refuse("mask", std::int64_t{1}, "mask_strides");
+  refuse("mask", std::int64_t{3}, "\"mask\" is 3");
+  refuse("rows", std::int64_t{3}, "\"rows\" is 3");
+  refuse("key_block", std::int64_t{0}, "key_block");
+  refuse("misspelt", std::int64_t{0}, "misspelt");
+}
+
+}  // namespace
+
+int main() {
+  return run_cases({{"tails", tails},
+                    {"layouts", layouts},
+                    {"masks", masks},
+                    {"bounds", bounds},
+                    {"large scores", large_scores},
+                    {"not finite", not_finite},
+                    {"workers", workers},
+                    {"empty", empty},
+                    {"refused", refused}});
+}
