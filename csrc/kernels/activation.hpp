@@ -49,8 +49,9 @@ ENGINE_NOINLINE void finish_with(const EpilogueArgs& epilogue, int count, float*
 
 // Activates `count` vectors in place, y_step floats apart, and then adds a residual (unless null). The switch stands
 // outside the loop, and outside the kernels with their many accumulators, which it would multiply in size.
-ENGINE_NOINLINE void finish_column(const EpilogueArgs& epilogue, int count, float* y, std::int64_t y_step,
-                                   const float* residual, std::int64_t residual_step) {
+[[maybe_unused]] ENGINE_NOINLINE void finish_column(const EpilogueArgs& epilogue, int count, float* y,
+                                                    std::int64_t y_step, const float* residual,
+                                                    std::int64_t residual_step) {
 #define ENGINE_FINISH(name) \
   case Activation::name:    \
     return finish_with<Activation::name>(epilogue, count, y, y_step, residual, residual_step)

@@ -6,6 +6,7 @@
 #include "kernels/channel_norm.hpp"
 
 #include "simd/partial.hpp"
+#include "simd/root.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -28,11 +29,6 @@ ENGINE_INLINE Operands take(const ChannelNormArgs& args, void* const* buffers) {
 
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
-}
-
-ENGINE_INLINE Vec square_root(Vec x) {
-  for (int l = 0; l < kLanes; ++l) x[l] = __builtin_sqrtf(x[l]);
-  return x;
 }
 
 ENGINE_INLINE Vec select(VecInt mask, Vec x) {

@@ -135,8 +135,33 @@ def test_group_norm(isa: str, is_blocked: int, channels: int, groups: int, side:
     np.testing.assert_allclose(plain(y, x.shape) if is_blocked else y, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("is_blocked", [0, 1])
+@pytest.mark.parametrize(("size", "beta"), [(5, 0.75), (4, 0.6)])
+def test_local_response_normalization(isa: str, is_blocked: int, size: int, beta: float) -> None:
+    x = values(2, 37, 9, 11)
+    attributes = {"batch": 2, "channels": 37, "pixels": 99, "size": size, "alpha": 0.5, "beta": beta, "bias": 2.0}
+    y = apply("lrn_f32", [blocked(x) if is_blocked else x], attributes | {"blocked": is_blocked}, isa)
+    squares = np.pad(x.astype(np.float64) ** 2, ((0, 0), ((size - 1) // 2, size // 2), (0, 0), (0, 0)))
+    sums = np.lib.stride_tricks.sliding_window_view(squares, size, axis=1).sum(-1)
+    expected = x / (2.0 + 0.5 / size * sums) ** beta
+    np.testing.assert_allclose(plain(y, x.shape) if is_blocked else y, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("is_blocked", [0, 1])
+@pytest.mark.parametrize("side", [1, 9])
+def test_scale_shift_with_a_relu(isa: str, is_blocked: int, side: int) -> None:
+    x, scale, shift = values(3, 37, side, side), values(37, seed=1), values(37, seed=2)
+    attributes = {"batch": 3, "channels": 37, "pixels": side * side, "blocked": is_blocked, "alpha": 0.0}
+    y = apply("scale_shift_f32", [blocked(x) if is_blocked else x, scale, shift], attributes, isa)
+    expected = np.maximum(x * scale.reshape(-1, 1, 1) + shift.reshape(-1, 1, 1), 0)
+    np.testing.assert_allclose(plain(y, x.shape) if is_blocked else y, expected, rtol=1e-6, atol=1e-6)
+
+
 ROWS = {"rows": 4, "columns": 16, "epsilon": 1e-5}
 MAP = {"batch": 1, "channels": 4, "pixels": 16, "epsilon": 1e-5}
+LRN = {"batch": 1, "channels": 4, "pixels": 16, "size": 5, "alpha": 1.0, "beta": 0.75, "bias": 1.0}
 SOFTMAX = {"outer": 4, "axis": 16, "inner": 1}
 
 
@@ -155,6 +180,10 @@ SOFTMAX = {"outer": 4, "axis": 16, "inner": 1}
         ("rms_norm_f32", ROWS | {"axis": 1}, "axis"),
         ("channel_norm_f32", MAP | {"blocked": 1}, "bytes"),
         ("channel_norm_f32", MAP | {"channels": -4}, "channels"),
+        ("lrn_f32", LRN | {"size": 0}, "size"),
+        ("lrn_f32", LRN | {"alpha": float("inf")}, "alpha"),
+        ("lrn_f32", LRN | {"batch": 5}, "bytes"),
+        ("scale_shift_f32", {"batch": 1, "channels": 4, "pixels": 16}, "inputs"),
         ("group_norm_f32", MAP | {"groups": 3}, "divisible"),
         ("group_norm_f32", MAP | {"groups": 0}, "groups"),
         ("group_norm_f32", MAP | {"groups": 5}, "groups"),
