@@ -3,170 +3,29 @@
 //
 // Operands: x, w (packed, pack.hpp), [bias], [scale], [residual], y. y must not overlap x or w. Taps in the padding are
 // skipped where a whole kernel row lies there, and elsewhere read zeros; rows of padding are never stored in a map.
-#include "kernels/conv.hpp"
-
-#include "simd/vec.hpp"
+#include "kernels/conv_walk.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-using simd::kLanes;
-
-// One worker's view of a step.
-struct Walk {
-  const ConvArgs* args;
-  const float *x, *w, *bias, *scale, *residual;
-  float* y;
-  std::int64_t* offsets;  // indirect tiles: [slot][taps][pixels]
-  std::int64_t slots;     // offsets of so many tiles are kept, tile i in slot i % slots
-  std::int64_t slot_size;
-  std::int64_t filled[kConvOffsetSlots];  // the tile whose offsets a slot holds, or -1
-  std::int64_t segments;                  // rows, or 1 where tiles are flat
-  std::int64_t segment_pixels;
-  std::int64_t tiles;  // tiles of a segment: `wide` of pixels + 1, then the others of `pixels`
-  std::int64_t wide;
-  int pixels;
+struct TileF32 {
+  using Call = TileCall;
+  static constexpr int kDepthStep = 1;
+  static TileFn kernel(int vectors, int pixels, PixelStep step) { return tile_kernel(vectors, pixels, step); }
 };
 
-ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
-  return a > b ? a : b;
-}
-
-// Kernel rows (or columns) [begin, end) whose taps from `start` lie inside 0..size.
-ENGINE_INLINE WorkRange inside(std::int64_t start, std::int64_t size, std::int64_t kernel, std::int64_t dilation) {
-  const std::int64_t begin = start < 0 ? (-start + dilation - 1) / dilation : 0;
-  const std::int64_t end = start >= size ? 0 : (size - start + dilation - 1) / dilation;
-  return {min64(begin, kernel), max64(min64(begin, kernel), min64(end, kernel))};
-}
-
-void fill_offsets(const ConvShape& s, std::int64_t first_pixel, int pixels, WorkRange rows, std::int64_t* to) {
-  for (std::int64_t kh = rows.begin; kh < rows.end; ++kh)
-    for (std::int64_t kw = 0; kw < s.kernel_w; ++kw)
-      for (int p = 0; p < pixels; ++p) {
-        const std::int64_t pixel = first_pixel + p;
-        const std::int64_t ih = pixel / s.out_w * s.stride_h - s.pad_top + kh * s.dilation_h;
-        const std::int64_t iw = pixel % s.out_w * s.stride_w - s.pad_left + kw * s.dilation_w;
-        const bool is_inside = ih >= 0 && ih < s.in_h && iw >= 0 && iw < s.in_w;
-        *to++ = is_inside ? (ih * s.in_w + iw) * 16 : kPaddingOffset;
-      }
-}
-
-// Runs pixel tile `tile` of image `n` for channel tiles [range.begin, range.end), counted over all groups.
-void run_tile(Walk& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
-  const ConvArgs& args = *walk.args;
-  const ConvShape& s = args.shape;
-  const std::int64_t segment = tile / walk.tiles, index = tile % walk.tiles;
-  const int pixels = walk.pixels + (index < walk.wide);
-  const std::int64_t start = index * walk.pixels + min64(index, walk.wide);
-  const std::int64_t first_pixel = segment * walk.segment_pixels + start;
-  const std::int64_t oh = first_pixel / s.out_w, ow = first_pixel % s.out_w;
-  const std::int64_t ih = oh * s.stride_h - s.pad_top, iw = ow * s.stride_w - s.pad_left;
-
-  const bool is_pointwise = s.kernel_h == 1 && s.kernel_w == 1 && s.pad_top == 0 && s.pad_left == 0;
-  const bool spans_rows = ow + pixels > s.out_w;
-  const WorkRange rows = spans_rows ? WorkRange{0, s.kernel_h} : inside(ih, s.in_h, s.kernel_h, s.dilation_h);
-  const std::int64_t last_iw = iw + (pixels - 1) * s.stride_w + (s.kernel_w - 1) * s.dilation_w;
-  const bool is_dense = spans_rows ? is_pointwise && s.stride_h == 1 && s.stride_w == 1 && s.out_w == s.in_w
-                                   : iw >= 0 && last_iw < s.in_w && s.stride_w <= 2;
-  const PixelStep step = !is_dense         ? PixelStep::kIndirect
-                         : s.stride_w == 1 ? PixelStep::kBlocked1
-                                           : PixelStep::kBlocked2;
-  const std::int64_t slot = tile % walk.slots;
-  std::int64_t* offsets = walk.offsets + slot * walk.slot_size;
-  if (!is_dense && walk.filled[slot] != tile) {
-    fill_offsets(s, first_pixel, pixels, rows, offsets);
-    walk.filled[slot] = tile;
-  }
-
-  const PackArgs& pack = args.pack;
-  const std::int64_t channel_tiles = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
-  const std::int64_t reduction = (std::int64_t{16} * (pack.blocks - 1) + pack.last_depth) * pack.rows * pack.cols;
-  const std::int64_t group_floats = ((channel_tiles - 1) * pack.tile_channels + pack.tail_channels) * reduction;
-  const std::int64_t in_map = s.in_h * s.in_w * 16;
-  const std::int64_t first_output = args.y_offset + oh * args.y_row + ow * args.y_pixel;
-
-  TileCall call = {};
-  call.x_block = in_map;
-  call.x_row = s.dilation_h * s.in_w * 16;
-  call.x_col = s.dilation_w * 16;
-  call.offsets = offsets;
-  call.blocks = pack.blocks;
-  call.rows = static_cast<std::int32_t>(rows.end - rows.begin);
-  call.cols = pack.cols;
-  call.depth = 16;
-  call.last_depth = pack.last_depth;
-  call.y_block = call.residual_block = args.y_block;
-  call.y_pixel = call.residual_pixel = args.y_pixel;
-  call.epilogue = &args.epilogue;
-
-  const TileFn full = tile_kernel(pack.tile_channels / kLanes, pixels, step);
-  const TileFn tail = tile_kernel(pack.tail_channels / kLanes, pixels, step);
-  for (std::int64_t t = range.begin; t < range.end; ++t) {
-    const std::int64_t group = t / channel_tiles, in_group = t % channel_tiles;
-    const bool is_tail = in_group == channel_tiles - 1;
-    const std::int64_t width = is_tail ? pack.tail_channels : pack.tile_channels;
-    const std::int64_t in_channel = in_group * pack.tile_channels, channel = group * args.channel_group + in_channel;
-    const std::int64_t at = group / args.y_group_columns * args.y_group_row +
-                            group % args.y_group_columns * args.y_group + in_channel / 16 * args.y_block +
-                            in_channel % 16 + first_output;
-    call.x = walk.x + n * args.x_batch + group * args.x_group;
-    if (is_dense) call.x += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * 16;
-    call.w = walk.w + group * group_floats + in_group * pack.tile_channels * reduction;
-    call.w_block = 16 * width * pack.rows * pack.cols;
-    call.w_lead = rows.begin * pack.cols * 16 * width;
-    call.w_lead_last = rows.begin * pack.cols * pack.last_depth * width;
-    call.y = walk.y + n * args.y_batch + at;
-    call.bias = walk.bias ? walk.bias + channel : nullptr;
-    call.scale = walk.scale ? walk.scale + channel : nullptr;
-    call.residual = walk.residual ? walk.residual + n * args.residual_batch + at : nullptr;
-    (is_tail ? tail : full)(call);
-  }
-}
-
 void conv_blocked_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  const ConvArgs& args = *static_cast<const ConvArgs*>(raw_args);
-  const ConvShape& s = args.shape;
-  if (s.batch * s.out_h * s.out_w == 0 || args.pack.channels == 0) return;
-  Walk walk = {};
-  walk.args = &args;
+  ConvWalk<TileF32> walk = {};
+  walk.args = static_cast<const ConvArgs*>(raw_args);
+  const ConvOperands& operands = walk.args->operands;
   int operand = 2;
-  walk.x = static_cast<const float*>(buffers[args.x_at]);
-  walk.w = static_cast<const float*>(buffers[1]) + args.pack.packed_offset;
-  if (args.operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_residual) walk.residual = static_cast<const float*>(buffers[operand++]);
-  walk.y = static_cast<float*>(buffers[args.y_at]);
-  walk.offsets = static_cast<std::int64_t*>(context.scratch);
-  walk.slots = min64(kConvOffsetSlots, args.tiling.tile_block > 0 ? args.tiling.tile_block : kConvOffsetSlots);
-  walk.slot_size = s.kernel_h * s.kernel_w * args.tiling.pixels;
-  for (std::int64_t& tile : walk.filled) tile = -1;
-  walk.segments = args.tiling.flat ? 1 : s.out_h;
-  walk.segment_pixels = args.tiling.flat ? s.out_h * s.out_w : s.out_w;
-  walk.tiles = (walk.segment_pixels + args.tiling.pixels - 1) / args.tiling.pixels;
-  walk.pixels = static_cast<int>(walk.segment_pixels / walk.tiles);
-  walk.wide = walk.segment_pixels % walk.tiles;
-
-  int channel_split = args.tiling.channel_split;
-  if (channel_split > context.workers) channel_split = context.workers;
-  while (context.workers % channel_split != 0) --channel_split;
-  const std::int64_t channel_tiles =
-      args.pack.groups * ((args.pack.channels + args.pack.tile_channels - 1) / args.pack.tile_channels);
-  const WorkRange channels = split_work(channel_tiles, context.worker % channel_split, channel_split);
-  const std::int64_t image_tiles = walk.segments * walk.tiles;
-  const WorkRange pixels =
-      split_work(s.batch * image_tiles, context.worker / channel_split, context.workers / channel_split);
-  const std::int64_t step = args.tiling.tile_block > 0 ? args.tiling.tile_block : max64(1, pixels.end - pixels.begin);
-  for (std::int64_t first = pixels.begin; first < pixels.end; first += step) {
-    const std::int64_t last = min64(first + step, pixels.end);
-    // One tile at a time needs its offsets once for all channels.
-    const std::int64_t channel_step = last - first == 1 ? channels.end - channels.begin : 1;
-    for (std::int64_t c = channels.begin; c < channels.end; c += channel_step)
-      for (std::int64_t tile = first; tile < last; ++tile)
-        run_tile(walk, tile / image_tiles, tile % image_tiles, {c, c + channel_step});
-  }
+  walk.x = static_cast<const float*>(buffers[walk.args->x_at]);
+  walk.w = static_cast<const float*>(buffers[1]) + walk.args->pack.packed_offset;
+  if (operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
+  if (operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand++]);
+  if (operands.has_residual) walk.residual = static_cast<const float*>(buffers[operand++]);
+  walk.y = static_cast<float*>(buffers[walk.args->y_at]);
+  run_conv(walk, context);
 }
 
 }  // namespace

@@ -41,16 +41,19 @@ struct EpilogueArgs {
   bool residual_after = false;
 };
 
-// One call of a tile kernel. Strides are in floats. Nothing outside the named elements is read or written; x, w and y
-// need the alignment of a float only. The residual may be y itself; x and w may not overlap y.
-struct TileCall {
-  const float* x;               // first pixel, first tap, first block
+// One call of a tile kernel: `Element` is the type of x and w, `Map` and `ConstMap` point to y and the residual.
+// Strides are in elements. Nothing outside the named elements is read or written; x, w and y need the alignment of an
+// element only. The residual may be y itself; x and w may not overlap y.
+template <class Element, class Map, class ConstMap>
+struct TileCallOf {
+  using ElementType = Element;
+  const Element* x;             // first pixel, first tap, first block
   std::int64_t x_block;         // between blocks
   std::int64_t x_row;           // between kernel rows
   std::int64_t x_col;           // between kernel columns
   const std::int64_t* offsets;  // indirect kernels: [rows * cols][pixels] offsets of x, kPaddingOffset where the tap
                                 // lies in the padding (x_row, x_col are not used then)
-  const float* w;               // the tile's weights
+  const Element* w;             // the tile's weights
   std::int64_t w_block;         // between blocks
   std::int64_t w_lead;          // from a block's start to its first tap that is not left out; in the last block,
   std::int64_t w_lead_last;     // which may be shallower, w_lead_last
@@ -59,16 +62,17 @@ struct TileCall {
   std::int32_t cols;
   std::int32_t depth;
   std::int32_t last_depth;
-  float* y;               // first pixel, first channel
-  std::int64_t y_block;   // between blocks of 16 channels
-  std::int64_t y_pixel;   // between pixels
-  const float* scale;     // [vectors * lanes], or null
-  const float* bias;      // [vectors * lanes], or null
-  const float* residual;  // or null
+  Map y;                 // first pixel, first channel
+  std::int64_t y_block;  // between blocks of 16 channels
+  std::int64_t y_pixel;  // between pixels
+  const float* scale;    // [vectors * lanes], or null
+  const float* bias;     // [vectors * lanes], or null
+  ConstMap residual;     // or null
   std::int64_t residual_block;
   std::int64_t residual_pixel;
   const EpilogueArgs* epilogue;
 };
+using TileCall = TileCallOf<float, float*, const float*>;
 
 constexpr std::int64_t kPaddingOffset = INT64_MIN;
 
@@ -83,6 +87,7 @@ struct TileTraits {
   std::int32_t max_vectors;    // tiles exist of 1 to max_vectors vectors
   std::int32_t max_pixels[5];  // [vectors]: and of 1 to max_pixels[vectors] pixels
   std::int32_t best_vectors;   // the shape that comes closest to the machine's peak
+  std::int32_t weight_bytes = 4;
 };
 
 namespace ENGINE_ISA_NS {

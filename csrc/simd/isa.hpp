@@ -13,4 +13,6 @@
 // always_inline: an inline function left out of line is a weak symbol, which the linker may take from the object of
 // another instruction set. Everything shared between kernel files is forced inline for that reason.
 #define ENGINE_INLINE static inline __attribute__((always_inline))
+// The same for members of structures.
+#define ENGINE_ALWAYS_INLINE inline __attribute__((always_inline))
 #define ENGINE_NOINLINE __attribute__((noinline))

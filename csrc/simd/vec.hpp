@@ -8,6 +8,7 @@
 // NaN in gives NaN out; infinities give the limits.
 #pragma once
 
+#include "bf16.hpp"
 #include "isa.hpp"
 
 #if defined(__x86_64__)
@@ -32,6 +33,10 @@ constexpr int kVectorsPerBlock = kBlock / kLanes;
 typedef float Vec __attribute__((vector_size(kVectorBytes), aligned(kVectorBytes)));
 typedef float VecUnaligned __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
 typedef int32_t VecInt __attribute__((vector_size(kVectorBytes), aligned(kVectorBytes)));
+typedef uint32_t VecBits __attribute__((vector_size(kVectorBytes), aligned(kVectorBytes)));
+typedef uint16_t HalfUnaligned __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+typedef int32_t IntUnaligned __attribute__((vector_size(kVectorBytes), aligned(2), may_alias));
+typedef int32_t Unaligned32 __attribute__((aligned(2), may_alias));
 
 ENGINE_INLINE Vec load(const float* from) {
   return *reinterpret_cast<const VecUnaligned*>(from);
@@ -46,6 +51,34 @@ ENGINE_INLINE Vec broadcast(float value) {
   return value - Vec{};
 }
 
+// kLanes adjacent values of bf16 as f32, and back, rounded to the nearest. Where the machine has an instruction for
+// rounding it takes denormals for zero; everywhere a NaN stays one, and becomes quiet.
+ENGINE_INLINE Vec load(const Bf16* from) {
+  const HalfUnaligned half = *reinterpret_cast<const HalfUnaligned*>(from);
+  return (Vec)(__builtin_convertvector(half, VecBits) << 16);
+}
+ENGINE_INLINE void store(Bf16* to, Vec value) {
+#if defined(__AVX512BF16__)
+  *reinterpret_cast<HalfUnaligned*>(to) = (HalfUnaligned)_mm512_cvtneps_pbh((__m512)value);
+#else
+  const VecBits bits = (VecBits)value;
+  const VecBits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const VecBits result = value != value ? (bits >> 16) | 0x40 : rounded;
+  *reinterpret_cast<HalfUnaligned*>(to) = __builtin_convertvector(result, HalfUnaligned);
+#endif
+}
+
+// Pairs of bf16, one in each 32 bits: kLanes adjacent ones; one in all lanes; and one whose second value is zero.
+ENGINE_INLINE VecInt load_pairs(const Bf16* from) {
+  return *reinterpret_cast<const IntUnaligned*>(from);
+}
+ENGINE_INLINE VecInt broadcast_pair(const Bf16* from) {
+  return *reinterpret_cast<const Unaligned32*>(from) - VecInt{};
+}
+ENGINE_INLINE VecInt broadcast_first(const Bf16* from) {
+  return static_cast<int32_t>(from->bits) - VecInt{};
+}
+
 // a * b + c, rounded once where the machine has the instruction.
 ENGINE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -54,6 +87,17 @@ ENGINE_INLINE Vec fma(Vec a, Vec b, Vec c) {
   return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
   return a * b + c;
+#endif
+}
+
+// c + a.first * b.first + a.second * b.second, lane by lane in f32; the order and roundings of the two sums are the
+// machine's own, and it may take denormals for zero.
+ENGINE_INLINE Vec dot_pairs(VecInt a, VecInt b, Vec c) {
+#if defined(__AVX512BF16__)
+  return (Vec)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
+#else
+  const VecInt upper = (int32_t)0xffff0000 - VecInt{};
+  return fma((Vec)(a << 16), (Vec)(b << 16), fma((Vec)(a & upper), (Vec)(b & upper), c));
 #endif
 }
 

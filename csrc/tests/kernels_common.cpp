@@ -1,5 +1,6 @@
 #include "kernels_common.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -38,6 +39,8 @@ std::string current;
 bool is_supported(const std::string& isa) {
 #if defined(__x86_64__)
   if (isa == "avx2") return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (isa == "avx512vnni") return __builtin_cpu_supports("avx512vnni");
+  if (isa == "avx512bf16") return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   if (isa == "avx512") return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   return isa == "generic" || isa == "v2";
 #else
@@ -70,10 +73,18 @@ bool is_guard(float value) {
 
 }  // namespace
 
+bool Target::has_own(const std::string& name) const {
+  for (const KernelEntry* entry : tables)
+    for (; entry->name; ++entry)
+      if (name == entry->name) return true;
+  return false;
+}
+
 const KernelEntry& Target::find(const std::string& name) const {
   for (const KernelEntry* entry : tables)
     for (; entry->name; ++entry)
       if (name == entry->name) return *entry;
+  if (below) return below->find(name);
   throw std::runtime_error("no kernel " + name + " for " + isa);
 }
 
@@ -83,6 +94,10 @@ const std::vector<Target>& targets() {
 #define ENGINE_KERNELS(family, isa) ENGINE_ON_##isa(add_table(found, #isa, engine::isa::family##_kernels);)
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
+    const std::vector<std::string> order = {"generic", "v2", "avx2", "avx512", "avx512vnni", "avx512bf16"};
+    const auto level = [&](const Target& t) { return std::find(order.begin(), order.end(), t.isa); };
+    std::sort(found.begin(), found.end(), [&](const Target& a, const Target& b) { return level(a) < level(b); });
+    for (std::size_t i = 1; i < found.size(); ++i) found[i].below = &found[i - 1];
     return found;
   }();
   return all;
@@ -153,14 +168,17 @@ double sum_tolerance(std::int64_t length) {
   return 4 * 1.2e-7 * (2 + std::sqrt(static_cast<double>(length)));
 }
 
-int run_cases(const std::vector<Case>& cases) {
-  for (const Target& target : targets())
+int run_cases(const std::vector<Case>& cases, const std::string& kernel) {
+  for (const Target& target : targets()) {
+    if (kernel.empty() ? target.isa.rfind("avx512", 0) == 0 && target.isa != "avx512" : !target.has_own(kernel))
+      continue;
     for (const Case& test_case : cases) {
       current = std::string(test_case.name) + " [" + target.isa + "]";
       const int before = failures;
       test_case.run(target);
       std::printf("%s %s\n", failures == before ? "ok    " : "FAILED", current.c_str());
     }
+  }
   return failures == 0 ? 0 : 1;
 }
 

@@ -14,7 +14,9 @@ namespace engine::test {
 struct Target {
   std::string isa;
   std::vector<const KernelEntry*> tables;
+  const Target* below = nullptr;  // whose kernels stand where this one has none of its own
 
+  bool has_own(const std::string& name) const;
   const KernelEntry& find(const std::string& name) const;
   template <class Traits>
   const Traits& traits(const std::string& name) const {
@@ -61,7 +63,8 @@ struct Case {
   std::function<void(const Target&)> run;
 };
 
-// Runs the cases on every target and prints what failed. Returns the exit status of the program.
-int run_cases(const std::vector<Case>& cases);
+// Runs the cases on every target that has `kernel` of its own (any of its own, where empty and below the extensions of
+// AVX-512), and prints what failed. Returns the exit status of the program.
+int run_cases(const std::vector<Case>& cases, const std::string& kernel = "");
 
 }  // namespace engine::test

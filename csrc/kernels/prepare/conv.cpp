@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kChannelBlock = 16;
 // Packed weights of this size stay in the second-level cache beside the input rows of a tile.
-constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
+constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) {
   return (value + by - 1) / by;
@@ -31,11 +31,11 @@ ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits) 
   const std::int64_t by_rows = shape.out_h * divide_up(shape.out_w, tiling.pixels);
   const std::int64_t flat = divide_up(shape.out_h * shape.out_w, tiling.pixels);
   tiling.flat = is_dense_across_rows || flat * 10 < by_rows * 9;
-  const std::int64_t weights =
-      shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w;
+  const bool is_cached = shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w <=
+                         kCachedWeightBytes / traits.weight_bytes;
   // More tiles share one pass over weights that come from further away.
-  tiling.tile_block = weights <= kCachedWeightFloats ? 1 : kConvOffsetSlots;
-  tiling.channel_split = weights <= kCachedWeightFloats ? 1 : std::numeric_limits<std::int32_t>::max();
+  tiling.tile_block = is_cached ? 1 : kConvOffsetSlots;
+  tiling.channel_split = is_cached ? 1 : std::numeric_limits<std::int32_t>::max();
   return tiling;
 }
 
@@ -94,12 +94,7 @@ namespace {
 ConvArgs read_conv(const StepRequest& request) {
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
   const ConvShape shape = read_conv_shape(request.attributes);
-  if (shape.groups > 1 && (shape.in_channels / shape.groups % kChannelBlock != 0 ||
-                           shape.out_channels / shape.groups % kChannelBlock != 0)) {
-    throw PlanError("groups of " + std::to_string(shape.in_channels / shape.groups) + " input and " +
-                    std::to_string(shape.out_channels / shape.groups) +
-                    " output channels; expected multiples of 16, or a depthwise convolution");
-  }
+  expect_whole_groups(shape);
   return make_conv_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes),
                         read_conv_tiling(request.attributes, traits), traits);
 }

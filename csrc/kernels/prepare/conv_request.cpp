@@ -106,8 +106,9 @@ ConvTiling read_conv_tiling(const Attributes& attributes, const TileTraits& trai
   return tiling;
 }
 
-std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_t h, std::int64_t w) {
-  return checked_product({batch, (channels + 15) / 16 * 16, h, w, static_cast<std::int64_t>(sizeof(float))});
+std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_t h, std::int64_t w,
+                          std::int64_t element_bytes) {
+  return checked_product({batch, (channels + 15) / 16 * 16, h, w, element_bytes});
 }
 
 std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w) {
@@ -124,23 +125,34 @@ ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, 
   return {read("x_batch", x_image), read("y_batch", y_image), has_residual ? read("residual_batch", y_image) : y_image};
 }
 
-std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t image) {
+std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t image, std::int64_t element_bytes) {
   if (batch == 0) return 0;
-  return checked_multiply(checked_add(checked_product({batch - 1, step}), checked_product({image})), sizeof(float));
+  return checked_multiply(checked_add(checked_product({batch - 1, step}), checked_product({image})),
+                          static_cast<std::size_t>(element_bytes));
 }
 
 void expect_conv_operands(const StepRequest& request, const ConvShape& shape, const ConvOperands& operands,
-                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats) {
+                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats,
+                          const ConvElementBytes& bytes) {
   const std::size_t channel_bytes = blocked_bytes(1, shape.out_channels, 1, 1);
   const std::int64_t y_image = blocked_floats(shape.out_channels, shape.out_h, shape.out_w);
   request.expect_operands(2 + std::size_t{operands.has_bias} + operands.has_scale + operands.has_residual, 1);
-  request.expect_input(0, strided_bytes(shape.batch, steps.x, x_image));
+  request.expect_input(0, strided_bytes(shape.batch, steps.x, x_image, bytes.x));
   request.expect_input(1, checked_product({weight_floats, static_cast<std::int64_t>(sizeof(float))}));
   std::size_t index = 2;
   if (operands.has_bias) request.expect_input(index++, channel_bytes);
   if (operands.has_scale) request.expect_input(index++, channel_bytes);
-  if (operands.has_residual) request.expect_input(index, strided_bytes(shape.batch, steps.residual, y_image));
-  request.expect_output(0, strided_bytes(shape.batch, steps.y, y_image));
+  if (operands.has_residual)
+    request.expect_input(index, strided_bytes(shape.batch, steps.residual, y_image, bytes.residual));
+  request.expect_output(0, strided_bytes(shape.batch, steps.y, y_image, bytes.y));
+}
+
+void expect_whole_groups(const ConvShape& shape) {
+  const std::int64_t in = shape.in_channels / shape.groups, out = shape.out_channels / shape.groups;
+  if (shape.groups > 1 && (in % 16 != 0 || out % 16 != 0)) {
+    throw PlanError("groups of " + std::to_string(in) + " input and " + std::to_string(out) +
+                    " output channels; expected multiples of 16, or a depthwise convolution");
+  }
 }
 
 double conv_work(const ConvShape& s) {

@@ -5,7 +5,7 @@
 //   strides ([1, 1]), dilations ([1, 1]), pads ([0, 0, 0, 0]: top, left, bottom, right)
 //   bias, scale, residual (0): whether the operand is there      activation (0), alpha (-inf), beta (inf),
 //   residual_after (0): see EpilogueArgs                          vectors (0), pixels, tile_block, channel_split, flat
-//   x_batch, y_batch, residual_batch: floats between images, where a map is a range of channels of a larger one
+//   x_batch, y_batch, residual_batch: elements between images, where a map is a range of channels of a larger one
 #pragma once
 
 #include "kernels/conv.hpp"
@@ -13,7 +13,7 @@
 
 namespace engine {
 
-// Floats between images. At least an image each; an image by default.
+// Elements between images. At least an image each; an image by default.
 struct ImageSteps {
   std::int64_t x, y, residual;
 };
@@ -25,18 +25,27 @@ EpilogueArgs read_epilogue(const Attributes& attributes);
 ConvTiling read_conv_tiling(const Attributes& attributes, const TileTraits& traits);
 
 // Bytes of a map in blocks of 16 channels. Throws PlanError where they overflow.
-std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_t h, std::int64_t w);
+std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_t h, std::int64_t w,
+                          std::int64_t element_bytes = 4);
+
+// Bytes of an element of a convolution's maps.
+struct ConvElementBytes {
+  std::int64_t x = 4;
+  std::int64_t y = 4;
+  std::int64_t residual = 4;
+};
 
 std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w);
-// Bytes of images of `image` floats at a distance of `step` floats.
-std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t image);
+// Bytes of images of `image` elements at a distance of `step` elements.
+std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t image, std::int64_t element_bytes = 4);
 
 ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, std::int64_t y_image,
                             bool has_residual);
 
-// Checks x with images of `x_image` floats, w of `weight_floats`, bias, scale, residual and y.
+// Checks x with images of `x_image` elements, w of `weight_floats`, bias, scale, residual and y.
 void expect_conv_operands(const StepRequest& request, const ConvShape& shape, const ConvOperands& operands,
-                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats);
+                          std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats,
+                          const ConvElementBytes& bytes = {});
 
 // Puts what the attributes say of the distance between images into a family's arguments, which hold it for dense maps.
 template <class Args>
@@ -47,6 +56,9 @@ ImageSteps read_image_steps(const Attributes& attributes, Args& args) {
   args.residual_batch = steps.residual;
   return steps;
 }
+
+// Throws PlanError unless the groups of a convolution are whole blocks of channels, or one.
+void expect_whole_groups(const ConvShape& shape);
 
 double conv_work(const ConvShape& shape);
 

@@ -1,0 +1,243 @@
+// See tile_bf16.hpp for what a tile computes. With AVX512_BF16 a step of depth is one instruction for two products a
+// lane; elsewhere two multiply-adds on f32, in small tiles: correct everywhere, fast where the machine has bf16.
+#include "kernels/tile_bf16.hpp"
+
+#include "kernels/activation.hpp"
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+#if defined(__AVX512BF16__)
+constexpr int kMaxVectors = 4;
+constexpr int kMaxPixels[5] = {0, 28, 14, 9, 6};
+#elif defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kMaxVectors = 2;
+constexpr int kMaxPixels[5] = {0, 12, 12, 0, 0};
+#else
+constexpr int kMaxVectors = 2;
+constexpr int kMaxPixels[5] = {0, 12, 6, 0, 0};
+#endif
+constexpr int kBestVectors = 2;
+
+alignas(64) const Bf16 kZeros[16] = {};
+
+// The compiler must not carry loads from one step to the next (predictive commoning spills the accumulators).
+#define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
+
+// One pair of depths: pixel p's is at pixel(p).
+template <bool kIsOdd, int kVectors, int kPixels, class Pixel>
+ENGINE_INLINE void multiply(const Bf16* w, const Pixel& pixel, Vec (&acc)[kVectors][kPixels]) {
+  VecInt weight[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) weight[v] = load_pairs(w + v * kLanes * 2);
+#pragma GCC unroll 28
+  for (int p = 0; p < kPixels; ++p) {
+    const VecInt value = kIsOdd ? broadcast_first(pixel(p)) : broadcast_pair(pixel(p));
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) acc[v][p] = dot_pairs(weight[v], value, acc[v][p]);
+  }
+}
+
+struct DensePixels {
+  const Bf16* at;
+  int step;
+  ENGINE_ALWAYS_INLINE const Bf16* operator()(int p) const { return at + p * step; }
+};
+
+template <int kPixels>
+struct IndirectPixels {
+  const Bf16* pixel[kPixels];
+  std::int64_t depth;
+  ENGINE_ALWAYS_INLINE const Bf16* operator()(int p) const { return pixel[p] + depth; }
+};
+
+ENGINE_INLINE Vec load_either(EitherPointer<const char> from) {
+  return from.element_bytes == 2 ? load(reinterpret_cast<const Bf16*>(from.data))
+                                 : load(reinterpret_cast<const float*>(from.data));
+}
+ENGINE_INLINE void store_either(EitherPointer<char> to, Vec value) {
+  if (to.element_bytes == 2)
+    store(reinterpret_cast<Bf16*>(to.data), value);
+  else
+    store(reinterpret_cast<float*>(to.data), value);
+}
+
+// What the registers do not do: values [vectors][pixels][lanes] after scale and bias, activated in f32 and rounded
+// once.
+ENGINE_NOINLINE void finish_tile(const TileCallBf16& call, int vectors, int pixels, float* values) {
+  const EpilogueArgs& epilogue = *call.epilogue;
+  const bool has_residual = call.residual.data != nullptr;
+  for (int v = 0; v < vectors; ++v) {
+    float* column = values + v * pixels * kLanes;
+    const EitherPointer<const char> residual =
+        call.residual + (v / kVectorsPerBlock * call.residual_block + v % kVectorsPerBlock * kLanes);
+    const EitherPointer<char> y = call.y + (v / kVectorsPerBlock * call.y_block + v % kVectorsPerBlock * kLanes);
+    if (has_residual && !epilogue.residual_after)
+      for (int p = 0; p < pixels; ++p)
+        store(column + p * kLanes, load(column + p * kLanes) + load_either(residual + p * call.residual_pixel));
+    finish_column(epilogue, pixels, column, kLanes, nullptr, 0);
+    for (int p = 0; p < pixels; ++p) {
+      Vec value = load(column + p * kLanes);
+      if (has_residual && epilogue.residual_after) value += load_either(residual + p * call.residual_pixel);
+      store_either(y + p * call.y_pixel, value);
+    }
+  }
+}
+
+// Clips, and adds a residual (unless null) of the output's type.
+template <class Element, int kVectors, int kPixels>
+ENGINE_INLINE void store_tile(const TileCallBf16& call, Vec low, Vec high, Vec (&acc)[kVectors][kPixels]) {
+  const Element* residual = reinterpret_cast<const Element*>(call.residual.data);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const std::int64_t block = v / kVectorsPerBlock, lane = v % kVectorsPerBlock * kLanes;
+    Element* y = reinterpret_cast<Element*>(call.y.data) + block * call.y_block + lane;
+    const Element* r = residual ? residual + block * call.residual_block + lane : nullptr;
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) {
+      Vec value = acc[v][p];
+      if (r) value += load(r + p * call.residual_pixel);
+      store(y + p * call.y_pixel, min(high, max(low, value)));
+    }
+  }
+}
+
+template <int kVectors, int kPixels, int kStep>
+ENGINE_NOINLINE void tile(const TileCallBf16& call) {
+  constexpr bool kIsIndirect = kStep == 0;
+  constexpr int kStride = kVectors * kLanes * 2;
+  Vec acc[kVectors][kPixels];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec start = call.bias && !call.scale ? load(call.bias + v * kLanes) : zero();
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
+  }
+
+  const Bf16* block = call.x;
+  for (int b = 0; b < call.blocks; ++b, block += call.x_block) {
+    const bool is_last = b == call.blocks - 1;
+    const int depth = is_last ? call.last_depth : call.depth;
+    const Bf16* w = call.w + b * call.w_block + (is_last ? call.w_lead_last : call.w_lead);
+    const std::int64_t* offsets = call.offsets;
+    const Bf16* row = block;
+    for (int r = 0; r < call.rows; ++r, row += call.x_row) {
+      const Bf16* x = row;
+      for (int c = 0; c < call.cols; ++c, x += call.x_col) {
+        if constexpr (kIsIndirect) {
+          IndirectPixels<kPixels> pixels;
+          pixels.depth = 0;
+#pragma GCC unroll 28
+          for (int p = 0; p < kPixels; ++p) {
+            const std::int64_t offset = offsets[p];
+            pixels.pixel[p] = offset == kPaddingOffset ? kZeros : block + offset;
+          }
+          offsets += kPixels;
+          for (; pixels.depth + 1 < depth; pixels.depth += 2, w += kStride) multiply<false>(w, pixels, acc);
+          if (pixels.depth < depth) {
+            multiply<true>(w, pixels, acc);
+            w += kStride;
+          }
+        } else {
+          DensePixels pixels = {x, kStep};
+          int d = 0;
+          for (; d + 1 < depth; d += 2, pixels.at += 2, w += kStride) {
+            ENGINE_FORGET(pixels.at);
+            multiply<false>(w, pixels, acc);
+          }
+          if (d < depth) {
+            multiply<true>(w, pixels, acc);
+            w += kStride;
+          }
+        }
+      }
+    }
+  }
+
+  if (call.scale) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec scale = load(call.scale + v * kLanes), bias = call.bias ? load(call.bias + v * kLanes) : zero();
+#pragma GCC unroll 28
+      for (int p = 0; p < kPixels; ++p) acc[v][p] = fma(acc[v][p], scale, bias);
+    }
+  }
+  const EpilogueArgs& epilogue = *call.epilogue;
+  const bool has_other_residual =
+      call.residual.data && (epilogue.residual_after || call.residual.element_bytes != call.y.element_bytes);
+  if (epilogue.activation != Activation::kClip || has_other_residual) {
+    alignas(64) float values[kVectors * kPixels * kLanes];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+#pragma GCC unroll 28
+      for (int p = 0; p < kPixels; ++p) store(values + (v * kPixels + p) * kLanes, acc[v][p]);
+    return finish_tile(call, kVectors, kPixels, values);
+  }
+  const Vec low = broadcast(epilogue.alpha), high = broadcast(epilogue.beta);
+  if (call.y.element_bytes == 2)
+    store_tile<Bf16>(call, low, high, acc);
+  else
+    store_tile<float>(call, low, high, acc);
+}
+
+template <int... kIndices>
+struct Indices {};
+template <int kCount, int... kIndices>
+struct CountTo : CountTo<kCount - 1, kCount, kIndices...> {};
+template <int... kIndices>
+struct CountTo<0, kIndices...> {
+  using Type = Indices<kIndices...>;
+};
+
+template <int kVectors, int kStep, int... kPixels>
+TileBf16Fn pick(int pixels, Indices<kPixels...>) {
+  static const TileBf16Fn table[] = {&tile<kVectors, kPixels, kStep>...};
+  return pixels >= 1 && pixels <= static_cast<int>(sizeof...(kPixels)) ? table[pixels - 1] : nullptr;
+}
+
+template <int kVectors>
+TileBf16Fn pick(int pixels, PixelStep step) {
+  typename CountTo<kMaxPixels[kVectors]>::Type all;
+  switch (step) {
+    case PixelStep::kBlocked1:
+      return pick<kVectors, 16>(pixels, all);
+    case PixelStep::kBlocked2:
+      return pick<kVectors, 32>(pixels, all);
+    case PixelStep::kIndirect:
+      return pick<kVectors, 0>(pixels, all);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+const TileTraits tile_bf16_traits = {kLanes,
+                                     kMaxVectors,
+                                     {kMaxPixels[0], kMaxPixels[1], kMaxPixels[2], kMaxPixels[3], kMaxPixels[4]},
+                                     kBestVectors,
+                                     sizeof(Bf16)};
+
+TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step) {
+  switch (vectors) {
+    case 1:
+      return pick<1>(pixels, step);
+    case 2:
+      return pick<2>(pixels, step);
+#if defined(__AVX512BF16__)
+    case 3:
+      return pick<3>(pixels, step);
+    case 4:
+      return pick<4>(pixels, step);
+#endif
+  }
+  return nullptr;
+}
+
+// Reached through tile_bf16_kernel only, never by a plan.
+extern const KernelEntry tile_bf16_kernels[] = {{nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

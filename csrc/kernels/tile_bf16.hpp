@@ -1,0 +1,38 @@
+// The register-tiled product of tile.hpp on bf16: pairs of adjacent depths are multiplied and summed in f32.
+//
+// x and w are bf16, y and the residual bf16 or f32 each, bias and scale f32. Weights have the order of tile.hpp with
+// the two depths of a pair beside each other, and depth rounded up to even:
+//
+//   w [block][row][col][depth / 2][vectors * lanes][2]
+//
+// Of an odd last_depth, the value of x after the last one is not used.
+#pragma once
+
+#include "kernels/tile.hpp"
+#include "simd/bf16.hpp"
+
+namespace engine {
+
+// A pointer to elements of f32 (4 bytes) or bf16 (2), which one is known at plan build.
+template <class Byte>
+struct EitherPointer {
+  Byte* data;
+  std::int32_t element_bytes;
+};
+template <class Byte>
+ENGINE_INLINE EitherPointer<Byte> operator+(EitherPointer<Byte> pointer, std::int64_t elements) {
+  return {pointer.data + elements * pointer.element_bytes, pointer.element_bytes};
+}
+
+using TileCallBf16 = TileCallOf<Bf16, EitherPointer<char>, EitherPointer<const char>>;
+using TileBf16Fn = void (*)(const TileCallBf16& call);
+
+namespace ENGINE_ISA_NS {
+
+extern const TileTraits tile_bf16_traits;
+
+// The kernel for a tile of exactly this shape, for the blocked and indirect steps; null where there is none.
+TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step);
+
+}  // namespace ENGINE_ISA_NS
+}  // namespace engine
