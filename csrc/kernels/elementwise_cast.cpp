@@ -1,0 +1,198 @@
+// elementwise_cast: what a cast of an elementwise program does to a strip.
+#include <cstring>
+
+#include "kernels/elementwise_strip.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+// Storage of the types that C++ has no arithmetic for.
+struct Bool {
+  std::uint8_t value;
+};
+struct Half {
+  std::uint16_t bits;
+};
+struct BFloat {
+  std::uint16_t bits;
+};
+
+#define ENGINE_CAST_INLINE static inline __attribute__((always_inline))
+
+ENGINE_CAST_INLINE std::uint32_t bits_of(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+ENGINE_CAST_INLINE float float_of(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Shifting the fields into place leaves the exponent too small by 112, which a product corrects, for subnormals, too.
+ENGINE_CAST_INLINE float widen(Half half) {
+  const std::uint32_t magnitude = half.bits & 0x7fffu;
+  const std::uint32_t finite = bits_of(float_of(magnitude << 13) * 0x1p112f);
+  const std::uint32_t special = (magnitude << 13) | 0x7f800000u;
+  return float_of((magnitude >= 0x7c00u ? special : finite) | (static_cast<std::uint32_t>(half.bits & 0x8000u) << 16));
+}
+ENGINE_CAST_INLINE float widen(BFloat value) {
+  return float_of(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+ENGINE_CAST_INLINE Half to_half(float value) {
+  const std::uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffffu;
+  // Below 2^-14 the sum with 0.5 rounds to multiples of 2^-24, the last place of a subnormal half.
+  const std::uint32_t small = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u;
+  const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+  std::uint32_t result = magnitude < 0x38800000u ? small : normal;
+  result = magnitude >= 0x477ff000u ? 0x7c00u : result;  // 65520 and more round to infinity
+  result = magnitude > 0x7f800000u ? 0x7e00u : result;
+  return {static_cast<std::uint16_t>(result | ((bits >> 16) & 0x8000u))};
+}
+ENGINE_CAST_INLINE BFloat to_bfloat(float value) {
+  const std::uint32_t bits = bits_of(value);
+  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return {static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded)};
+}
+
+// To f32, rounded to odd: rounding that once more to half the precision or less gives what one rounding would.
+ENGINE_CAST_INLINE float round_to_odd(double value) {
+  const float near = static_cast<float>(value);
+  std::uint32_t bits = bits_of(near);
+  const double back = static_cast<double>(near);
+  const bool too_far = value < 0 ? back < value : back > value;
+  if (too_far) bits -= 1;
+  if (back != value && value == value) bits |= 1;
+  return float_of(bits);
+}
+
+// Limits of integers as reals: the least, and what the first value above the largest is.
+template <class T>
+struct Range;
+template <>
+struct Range<std::int8_t> {
+  static constexpr double kLow = -128, kEnd = 128;
+  static constexpr std::int8_t kLargest = 127;
+};
+template <>
+struct Range<std::uint8_t> {
+  static constexpr double kLow = 0, kEnd = 256;
+  static constexpr std::uint8_t kLargest = 255;
+};
+template <>
+struct Range<std::int32_t> {
+  static constexpr double kLow = -0x1p31, kEnd = 0x1p31;
+  static constexpr std::int32_t kLargest = INT32_MAX;
+};
+template <>
+struct Range<std::int64_t> {
+  static constexpr double kLow = -0x1p63, kEnd = 0x1p63;
+  static constexpr std::int64_t kLargest = INT64_MAX;
+};
+
+template <class T, class Real>
+ENGINE_CAST_INLINE T saturate(Real value) {
+  constexpr Real kLow = static_cast<Real>(Range<T>::kLow), kEnd = static_cast<Real>(Range<T>::kEnd);
+  const bool inside = value > kLow && value < kEnd;
+  const T whole = static_cast<T>(inside ? value : Real(0));
+  return value <= kLow ? static_cast<T>(kLow) : (value >= kEnd ? Range<T>::kLargest : whole);
+}
+
+// cast(from, type of the target): through f32 for the narrow reals.
+template <class R>
+struct Cast;
+
+#define ENGINE_CAST_TO_INTEGER(type)                                               \
+  template <>                                                                      \
+  struct Cast<type> {                                                              \
+    ENGINE_CAST_INLINE type apply(float v) { return saturate<type>(v); }           \
+    ENGINE_CAST_INLINE type apply(double v) { return saturate<type>(v); }          \
+    ENGINE_CAST_INLINE type apply(Half v) { return saturate<type>(widen(v)); }     \
+    ENGINE_CAST_INLINE type apply(BFloat v) { return saturate<type>(widen(v)); }   \
+    ENGINE_CAST_INLINE type apply(Bool v) { return v.value != 0; }                 \
+    ENGINE_CAST_INLINE type apply(std::int8_t v) { return static_cast<type>(v); }  \
+    ENGINE_CAST_INLINE type apply(std::uint8_t v) { return static_cast<type>(v); } \
+    ENGINE_CAST_INLINE type apply(std::int32_t v) { return static_cast<type>(v); } \
+    ENGINE_CAST_INLINE type apply(std::int64_t v) { return static_cast<type>(v); } \
+  };
+ENGINE_CAST_TO_INTEGER(std::int8_t)
+ENGINE_CAST_TO_INTEGER(std::uint8_t)
+ENGINE_CAST_TO_INTEGER(std::int32_t)
+ENGINE_CAST_TO_INTEGER(std::int64_t)
+
+#define ENGINE_CAST_TO_REAL(type)                                                      \
+  template <>                                                                          \
+  struct Cast<type> {                                                                  \
+    template <class T>                                                                 \
+    ENGINE_CAST_INLINE type apply(T v) {                                               \
+      return static_cast<type>(v);                                                     \
+    }                                                                                  \
+    ENGINE_CAST_INLINE type apply(Half v) { return widen(v); }                         \
+    ENGINE_CAST_INLINE type apply(BFloat v) { return widen(v); }                       \
+    ENGINE_CAST_INLINE type apply(Bool v) { return v.value != 0 ? type(1) : type(0); } \
+  };
+ENGINE_CAST_TO_REAL(float)
+ENGINE_CAST_TO_REAL(double)
+
+#define ENGINE_CAST_TO_NARROW(type, narrow)                                     \
+  template <>                                                                   \
+  struct Cast<type> {                                                           \
+    template <class T>                                                          \
+    ENGINE_CAST_INLINE type apply(T v) {                                        \
+      return narrow(Cast<float>::apply(v));                                     \
+    }                                                                           \
+    ENGINE_CAST_INLINE type apply(double v) { return narrow(round_to_odd(v)); } \
+  };
+ENGINE_CAST_TO_NARROW(Half, to_half)
+ENGINE_CAST_TO_NARROW(BFloat, to_bfloat)
+
+template <>
+struct Cast<Bool> {
+  template <class T>
+  ENGINE_CAST_INLINE Bool apply(T v) {
+    return {static_cast<std::uint8_t>(v != 0)};
+  }
+  ENGINE_CAST_INLINE Bool apply(Half v) { return {static_cast<std::uint8_t>((v.bits & 0x7fff) != 0)}; }
+  ENGINE_CAST_INLINE Bool apply(BFloat v) { return {static_cast<std::uint8_t>((v.bits & 0x7fff) != 0)}; }
+  ENGINE_CAST_INLINE Bool apply(Bool v) { return {static_cast<std::uint8_t>(v.value != 0)}; }
+};
+
+template <class From>
+constexpr void add_row(CastTable& table, ElementCode from) {
+  StripFn* const row = table.run[static_cast<int>(from)];
+#define ENGINE_CAST(code, To) row[static_cast<int>(ElementCode::code)] = strip1<To, From, Cast<To>>
+  ENGINE_CAST(kF32, float);
+  ENGINE_CAST(kF64, double);
+  ENGINE_CAST(kI8, std::int8_t);
+  ENGINE_CAST(kU8, std::uint8_t);
+  ENGINE_CAST(kI32, std::int32_t);
+  ENGINE_CAST(kI64, std::int64_t);
+  ENGINE_CAST(kBool, Bool);
+  ENGINE_CAST(kF16, Half);
+  ENGINE_CAST(kBF16, BFloat);
+}
+
+constexpr CastTable make_table() {
+  CastTable table = {};
+  add_row<float>(table, ElementCode::kF32);
+  add_row<double>(table, ElementCode::kF64);
+  add_row<std::int8_t>(table, ElementCode::kI8);
+  add_row<std::uint8_t>(table, ElementCode::kU8);
+  add_row<std::int32_t>(table, ElementCode::kI32);
+  add_row<std::int64_t>(table, ElementCode::kI64);
+  add_row<Bool>(table, ElementCode::kBool);
+  add_row<Half>(table, ElementCode::kF16);
+  add_row<BFloat>(table, ElementCode::kBF16);
+  return table;
+}
+
+constexpr CastTable kTable = make_table();
+
+}  // namespace
+
+extern const KernelEntry elementwise_cast_kernels[] = {{"elementwise_cast", nullptr, &kTable},
+                                                       {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,357 @@
+// elementwise_f64, elementwise_i8, ...: what one instruction of an elementwise program does to a strip of any type but
+// f32, and of f16 and bf16 where nothing is computed. Written for one element; the compiler makes vectors of it.
+//
+// No source value is undefined behaviour: integers wrap, and what has no value (a division by zero) is zero.
+#include <cmath>
+#include <cstring>
+
+#include "kernels/elementwise_strip.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+// The unsigned type in which T is computed: narrow ones would promote to int.
+template <class T>
+struct Unsigned {
+  using Type = std::uint32_t;
+};
+template <>
+struct Unsigned<std::int64_t> {
+  using Type = std::uint64_t;
+};
+template <class T>
+using UnsignedOf = typename Unsigned<T>::Type;
+
+template <class T>
+constexpr bool kIsReal = false;
+template <>
+constexpr bool kIsReal<double> = true;
+
+#define ENGINE_OP1(name, expression)                            \
+  struct name {                                                 \
+    template <class T>                                          \
+    static __attribute__((always_inline)) inline T apply(T a) { \
+      return static_cast<T>(expression);                        \
+    }                                                           \
+  };
+#define ENGINE_OP2(name, expression)                                 \
+  struct name {                                                      \
+    template <class T>                                               \
+    static __attribute__((always_inline)) inline T apply(T a, T b) { \
+      return static_cast<T>(expression);                             \
+    }                                                                \
+  };
+#define ENGINE_OP3(name, expression)                                      \
+  struct name {                                                           \
+    template <class T>                                                    \
+    static __attribute__((always_inline)) inline T apply(T a, T b, T c) { \
+      return static_cast<T>(expression);                                  \
+    }                                                                     \
+  };
+#define ENGINE_COMPARE(name, expression)                                        \
+  struct name {                                                                 \
+    template <class T>                                                          \
+    static __attribute__((always_inline)) inline std::uint8_t apply(T a, T b) { \
+      return (expression) ? 1 : 0;                                              \
+    }                                                                           \
+  };
+
+// Wrapping arithmetic of integers, plain of reals.
+#define ENGINE_ARITHMETIC(name, operator)                                                            \
+  struct name {                                                                                      \
+    template <class T>                                                                               \
+    static __attribute__((always_inline)) inline T apply(T a, T b) {                                 \
+      if constexpr (kIsReal<T>)                                                                      \
+        return a operator b;                                                                         \
+      else                                                                                           \
+        return static_cast<T>(static_cast<UnsignedOf<T>>(a) operator static_cast<UnsignedOf<T>>(b)); \
+    }                                                                                                \
+  };
+
+ENGINE_ARITHMETIC(Add, +)
+ENGINE_ARITHMETIC(Sub, -)
+ENGINE_ARITHMETIC(Mul, *)
+ENGINE_OP1(Abs, a < 0 ? Sub::apply(T(0), a) : a)
+ENGINE_OP1(Sign, a > 0 ? T(1) : (a < 0 ? T(-1) : a))
+ENGINE_OP1(Relu, a < 0 ? T(0) : a)
+ENGINE_OP2(Min, a < b ? a : b)
+ENGINE_OP2(Max, a > b ? a : b)
+ENGINE_OP2(RealMin, a < b || a != a ? a : b)
+ENGINE_OP2(RealMax, a > b || a != a ? a : b)
+ENGINE_OP3(Clip, (a < b ? b : a) > c ? c : (a < b ? b : a))
+ENGINE_OP3(MulAdd, Add::apply(Mul::apply(a, b), c))
+ENGINE_COMPARE(Equal, a == b)
+ENGINE_COMPARE(Less, a < b)
+ENGINE_COMPARE(LessOrEqual, a <= b)
+
+struct Neg {
+  template <class T>
+  static T apply(T a) {
+    if constexpr (kIsReal<T>)
+      return -a;
+    else
+      return Sub::apply(T(0), a);
+  }
+};
+
+struct Div {
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (kIsReal<T>) {
+      return a / b;
+    } else {
+      if (b == 0) return 0;
+      if (b == static_cast<T>(-1) && T(-1) < T(0)) return Neg::apply(a);
+      return static_cast<T>(a / b);
+    }
+  }
+};
+
+struct Fmod {
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (kIsReal<T>) {
+      return fmod(a, b);
+    } else {
+      if (b == 0 || (b == static_cast<T>(-1) && T(-1) < T(0))) return 0;
+      return static_cast<T>(a % b);
+    }
+  }
+};
+
+struct Mod {
+  template <class T>
+  static T apply(T a, T b) {
+    const T rest = Fmod::apply(a, b);
+    return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
+  }
+};
+
+struct Pow {
+  template <class T>
+  static T apply(T a, T b) {
+    if constexpr (kIsReal<T>) {
+      return pow(a, b);
+    } else {
+      if (b < 0) return a == 1 || (a == static_cast<T>(-1) && b % 2 == 0) ? T(1) : (a == static_cast<T>(-1) ? a : T(0));
+      T result = 1;
+      for (; b > 0; b = static_cast<T>(b / 2), a = Mul::apply(a, a))
+        if (b % 2 != 0) result = Mul::apply(result, a);
+      return result;
+    }
+  }
+};
+
+// Functions of f64.
+#define ENGINE_REAL1(name, expression)                   \
+  struct name {                                          \
+    static double apply(double x) { return expression; } \
+  };
+ENGINE_REAL1(Sqrt, sqrt(x))
+ENGINE_REAL1(Reciprocal, 1 / x)
+ENGINE_REAL1(Exp, exp(x))
+ENGINE_REAL1(Log, log(x))
+ENGINE_REAL1(Erf, erf(x))
+ENGINE_REAL1(Tanh, tanh(x))
+ENGINE_REAL1(Sigmoid, 1 / (1 + exp(-x)))
+ENGINE_REAL1(Softplus, (x < 0 ? 0 : x) + log1p(exp(-fabs(x))))
+ENGINE_REAL1(Softsign, x / (1 + fabs(x)))
+ENGINE_REAL1(Mish, x* tanh(Softplus::apply(x)))
+ENGINE_REAL1(HardSwish, x* Clip::apply(x / 6 + 0.5, 0.0, 1.0))
+ENGINE_REAL1(Gelu, 0.5 * x * (1 + erf(x * 0.70710678118654752440)))
+ENGINE_REAL1(GeluTanh, 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))))
+ENGINE_REAL1(Floor, floor(x))
+ENGINE_REAL1(Ceil, ceil(x))
+ENGINE_REAL1(Round, nearbyint(x))
+ENGINE_REAL1(Sin, sin(x))
+ENGINE_REAL1(Cos, cos(x))
+ENGINE_REAL1(Tan, tan(x))
+ENGINE_REAL1(Asin, asin(x))
+ENGINE_REAL1(Acos, acos(x))
+ENGINE_REAL1(Atan, atan(x))
+ENGINE_REAL1(Sinh, sinh(x))
+ENGINE_REAL1(Cosh, cosh(x))
+ENGINE_REAL1(Asinh, asinh(x))
+ENGINE_REAL1(Acosh, acosh(x))
+ENGINE_REAL1(Atanh, atanh(x))
+ENGINE_OP2(Prelu, a < 0 ? a * b : a)
+ENGINE_OP2(Elu, a < 0 ? b * expm1(a) : a)
+ENGINE_OP2(Celu, a < 0 ? b * expm1(a / b) : a)
+ENGINE_OP2(ThresholdedRelu, a > b ? a : 0)
+ENGINE_OP2(Swish, a / (1 + exp(-(a * b))))
+ENGINE_OP3(Selu, c*(a <= 0 ? b * expm1(a) : a))
+ENGINE_OP3(HardSigmoid, Clip::apply(b* a + c, 0.0, 1.0))
+ENGINE_OP3(Shrink, a < -b ? a + c : (a > b ? a - c : 0))
+
+struct IsNan {
+  static std::uint8_t apply(double x) { return x != x; }
+};
+struct IsPositiveInf {
+  static std::uint8_t apply(double x) { return x == __builtin_inf(); }
+};
+struct IsNegativeInf {
+  static std::uint8_t apply(double x) { return x == -__builtin_inf(); }
+};
+
+// Bits and booleans.
+ENGINE_OP1(BitNot, ~a)
+ENGINE_OP2(BitAnd, a& b)
+ENGINE_OP2(BitOr, a | b)
+ENGINE_OP2(BitXor, a ^ b)
+ENGINE_OP2(ShiftLeft, static_cast<std::uint64_t>(b) < 8 * sizeof(T)
+                          ? static_cast<std::uint64_t>(a) << static_cast<std::uint64_t>(b)
+                          : 0)
+ENGINE_OP2(ShiftRight, static_cast<std::uint64_t>(b) < 8 * sizeof(T) ? a >> static_cast<int>(b) : 0)
+ENGINE_OP1(Not, a == 0)
+ENGINE_OP2(And, a != 0 && b != 0)
+ENGINE_OP2(Or, a != 0 || b != 0)
+ENGINE_OP2(Xor, (a != 0) != (b != 0))
+
+// Moves values of a size; what they stand for does not matter.
+template <class T>
+void copy(const StripCall& call) {
+  std::memmove(call.y, call.a, static_cast<std::size_t>(call.count) * sizeof(T));
+}
+
+template <class T>
+void where(const StripCall& call) {
+  typedef T Element __attribute__((may_alias));
+  Element* const y = static_cast<Element*>(call.y);
+  const std::uint8_t* const condition = static_cast<const std::uint8_t*>(call.a);
+  const Element* const yes = static_cast<const Element*>(call.b);
+  const Element* const no = static_cast<const Element*>(call.c);
+  const std::int64_t count = call.count;
+  ENGINE_STRIP_LOOP
+  for (std::int64_t i = 0; i < count; ++i) y[i] = condition[i] != 0 ? yes[i] : no[i];
+}
+
+#define ENGINE_ROW(name, function) table.run[static_cast<int>(Opcode::k##name)] = function
+#define ENGINE_ROW1(name) ENGINE_ROW(name, (strip1<T, T, name>))
+#define ENGINE_ROW2(name) ENGINE_ROW(name, (strip2<T, T, name>))
+#define ENGINE_ROW3(name) ENGINE_ROW(name, (strip3<T, T, name>))
+#define ENGINE_ROW_BOOL(name) ENGINE_ROW(name, (strip2<std::uint8_t, T, name>))
+
+template <class T>
+constexpr void add_moves(StripTable& table) {
+  ENGINE_ROW(Copy, copy<T>);
+  ENGINE_ROW(Where, where<T>);
+}
+
+template <class T>
+constexpr void add_numbers(StripTable& table) {
+  ENGINE_ROW1(Neg);
+  ENGINE_ROW1(Abs);
+  ENGINE_ROW1(Sign);
+  ENGINE_ROW1(Relu);
+  ENGINE_ROW2(Add);
+  ENGINE_ROW2(Sub);
+  ENGINE_ROW2(Mul);
+  ENGINE_ROW2(Div);
+  ENGINE_ROW2(Pow);
+  ENGINE_ROW2(Fmod);
+  ENGINE_ROW3(Clip);
+  ENGINE_ROW3(MulAdd);
+  ENGINE_ROW_BOOL(Equal);
+  ENGINE_ROW_BOOL(Less);
+  ENGINE_ROW_BOOL(LessOrEqual);
+}
+
+template <class T, class Bits>
+constexpr StripTable integer_table() {
+  StripTable table = {};
+  add_moves<Bits>(table);
+  add_numbers<T>(table);
+  ENGINE_ROW2(Min);
+  ENGINE_ROW2(Max);
+  ENGINE_ROW2(Mod);
+  ENGINE_ROW1(BitNot);
+  ENGINE_ROW2(BitAnd);
+  ENGINE_ROW2(BitOr);
+  ENGINE_ROW2(BitXor);
+  ENGINE_ROW2(ShiftLeft);
+  ENGINE_ROW2(ShiftRight);
+  return table;
+}
+
+constexpr StripTable f64_table() {
+  using T = double;
+  StripTable table = {};
+  add_moves<std::uint64_t>(table);
+  add_numbers<double>(table);
+  ENGINE_ROW(Min, (strip2<T, T, RealMin>));
+  ENGINE_ROW(Max, (strip2<T, T, RealMax>));
+  ENGINE_ROW1(Sqrt);
+  ENGINE_ROW1(Reciprocal);
+  ENGINE_ROW1(Exp);
+  ENGINE_ROW1(Log);
+  ENGINE_ROW1(Erf);
+  ENGINE_ROW1(Tanh);
+  ENGINE_ROW1(Sigmoid);
+  ENGINE_ROW1(Softplus);
+  ENGINE_ROW1(Softsign);
+  ENGINE_ROW1(Mish);
+  ENGINE_ROW1(HardSwish);
+  ENGINE_ROW1(Gelu);
+  ENGINE_ROW1(GeluTanh);
+  ENGINE_ROW1(Floor);
+  ENGINE_ROW1(Ceil);
+  ENGINE_ROW1(Round);
+  ENGINE_ROW1(Sin);
+  ENGINE_ROW1(Cos);
+  ENGINE_ROW1(Tan);
+  ENGINE_ROW1(Asin);
+  ENGINE_ROW1(Acos);
+  ENGINE_ROW1(Atan);
+  ENGINE_ROW1(Sinh);
+  ENGINE_ROW1(Cosh);
+  ENGINE_ROW1(Asinh);
+  ENGINE_ROW1(Acosh);
+  ENGINE_ROW1(Atanh);
+  ENGINE_ROW2(Prelu);
+  ENGINE_ROW2(Elu);
+  ENGINE_ROW2(Celu);
+  ENGINE_ROW2(ThresholdedRelu);
+  ENGINE_ROW2(Swish);
+  ENGINE_ROW3(Selu);
+  ENGINE_ROW3(HardSigmoid);
+  ENGINE_ROW3(Shrink);
+  ENGINE_ROW(IsNan, (strip1<std::uint8_t, T, IsNan>));
+  ENGINE_ROW(IsPositiveInf, (strip1<std::uint8_t, T, IsPositiveInf>));
+  ENGINE_ROW(IsNegativeInf, (strip1<std::uint8_t, T, IsNegativeInf>));
+  return table;
+}
+
+constexpr StripTable bool_table() {
+  using T = std::uint8_t;
+  StripTable table = {};
+  add_moves<T>(table);
+  ENGINE_ROW1(Not);
+  ENGINE_ROW2(And);
+  ENGINE_ROW2(Or);
+  ENGINE_ROW2(Xor);
+  ENGINE_ROW_BOOL(Equal);
+  return table;
+}
+
+constexpr StripTable half_table() {
+  StripTable table = {};
+  add_moves<std::uint16_t>(table);
+  return table;
+}
+
+constexpr StripTable kF64 = f64_table();
+constexpr StripTable kI8 = integer_table<std::int8_t, std::uint8_t>();
+constexpr StripTable kU8 = integer_table<std::uint8_t, std::uint8_t>();
+constexpr StripTable kI32 = integer_table<std::int32_t, std::uint32_t>();
+constexpr StripTable kI64 = integer_table<std::int64_t, std::uint64_t>();
+constexpr StripTable kBool = bool_table();
+constexpr StripTable kHalf = half_table();
+
+}  // namespace
+
+extern const KernelEntry elementwise_scalar_kernels[] = {
+    {"elementwise_f64", nullptr, &kF64},  {"elementwise_i8", nullptr, &kI8},     {"elementwise_u8", nullptr, &kU8},
+    {"elementwise_i32", nullptr, &kI32},  {"elementwise_i64", nullptr, &kI64},   {"elementwise_bool", nullptr, &kBool},
+    {"elementwise_f16", nullptr, &kHalf}, {"elementwise_bf16", nullptr, &kHalf}, {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

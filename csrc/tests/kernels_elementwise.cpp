@@ -1,0 +1,225 @@
+// Elementwise operations on f32 and f64, each against its formula.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels_elementwise_common.hpp"
+
+using namespace engine;
+using namespace engine::test;
+
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct RealOperation {
+  Opcode opcode;
+  const char* name;
+  double tolerance;  // relative to 1 + |result|
+  double (*exact)(double a, double b, double c);
+  int sources;
+};
+
+double clip(double x, double low, double high) {
+  return std::isnan(x) ? x : std::min(std::max(x, low), high);
+}
+double softplus(double x) {
+  return std::isnan(x) ? x : std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)));
+}
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+// A ratio in an exponent, of 89 at most, magnifies its own rounding that many times.
+constexpr double kRounding = 1.3e-7, kFunction = 5e-7, kRatio = 89 * kRounding;
+const RealOperation kReal[] = {
+    {Opcode::kCopy, "copy", 0, [](double a, double, double) { return a; }, 1},
+    {Opcode::kNeg, "neg", 0, [](double a, double, double) { return -a; }, 1},
+    {Opcode::kAbs, "abs", 0, [](double a, double, double) { return std::fabs(a); }, 1},
+    {Opcode::kSign, "sign", 0, [](double a, double, double) { return a > 0   ? 1
+                                                                     : a < 0 ? -1
+                                                                             : a; }, 1},
+    {Opcode::kRelu, "relu", 0, [](double a, double, double) { return a < 0 ? 0 : a; }, 1},
+    {Opcode::kSqrt, "sqrt", kRounding, [](double a, double, double) { return std::sqrt(a); }, 1},
+    {Opcode::kReciprocal, "reciprocal", kRounding, [](double a, double, double) { return 1 / a; }, 1},
+    {Opcode::kExp, "exp", kFunction, [](double a, double, double) { return std::exp(a); }, 1},
+    {Opcode::kLog, "log", kFunction, [](double a, double, double) { return std::log(a); }, 1},
+    {Opcode::kErf, "erf", kFunction, [](double a, double, double) { return std::erf(a); }, 1},
+    {Opcode::kTanh, "tanh", kFunction, [](double a, double, double) { return std::tanh(a); }, 1},
+    {Opcode::kSigmoid, "sigmoid", kFunction, [](double a, double, double) { return sigmoid(a); }, 1},
+    {Opcode::kSoftplus, "softplus", kFunction, [](double a, double, double) { return softplus(a); }, 1},
+    {Opcode::kSoftsign, "softsign", kRounding, [](double a, double, double) { return a / (1 + std::fabs(a)); }, 1},
+    {Opcode::kMish, "mish", kFunction, [](double a, double, double) { return a * std::tanh(softplus(a)); }, 1},
+    {Opcode::kHardSwish, "hard swish", 3 * kRounding,
+     [](double a, double, double) { return a * clip(a / 6 + 0.5, 0, 1); }, 1},
+    {Opcode::kGelu, "gelu", kFunction,
+     [](double a, double, double) { return a / 2 * (1 + std::erf(a / std::sqrt(2.0))); }, 1},
+    {Opcode::kGeluTanh, "gelu tanh", 2 * kFunction,
+     [](double a, double, double) { return a / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (a + 0.044715 * a * a * a))); },
+     1},
+    {Opcode::kFloor, "floor", 0, [](double a, double, double) { return std::floor(a); }, 1},
+    {Opcode::kCeil, "ceil", 0, [](double a, double, double) { return std::ceil(a); }, 1},
+    {Opcode::kRound, "round", 0, [](double a, double, double) { return std::nearbyint(a); }, 1},
+    {Opcode::kSin, "sin", kRounding, [](double a, double, double) { return std::sin(a); }, 1},
+    {Opcode::kCos, "cos", kRounding, [](double a, double, double) { return std::cos(a); }, 1},
+    {Opcode::kTan, "tan", kRounding, [](double a, double, double) { return std::tan(a); }, 1},
+    {Opcode::kAsin, "asin", kRounding, [](double a, double, double) { return std::asin(a); }, 1},
+    {Opcode::kAcos, "acos", kRounding, [](double a, double, double) { return std::acos(a); }, 1},
+    {Opcode::kAtan, "atan", kRounding, [](double a, double, double) { return std::atan(a); }, 1},
+    {Opcode::kSinh, "sinh", 3 * kRounding, [](double a, double, double) { return std::sinh(a); }, 1},
+    {Opcode::kCosh, "cosh", 3 * kRounding, [](double a, double, double) { return std::cosh(a); }, 1},
+    {Opcode::kAsinh, "asinh", 3 * kRounding, [](double a, double, double) { return std::asinh(a); }, 1},
+    {Opcode::kAcosh, "acosh", 3 * kRounding, [](double a, double, double) { return std::acosh(a); }, 1},
+    {Opcode::kAtanh, "atanh", 3 * kRounding, [](double a, double, double) { return std::atanh(a); }, 1},
+    {Opcode::kAdd, "add", kRounding, [](double a, double b, double) { return a + b; }, 2},
+    {Opcode::kSub, "sub", kRounding, [](double a, double b, double) { return a - b; }, 2},
+    {Opcode::kMul, "mul", kRounding, [](double a, double b, double) { return a * b; }, 2},
+    {Opcode::kDiv, "div", kRounding, [](double a, double b, double) { return a / b; }, 2},
+    {Opcode::kPow, "pow", kFunction, [](double a, double b, double) { return std::pow(a, b); }, 2},
+    {Opcode::kFmod, "fmod", 0, [](double a, double b, double) { return std::fmod(a, b); }, 2},
+    {Opcode::kMin, "min", 0, [](double a, double b, double) { return std::isnan(a) || a < b ? a : b; }, 2},
+    {Opcode::kMax, "max", 0, [](double a, double b, double) { return std::isnan(a) || a > b ? a : b; }, 2},
+    {Opcode::kPrelu, "prelu", kRounding, [](double a, double b, double) { return a < 0 ? a * b : a; }, 2},
+    {Opcode::kElu, "elu", kFunction, [](double a, double b, double) { return a < 0 ? b * std::expm1(a) : a; }, 2},
+    {Opcode::kCelu, "celu", kRatio, [](double a, double b, double) { return a < 0 ? b * std::expm1(a / b) : a; }, 2},
+    {Opcode::kThresholdedRelu, "thresholded relu", 0, [](double a, double b, double) { return a > b ? a : 0; }, 2},
+    {Opcode::kSwish, "swish", 2 * kFunction, [](double a, double b, double) { return a / (1 + std::exp(-a * b)); }, 2},
+    {Opcode::kClip, "clip", 0, [](double a, double b, double c) { return clip(a, b, c); }, 3},
+    {Opcode::kSelu, "selu", 2 * kFunction,
+     [](double a, double b, double c) { return c * (a <= 0 ? b * std::expm1(a) : a); }, 3},
+    {Opcode::kHardSigmoid, "hard sigmoid", 2 * kRounding,
+     [](double a, double b, double c) { return clip(b * a + c, 0, 1); }, 3},
+    {Opcode::kShrink, "shrink", kRounding,
+     [](double a, double b, double c) { return a < -b  ? a + c
+                                               : a > b ? a - c
+                                                       : 0; }, 3},
+    {Opcode::kMulAdd, "multiply and add", 2 * kRounding, [](double a, double b, double c) { return a * b + c; }, 3},
+};
+
+std::vector<float> varied(std::size_t count, std::uint32_t seed, float scale) {
+  auto values = random_floats(count, seed);
+  for (std::size_t i = 0; i < count; ++i) values[i] *= scale * (i % 3 == 0 ? 0.01f : 1.0f);
+  return values;
+}
+
+void check_real(const Target& target, const RealOperation& op, const std::vector<std::vector<float>>& sources,
+                bool as_constants, const std::string& what) {
+  const std::size_t count = sources[0].size();
+  std::vector<float> expected;
+  std::vector<std::vector<double>> wide;
+  for (const auto& source : sources) wide.emplace_back(source.begin(), source.end());
+  const auto at = [&](std::size_t s, std::size_t i) {
+    return s >= sources.size() ? 0.0 : static_cast<double>(sources[s][sources[s].size() == 1 ? 0 : i]);
+  };
+  for (std::size_t i = 0; i < count; ++i)
+    expected.push_back(static_cast<float>(op.exact(at(0, i), at(1, i), at(2, i))));
+  const auto f32 = apply<float>(target, code(op.opcode), kF32, sources, what, as_constants);
+  expect_close(expected, f32, op.tolerance, what);
+  const auto f64 = apply<double>(target, code(op.opcode), code(ElementCode::kF64), wide, what, as_constants);
+  expect_close(expected, {f64.begin(), f64.end()}, 1.3e-7, what + " of f64");
+}
+
+void real_operations(const Target& target) {
+  for (const RealOperation& op : kReal)
+    for (const std::size_t count : {0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 100, 255, 257, 1025, 9001})
+      for (const bool is_scalar : {false, true}) {
+        std::vector<std::vector<float>> sources = {varied(count, 1, 4.0f)};
+        for (int s = 1; s < op.sources; ++s)
+          sources.push_back(is_scalar ? std::vector<float>{0.75f}
+                                      : varied(count, static_cast<std::uint32_t>(s) + 1, 4.0f));
+        if (is_scalar && op.sources == 1) continue;
+        const std::string what = std::string(op.name) + " of " + std::to_string(count) + (is_scalar ? " by one" : "");
+        check_real(target, op, sources, false, what);
+        if (is_scalar && count != 1) check_real(target, op, sources, true, what + " constant");
+      }
+}
+
+// Where the formula for reals says what the limit is; the rest is in limits below.
+void special_values(const Target& target) {
+  const std::vector<float> x = {kNan,       kInf,       -kInf,   0.0f,  -0.0f,  1e-40f, -1e-40f, 3e38f,
+                                -3e38f,     100.0f,     -100.0f, 0.5f,  1.5f,   2.5f,   -0.5f,   -2.5f,
+                                8388609.0f, 4194304.5f, 1e-30f,  88.5f, -87.5f, -103.0f};
+  for (const RealOperation& op : kReal) {
+    if (op.opcode == Opcode::kMish || op.opcode == Opcode::kTan || op.opcode == Opcode::kSwish) continue;
+    if (op.opcode == Opcode::kPow || op.opcode == Opcode::kGeluTanh || op.opcode == Opcode::kSinh) continue;
+    std::vector<std::vector<float>> sources = {x};
+    if (op.sources > 1) sources.push_back({0.5f});
+    if (op.sources > 2) sources.push_back({1.0f});
+    check_real(target, op, sources, false, std::string(op.name) + " of special values");
+  }
+  const auto check = [&](Opcode opcode, const std::vector<float>& a, const std::vector<float>& expected) {
+    expect_close(expected, apply<float>(target, code(opcode), kF32, std::vector<std::vector<float>>{a}, "limits"), 0,
+                 "limits of " + std::to_string(code(opcode)));
+  };
+  check(Opcode::kMish, {kNan, kInf, 100.0f, 0.0f, -200.0f}, {kNan, kInf, 100.0f, 0.0f, -0.0f});
+  check(Opcode::kGeluTanh, {kNan, kInf, 100.0f, 0.0f, -100.0f}, {kNan, kInf, 100.0f, 0.0f, -0.0f});
+  const auto max = apply<float>(target, code(Opcode::kMax), kF32,
+                                std::vector<std::vector<float>>{{kNan, 1.0f}, {1.0f, kNan}}, "max");
+  const auto min = apply<float>(target, code(Opcode::kMin), kF32,
+                                std::vector<std::vector<float>>{{kNan, 1.0f}, {1.0f, kNan}}, "min");
+  expect_close({kNan, kNan}, max, 0, "max of NaN");
+  expect_close({kNan, kNan}, min, 0, "min of NaN");
+  const auto zeros =
+      apply<float>(target, code(Opcode::kCeil), kF32, std::vector<std::vector<float>>{{-0.5f, -0.0f, 0.0f}}, "ceil");
+  expect(std::signbit(zeros[0]) && std::signbit(zeros[1]) && !std::signbit(zeros[2]), "ceil keeps the sign of zero");
+}
+
+// Softplus and log lose nothing where their results are tiny.
+void relative_accuracy(const Target& target) {
+  std::vector<float> x, tiny;
+  for (float v = -80.0f; v < 80.0f; v += 0.037f) x.push_back(v);
+  for (float v = 1e-44f; v < 3e38f; v *= 1.173f) tiny.push_back(v);
+  for (float v = 0.9f; v < 1.1f; v += 1e-4f) tiny.push_back(v);
+  const auto check = [&](Opcode opcode, const std::vector<float>& values, double (*exact)(double)) {
+    const auto y = apply<float>(target, code(opcode), kF32, std::vector<std::vector<float>>{values}, "accuracy");
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double expected = exact(values[i]);
+      if (!expect(std::fabs(y[i] - expected) <= 5e-7 * std::fabs(expected) + 1e-44,
+                  "opcode " + std::to_string(code(opcode)) + " of " + std::to_string(values[i]) + " is " +
+                      std::to_string(y[i])))
+        return;
+    }
+  };
+  check(Opcode::kSoftplus, x, softplus);
+  check(Opcode::kLog, tiny, [](double v) { return std::log(v); });
+  check(Opcode::kExp, x, [](double v) { return std::exp(v); });
+}
+
+void predicates(const Target& target) {
+  for (const std::size_t count : {1, 15, 16, 17, 40, 1000}) {
+    auto a = varied(count, 1, 2.0f), b = varied(count, 2, 2.0f);
+    a[0] = kNan;
+    a[count / 2] = b[count / 2];
+    a[count - 1] = kInf;
+    b[count / 3] = -kInf;
+    std::vector<double> wide_a(a.begin(), a.end()), wide_b(b.begin(), b.end());
+    const auto check = [&](Opcode opcode, int sources, bool (*exact)(float, float)) {
+      std::vector<std::uint8_t> expected;
+      for (std::size_t i = 0; i < count; ++i) expected.push_back(exact(a[i], b[i]));
+      std::vector<std::vector<float>> values = {a, b};
+      std::vector<std::vector<double>> wide = {wide_a, wide_b};
+      values.resize(static_cast<std::size_t>(sources));
+      wide.resize(static_cast<std::size_t>(sources));
+      const std::string what = "predicate " + std::to_string(code(opcode));
+      expect(apply<std::uint8_t>(target, code(opcode), kF32, values, what) == expected, what);
+      expect(apply<std::uint8_t>(target, code(opcode), code(ElementCode::kF64), wide, what) == expected,
+             what + " of f64");
+    };
+    check(Opcode::kEqual, 2, [](float x, float y) { return x == y; });
+    check(Opcode::kLess, 2, [](float x, float y) { return x < y; });
+    check(Opcode::kLessOrEqual, 2, [](float x, float y) { return x <= y; });
+    check(Opcode::kIsNan, 1, [](float x, float) { return x != x; });
+    check(Opcode::kIsPositiveInf, 1, [](float x, float) { return x == kInf; });
+    check(Opcode::kIsNegativeInf, 1, [](float x, float) { return x == -kInf; });
+  }
+}
+
+}  // namespace
+
+int main() {
+  return run_cases({{"real operations", real_operations},
+                    {"special values", special_values},
+                    {"relative accuracy", relative_accuracy},
+                    {"predicates", predicates}});
+}
