@@ -31,8 +31,7 @@ double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
-// A ratio in an exponent, of 89 at most, magnifies its own rounding that many times.
-constexpr double kRounding = 1.3e-7, kFunction = 5e-7, kRatio = 89 * kRounding;
+constexpr double kRounding = 1.3e-7, kFunction = 5e-7;
 const RealOperation kReal[] = {
     {Opcode::kCopy, "copy", 0, [](double a, double, double) { return a; }, 1},
     {Opcode::kNeg, "neg", 0, [](double a, double, double) { return -a; }, 1},
@@ -82,7 +81,8 @@ const RealOperation kReal[] = {
     {Opcode::kMax, "max", 0, [](double a, double b, double) { return std::isnan(a) || a > b ? a : b; }, 2},
     {Opcode::kPrelu, "prelu", kRounding, [](double a, double b, double) { return a < 0 ? a * b : a; }, 2},
     {Opcode::kElu, "elu", kFunction, [](double a, double b, double) { return a < 0 ? b * std::expm1(a) : a; }, 2},
-    {Opcode::kCelu, "celu", kRatio, [](double a, double b, double) { return a < 0 ? b * std::expm1(a / b) : a; }, 2},
+    {Opcode::kCelu, "celu", 3 * kFunction, [](double a, double b, double) { return a < 0 ? b * std::expm1(a / b) : a; },
+     2},
     {Opcode::kThresholdedRelu, "thresholded relu", 0, [](double a, double b, double) { return a > b ? a : 0; }, 2},
     {Opcode::kSwish, "swish", 2 * kFunction, [](double a, double b, double) { return a / (1 + std::exp(-a * b)); }, 2},
     {Opcode::kClip, "clip", 0, [](double a, double b, double c) { return clip(a, b, c); }, 3},
@@ -128,6 +128,9 @@ void real_operations(const Target& target) {
         for (int s = 1; s < op.sources; ++s)
           sources.push_back(is_scalar ? std::vector<float>{0.75f}
                                       : varied(count, static_cast<std::uint32_t>(s) + 1, 4.0f));
+        // A ratio in an exponent magnifies its own rounding as many times as it is large.
+        if (op.opcode == Opcode::kCelu)
+          for (float& alpha : sources[1]) alpha = 0.5f + std::fabs(alpha);
         if (is_scalar && op.sources == 1) continue;
         const std::string what = std::string(op.name) + " of " + std::to_string(count) + (is_scalar ? " by one" : "");
         check_real(target, op, sources, false, what);
