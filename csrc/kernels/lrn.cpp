@@ -66,10 +66,11 @@ void lrn_blocked_f32(const void* raw, void* const* buffers, const KernelContext&
   const auto* x = static_cast<const float*>(buffers[0]);
   auto* y = static_cast<float*>(buffers[1]);
   auto* scratch = static_cast<float*>(context.scratch);
-  for (std::int64_t i = 0; i < kLrnTile * args.row; ++i) scratch[i] = 0.0f;
   const std::int64_t runs = (args.pixels + kLrnRun - 1) / kLrnRun;
   const std::int64_t image = (args.channels + kBlock - 1) / kBlock * args.pixels * kBlock;
   const WorkRange range = split_work(args.batch * runs, context.worker, context.workers);
+  if (range.begin == range.end) return;  // a step without elements has no scratch
+  for (std::int64_t i = 0; i < kLrnTile * args.row; ++i) scratch[i] = 0.0f;
   for (std::int64_t i = range.begin; i < range.end; ++i) {
     const std::int64_t begin = i % runs * kLrnRun, end = min64(begin + kLrnRun, args.pixels), at = i / runs * image;
     for (std::int64_t p = begin; p < end; p += kLrnTile)

@@ -1,0 +1,184 @@
+"""Normalizations of maps [N, C, ...], plain or blocked: over channels, groups of channels, single channels, windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.ir import Node, Output
+from engine.native import Attribute
+from engine.ops.internal import INTERNAL_DOMAIN
+from engine.ops.registry import attribute
+from engine_cpu.layout import Layout, LayoutOption
+from engine_cpu.lowering.checks import check_constant, check_f32, first
+from engine_cpu.lowering.normalization import check_stash_type
+from engine_cpu.lowering.registry import OpLowering, Refusal, given_inputs, lowers
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+
+class MapLowering(OpLowering):
+    """What these have in common: input 0 and output 0 are maps of one layout, other inputs are plain vectors."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return first(check_f32(node), _check_rank(node, 2))
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        vectors = (Layout.PLAIN,) * (node.num_inputs - 1)
+        more = (Layout.PLAIN,) * (node.num_outputs - 1)
+        layouts = (Layout.PLAIN, Layout.BLOCKED) if len(node.output(0).shape) > 2 else (Layout.PLAIN,)
+        return tuple(LayoutOption((layout, *vectors), (layout, *more)) for layout in layouts)
+
+
+def _step(
+    node: Node,
+    b: SegmentBuilder,
+    kernel: str,
+    vectors: Sequence[int],
+    attributes: Mapping[str, Attribute],
+    *,
+    in_place: bool = True,
+) -> None:
+    """A step over the map of input 0, in the layout that was chosen."""
+    x, y = node.input_value(0), node.output(0)
+    layout = b.option(node).inputs[0]
+    batch, channels, *sides = b.shape(x)
+    source = b.input(x, layout)
+    target = b.output(y, layout, in_place_of=x if in_place else None)
+    sizes = {"batch": batch, "channels": channels, "pixels": math.prod(sides), "blocked": int(layout.is_blocked)}
+    b.step(node, kernel, [source, *vectors], [target], **sizes, **attributes)
+
+
+def _check_rank(node: Node, least: int) -> Refusal | None:
+    shape = node.input_value(0).shape
+    return None if len(shape) >= least else Refusal("shape", f"the rank is {len(shape)}; expected {least} or more")
+
+
+@lowers("ChannelNormalization", domain=INTERNAL_DOMAIN)
+class ChannelNormalizationLowering(MapLowering):
+    """LayerNormalization over axis 1."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return first(super().check(node), check_stash_type(node))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        vectors = [b.input(value) for value in given_inputs(node)[1:]]
+        numbers = {"epsilon": float(attribute(node, "epsilon")), "scale": 1, "bias": int(node.has_input(2))}
+        _step(node, b, "channel_norm_f32", vectors, numbers)
+
+
+@lowers("InstanceNormalization")
+class InstanceNormalizationLowering(MapLowering):
+    """Groups of one channel."""
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        _lower_groups(node, b, b.shape(node.input_value(0))[1])
+
+
+@lowers("GroupNormalization")
+class GroupNormalizationLowering(MapLowering):
+    """Groups of channels, with scale and bias by channel."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return first(super().check(node), check_stash_type(node))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        _lower_groups(node, b, int(attribute(node, "num_groups")))
+
+
+def _lower_groups(node: Node, b: SegmentBuilder, groups: int) -> None:
+    vectors = [b.input(node.input_value(1)), b.input(node.input_value(2))]
+    numbers = {"groups": max(1, groups), "epsilon": float(attribute(node, "epsilon")), "scale": 1, "bias": 1}
+    _step(node, b, "group_norm_f32", vectors, numbers)
+
+
+@lowers("MeanVarianceNormalization")
+class MeanVarianceNormalizationLowering(MapLowering):
+    """Over channels, over all but channels with or without the batch, or over trailing axes."""
+
+    _ADDED = 1e-9
+    """To the deviation, as the operator is defined."""
+
+    def check(self, node: Node) -> Refusal | None:
+        refusal = first(check_f32(node), _check_rank(node, 1))
+        if refusal is not None or self._kind(node) is not None:
+            return refusal
+        axes = list(attribute(node, "axes"))
+        return Refusal("attribute", f"axes are {axes}; kernels have [1], all but 1, all but 0 and 1, or trailing ones")
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        if self._kind(node) == "rows":
+            return OpLowering.layouts(self, node)
+        return super().layouts(node)
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        kind = self._kind(node)
+        x, y = node.input_value(0), node.output(0)
+        shape = b.shape(x)
+        numbers: dict[str, Attribute] = {"epsilon": 0.0, "deviation_epsilon": self._ADDED}
+        if kind == "rows":
+            rows = shape[: len(shape) - len(set(self._axes(node)))]
+            sizes = {"rows": math.prod(rows), "columns": math.prod(shape[len(rows) :])}
+            b.step(node, "layer_norm_f32", [b.input(x)], [b.output(y, in_place_of=x)], **sizes, **numbers)
+        elif kind == "channels":
+            _step(node, b, "channel_norm_f32", [], numbers)
+        else:
+            groups = {"groups": max(1, shape[1]), "spans_batch": int(kind == "batch")}
+            _step(node, b, "group_norm_f32", [], groups | numbers)
+
+    @classmethod
+    def _kind(cls, node: Node) -> str | None:
+        rank = len(node.input_value(0).shape)
+        axes = cls._axes(node)
+        if axes == [0, *range(2, rank)] and rank >= 2:
+            return "batch"
+        if axes == list(range(2, rank)) and rank > 2:
+            return "instances"
+        if axes == list(range(rank - len(axes), rank)):
+            return "rows"
+        return "channels" if axes == [1] else None
+
+    @staticmethod
+    def _axes(node: Node) -> list[int]:
+        rank = len(node.input_value(0).shape)
+        return sorted({int(axis) % rank for axis in attribute(node, "axes")})
+
+
+@lowers("LRN")
+class LocalResponseNormalizationLowering(MapLowering):
+    """Over windows of channels."""
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        numbers = {name: float(attribute(node, name)) for name in ("alpha", "beta", "bias")}
+        _step(node, b, "lrn_f32", [], {"size": int(attribute(node, "size")), **numbers}, in_place=False)
+
+
+@lowers("BatchNormalization")
+class BatchNormalizationLowering(MapLowering):
+    """A factor and a summand for each channel, made of the four constants when the network is compiled."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if attribute(node, "training_mode"):
+            return Refusal("attribute", "training_mode is 1; kernels normalize with given statistics")
+        return first(super().check(node), check_constant(node, 1, 2, 3, 4))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        parameters = [node.input_value(i) for i in range(1, 5)]
+        epsilon = float(attribute(node, "epsilon"))
+
+        def fold(index: int) -> int:
+            recipe = f"batch normalization {index} {epsilon!r}"
+            return b.weights(parameters, recipe, lambda: _folded(b, parameters, epsilon)[index])
+
+        _step(node, b, "scale_shift_f32", [fold(0), fold(1)], {})
+
+
+def _folded(b: SegmentBuilder, parameters: Sequence[Output], epsilon: float) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    scale, bias, mean, variance = (b.value(value).astype(np.float64) for value in parameters)
+    with np.errstate(all="ignore"):  # statistics that are no numbers make results that are none
+        factor = scale / np.sqrt(variance + epsilon)
+        return [each.astype(np.float32) for each in (factor, bias - mean * factor)]

@@ -1,0 +1,194 @@
+"""Softmax and the normalizations as steps, in each layout that they offer, against their evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_cpu.item import Item
+from engine_cpu.layout import Layout
+from engine_cpu.lowering import find_lowering, refusal
+from engine_cpu.segment import Segment, build_segment
+from engine_cpu.tuning import Tuner
+from engine_cpu.weights import WeightStore
+
+from engine import ops
+from engine.ir import Constant, Node, Parameter, f32, f64
+from engine.native import Context, default_isa
+from engine.ops.internal import ChannelNormalization
+from engine.ops.reference import evaluate
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def values(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def x_of(*shape: int | str) -> Parameter:
+    return Parameter(f32, list(shape), "x")
+
+
+def constant(*shape: int, seed: int) -> Constant:
+    return Constant(values(*shape, seed=seed), f32)
+
+
+def segments(node: Node) -> list[Segment]:
+    """The node as a plan, in each of its layouts."""
+    lowering = find_lowering(node)
+    assert lowering is not None
+    assert lowering.check(node) is None
+    item = Item.of(node, lowering)
+    sources = [v for v in node.input_values if v is not None and isinstance(v.node, Parameter)]
+    wanted = [value for value in node.outputs if value.index == 0 or value.num_consumers]
+    store = WeightStore(default_isa())
+    return [
+        build_segment([item], {item: option}, list(dict.fromkeys(sources)), wanted, store, Tuner(2))
+        for option in lowering.layouts(node)
+    ]
+
+
+def check(node: Node, inputs: Sequence[Array], layouts: int = 1, tolerance: float = 1e-5) -> None:
+    """Every layout computes what the evaluator does, and there are so many."""
+    given = iter(inputs)
+    known: dict[Node, Array] = {}
+    for value in node.input_values:
+        if value is not None and value.node not in known:
+            known[value.node] = value.node.data if isinstance(value.node, Constant) else next(given)
+    expected = evaluate(node, [None if value is None else known[value.node] for value in node.input_values])
+    built = segments(node)
+    assert len(built) == layouts
+    for segment in built:
+        outputs = [np.full(value.shape.get_shape(), np.nan, np.float32) for value in segment.outputs]
+        Context(segment.plan).run(list(inputs), outputs)
+        for value, actual in zip(segment.outputs, outputs, strict=True):
+            np.testing.assert_allclose(actual, expected[value.index], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_softmax(op_type: str, axis: int) -> None:
+    check(ops.create(op_type, [x_of(5, 7, 19)], {"axis": axis}), [4 * values(5, 7, 19)])
+
+
+@pytest.mark.parametrize(
+    ("axis", "scale", "bias"),
+    [
+        (-1, (19,), (19,)),
+        (-1, (19,), None),
+        (1, (7, 19), (1, 7, 19)),
+        (1, (19,), (7, 1)),
+        (-1, (), (1,)),
+        (0, (19,), ()),
+    ],
+)
+def test_layer_normalization(axis: int, scale: tuple[int, ...], bias: tuple[int, ...] | None) -> None:
+    parameters = [constant(*scale, seed=1), *([] if bias is None else [constant(*bias, seed=2)])]
+    node = ops.create("LayerNormalization", [x_of(5, 7, 19), *parameters], {"axis": axis, "epsilon": 1e-3})
+    check(node, [values(5, 7, 19)])
+
+
+def test_layer_normalization_stores_the_statistics_that_are_read() -> None:
+    attributes = {"axis": 1}
+    node = ops.create("LayerNormalization", [x_of(5, 7), constant(7, seed=1)], attributes, num_outputs=3)
+    readers = [ops.Relu(node.output(1)), ops.Relu(node.output(2))]
+    check(node, [values(5, 7)])
+    del readers[0]
+    check(node, [values(5, 7)])
+
+
+def test_a_scale_that_is_computed() -> None:
+    scale = Parameter(f32, [19], "scale")
+    node = ops.create("LayerNormalization", [x_of(5, 19), scale])
+    check(node, [values(5, 19), values(19, seed=1)])
+
+
+def test_rms_normalization() -> None:
+    check(ops.create("RMSNormalization", [x_of(5, 7, 19), constant(19, seed=1)]), [values(5, 7, 19)])
+    check(ops.create("RMSNormalization", [x_of(5, 7, 19), constant(1, seed=1)], {"axis": 1}), [values(5, 7, 19)])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_channel_normalization(bias: bool) -> None:
+    node = ChannelNormalization(x_of(2, 21, 5, 3), constant(21, seed=1), constant(21, seed=2) if bias else None)
+    check(node, [values(2, 21, 5, 3)], layouts=2)
+
+
+def test_instance_normalization() -> None:
+    parameters = [constant(21, seed=1), constant(21, seed=2)]
+    node = ops.create("InstanceNormalization", [x_of(2, 21, 5, 3), *parameters])
+    check(node, [values(2, 21, 5, 3)], layouts=2)
+
+
+@pytest.mark.parametrize("groups", [1, 3, 24])
+def test_group_normalization(groups: int) -> None:
+    parameters = [constant(24, seed=1), constant(24, seed=2)]
+    node = ops.create("GroupNormalization", [x_of(2, 24, 9), *parameters], {"num_groups": groups})
+    check(node, [values(2, 24, 9)], layouts=2)
+
+
+@pytest.mark.parametrize(
+    ("axes", "layouts"), [((0, 2, 3), 2), ((2, 3), 2), ((-3,), 2), ((1, 2, 3), 1), ((3,), 1), ((0, 1, 2, 3), 1)]
+)
+def test_mean_variance_normalization(axes: tuple[int, ...], layouts: int) -> None:
+    node = ops.create("MeanVarianceNormalization", [x_of(2, 21, 5, 3)], {"axes": axes})
+    check(node, [values(2, 21, 5, 3)], layouts=layouts)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 50])
+def test_local_response_normalization(size: int) -> None:
+    node = ops.create("LRN", [x_of(2, 21, 5, 3)], {"size": size, "alpha": 0.3, "beta": 0.75})
+    check(node, [values(2, 21, 5, 3)], layouts=2)
+
+
+@pytest.mark.parametrize(("shape", "layouts"), [((2, 21, 5, 3), 2), ((2, 21), 1)])
+def test_batch_normalization(shape: tuple[int, ...], layouts: int) -> None:
+    statistics = [*(constant(21, seed=seed) for seed in (1, 2, 3)), Constant(np.abs(values(21, seed=4)) + 1, f32)]
+    check(ops.create("BatchNormalization", [x_of(*shape), *statistics]), [values(*shape)], layouts=layouts)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0)])
+def test_tensors_without_elements(shape: tuple[int, ...]) -> None:
+    parameters = [constant(4, seed=1), constant(4, seed=2)]
+    nodes = [
+        ops.Softmax(x_of(*shape)),
+        ops.create("MeanVarianceNormalization", [x_of(*shape)], {"axes": [2]}),
+        ops.create("LRN", [x_of(*shape)], {"size": 3}),
+        ops.create("GroupNormalization", [x_of(*shape), *parameters], {"num_groups": 2}),
+        ChannelNormalization(x_of(*shape), *parameters),
+    ]
+    for segment in (segment for node in nodes for segment in segments(node)):
+        y = np.empty(shape, np.float32)
+        Context(segment.plan).run([y.copy()], [y])
+
+
+def normalization(op_type: str, shape: Sequence[int | str], *parameters: Any, **attributes: Any) -> Node:
+    return ops.create(op_type, [x_of(*shape), *parameters], attributes)
+
+
+@pytest.mark.parametrize(
+    ("node", "cause"),
+    [
+        (ops.Softmax(Parameter(f64, [2, 3], "x")), "element type"),
+        (normalization("MeanVarianceNormalization", (2, 3, 4), axes=[0, 1]), "attribute"),
+        (normalization("LayerNormalization", (2, "L", "C"), Parameter(f32, [1], "scale")), "constant"),
+        (normalization("LayerNormalization", (2, 3, 4), Parameter(f32, [3, 4], "scale")), "shape"),
+        (normalization("BatchNormalization", (2, 3), *(Parameter(f32, [3], name) for name in "abcd")), "constant"),
+    ],
+)
+def test_what_has_no_kernel_is_refused(node: Node, cause: str) -> None:
+    why = refusal(node)
+    assert why is not None
+    assert why.cause == cause
+
+
+def test_a_map_stays_blocked() -> None:
+    node = ChannelNormalization(x_of(1, 16, 2, 2), constant(16, seed=1))
+    plain, blocked = segments(node)
+    assert [step.kernel for step in plain.plan.steps] == ["channel_norm_f32"]
+    assert [step.kernel for step in blocked.plan.steps] == ["to_blocked_f32", "channel_norm_f32", "from_blocked_f32"]
+    lowering = find_lowering(node)
+    assert lowering is not None
+    assert [option.outputs for option in lowering.layouts(node)] == [(Layout.PLAIN,), (Layout.BLOCKED,)]
