@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,14 +37,19 @@ class Worker:
         paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "comparison.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )  # fmt: skip
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        """End the process, and those that its engine started, which may hold its pipes open (openvino's telemetry)."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
 
     def start(self) -> dict[str, Any]:
         """Import the engine; return its version, its configuration, and the process's memory then."""
