@@ -1,6 +1,7 @@
-"""The ONNX backend suite on TEMPLATE, through the public API. If it fails, TEMPLATE is no reference any more.
+"""The ONNX backend suite on TEMPLATE and CPU, through the public API. If it fails on TEMPLATE, that is no reference any
+more; on CPU, a kernel, its lowering, or what runs between them gives users wrong answers.
 
-`template_exceptions.csv` lists each case that cannot pass, with its reason: `fail` must fail, so that the list
+`exceptions.csv` lists each case that cannot pass on any device, with its reason: `fail` must fail, so that the list
 cannot rot; `random` must run and give values of the right shape and type.
 """
 
@@ -34,12 +35,13 @@ with warnings.catch_warnings():
 
 _HERE = Path(__file__).parent
 _ONNX = Path(onnx.__file__).parent
+DEVICES = ("TEMPLATE", "CPU")
 _NUM_CASES = 2033
 _MUST_PASS = 2015
 
 
 def _exceptions() -> dict[str, tuple[str, str]]:
-    with open(_HERE / "template_exceptions.csv", newline="") as file:
+    with open(_HERE / "exceptions.csv", newline="") as file:
         return {row["name"]: (row["expected"], row["reason"]) for row in csv.DictReader(file)}
 
 
@@ -59,30 +61,33 @@ def test_the_suite_is_whole_and_the_list_is_short() -> None:
     assert len(CASES) - len(EXCEPTIONS) >= _MUST_PASS
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(set(CASES) - set(EXCEPTIONS)))
-def test_case(core: Core, name: str) -> None:
-    for got, expected in _run(core, CASES[name]):
+def test_case(core: Core, name: str, device: str) -> None:
+    for got, expected in _run(core, CASES[name], device):
         _assert_same(got, expected, CASES[name])
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(n for n, (expected, _) in EXCEPTIONS.items() if expected == "fail"))
-def test_listed_case_fails(core: Core, name: str) -> None:
+def test_listed_case_fails(core: Core, name: str, device: str) -> None:
     with pytest.raises((AssertionError, EngineError)):
-        test_case(core, name)
+        test_case(core, name, device)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(n for n, (expected, _) in EXCEPTIONS.items() if expected == "random"))
-def test_random_case_runs(core: Core, name: str) -> None:
-    for got, expected in _run(core, CASES[name]):
+def test_random_case_runs(core: Core, name: str, device: str) -> None:
+    for got, expected in _run(core, CASES[name], device):
         assert [(g.shape, g.dtype) for g in got] == [(e.shape, e.dtype) for e in expected]
         assert all(np.isin(g, (0, 1)).all() for g in got)
 
 
-def _run(core: Core, case: SuiteCase) -> Iterator[tuple[list[Any], list[Any]]]:
-    """For each data set, what TEMPLATE gives and what the suite expects."""
+def _run(core: Core, case: SuiteCase, device: str) -> Iterator[tuple[list[Any], list[Any]]]:
+    """For each data set, what the device gives and what the suite expects."""
     source = case.model.SerializeToString() if case.model is not None else _path(case)
     model = core.read_model(source)
-    network = core.compile_model(model, "TEMPLATE")
+    network = core.compile_model(model, device)
     parameters = [parameter.type for parameter in model.parameters]
     results = [result.type for result in model.results]
     names = [parameter.friendly_name for parameter in model.parameters]
