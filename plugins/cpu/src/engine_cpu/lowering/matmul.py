@@ -1,0 +1,127 @@
+"""MatMul, FusedMatMul and Gemm on the kernel that multiplies strided matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from engine.ir import Constant, Node, Output
+from engine.native import Attribute
+from engine.ops.internal import INTERNAL_DOMAIN
+from engine.ops.registry import attribute
+from engine_cpu.lowering.checks import check_f32, first
+from engine_cpu.lowering.epilogue import activation_attributes, check_activation
+from engine_cpu.lowering.product import MOST_BATCH_DIMS, Product, padded_vector
+from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+
+@lowers("MatMul")
+@lowers("FusedMatMul", domain=INTERNAL_DOMAIN)
+class MatMulLowering(OpLowering):
+    """Products of matrices and of batches of them, with a bias, a residual and an activation."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering`."""
+        return first(check_f32(node), check_activation(node), _check_ranks(node))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering`."""
+        left, right, bias, residual = (*node.input_values, None, None)[:4]
+        assert left is not None
+        assert right is not None
+        trans_b = bool(node.domain and attribute(node, "trans_b"))
+        a_shape, b_shape = _as_matrices(b.shape(left), b.shape(right))
+        product = Product.of_shapes(a_shape, b_shape, trans_b=trans_b)
+        attributes: dict[str, Attribute] = dict(activation_attributes(node))
+        more = []
+        if bias is not None:
+            attributes["bias"] = 1
+            more.append(padded_vector(node, b, bias))
+        if residual is not None:
+            attributes["residual"] = 1
+            more.append(b.input(residual))
+        operands = b.input(left), b.output(node.output(0))
+        product.add_step(node, b, right, operands, more, **attributes)
+
+
+def _check_ranks(node: Node) -> Refusal | None:
+    a, b = (len(node.input_value(index).shape) for index in (0, 1))
+    if b > 2 and max(a, b) - 2 > MOST_BATCH_DIMS:
+        return Refusal("shape", f"the product has {max(a, b) - 2} batch dimensions; expected {MOST_BATCH_DIMS} at most")
+    return None
+
+
+def _as_matrices(a: Sequence[int], b: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Vectors as the matrices that MatMul takes them for."""
+    return (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
+
+
+@lowers("Gemm")
+class GemmLowering(OpLowering):
+    """alpha * A * B + beta * C, where A is not transposed unless constant, and C a row, a matrix, or constant."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering`."""
+        return first(check_f32(node), self._check_transposed(node), self._check_sum(node))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering`."""
+        left, right = node.input_value(0), node.input_value(1)
+        alpha = float(attribute(node, "alpha"))
+        a_shape, trans_b = b.shape(left), bool(attribute(node, "transB"))
+        if attribute(node, "transA"):
+            a_shape = a_shape[::-1]
+            source = b.weights([left], "transposed", lambda: np.ascontiguousarray(b.value(left).T))
+        else:
+            source = b.input(left)
+        product = Product.of_shapes(a_shape, b.shape(right), trans_b=trans_b)
+        attributes: dict[str, Attribute] = {}
+        more, residual = [], None
+        if node.has_input(2) and attribute(node, "beta") != 0.0:
+            bias, residual = self._addends(node, b, product)
+            if bias is not None:
+                attributes["bias"] = 1
+                more.append(bias)
+        if alpha != 1.0:
+            attributes["scale"] = 1
+            more.append(b.constant(np.full(-(-product.n // 16) * 16, alpha, np.float32)))
+        if residual is not None:
+            attributes["residual"] = 1
+            more.append(residual)
+        product.add_step(node, b, right, (source, b.output(node.output(0))), more, **attributes)
+
+    def _check_transposed(self, node: Node) -> Refusal | None:
+        if attribute(node, "transA") and not _is_constant(node.input_value(0)):
+            return Refusal("attribute", "transA is 1 for an A that is computed at run time; expected 0, or a constant")
+        return None
+
+    def _check_sum(self, node: Node) -> Refusal | None:
+        if not node.has_input(2) or _is_constant(node.input_value(2)):
+            return None
+        added, result = node.input_value(2), node.output(0)
+        if attribute(node, "beta") != 1.0:
+            return Refusal("attribute", f"beta is {attribute(node, 'beta')} for a C computed at run time; expected 1")
+        if not len(added.shape) or added.shape[-1].is_dynamic or added.shape[-1] != result.shape[-1]:
+            return Refusal("shape", f"C is {added.type}; expected rows of {result.shape[-1]} as the result has")
+        return None
+
+    def _addends(self, node: Node, b: SegmentBuilder, product: Product) -> tuple[int | None, int | None]:
+        """C as the buffer of a bias, or as that of a residual."""
+        added = node.input_value(2)
+        shape = (1, 1, *b.shape(added))[-2:]
+        if shape == (1, product.n):
+            return padded_vector(node, b, added, float(attribute(node, "beta"))), None
+        if not b.is_constant(added):
+            return None, b.input(added)
+        beta, whole = np.float32(attribute(node, "beta")), (product.m, product.n)
+        recipe = f"broadcast to {whole} times {beta}"
+        return None, b.weights([added], recipe, lambda: np.array(np.broadcast_to(b.value(added) * beta, whole)))
+
+
+def _is_constant(value: Output) -> bool:
+    return isinstance(value.node, Constant)

@@ -1,0 +1,158 @@
+"""Products on the CPU device against numpy in f64: shapes, constants, sums, activations, unknown lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_cpu.lowering import refusal
+from engine_cpu.lowering.product import BatchDim, batch_dims, merged
+
+from engine import Core, ops
+from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32
+from engine.ops.evaluator import ModelEvaluator
+from engine.ops.internal import Activation, FusedMatMul
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def values(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def close(actual: Array, expected: Array, length: int) -> None:
+    """Within what a sum of so many products of numbers below one may lose."""
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6 * (2 + math.sqrt(length)))
+
+
+def parameter(name: str, shape: Sequence[int | None]) -> Parameter:
+    return Parameter(f32, PartialShape(list(shape)), name)
+
+
+def run(node: Node, parameters: Sequence[Parameter], *inputs: Array) -> Array:
+    """What the device computes without any step on the reference."""
+    network = Core().compile_model(Model([node], list(parameters)), "CPU", {"ALLOW_REFERENCE": False})
+    return np.array(next(iter(network(list(inputs)).values())))
+
+
+SHAPES = [
+    ((5, 7), (7, 9)),
+    ((1, 128), (128, 128)),
+    ((3, 130, 40), (40, 33)),
+    ((2, 3, 4, 5), (2, 3, 5, 6)),
+    ((2, 1, 4, 5), (3, 5, 6)),
+    ((4, 5), (2, 3, 5, 6)),
+    ((2, 3, 1, 5), (1, 3, 5, 6)),
+    ((2, 1, 3, 1, 4, 5), (1, 2, 1, 3, 5, 2)),
+    ((7,), (7, 4)),
+    ((3, 6, 7), (7,)),
+    ((7,), (7,)),
+    ((7,), (2, 7, 4)),
+    ((2, 40, 64), (64, 1)),
+    ((3, 0, 4), (4, 2)),
+    ((3, 4, 0), (0, 2)),
+]
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize(("a_shape", "b_shape"), SHAPES)
+def test_matmul_broadcasts_as_numpy_does(a_shape: tuple[int, ...], b_shape: tuple[int, ...], is_constant: bool) -> None:
+    a, b = values(*a_shape), values(*b_shape, seed=1)
+    left, right = parameter("a", a_shape), parameter("b", b_shape)
+    node = ops.MatMul(left, Constant(b) if is_constant else right)
+    given = [a] if is_constant else [a, b]
+    result = run(node, [left] if is_constant else [left, right], *given)
+    close(result, np.matmul(a.astype(np.float64), b), a_shape[-1])
+
+
+def test_one_packed_matrix_serves_all_lengths() -> None:
+    a, weights = parameter("a", [None, None, 24]), Constant(values(24, 50, seed=1))
+    network = Core().compile_model(Model([ops.MatMul(a, weights)], [a]), "CPU", {"ALLOW_REFERENCE": False})
+    for shape in ((1, 1, 24), (2, 9, 24), (1, 40, 24), (0, 3, 24)):
+        data = values(*shape)
+        close(np.array(next(iter(network([data]).values()))), np.matmul(data, weights.data), 24)
+
+
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 30])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("activation", [None, Activation("Relu"), Activation("Gelu"), Activation("Clip", (-0.5, 0.25))])
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_fused_products(
+    rows: int, residual: bool, activation: Activation | None, trans_b: bool, is_constant: bool
+) -> None:
+    a, b, bias = values(2, rows, 20), values(*((37, 20) if trans_b else (20, 37)), seed=1), values(37, seed=2)
+    added = values(2, rows, 37, seed=3)
+    parameters = [parameter(str(index), array.shape) for index, array in enumerate((a, b, bias, added))]
+    node = FusedMatMul(
+        parameters[0],
+        Constant(b) if is_constant else parameters[1],
+        Constant(bias) if is_constant else parameters[2],
+        parameters[3] if residual else None,
+        activation=activation,
+        trans_b=trans_b,
+    )
+    used = [(p, x) for p, x in zip(parameters, (a, b, bias, added), strict=True) if p.output(0).num_consumers]
+    expected = ModelEvaluator(Model([node], [p for p, _ in used])).run([x for _, x in used])[0]
+    close(run(node, [p for p, _ in used], *(x for _, x in used)), expected, 20)
+
+
+GEMM: list[tuple[dict[str, Any], tuple[int, ...] | None, bool]] = [
+    ({}, None, False),
+    ({"alpha": 0.5, "transB": 1}, (37,), False),
+    ({"beta": 2.0}, (37,), True),
+    ({"beta": 0.0}, (37,), True),
+    ({}, (1, 37), False),
+    ({"alpha": -1.5}, (9, 37), False),
+    ({"beta": -0.5}, (9, 37), True),
+    ({"beta": 3.0, "alpha": 2.0}, (9, 1), True),
+    ({"transB": 1}, (), True),
+    ({"transB": 1}, (1,), True),
+]
+
+
+@pytest.mark.parametrize("is_b_constant", [False, True])
+@pytest.mark.parametrize(("attributes", "c_shape", "is_c_constant"), GEMM)
+def test_gemm(
+    attributes: dict[str, Any], c_shape: tuple[int, ...] | None, is_c_constant: bool, is_b_constant: bool
+) -> None:
+    a, b = values(9, 20), values(*((37, 20) if attributes.get("transB") else (20, 37)), seed=1)
+    parameters, given = [parameter("a", a.shape)], [a]
+    inputs: list[Any] = [parameters[0]]
+    arrays = [(b, is_b_constant)] + ([] if c_shape is None else [(np.asarray(values(*c_shape, seed=2)), is_c_constant)])
+    for index, (array, is_constant) in enumerate(arrays):
+        if is_constant:
+            inputs.append(Constant(array))
+        else:
+            parameters.append(parameter(str(index), array.shape))
+            inputs.append(parameters[-1])
+            given.append(array)
+    node = ops.Gemm(*inputs, **attributes)
+    expected = ModelEvaluator(Model([node], parameters)).run(given)[0]
+    close(run(node, parameters, *given), expected, 20)
+
+
+def test_a_constant_that_is_transposed_comes_first() -> None:
+    b = values(9, 11)
+    weights, x = Constant(values(9, 4, seed=1)), parameter("x", b.shape)
+    close(run(ops.Gemm(weights, x, transA=1), [x], b), weights.data.T @ b, 9)
+
+
+def test_what_no_kernel_computes_is_refused() -> None:
+    a, c = parameter("a", [4, 5]), parameter("c", [4, 1])
+    weights = Constant(values(5, 6))
+    assert "transA" in str(refusal(ops.Gemm(a, parameter("b", [4, 6]), transA=1)))
+    assert "C is" in str(refusal(ops.Gemm(a, weights, c)))
+    assert "beta" in str(refusal(ops.Gemm(a, weights, parameter("d", [6]), beta=2.0)))
+    wide = ops.MatMul(parameter("e", [1, 2, 1, 2, 1, 2, 1, 4, 5]), parameter("f", [2, 5, 6]))
+    assert "batch dimensions" in str(refusal(wide))
+    assert refusal(ops.Gemm(a, weights, parameter("g", [6]))) is None
+
+
+def test_dimensions_of_a_batch_that_go_on_evenly_are_one() -> None:
+    assert merged(batch_dims([2, 3, 4], [2, 3, 4], 10, 20, 30)) == (BatchDim(24, 10, 20, 30),)
+    assert merged(batch_dims([2, 3, 4], [4], 10, 20, 30)) == (BatchDim(6, 40, 0, 120), BatchDim(4, 10, 20, 30))
+    assert merged(batch_dims([1, 3], [1, 1], 10, 20, 30)) == (BatchDim(3, 10, 0, 30),)
