@@ -9,8 +9,9 @@ from engine.ops.internal.channel_normalization import ChannelNormalization
 from engine.ops.internal.definition import INTERNAL_DOMAIN, as_onnx, decompose, has_internal_nodes, is_internal
 from engine.ops.internal.fused_conv import FusedConv
 from engine.ops.internal.fused_matmul import FusedMatMul
+from engine.ops.internal.scale_shift import ScaleShift
 
 __all__ = [
     "ACTIVATIONS", "INTERNAL_DOMAIN", "Activation", "ChannelNormalization", "FusedConv", "FusedMatMul",
-    "activation_of", "apply_activation", "as_onnx", "decompose", "has_internal_nodes", "is_internal",
+    "ScaleShift", "activation_of", "apply_activation", "as_onnx", "decompose", "has_internal_nodes", "is_internal",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from engine_cpu.weights import WeightStore
 from engine import ops
 from engine.ir import Constant, Node, Parameter, f32, f64
 from engine.native import Context, default_isa
-from engine.ops.internal import ChannelNormalization
+from engine.ops.internal import Activation, ChannelNormalization, ScaleShift
 from engine.ops.reference import evaluate
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -147,6 +147,14 @@ def test_local_response_normalization(size: int) -> None:
 def test_batch_normalization(shape: tuple[int, ...], layouts: int) -> None:
     statistics = [*(constant(21, seed=seed) for seed in (1, 2, 3)), Constant(np.abs(values(21, seed=4)) + 1, f32)]
     check(ops.create("BatchNormalization", [x_of(*shape), *statistics]), [values(*shape)], layouts=layouts)
+
+
+@pytest.mark.parametrize(
+    "activation", [None, Activation("Relu"), Activation("LeakyRelu", (0.25,)), Activation("Clip", (-0.5, 0.5))]
+)
+def test_scale_shift(activation: Activation | None) -> None:
+    node = ScaleShift(x_of(2, 21, 5, 3), constant(21, seed=1), constant(21, seed=2), activation=activation)
+    check(node, [values(2, 21, 5, 3)], layouts=2)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0)])

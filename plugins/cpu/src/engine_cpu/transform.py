@@ -9,6 +9,7 @@ from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
+from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 
 
 def transform_model(model: Model) -> Model:
@@ -16,6 +17,7 @@ def transform_model(model: Model) -> Model:
     graph = model.clone()
     manager = Manager()
     manager.register_pass(CommonOptimizations)
+    manager.register_pass(ScaleShiftFusion)
     manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking)
     manager.run_passes(graph)
     return graph

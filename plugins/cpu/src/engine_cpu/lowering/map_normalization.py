@@ -14,6 +14,7 @@ from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.checks import check_constant, check_f32, first
+from engine_cpu.lowering.epilogue import activation_attributes, check_activation
 from engine_cpu.lowering.normalization import check_stash_type
 from engine_cpu.lowering.registry import OpLowering, Refusal, given_inputs, lowers
 
@@ -175,6 +176,18 @@ class BatchNormalizationLowering(MapLowering):
             return b.weights(parameters, recipe, lambda: _folded(b, parameters, epsilon)[index])
 
         _step(node, b, "scale_shift_f32", [fold(0), fold(1)], {})
+
+
+@lowers("ScaleShift", domain=INTERNAL_DOMAIN)
+class ScaleShiftLowering(MapLowering):
+    """The same with the factors and summands given, and an activation."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return first(super().check(node), check_activation(node))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        vectors = [b.input(node.input_value(1)), b.input(node.input_value(2))]
+        _step(node, b, "scale_shift_f32", vectors, activation_attributes(node))
 
 
 def _folded(b: SegmentBuilder, parameters: Sequence[Output], epsilon: float) -> list[np.ndarray[Any, np.dtype[Any]]]:

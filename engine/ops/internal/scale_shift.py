@@ -1,0 +1,52 @@
+"""`ScaleShift`: one factor and one summand for each channel, and an activation, in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.ir import Constant, Node, Output, OutputLike, PartialShape
+from engine.ops.create import create
+from engine.ops.internal.activation import Activation
+from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
+from engine.ops.internal.fused_conv import finish
+from engine.ops.rules import fail
+
+
+def ScaleShift(  # noqa: N802 - constructors of operators are called as the operators are
+    x: OutputLike, scale: OutputLike, shift: OutputLike, *, activation: Activation | None = None
+) -> Node:
+    """`activation(x * scale + shift)` by channel: `x` is [N, C, ...], `scale` and `shift` are [C].
+
+    What a BatchNormalization at inference is, with those products, sums and activations after it.
+    """
+    own: dict[str, Any] = {}
+    if activation is not None:
+        own = {"activation": activation.name, "activation_parameters": activation.parameters or None}
+    return create("ScaleShift", [x, scale, shift], own, domain=INTERNAL_DOMAIN)
+
+
+def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
+    x, scale, shift = padded(inputs, 3)
+    assert x is not None
+    if x.shape.rank.is_dynamic or len(x.shape) < 2:
+        fail(node, f"input 0 (X) must have a known rank of 2 or more ([N, C, ...]), got {x.type}")
+    axes = Constant(np.arange(1, len(x.shape) - 1))
+    for value, name in ((scale, "scale"), (shift, "shift")):
+        assert value is not None
+        if not value.shape.compatible(PartialShape([x.shape[1]])):
+            fail(node, f"{name} must have one value a channel, [{x.shape[1]}], got {value.type}")
+    factor, summand = (create("Unsqueeze", [value, axes]) for value in (scale, shift))
+    scaled = create("Mul", [x, factor])
+    return [finish(node, create("Add", [scaled, summand]).output(0), None)]
+
+
+define(
+    "ScaleShift",
+    [("X", False), ("scale", False), ("shift", False)],
+    {"activation": "", "activation_parameters": ()},
+    _decompose,
+    "activation(X * scale + shift), with one factor and one summand for each channel.",
+)
