@@ -73,6 +73,14 @@ def test_softmax(op_type: str, axis: int) -> None:
     check(ops.create(op_type, [x_of(5, 7, 19)], {"axis": axis}), [4 * values(5, 7, 19)])
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("p", [1, 2])
+def test_lp_normalization(p: int, axis: int) -> None:
+    x = np.abs(values(5, 7, 19))
+    x[:, 3] = 0
+    check(ops.create("LpNormalization", [x_of(5, 7, 19)], {"axis": axis, "p": p}), [x])
+
+
 @pytest.mark.parametrize(
     ("axis", "scale", "bias"),
     [
@@ -180,6 +188,7 @@ def normalization(op_type: str, shape: Sequence[int | str], *parameters: Any, **
     ("node", "cause"),
     [
         (ops.Softmax(Parameter(f64, [2, 3], "x")), "element type"),
+        (normalization("LpNormalization", (2, 3), p=3), "attribute"),
         (normalization("MeanVarianceNormalization", (2, 3, 4), axes=[0, 1]), "attribute"),
         (normalization("LayerNormalization", (2, "L", "C"), Parameter(f32, [1], "scale")), "constant"),
         (normalization("LayerNormalization", (2, 3, 4), Parameter(f32, [3, 4], "scale")), "shape"),

@@ -1,11 +1,13 @@
-"""Softmax and LogSoftmax, over any axis."""
+"""Softmax, LogSoftmax and LpNormalization, over any axis."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
 
 from engine.ir import Node
+from engine.native import Attribute
 from engine.ops.registry import attribute
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
@@ -14,9 +16,10 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 
-@lowers("Softmax", "LogSoftmax")
-class SoftmaxLowering(OpLowering):
+class AxisLowering(OpLowering):
     """One step over [outer, axis, inner], in place where the input is read by nothing else."""
+
+    kernel: ClassVar[str]
 
     def check(self, node: Node) -> Refusal | None:
         return check_f32(node)
@@ -27,11 +30,39 @@ class SoftmaxLowering(OpLowering):
         axis = int(attribute(node, "axis")) % len(shape)
         b.step(
             node,
-            "softmax_f32",
+            self.kernel,
             [b.input(x)],
             [b.output(y, in_place_of=x)],
             outer=math.prod(shape[:axis]),
             axis=shape[axis],
             inner=math.prod(shape[axis + 1 :]),
-            log=int(node.op_type == "LogSoftmax"),
+            **self.attributes(node),
         )
+
+    @abstractmethod
+    def attributes(self, node: Node) -> dict[str, Attribute]:
+        """What the kernel needs besides the sizes."""
+
+
+@lowers("Softmax", "LogSoftmax")
+class SoftmaxLowering(AxisLowering):
+    """`log` tells the two apart."""
+
+    kernel = "softmax_f32"
+
+    def attributes(self, node: Node) -> dict[str, Attribute]:
+        return {"log": int(node.op_type == "LogSoftmax")}
+
+
+@lowers("LpNormalization")
+class LpNormalizationLowering(AxisLowering):
+    """Division by the L1 or L2 norm."""
+
+    kernel = "lp_norm_f32"
+
+    def check(self, node: Node) -> Refusal | None:
+        p = int(attribute(node, "p"))
+        return super().check(node) if p in (1, 2) else Refusal("attribute", f"p is {p}; expected 1 or 2")
+
+    def attributes(self, node: Node) -> dict[str, Attribute]:
+        return {"p": int(attribute(node, "p"))}

@@ -1,0 +1,66 @@
+// Division by the L1 and L2 norm against the formula in double: rows, columns, zeros, and what is no number.
+#include <cmath>
+#include <limits>
+
+#include "kernels/lp_norm.hpp"
+#include "kernels_common.hpp"
+
+using namespace engine;
+using namespace engine::test;
+
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+void check(const Target& target, const LpNormArgs& args, const std::vector<float>& x) {
+  for (const bool is_squared : {false, true}) {
+    std::vector<float> expected(x.size());
+    for (std::int64_t o = 0; o < args.outer; ++o)
+      for (std::int64_t i = 0; i < args.inner; ++i) {
+        const auto at = [&](std::int64_t k) { return (o * args.axis + k) * args.inner + i; };
+        double norm = 0;
+        for (std::int64_t k = 0; k < args.axis; ++k)
+          norm += is_squared ? double{x[at(k)]} * x[at(k)] : std::fabs(double{x[at(k)]});
+        if (is_squared) norm = std::sqrt(norm);
+        for (std::int64_t k = 0; k < args.axis; ++k)
+          expected[at(k)] = norm == 0 ? 0.0f : static_cast<float>(x[at(k)] / norm);
+      }
+    const std::string what = std::string(is_squared ? "l2 " : "l1 ") + std::to_string(args.outer) + "x" +
+                             std::to_string(args.axis) + "x" + std::to_string(args.inner);
+    for (const bool in_place : {false, true}) {
+      Guarded source(x), result(x.size(), kNan);
+      Guarded& y = in_place ? source : result;
+      run(target.find(is_squared ? "l2_norm_f32" : "l1_norm_f32"), &args, {source.data(), y.data()}, 3, 0);
+      expect(source.intact() && result.intact(), what + ": overrun");
+      expect_close(expected, y.values(), sum_tolerance(args.axis / 16), what);
+    }
+  }
+}
+
+void rows(const Target& target) {
+  for (std::int64_t axis = 0; axis <= 70; ++axis) check(target, {3, axis, 1}, random_floats(3 * axis, 1));
+  check(target, {0, 5, 1}, {});
+}
+
+void columns(const Target& target) {
+  for (const std::int64_t axis : {0, 1, 2, 7, 21})
+    for (const std::int64_t inner : {0, 2, 3, 5, 8, 15, 16, 17, 63, 64, 65, 129})
+      check(target, {2, axis, inner}, random_floats(2 * axis * inner, 3));
+}
+
+void special(const Target& target) {
+  for (const std::int64_t inner : {1, 5})
+    for (const float value : {kNan, kInf, -kInf, 0.0f}) {
+      auto x = random_floats(3 * 19 * inner, 5);
+      x[(19 + 13) * inner] = value;
+      check(target, {3, 19, inner}, x);
+      check(target, {3, 19, inner}, std::vector<float>(x.size(), value));
+    }
+}
+
+}  // namespace
+
+int main() {
+  return run_cases({{"rows", rows}, {"columns", columns}, {"special", special}});
+}
