@@ -1,0 +1,206 @@
+// Plan-time half of reductions.
+#include "kernels/reduce.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/prepare.hpp"
+
+namespace engine {
+namespace {
+
+// Attributes: op (ReduceOp), type (ReduceType), shape, axes (ascending; none: each element by itself). Output: the
+// shape without the axes, in order. f32 has every op; 32 and 64 bit integers have those without a root or logarithm,
+// the others kMax and kMin.
+constexpr std::int64_t kLargest = std::int64_t{1} << 46;
+// Elements that are worth a worker, and outputs from which there are enough for all.
+constexpr std::int64_t kShareElements = 16 * 1024;
+constexpr std::int64_t kManyItems = 16;
+
+ReduceMap map_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMax:
+      return ReduceMap::kMax;
+    case ReduceOp::kMin:
+      return ReduceMap::kMin;
+    case ReduceOp::kProd:
+      return ReduceMap::kMultiply;
+    case ReduceOp::kL1:
+      return ReduceMap::kAddAbs;
+    case ReduceOp::kL2:
+    case ReduceOp::kSumSquare:
+      return ReduceMap::kAddSquare;
+    case ReduceOp::kLogSumExp:
+      return ReduceMap::kLogAddExp;
+    default:
+      return ReduceMap::kAdd;
+  }
+}
+
+ReduceFinish finish_of(ReduceOp op) {
+  return op == ReduceOp::kMean     ? ReduceFinish::kDivide
+         : op == ReduceOp::kL2     ? ReduceFinish::kSquareRoot
+         : op == ReduceOp::kLogSum ? ReduceFinish::kLog
+                                   : ReduceFinish::kNone;
+}
+
+std::int64_t type_bytes(ReduceType type) {
+  return type == ReduceType::kI64 ? 8 : type == ReduceType::kF32 || type == ReduceType::kI32 ? 4 : 1;
+}
+
+void expect_supported(ReduceOp op, ReduceType type) {
+  const bool is_extreme = op == ReduceOp::kMax || op == ReduceOp::kMin;
+  const bool is_exact = op != ReduceOp::kL2 && op != ReduceOp::kLogSum && op != ReduceOp::kLogSumExp;
+  if (type == ReduceType::kF32 || is_extreme || (is_exact && type_bytes(type) >= 4)) return;
+  throw PlanError("reduction " + std::to_string(static_cast<int>(op)) + " has no kernel for element type " +
+                  std::to_string(static_cast<int>(type)));
+}
+
+std::vector<bool> read_axes(const Attributes& attributes, std::size_t rank) {
+  std::vector<bool> is_reduced(rank, false);
+  std::int64_t previous = -1;
+  for (const std::int64_t axis : attributes.integers("axes")) {
+    if (axis <= previous || axis >= static_cast<std::int64_t>(rank)) {
+      throw PlanError("attribute \"axes\" has the value " + std::to_string(axis) + "; expected ascending axes below " +
+                      std::to_string(rank));
+    }
+    is_reduced[static_cast<std::size_t>(axis)] = true;
+    previous = axis;
+  }
+  return is_reduced;
+}
+
+void append(ReduceDims& dims, std::int64_t size, std::int64_t stride) {
+  if (dims.rank == kReduceDims)
+    throw PlanError("the axes alternate too often between kept and reduced; expected " + std::to_string(kReduceDims) +
+                    " runs of each at most");
+  dims.size[dims.rank] = size;
+  dims.stride[dims.rank++] = stride;
+}
+
+// Neighbours of one kind become one axis; the innermost kept axis becomes `columns`.
+void collapse(ReduceArgs& args, const std::vector<std::int64_t>& shape, const std::vector<bool>& is_reduced) {
+  struct Axis {
+    std::int64_t size;
+    bool is_reduced;
+  };
+  std::vector<Axis> axes;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1) continue;
+    if (!axes.empty() && axes.back().is_reduced == is_reduced[d])
+      axes.back().size *= shape[d];
+    else
+      axes.push_back({shape[d], is_reduced[d]});
+  }
+  args.columns = 1;
+  args.has_columns = !axes.empty() && !axes.back().is_reduced;
+  std::int64_t stride = 1;
+  std::vector<std::int64_t> strides(axes.size());
+  for (std::size_t d = axes.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= axes[d].size;
+  }
+  if (args.has_columns) {
+    args.columns = axes.back().size;
+    axes.pop_back();
+  }
+  for (std::size_t d = 0; d < axes.size(); ++d)
+    append(axes[d].is_reduced ? args.reduced : args.kept, axes[d].size, strides[d]);
+  if (args.reduced.rank == 0) append(args.reduced, 1, 1);
+}
+
+std::int64_t product(const ReduceDims& dims) {
+  std::int64_t count = 1;
+  for (int d = 0; d < dims.rank; ++d) count *= dims.size[d];
+  return count;
+}
+
+// How many parts each output's elements are cut into so that there is something to do for several workers.
+std::int64_t choose_parts(const ReduceArgs& args, std::int64_t elements) {
+  const std::int64_t items = args.outputs * ((args.columns + kReduceTile - 1) / kReduceTile);
+  if (args.type != ReduceType::kF32 || items == 0 || items >= kManyItems || elements < 4 * kShareElements) return 1;
+  const std::int64_t wanted = std::min(elements / kShareElements, kManyItems) / items;
+  return std::max<std::int64_t>(1, std::min(wanted, args.reduced.size[args.split]));
+}
+
+// What combines the parts of each output.
+ReduceArgs second_phase(const ReduceArgs& first) {
+  ReduceArgs args = {};
+  args.type = first.type;
+  const bool is_sum = first.map == ReduceMap::kAddAbs || first.map == ReduceMap::kAddSquare;
+  args.map = is_sum ? ReduceMap::kAdd : first.map;
+  args.finish = first.finish;
+  append(args.kept, first.outputs, first.parts * first.columns);
+  append(args.reduced, first.parts, first.columns);
+  args.columns = first.columns;
+  args.has_columns = first.has_columns;
+  args.outputs = first.outputs;
+  args.parts = 1;
+  args.count = first.count;
+  args.from = 2;
+  args.to = 1;
+  return args;
+}
+
+PreparedStep make_step(ReduceArgs args, std::int64_t elements, const KernelLookup& kernels) {
+  const KernelEntry& kernel = kernels.find(args.type == ReduceType::kF32 ? "reduce_f32" : "reduce_integer");
+  PreparedStep step;
+  const auto add = [&](const ReduceArgs& phase, std::int64_t workers) {
+    step.phases.push_back(PreparedPhase::of(kernel, phase));
+    step.phases.back().max_workers = static_cast<int>(std::clamp<std::int64_t>(workers, 1, 1 << 20));
+  };
+  const std::int64_t workers = elements / kShareElements;
+  if (args.parts == 1) {
+    add(args, workers);
+    return step;
+  }
+  const ReduceArgs last = second_phase(args);
+  args.finish = ReduceFinish::kNone;
+  args.to = 2;
+  step.temporaries.push_back(checked_product({args.outputs, args.parts, args.columns, 4}));
+  add(args, workers);
+  add(last, 1);
+  return step;
+}
+
+PreparedStep prepare_reduce(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  const auto op = static_cast<ReduceOp>(attributes.integer("op", 0, static_cast<int>(ReduceOp::kCount) - 1));
+  ReduceArgs args = {};
+  args.type = static_cast<ReduceType>(attributes.integer("type", 0, static_cast<int>(ReduceType::kCount) - 1));
+  expect_supported(op, args.type);
+  const std::vector<std::int64_t>& shape = attributes.integers("shape");
+  const std::vector<bool> is_reduced = read_axes(attributes, shape.size());
+  // The product of what is not zero bounds every stride and count below.
+  std::vector<std::int64_t> bound = shape, kept;
+  for (std::int64_t& size : bound) size = size == 0 ? 1 : size;
+  if (checked_product(bound) > static_cast<std::size_t>(kLargest)) {
+    throw PlanError("attribute \"shape\" has " + std::to_string(checked_product(bound)) + " elements; expected " +
+                    std::to_string(kLargest) + " at most");
+  }
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    if (!is_reduced[d]) kept.push_back(shape[d]);
+  const auto elements = static_cast<std::int64_t>(checked_product(shape));
+  kept.push_back(type_bytes(args.type));
+  request.expect_operands(1, 1);
+  request.expect_input(0, checked_product({elements, type_bytes(args.type)}));
+  request.expect_output(0, checked_product(kept));
+
+  args.map = map_of(op);
+  args.finish = finish_of(op);
+  collapse(args, shape, is_reduced);
+  args.outputs = product(args.kept);
+  args.count = product(args.reduced);
+  args.split = static_cast<std::int32_t>(std::max_element(args.reduced.size, args.reduced.size + args.reduced.rank) -
+                                         args.reduced.size);
+  args.from = 0;
+  args.to = 1;
+  args.parts = choose_parts(args, elements);
+  return make_step(args, elements, request.kernels);
+}
+
+}  // namespace
+
+extern const OperationEntry reduce_operations[] = {{"reduce", prepare_reduce}, {}};
+
+}  // namespace engine

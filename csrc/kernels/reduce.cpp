@@ -1,0 +1,428 @@
+// reduce_f32 and reduce_integer: see reduce.hpp. Operands as `from` and `to` say; the alignment of an element; output
+// and input must not overlap. Split over outputs, or tiles of 64 adjacent ones.
+//
+// Sums of f32: vectors of partial sums for 64 steps at most, whose totals are added in f64, or with compensation: the
+// error grows with the logarithm of the length at most. Sums of integers wrap; their mean is rounded towards zero.
+#include "kernels/reduce.hpp"
+
+#include <cmath>
+
+#include "simd/partial.hpp"
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+constexpr std::int64_t kRun = 64;  // steps after which a partial sum is put aside
+
+// Goes over the offsets of several dimensions, the last one fastest.
+struct Odometer {
+  const ReduceDims* dims;
+  std::int32_t rank;
+  std::int64_t index[kReduceDims];
+  std::int64_t offset;
+
+  void start(const ReduceDims& all, std::int32_t count, std::int64_t position) {
+    dims = &all;
+    rank = count;
+    offset = 0;
+    for (int d = rank - 1; d >= 0; --d) {
+      index[d] = position == 0 ? 0 : position % all.size[d];  // a size may be 0
+      position = position == 0 ? 0 : position / all.size[d];
+      offset += index[d] * all.stride[d];
+    }
+  }
+  void next() {
+    for (int d = rank - 1; d >= 0; --d) {
+      offset += dims->stride[d];
+      if (++index[d] < dims->size[d]) return;
+      offset -= dims->size[d] * dims->stride[d];
+      index[d] = 0;
+    }
+  }
+};
+
+// What one output is made of: `lines` (offsets over all reduced axes but the last) of `count` elements.
+struct Share {
+  ReduceDims dims;
+  std::int64_t begin;  // offset of the first
+  std::int64_t lines;
+  std::int64_t count, stride;  // of a line
+};
+
+Share make_share(const ReduceArgs& args, std::int64_t part) {
+  Share share = {args.reduced, 0, 1, 0, 0};
+  if (args.parts > 1) {
+    const WorkRange range =
+        split_work(share.dims.size[args.split], static_cast<int>(part), static_cast<int>(args.parts));
+    share.dims.size[args.split] = range.end - range.begin;
+    share.begin = range.begin * share.dims.stride[args.split];
+  }
+  const int last = share.dims.rank - 1;
+  for (int d = 0; d < last; ++d) share.lines *= share.dims.size[d];
+  share.count = share.dims.size[last];
+  share.stride = share.dims.stride[last];
+  return share;
+}
+
+constexpr bool is_sum(ReduceMap map) {
+  return map == ReduceMap::kAdd || map == ReduceMap::kAddAbs || map == ReduceMap::kAddSquare ||
+         map == ReduceMap::kLogAddExp;
+}
+
+constexpr float neutral(ReduceMap map) {
+  return map == ReduceMap::kMax        ? -__builtin_inff()
+         : map == ReduceMap::kMin      ? __builtin_inff()
+         : map == ReduceMap::kMultiply ? 1.0f
+                                       : 0.0f;
+}
+
+template <ReduceMap kMap>
+ENGINE_INLINE Vec combine(Vec a, Vec b) {
+  if constexpr (kMap == ReduceMap::kMax) return (b > a) | (b != b) ? b : a;
+  if constexpr (kMap == ReduceMap::kMin) return (b < a) | (b != b) ? b : a;
+  if constexpr (kMap == ReduceMap::kMultiply) return a * b;
+  return a + b;
+}
+
+template <ReduceMap kMap>
+ENGINE_INLINE Vec take(Vec acc, Vec x, Vec shift) {
+  if constexpr (kMap == ReduceMap::kAddAbs) return acc + abs(x);
+  if constexpr (kMap == ReduceMap::kAddSquare) return fma(x, x, acc);
+  if constexpr (kMap == ReduceMap::kLogAddExp) return acc + exp(x - shift);
+  return combine<kMap>(acc, x);
+}
+
+// The neutral element as an element: what lanes without one are filled with.
+template <ReduceMap kMap>
+ENGINE_INLINE Vec blank() {
+  return broadcast(kMap == ReduceMap::kLogAddExp ? -__builtin_inff() : neutral(kMap));
+}
+
+template <ReduceMap kMap>
+ENGINE_INLINE double fold(Vec x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  double total = lanes[0];
+  for (int i = 1; i < kLanes; ++i) {
+    const double value = lanes[i];
+    if constexpr (kMap == ReduceMap::kMax)
+      total = value > total || value != value ? value : total;
+    else if constexpr (kMap == ReduceMap::kMin)
+      total = value < total || value != value ? value : total;
+    else if constexpr (kMap == ReduceMap::kMultiply)
+      total *= value;
+    else
+      total += value;
+  }
+  return total;
+}
+
+template <ReduceMap kMap>
+ENGINE_INLINE double join(double total, double value) {
+  if constexpr (kMap == ReduceMap::kMax) return value > total || value != value ? value : total;
+  if constexpr (kMap == ReduceMap::kMin) return value < total || value != value ? value : total;
+  if constexpr (kMap == ReduceMap::kMultiply) return total * value;
+  return total + value;
+}
+
+// Adjacent elements.
+template <ReduceMap kMap>
+double reduce_line(const float* x, std::int64_t count, float shift, double total) {
+  constexpr int kStep = 4 * kLanes;
+  const Vec shifts = broadcast(shift);
+  while (count > 0) {
+    const std::int64_t run = count < kRun * kStep ? count : kRun * kStep;
+    Vec acc[4];
+    for (Vec& each : acc) each = broadcast(neutral(kMap));
+    std::int64_t i = 0;
+    for (; i + kStep <= run; i += kStep)
+      for (int v = 0; v < 4; ++v) acc[v] = take<kMap>(acc[v], load(x + i + v * kLanes), shifts);
+    for (; i + kLanes <= run; i += kLanes) acc[0] = take<kMap>(acc[0], load(x + i), shifts);
+    if (i < run) acc[1] = take<kMap>(acc[1], load_partial(x + i, run - i, blank<kMap>()), shifts);
+    acc[0] = combine<kMap>(combine<kMap>(acc[0], acc[1]), combine<kMap>(acc[2], acc[3]));
+    total = join<kMap>(total, fold<kMap>(acc[0]));
+    x += run;
+    count -= run;
+  }
+  return total;
+}
+
+template <ReduceMap kMap>
+double reduce_lines(const Share& share, const float* x, float shift) {
+  double total = static_cast<double>(neutral(kMap));
+  Odometer line;
+  line.start(share.dims, share.dims.rank - 1, 0);
+  for (std::int64_t i = 0; i < share.lines; ++i, line.next())
+    total = reduce_line<kMap>(x + share.begin + line.offset, share.count, shift, total);
+  return total;
+}
+
+ENGINE_INLINE double finished(const ReduceArgs& args, double value) {
+  switch (args.finish) {
+    case ReduceFinish::kNone:
+      break;
+    case ReduceFinish::kDivide:
+      return value / static_cast<double>(args.count);
+    case ReduceFinish::kSquareRoot:
+      return sqrt(value);
+    case ReduceFinish::kLog:
+      return log(value);
+  }
+  return value;
+}
+
+template <ReduceMap kMap>
+void reduce_rows(const ReduceArgs& args, const float* x, float* y, WorkRange range) {
+  Odometer output;
+  output.start(args.kept, args.kept.rank, range.begin / args.parts);
+  std::int64_t part = range.begin % args.parts;
+  Share share = make_share(args, part);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    if constexpr (kMap == ReduceMap::kLogAddExp) {
+      const double most = reduce_lines<ReduceMap::kMax>(share, x + output.offset, 0.0f);
+      const double shift = most - most == 0.0 ? most : 0.0;
+      y[i] = static_cast<float>(log(reduce_lines<kMap>(share, x + output.offset, static_cast<float>(shift))) + shift);
+    } else {
+      y[i] = static_cast<float>(finished(args, reduce_lines<kMap>(share, x + output.offset, 0.0f)));
+    }
+    if (++part == args.parts) {
+      part = 0;
+      output.next();
+    }
+    if (args.parts > 1) share = make_share(args, part);
+  }
+}
+
+// A tile of columns: totals[v] of `vectors` vectors, the last of which has `tail` lanes.
+struct Columns {
+  const float* x;
+  int vectors;
+  std::int64_t tail;  // kLanes: all
+};
+
+ENGINE_INLINE Vec load_column(const Columns& columns, const float* at, int v, Vec otherwise) {
+  const bool is_partial = v == columns.vectors - 1 && columns.tail < kLanes;
+  return is_partial ? load_partial(at, columns.tail, otherwise) : load(at);
+}
+
+constexpr int kTileVectors = static_cast<int>(kReduceTile) / kLanes;
+constexpr int kGroup = 4;  // vectors whose sums stay in registers
+
+// total += part, rounding errors kept in `lost`, which stays finite so that infinite sums do.
+ENGINE_INLINE void add_compensated(Vec& total, Vec& lost, Vec part) {
+  const Vec corrected = part - lost;
+  const Vec sum = total + corrected;
+  const Vec error = (sum - total) - corrected;
+  lost = error - error == 0.0f ? error : zero();
+  total = sum;
+}
+
+template <ReduceMap kMap>
+void reduce_group(const Columns& columns, const Share& share, int first, int count, const Vec* shifts, Vec* totals) {
+  Vec total[kGroup], lost[kGroup], acc[kGroup];
+  for (int v = 0; v < kGroup; ++v) {
+    total[v] = broadcast(neutral(kMap));
+    lost[v] = zero();
+  }
+  Odometer line;
+  line.start(share.dims, share.dims.rank - 1, 0);
+  for (std::int64_t i = 0; i < share.lines; ++i, line.next()) {
+    const float* x = columns.x + share.begin + line.offset + first * kLanes;
+    for (std::int64_t done = 0; done < share.count; done += kRun) {
+      const std::int64_t run = share.count - done < kRun ? share.count - done : kRun;
+      for (Vec& each : acc) each = broadcast(neutral(kMap));
+      if (count == kGroup && (first + kGroup < columns.vectors || columns.tail == kLanes)) {
+        for (std::int64_t r = 0; r < run; ++r, x += share.stride)
+          for (int v = 0; v < kGroup; ++v) acc[v] = take<kMap>(acc[v], load(x + v * kLanes), shifts[first + v]);
+      } else {
+        for (std::int64_t r = 0; r < run; ++r, x += share.stride)
+          for (int v = 0; v < count; ++v)
+            acc[v] =
+                take<kMap>(acc[v], load_column(columns, x + v * kLanes, first + v, blank<kMap>()), shifts[first + v]);
+      }
+      for (int v = 0; v < kGroup; ++v) {
+        if constexpr (is_sum(kMap))
+          add_compensated(total[v], lost[v], acc[v]);
+        else
+          total[v] = combine<kMap>(total[v], acc[v]);
+      }
+    }
+  }
+  for (int v = 0; v < count; ++v) totals[first + v] = total[v];
+}
+
+template <ReduceMap kMap>
+void reduce_tile(const Columns& columns, const Share& share, const Vec* shifts, Vec* totals) {
+  for (int first = 0; first < columns.vectors; first += kGroup) {
+    const int rest = columns.vectors - first;
+    reduce_group<kMap>(columns, share, first, rest < kGroup ? rest : kGroup, shifts, totals);
+  }
+}
+
+template <ReduceMap kMap>
+void reduce_columns(const ReduceArgs& args, const float* x, float* y, WorkRange range) {
+  const std::int64_t tiles = (args.columns + kReduceTile - 1) / kReduceTile;
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t row = i / tiles, column = i % tiles * kReduceTile;
+    Odometer output;
+    output.start(args.kept, args.kept.rank, row / args.parts);
+    const Share share = make_share(args, row % args.parts);
+    const std::int64_t width = args.columns - column < kReduceTile ? args.columns - column : kReduceTile;
+    const int vectors = static_cast<int>((width + kLanes - 1) / kLanes);
+    const Columns columns = {x + output.offset + column, vectors, width - (vectors - 1) * kLanes};
+    Vec shifts[kTileVectors] = {}, totals[kTileVectors];
+    if constexpr (kMap == ReduceMap::kLogAddExp) {
+      reduce_tile<ReduceMap::kMax>(columns, share, shifts, totals);
+      for (int v = 0; v < vectors; ++v) shifts[v] = totals[v] - totals[v] == 0.0f ? totals[v] : zero();
+    }
+    reduce_tile<kMap>(columns, share, shifts, totals);
+    float* to = y + row * args.columns + column;
+    const bool is_plain = args.finish == ReduceFinish::kNone && kMap != ReduceMap::kLogAddExp;
+    for (int v = 0; v < vectors; ++v) {
+      if (!is_plain) {
+        for (int l = 0; l < kLanes; ++l) {
+          const double value = static_cast<double>(totals[v][l]);
+          totals[v][l] = static_cast<float>(
+              kMap == ReduceMap::kLogAddExp ? log(value) + static_cast<double>(shifts[v][l]) : finished(args, value));
+        }
+      }
+      if (v == vectors - 1)
+        store_partial(to + v * kLanes, totals[v], columns.tail);
+      else
+        store(to + v * kLanes, totals[v]);
+    }
+  }
+}
+
+template <ReduceMap kMap>
+void reduce(const ReduceArgs& args, void* const* buffers, WorkRange range) {
+  const float* x = static_cast<const float*>(buffers[args.from]);
+  float* y = static_cast<float*>(buffers[args.to]);
+  if (range.end <= range.begin) return;
+  args.has_columns ? reduce_columns<kMap>(args, x, y, range) : reduce_rows<kMap>(args, x, y, range);
+}
+
+WorkRange items(const ReduceArgs& args, const KernelContext& context) {
+  const std::int64_t tiles = (args.columns + kReduceTile - 1) / kReduceTile;
+  return split_work(args.outputs * args.parts * tiles, context.worker, context.workers);
+}
+
+void reduce_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ReduceArgs& args = *static_cast<const ReduceArgs*>(raw_args);
+  const WorkRange range = items(args, context);
+  switch (args.map) {
+    case ReduceMap::kAdd:
+      return reduce<ReduceMap::kAdd>(args, buffers, range);
+    case ReduceMap::kAddAbs:
+      return reduce<ReduceMap::kAddAbs>(args, buffers, range);
+    case ReduceMap::kAddSquare:
+      return reduce<ReduceMap::kAddSquare>(args, buffers, range);
+    case ReduceMap::kMax:
+      return reduce<ReduceMap::kMax>(args, buffers, range);
+    case ReduceMap::kMin:
+      return reduce<ReduceMap::kMin>(args, buffers, range);
+    case ReduceMap::kMultiply:
+      return reduce<ReduceMap::kMultiply>(args, buffers, range);
+    case ReduceMap::kLogAddExp:
+      return reduce<ReduceMap::kLogAddExp>(args, buffers, range);
+  }
+}
+
+template <class T>
+struct Limits;
+#define ENGINE_LIMITS(type, low, high)     \
+  template <>                              \
+  struct Limits<type> {                    \
+    static constexpr type kLowest = low;   \
+    static constexpr type kHighest = high; \
+  };
+ENGINE_LIMITS(std::int32_t, INT32_MIN, INT32_MAX)
+ENGINE_LIMITS(std::int64_t, INT64_MIN, INT64_MAX)
+ENGINE_LIMITS(std::uint8_t, 0, UINT8_MAX)
+ENGINE_LIMITS(std::int8_t, INT8_MIN, INT8_MAX)
+ENGINE_LIMITS(bool, false, true)
+#undef ENGINE_LIMITS
+
+// Sums and products modulo 2^64, whose low bits are those of any narrower type.
+template <class T, ReduceMap kMap>
+ENGINE_INLINE std::int64_t take_integer(std::int64_t acc, T x) {
+  const auto a = static_cast<std::uint64_t>(acc), b = static_cast<std::uint64_t>(static_cast<std::int64_t>(x));
+  if constexpr (kMap == ReduceMap::kMax) return x > acc ? x : acc;
+  if constexpr (kMap == ReduceMap::kMin) return x < acc ? x : acc;
+  if constexpr (kMap == ReduceMap::kMultiply) return static_cast<std::int64_t>(a * b);
+  if constexpr (kMap == ReduceMap::kAddAbs) return static_cast<std::int64_t>(x < 0 ? a - b : a + b);
+  if constexpr (kMap == ReduceMap::kAddSquare) return static_cast<std::int64_t>(a + b * b);
+  return static_cast<std::int64_t>(a + b);
+}
+
+template <class T, ReduceMap kMap>
+void reduce_integers(const ReduceArgs& args, void* const* buffers, WorkRange range) {
+  const T* x = static_cast<const T*>(buffers[args.from]);
+  T* y = static_cast<T*>(buffers[args.to]);
+  constexpr std::int64_t kStart = kMap == ReduceMap::kMax        ? Limits<T>::kLowest
+                                  : kMap == ReduceMap::kMin      ? Limits<T>::kHighest
+                                  : kMap == ReduceMap::kMultiply ? 1
+                                                                 : 0;
+  const std::int64_t tiles = (args.columns + kReduceTile - 1) / kReduceTile;
+  const Share share = make_share(args, 0);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t row = i / tiles, column = i % tiles * kReduceTile;
+    const std::int64_t width = args.columns - column < kReduceTile ? args.columns - column : kReduceTile;
+    std::int64_t acc[kReduceTile];
+    for (std::int64_t& each : acc) each = kStart;
+    Odometer output, line;
+    output.start(args.kept, args.kept.rank, row);
+    line.start(share.dims, share.dims.rank - 1, 0);
+    for (std::int64_t l = 0; l < share.lines; ++l, line.next()) {
+      const T* at = x + output.offset + line.offset + column;
+      for (std::int64_t r = 0; r < share.count; ++r, at += share.stride)
+        for (std::int64_t c = 0; c < width; ++c) acc[c] = take_integer<T, kMap>(acc[c], at[c]);
+    }
+    for (std::int64_t c = 0; c < width; ++c) {
+      if (args.finish == ReduceFinish::kDivide) acc[c] = args.count == 0 ? 0 : acc[c] / args.count;
+      y[row * args.columns + column + c] = static_cast<T>(acc[c]);
+    }
+  }
+}
+
+template <class T>
+void reduce_integers(const ReduceArgs& args, void* const* buffers, WorkRange range) {
+  if (args.map == ReduceMap::kMax) return reduce_integers<T, ReduceMap::kMax>(args, buffers, range);
+  if (args.map == ReduceMap::kMin) return reduce_integers<T, ReduceMap::kMin>(args, buffers, range);
+  if constexpr (sizeof(T) >= 4) {
+    if (args.map == ReduceMap::kAdd) return reduce_integers<T, ReduceMap::kAdd>(args, buffers, range);
+    if (args.map == ReduceMap::kAddAbs) return reduce_integers<T, ReduceMap::kAddAbs>(args, buffers, range);
+    if (args.map == ReduceMap::kAddSquare) return reduce_integers<T, ReduceMap::kAddSquare>(args, buffers, range);
+    if (args.map == ReduceMap::kMultiply) return reduce_integers<T, ReduceMap::kMultiply>(args, buffers, range);
+  }
+}
+
+void reduce_integer(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ReduceArgs& args = *static_cast<const ReduceArgs*>(raw_args);
+  const WorkRange range = items(args, context);
+  switch (args.type) {
+    case ReduceType::kI32:
+      return reduce_integers<std::int32_t>(args, buffers, range);
+    case ReduceType::kI64:
+      return reduce_integers<std::int64_t>(args, buffers, range);
+    case ReduceType::kU8:
+      return reduce_integers<std::uint8_t>(args, buffers, range);
+    case ReduceType::kI8:
+      return reduce_integers<std::int8_t>(args, buffers, range);
+    case ReduceType::kBool:
+      return reduce_integers<bool>(args, buffers, range);
+    case ReduceType::kF32:
+    case ReduceType::kCount:
+      break;
+  }
+}
+
+}  // namespace
+
+extern const KernelEntry reduce_kernels[] = {
+    {"reduce_f32", reduce_f32, nullptr}, {"reduce_integer", reduce_integer, nullptr}, {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,90 @@
+"""Reductions over any axes, and over the pixels of maps in blocks of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from engine.ir import Constant, ElementType, Node
+from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
+from engine.ops.registry import attribute
+from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels
+from engine_cpu.lowering.checks import check_constant, check_types, first
+from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+# As csrc/kernels/reduce.hpp numbers them.
+_OPS: Final = {
+    "ReduceSum": 0, "ReduceMean": 1, "ReduceMax": 2, "ReduceMin": 3, "ReduceProd": 4, "ReduceL1": 5, "ReduceL2": 6,
+    "ReduceSumSquare": 7, "ReduceLogSum": 8, "ReduceLogSumExp": 9,
+}  # fmt: skip
+_TYPES: Final[dict[ElementType, int]] = {f32: 0, i32: 1, i64: 2, u8: 3, i8: 4, boolean: 5}
+_EXTREMES: Final = frozenset({"ReduceMax", "ReduceMin"})
+_ROOTS: Final = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
+
+
+@lowers(*_OPS)
+class ReductionLowering(OpLowering):
+    """One step; the axes have to be known."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering.check`."""
+        allowed = {f32} if node.op_type in _ROOTS else {f32, i32, i64}
+        if node.op_type in _EXTREMES:
+            allowed = set(_TYPES)
+        return first(check_constant(node, 1), check_types(node, [node.input_value(0), node.output(0)], allowed))
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        """Plain; and, over all pixels of maps, as they come from a convolution."""
+        plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
+        x = node.input_value(0)
+        if x.element_type is not f32 or _map_axes(node) is None:
+            return (plain,)
+        rest = (Layout.PLAIN,) * (node.num_inputs - 1)
+        options = [plain]
+        if attribute(node, "keepdims"):
+            options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.BLOCKED,)))
+        if x.shape[1].get_length() % BLOCK == 0:  # the sums of all channels are then the same bytes in either layout
+            options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.PLAIN,)))
+        return options
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering.lower`."""
+        x, y = node.input_value(0), node.output(0)
+        option = b.option(node)
+        shape: Sequence[int] = b.shape(x)
+        axes = _axes(node, len(shape))
+        if option.inputs[0] is Layout.BLOCKED:
+            batch, channels, *pixels = shape
+            shape, axes = (batch * padded_channels(channels) // BLOCK, *pixels, BLOCK), list(range(1, 1 + len(pixels)))
+        b.step(
+            node,
+            "reduce",
+            [b.input(x, option.inputs[0])],
+            [b.output(y, option.outputs[0])],
+            op=_OPS[node.op_type],
+            type=_TYPES[x.element_type],
+            shape=shape,
+            axes=axes,
+        )
+
+
+def _axes(node: Node, rank: int) -> list[int]:
+    """The axes that are reduced, ascending."""
+    given: list[int] = []
+    if node.has_input(1):
+        constant = node.input_value(1).node
+        assert isinstance(constant, Constant)
+        given = constant.data.reshape(-1).tolist()
+    if not given:
+        return [] if attribute(node, "noop_with_empty_axes") else list(range(rank))
+    return sorted({axis % rank for axis in given})
+
+
+def _map_axes(node: Node) -> list[int] | None:
+    """The axes where they are those of all pixels of maps; else None."""
+    rank = node.input_value(0).shape.rank.get_length()
+    axes = _axes(node, rank)
+    return axes if rank >= 3 and axes == list(range(2, rank)) else None
