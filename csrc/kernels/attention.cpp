@@ -35,10 +35,15 @@ ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
 }
 
 // e^x for x <= 0: within 3e-7 of it down to -20, within 2e-7 of e^-20 below, and 0 from some place below -87 on. NaN of
-// NaN. Half the operations of simd::exp, which is as exact for small results.
+// NaN. Half the operations of simd::exp, which is as exact for small results, too.
 ENGINE_INLINE Vec exp_below_zero(Vec x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
-  const Vec bounded = max(broadcast(-200.0f), x);
+#if defined(__AVX512F__)
+  constexpr float kLeast = -200.0f;
+#else
+  constexpr float kLeast = -87.0f;  // 2^-126 is the smallest factor that bits of an exponent make
+#endif
+  const Vec bounded = max(broadcast(kLeast), x);
   const Vec shifted = fma(bounded, broadcast(1.44269504f), broadcast(kRound));
   const Vec r = fma(shifted - kRound, broadcast(-0.693147181f), bounded);
   Vec p = fma(broadcast(8.312525e-3f), r, broadcast(4.1890115e-2f));
@@ -49,9 +54,8 @@ ENGINE_INLINE Vec exp_below_zero(Vec x) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_maskz_scalef_ps((__mmask16)-1, (__m512)p, (__m512)(shifted - kRound));
 #else
-  // The exponent leaves its bits below -87.
-  const Vec scaled = (Vec)((VecInt)p + (((VecInt)shifted - 0x4b400000) << 23));
-  return bounded < -87.0f ? zero() : scaled;
+  const Vec scaled = p * (Vec)(((VecInt)shifted - (0x4b400000 - 127)) << 23);
+  return x < kLeast ? zero() : scaled;
 #endif
 }
 

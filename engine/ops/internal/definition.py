@@ -30,19 +30,24 @@ def define(
     attributes: Mapping[str, Any],
     decomposer: Decomposer,
     doc: str,
+    types: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Register the operator `name` of one output.
 
     Args:
-        inputs: names, and whether each may be omitted; all are of one floating-point type.
+        inputs: names, and whether each may be omitted; all are of one floating-point type, but for those in `types`.
         attributes: defaults by name; an `AttributeProto.AttributeType` stands for "no default".
         decomposer: what the operator means.
         doc: the text for help.
+        types: the types that an input may have, where it need not have that of the others.
     """
     schema = onnx.defs.OpSchema
     option = schema.FormalParameterOption
+    others = types or {}
     ports = [
-        schema.FormalParameter(port, "T", param_option=option.Optional if omitted else option.Single)
+        schema.FormalParameter(
+            port, f"T_{port}" if port in others else "T", param_option=option.Optional if omitted else option.Single
+        )
         for port, omitted in inputs
     ]
     op = OpDef(
@@ -53,7 +58,10 @@ def define(
             doc,
             inputs=ports,
             outputs=[schema.FormalParameter("Y", "T")],
-            type_constraints=[("T", FLOATS, "floating-point numbers")],
+            type_constraints=[
+                ("T", FLOATS, "floating-point numbers"),
+                *((f"T_{port}", list(allowed), f"the types of {port}") for port, allowed in others.items()),
+            ],
             attributes=[_attribute(attribute, default) for attribute, default in attributes.items()],
         )
     )

@@ -1,14 +1,17 @@
-"""`AttentionFusion`: softmax(q k^T * scale + mask) v becomes the operator `Attention`."""
+"""`AttentionFusion`: softmax(q k^T * scale + mask) v becomes the operator `Attention`, or an internal one."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from engine import ops
 from engine.ir import Dimension, Node, Output
+from engine.ops.internal import FusedAttention
 from engine.passes.common.attention_masks import Mask, as_mask
 from engine.passes.common.transpose_merge import permutation, transposed
 from engine.passes.fusion import (
@@ -43,7 +46,8 @@ class AttentionFusion(FusionPass):
     the graph replaces NaN after the Softmax, nothing is done; `RelaxedAttentionFusion` takes these.
     """
 
-    is_relaxed = False
+    takes_all_rows = False
+    """Whether a guard after the Softmax, and a mask that may forbid every key of a row, are taken, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +59,8 @@ class AttentionFusion(FusionPass):
             "Softmax", [optional("Add", [scaled, mask])], attrs_match(axis=lambda axis: axis in (-1, 3))
         )
         probabilities: Node = softmax
-        if self.is_relaxed:
+        guarded: Node | None = None
+        if self.takes_all_rows:
             guarded = wrap_type("Where", [wrap_type("IsNaN", [softmax]), wrap_const(0), softmax])
             probabilities = any_of([guarded, softmax])
 
@@ -76,15 +81,27 @@ class AttentionFusion(FusionPass):
             shape = _scores_shape(sources)
             if shape is None:
                 return False
-            found = as_mask(values[mask], shape, sources[0].element_type, self.is_relaxed) if mask in values else Mask()
+            found: Mask | None = Mask()
+            if mask in values:
+                found = as_mask(values[mask], shape, sources[0].element_type, self.takes_all_rows)
             if found is None:
                 return False
-            attention = ops.Attention(
-                *sources, found.value, scale=float(np.float32(parts.scale)), is_causal=int(found.is_causal)
-            )
+            attributes = {"scale": float(np.float32(parts.scale)), "is_causal": int(found.is_causal)}
+            attention = self.make(sources, found.value, attributes, is_guarded=guarded in values)
             return replace_by(root, [*m.matched_nodes, *parts.absorbed, *found.absorbed], [*parts.made, attention])
 
         self.register_matcher(Matcher(wrap_type("MatMul", [probabilities, v]), self.name), callback)
+
+    def make(
+        self,
+        sources: tuple[Output, Output, Output],
+        mask: Output | None,
+        attributes: Mapping[str, Any],
+        *,
+        is_guarded: bool,
+    ) -> Node:
+        """The operator that takes the place of a match."""
+        return ops.Attention(*sources, mask, **attributes)
 
 
 class RelaxedAttentionFusion(AttentionFusion):
@@ -95,7 +112,28 @@ class RelaxedAttentionFusion(AttentionFusion):
     a `PassConfig` enables it: for inputs that are numbers, and rows with a key, it is exact.
     """
 
-    is_relaxed = True
+    takes_all_rows = True
+
+
+class InternalAttentionFusion(AttentionFusion):
+    """Turns what `AttentionFusion` leaves, since the operator differs, into `engine.FusedAttention`, exactly.
+
+    For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
+    """
+
+    takes_all_rows = True
+
+    def make(
+        self,
+        sources: tuple[Output, Output, Output],
+        mask: Output | None,
+        attributes: Mapping[str, Any],
+        *,
+        is_guarded: bool,
+    ) -> Node:
+        """The operator that takes the place of a match."""
+        q, k, v = sources
+        return FusedAttention(q, k, v, mask, rows="guarded" if is_guarded else "softmax", **attributes)
 
 
 @dataclass(slots=True)

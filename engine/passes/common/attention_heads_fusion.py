@@ -24,7 +24,7 @@ class AttentionHeadsFusion(FusionPass):
 
     def __init__(self) -> None:
         super().__init__()
-        attention = wrap_type("Attention")
+        attention = wrap_type(["Attention", "engine.FusedAttention"])
         turned = wrap_type("Transpose", [attention], attrs_match(perm=(0, 2, 1, 3)))
         root = wrap_type("Reshape", [turned, any_input()])
 
@@ -38,7 +38,7 @@ class AttentionHeadsFusion(FusionPass):
                 return False
             mask = node.input_value(3) if node.has_input(3) else None
             heads = {"q_num_heads": split.counts[0], "kv_num_heads": split.counts[1]}
-            fused = ops.Attention(*sources, mask, **{**node.attributes, **heads})
+            fused = ops.create(node.op_type, [*sources, mask], {**node.attributes, **heads}, domain=node.domain)
             made = [*split.made, fused]
             result, own = dims_of(m.match_root.output(0)), dims_of(fused.output(0))
             if result is None or own is None:

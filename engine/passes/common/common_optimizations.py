@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.ir import Model
 from engine.passes.common.activation_fusion import ActivationFusion
-from engine.passes.common.attention_fusion import AttentionFusion, RelaxedAttentionFusion
+from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
@@ -26,6 +26,7 @@ from engine.passes.common.layer_normalization_fusion import LayerNormalizationFu
 from engine.passes.common.mask_simplification import MaskSimplification
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.mish_fusion import MishFusion
+from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.pad_conv_fusion import PadConvFusion
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting, QuantizePairElimination
 from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
@@ -50,7 +51,7 @@ class CommonOptimizations(Manager):
     A plugin registers it with its manager and trims it by class: `config.disable(AttentionFusion)`. Some passes run
     only where they are enabled: those that may change a result (`DivideToMultiply`, `RelaxedAttentionFusion`),
     decompositions, and those that make internal operators, for which a device needs kernels (`MatMulBiasFusion`,
-    `ActivationFusion`, `ResidualFusion`, `ChannelsFirstSinking`).
+    `ActivationFusion`, `ResidualFusion`, `ChannelsFirstSinking`, `InternalAttentionFusion`, `PackedAttentionFusion`).
 
     Each of its two parts runs until nothing changes, so a second run finds nothing to do.
     """
@@ -100,6 +101,7 @@ def _canonical() -> Manager:
     manager.register_pass(RotaryEmbeddingFusion)
     manager.register_pass(RelaxedAttentionFusion, enabled=False)
     manager.register_pass(AttentionFusion)
+    manager.register_pass(InternalAttentionFusion, enabled=False)
     manager.register_pass(GroupedQueryFusion)
     manager.register_pass(AttentionHeadsFusion)
     manager.register_pass(QKVProjectionFusion)
@@ -114,7 +116,7 @@ def _canonical() -> Manager:
 def _internal() -> Manager:
     """The passes that make internal operators; none of them runs by default."""
     manager = _Rounds(name="InternalOptimizations")
-    for item in (MatMulBiasFusion, ResidualFusion, ActivationFusion):
+    for item in (PackedAttentionFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion):
         manager.register_pass(item, enabled=False)
     return manager
 

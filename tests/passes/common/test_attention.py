@@ -13,11 +13,13 @@ from engine import ops
 from engine.errors import PassError
 from engine.ir import Constant, Model, Node, Parameter, boolean, f16, f32
 from engine.ops.evaluator import evaluate_model
+from engine.ops.internal import FusedAttention
 from engine.passes import Manager
-from engine.passes.common.attention_fusion import AttentionFusion, RelaxedAttentionFusion
+from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
+from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
 
 Apply = Callable[..., Counter[str]]
@@ -96,6 +98,51 @@ def test_what_differs_without_a_number_is_left_to_the_relaxed_pass(model: Callab
     expected, actual = evaluate_model(before, inputs)[0], evaluate_model(relaxed, inputs)[0]
     keys = np.isfinite(expected)
     np.testing.assert_allclose(actual[keys], expected[keys], atol=1e-6)
+
+
+@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("low", [-np.inf, float(np.finfo(np.float32).min)])
+def test_the_internal_operator_keeps_rows_without_a_number(low: float, guard: bool, apply: Apply) -> None:
+    """A row without a key and a query of NaN give what the graph gave, where the operator of ONNX would not."""
+    model = bool_masked(low, guard=guard)
+    rng = np.random.default_rng(0)
+    lengths = {"q": S, "k": T, "v": T}
+    inputs: dict[str, Any] = {n: rng.standard_normal([B, H, m, D]).astype("f") for n, m in lengths.items()}
+    inputs["q"][0, 1, 2, 3] = np.nan
+    inputs["keep"] = np.tri(S, T, 1, dtype=bool)[None, None].repeat(B, axis=0)
+    inputs["keep"][1, 0, 1] = False
+    assert apply(model, InternalAttentionFusion, inputs=inputs)["FusedAttention"] == 1
+    assert model.node("out").attributes["rows"] == ("guarded" if guard else "softmax")
+
+
+@pytest.mark.parametrize("rows", ["attention", "softmax", "guarded"])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_parts_of_one_product_are_read_as_a_whole(rows: str, kv_heads: int, apply: Apply) -> None:
+    x = Parameter(f32, ["B", "S", (4 + 2 * kv_heads) * D], "x")
+    sizes = Constant(np.array([4 * D, kv_heads * D, kv_heads * D]))
+    split = ops.create("Split", [x, sizes], {"axis": 2}, num_outputs=3)
+    q, k, v = (split.output(index) for index in range(3))
+    if rows == "attention":
+        node = ops.Attention(q, k, v, q_num_heads=4, kv_num_heads=kv_heads, is_causal=1)
+    else:
+        node = FusedAttention(q, k, v, rows=rows, scale=0.5, is_causal=1, q_num_heads=4, kv_num_heads=kv_heads)
+    data = np.random.default_rng(0).standard_normal([2, 5, (4 + 2 * kv_heads) * D]).astype("f")
+    counts = apply(Model([node], [x]), PackedAttentionFusion, inputs={"x": data})
+    assert (counts["FusedAttention"], counts["Split"]) == (1, 0)
+
+
+@pytest.mark.parametrize("change", ["softcap", "read again", "other order", "four dimensions"])
+def test_what_the_packed_form_has_no_room_for_stays(change: str, apply: Apply) -> None:
+    shape = [B, S, 6 * D] if change != "four dimensions" else [B, H, S, 3 * D]
+    x = Parameter(f32, shape, "x")
+    split = ops.create("Split", [x], {"axis": -1, "num_outputs": 3}, num_outputs=3)
+    q, k, v = (split.output(index) for index in ((1, 0, 2) if change == "other order" else range(3)))
+    heads = {} if change == "four dimensions" else {"q_num_heads": 2, "kv_num_heads": 2}
+    more = {"softcap": 2.0} if change == "softcap" else {}
+    results = [ops.Attention(q, k, v, **heads, **more)]
+    if change == "read again":
+        results.append(ops.Relu(k))
+    assert apply(Model(results, [x]), PackedAttentionFusion, modified=False)["Split"] == 1
 
 
 def test_a_boolean_mask_stays_boolean() -> None:

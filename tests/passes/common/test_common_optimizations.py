@@ -14,21 +14,22 @@ from engine.ir import Constant, Model, Node, Parameter, boolean, f32
 from engine.passes import InitNodeInfo, Manager, Pass, check_rt_info
 from engine.passes.catalog import list_passes
 from engine.passes.common.activation_fusion import ActivationFusion
-from engine.passes.common.attention_fusion import AttentionFusion, RelaxedAttentionFusion
+from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.gelu_fusion import GeluFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.swish_fusion import SwishFusion
 from engine.passes.rewrite import GraphRewrite
 from engine.passes.runtime_info import FUSED_NAMES
 
 OPTIONAL = {
-    ActivationFusion, BatchNormalizationDecomposition, ChannelsFirstSinking, DivideToMultiply, MatMulBiasFusion,
-    RelaxedAttentionFusion, ResidualFusion, SwishDecomposition,
+    ActivationFusion, BatchNormalizationDecomposition, ChannelsFirstSinking, DivideToMultiply, InternalAttentionFusion,
+    MatMulBiasFusion, PackedAttentionFusion, RelaxedAttentionFusion, ResidualFusion, SwishDecomposition,
 }  # fmt: skip
 # What one can register by itself and CommonOptimizations has no use for.
 BY_THEMSELVES = {"CommonOptimizations", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}

@@ -20,6 +20,7 @@ from engine.ops.internal import (
     ACTIVATIONS,
     Activation,
     ChannelNormalization,
+    FusedAttention,
     FusedConv,
     FusedMatMul,
     activation_of,
@@ -221,3 +222,18 @@ def test_unless_asked_for_no_internal_operator_is_made(apply: Apply) -> None:
     assert apply(model, CommonOptimizations, modified=False) == {"Conv": 1, "Add": 1, "Relu": 1}
     asked: tuple[Any, ...] = (ResidualFusion, ActivationFusion)
     assert apply(model, CommonOptimizations(), enable=asked) == {"FusedConv": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: FusedAttention(x, rows="none", q_num_heads=2, kv_num_heads=2), "rows is 'none'"),
+        (lambda x: FusedAttention(x, rows="guarded"), "packed"),
+        (lambda x: FusedAttention(x, rows="guarded", q_num_heads=5, kv_num_heads=1), "packed"),
+        (lambda x: FusedAttention(x, x, q_num_heads=2, kv_num_heads=2), "go together"),
+        (lambda x: FusedAttention(x, x, x, rows="softmax", q_num_heads=5, kv_num_heads=5), "do not divide"),
+    ],
+)
+def test_a_malformed_fused_attention_is_refused(make: Callable[[Parameter], Node], message: str) -> None:
+    with pytest.raises(TypeInferenceError, match=message):
+        make(Parameter(f32, [1, 3, 24], "x"))

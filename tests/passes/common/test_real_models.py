@@ -18,7 +18,7 @@ from engine.ir import Model
 from engine.onnx import model_to_proto, read_model
 from engine.passes import ConstantFolding, Manager, Pass, check_equivalence, list_passes
 from engine.passes.common.activation_fusion import ActivationFusion
-from engine.passes.common.attention_fusion import RelaxedAttentionFusion
+from engine.passes.common.attention_fusion import InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
@@ -27,6 +27,7 @@ from engine.passes.common.decompositions import BatchNormalizationDecomposition,
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.shape_simplification import ShapeSimplification
@@ -85,6 +86,22 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
         "distilbert_sdpa.dynamo20.static",
         (RelaxedAttentionFusion,),
         {**attention(1, "RelaxedAttentionFusion"), "FlattenedTransposeFusion": 1},
+    ),
+    (
+        "bert_sdpa.dynamo20.static",
+        (InternalAttentionFusion, PackedAttentionFusion),
+        {**attention(2, "InternalAttentionFusion"), "FlattenedTransposeFusion": 2, "PackedAttentionFusion": 2},
+    ),
+    (
+        "gpt2_sdpa.dynamo20.static",
+        (InternalAttentionFusion, PackedAttentionFusion),
+        {
+            "AttentionHeadsFusion": 1,
+            "FlattenedTransposeFusion": 1,
+            "GeluTanhFusion": 1,
+            "InternalAttentionFusion": 1,
+            "PackedAttentionFusion": 1,
+        },
     ),
     ("vit_eager.dynamo20.static", (), {**attention(2), "MaskSimplification": 2}),
     ("gpt2_eager.dynamo20.static", (), {"AttentionFusion": 1, "AttentionHeadsFusion": 1, "GeluTanhFusion": 1}),

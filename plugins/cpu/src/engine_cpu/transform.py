@@ -5,9 +5,11 @@ from __future__ import annotations
 from engine.ir import Model
 from engine.passes import Manager
 from engine.passes.common.activation_fusion import ActivationFusion
+from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 
@@ -19,5 +21,6 @@ def transform_model(model: Model) -> Model:
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
     manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking)
+    manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion)
     manager.run_passes(graph)
     return graph

@@ -1,0 +1,156 @@
+"""`FusedAttention`: attention whose rows without a number are as the graph had them, on packed inputs, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from engine.ir import Constant, Node, Output, OutputLike, boolean
+from engine.ops.create import create
+from engine.ops.internal.definition import FLOATS, INTERNAL_DOMAIN, define, padded
+from engine.ops.registry import attribute
+from engine.ops.rules import fail
+
+ROWS: Final = ("attention", "softmax", "guarded")
+"""What becomes of rows of probabilities that are no numbers, in the order in which kernels number it:
+
+those that see no key are zeros, as in ONNX's Attention; all are NaN, as Softmax makes them; all are zeros, as
+Where(IsNaN(p), 0, p) after the Softmax makes them.
+"""
+
+
+def FusedAttention(  # noqa: N802 - constructors of operators are called as the operators are
+    q: OutputLike,
+    k: OutputLike | None = None,
+    v: OutputLike | None = None,
+    mask: OutputLike | None = None,
+    *,
+    rows: str = "attention",
+    scale: float = 1.0,
+    is_causal: int = 0,
+    q_num_heads: int = 0,
+    kv_num_heads: int = 0,
+) -> Node:
+    """softmax(q k^T * scale + mask) v.
+
+    Args:
+        q: [B, H, S, D] or [B, S, H * D]; without `k` and `v`, all three side by side: [B, S, (H + 2 * HK) * D].
+        k: [B, HK, T, D] or [B, T, HK * D], HK dividing H.
+        v: [B, HK, T, E] or [B, T, HK * E].
+        mask: added to the scores [B, H, S, T], or bool, False forbidding a key.
+        rows: one of `ROWS`.
+        scale: what the scores are multiplied with.
+        is_causal: 1 where query i sees keys up to i only.
+        q_num_heads: H, for inputs of three dimensions.
+        kv_num_heads: HK, for inputs of three dimensions.
+    """
+    attributes = {
+        "rows": rows,
+        "scale": scale,
+        "is_causal": is_causal,
+        "q_num_heads": q_num_heads,
+        "kv_num_heads": kv_num_heads,
+    }
+    return create("FusedAttention", [q, k, v, mask], attributes, domain=INTERNAL_DOMAIN)
+
+
+def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
+    q, k, v, mask = padded(inputs, 4)
+    assert q is not None
+    rows, heads, kv_heads = (attribute(node, name) for name in ("rows", "q_num_heads", "kv_num_heads"))
+    if rows not in ROWS:
+        fail(node, f"rows is {rows!r}; expected one of {', '.join(ROWS)}")
+    if (k is None) != (v is None):
+        fail(node, "K and V go together; expected both, or neither where Q holds all three")
+    if k is None or v is None:
+        q, k, v = _unpacked(node, q, heads, kv_heads)
+    if rows == "attention":
+        attributes = {name: attribute(node, name) for name in ("scale", "is_causal")}
+        if heads:
+            attributes |= {"q_num_heads": heads, "kv_num_heads": kv_heads}
+        return [create("Attention", [q, k, v, mask], attributes).output(0)]
+    ranks = {len(value.shape) for value in (q, k, v) if value.shape.rank.is_static}
+    if len(ranks) != 1 or not ranks <= {3, 4}:
+        fail(node, "Q, K and V must all have rank 4, [B, H, S, D], or 3, [B, S, H * D]")
+    is_flat = ranks == {3}
+    if is_flat:
+        q, k, v = (_split_heads(node, x, n) for x, n in ((q, heads), (k, kv_heads), (v, kv_heads)))
+    result = _weighted(node, q, k, v, mask, is_guarded=rows == "guarded")
+    if is_flat:
+        turned = create("Transpose", [result], {"perm": (0, 2, 1, 3)}).output(0)
+        result = _reshaped(turned, [0, 0, _length(turned, 2) * _length(turned, 3)])
+    return [result]
+
+
+def _unpacked(node: Node, packed: Output, heads: int, kv_heads: int) -> tuple[Output, Output, Output]:
+    width = packed.shape[-1] if packed.shape.rank.is_static and len(packed.shape) == 3 else None
+    parts = heads + 2 * kv_heads
+    if width is None or width.is_dynamic or not heads or not kv_heads or width.get_length() % parts:
+        fail(node, f"packed Q, K and V of {heads} and twice {kv_heads} heads are {packed.type}; expected [B, S, width]")
+    size = width.get_length() // parts
+    sizes = Constant(np.array([heads * size, kv_heads * size, kv_heads * size], np.int64))
+    split = create("Split", [packed, sizes], {"axis": -1}, num_outputs=3)
+    return split.output(0), split.output(1), split.output(2)
+
+
+def _split_heads(node: Node, value: Output, heads: int) -> Output:
+    width = value.shape[2]
+    if not heads or width.is_dynamic or width.get_length() % heads:
+        fail(node, f"{heads} heads do not divide an input {value.type}; expected [B, S, heads * size]")
+    parts = _reshaped(value, [0, 0, heads, width.get_length() // heads])
+    return create("Transpose", [parts], {"perm": (0, 2, 1, 3)}).output(0)
+
+
+def _weighted(node: Node, q: Output, k: Output, v: Output, mask: Output | None, *, is_guarded: bool) -> Output:
+    """Of [B, H, S, D]."""
+    count, kv_count = _length(q, 1), _length(k, 1)
+    if count != kv_count:
+        if not kv_count or count % kv_count:
+            fail(node, f"{kv_count} heads of K and V do not divide {count} heads of Q")
+        k, v = (_repeated(x, count // kv_count) for x in (k, v))
+    scaled = create("Mul", [q, _number(attribute(node, "scale"), q)])
+    scores = create("MatMul", [scaled, create("Transpose", [k], {"perm": (0, 1, 3, 2)})]).output(0)
+    if attribute(node, "is_causal"):
+        ends = create("Shape", [scores], {"start": -2})
+        forbidden = create("Expand", [_number(-np.inf, q), ends])
+        above = create("Trilu", [forbidden, Constant(np.array(1, np.int64))], {"upper": 1})
+        scores = create("Add", [scores, above]).output(0)
+    if mask is not None:
+        if mask.element_type is boolean:
+            mask = create("Where", [mask, _number(0.0, q), _number(-np.inf, q)]).output(0)
+        scores = create("Add", [scores, mask]).output(0)
+    share = create("Softmax", [scores], {"axis": -1})
+    if is_guarded:
+        share = create("Where", [create("IsNaN", [share]), _number(0.0, q), share])
+    return create("MatMul", [share, v]).output(0)
+
+
+def _repeated(value: Output, count: int) -> Output:
+    """[B, HK, T, D] with each head `count` times."""
+    order = np.repeat(np.arange(_length(value, 1), dtype=np.int64), count)
+    return create("Gather", [value, Constant(order)], {"axis": 1}).output(0)
+
+
+def _reshaped(value: Output, dims: list[int]) -> Output:
+    return create("Reshape", [value, Constant(np.array(dims, np.int64))]).output(0)
+
+
+def _number(value: Any, like: Output) -> Constant:
+    return Constant(np.asarray(value, np.float64 if like.element_type.bits == 64 else np.float32), like.element_type)
+
+
+def _length(value: Output, axis: int) -> int:
+    dim = value.shape[axis]
+    return dim.get_length() if dim.is_static else 0
+
+
+define(
+    "FusedAttention",
+    [("Q", False), ("K", True), ("V", True), ("mask", True)],
+    {"rows": "attention", "scale": 1.0, "is_causal": 0, "q_num_heads": 0, "kv_num_heads": 0},
+    _decompose,
+    "softmax(Q K^T * scale + mask) V, with a rule for rows that are no numbers.",
+    types={"mask": [*FLOATS, "tensor(bool)"]},
+)
