@@ -17,12 +17,9 @@ import numpy as np
 import onnx
 
 from comparison.engines import Setup
-from comparison.operations import floating_point_operations, reduction_lengths
 from comparison.worker import Worker, WorkerError
-from engine.testing.networks import SeededNetwork
+from engine.testing.networks import SeededNetwork, floating_point_operations, rounding_tolerance
 
-# What float32 rounding explains, times this, is still agreement: Winograd's transforms add to it.
-_ROUNDING_FACTOR = 16.0
 # Of bfloat16's 8 bits, the share of the output's spread that a deep network may lose.
 _BF16_TOLERANCE = 0.1
 
@@ -83,7 +80,7 @@ class ModelResult:
 def measure_model(name: str, network: SeededNetwork, plan: Plan) -> ModelResult:
     """Measure one model; an engine that cannot run it is left out, and its result says why."""
     streams, precision = plan.setup.streams, plan.setup.precision
-    tolerance = _BF16_TOLERANCE if precision == "bf16" else f32_tolerance(network.model)
+    tolerance = _BF16_TOLERANCE if precision == "bf16" else rounding_tolerance(network.model)
     results = {engine: EngineResult() for engine in plan.engines}
     found = ModelResult(name, floating_point_operations(network.model), tolerance, results)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -108,15 +105,6 @@ def measure_model(name: str, network: SeededNetwork, plan: Plan) -> ModelResult:
         if result.peak_megabytes is not None and result.model_megabytes is not None:
             result.model_megabytes = result.peak_megabytes - result.model_megabytes
     return found
-
-
-def f32_tolerance(model: onnx.ModelProto) -> float:
-    """What float32 rounding explains, as a share of the outputs' scale.
-
-    A dot product of length K is off by about u sqrt(K) of its own spread, and the errors of layers are independent:
-    u sqrt(sum of K), as in `engine.testing.models.light_tolerance`; two engines err alike.
-    """
-    return _ROUNDING_FACTOR * float(np.finfo(np.float32).eps) * math.sqrt(sum(reduction_lengths(model)) + 1)
 
 
 class _Files:

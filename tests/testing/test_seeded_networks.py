@@ -12,7 +12,14 @@ import onnxruntime
 import pytest
 
 from engine.errors import ModelError
-from engine.testing.networks import NETWORKS, SeededNetwork, seeded_network
+from engine.testing.networks import (
+    NETWORKS,
+    SeededNetwork,
+    floating_point_operations,
+    rounding_tolerance,
+    seeded_network,
+)
+from engine.testing.networks.arithmetic import reduction_lengths
 
 # Of masks, what hides a score.
 _HIDDEN = -1e30
@@ -77,6 +84,30 @@ def test_the_real_size_is_that_of_the_published_network(name: str) -> None:
     (output,) = run(network.model, dict(network.inputs)).values()
     assert output.shape == (1, 1000)
     assert 0.1 < output.std() < 20
+
+
+# Multiply-adds that the papers and common implementations state, in billions.
+MULTIPLY_ADDS = {
+    "resnet50": 4.09,
+    "mobilenet_v2": 0.30,
+    "efficientnet_b0": 0.39,
+    "squeezenet": 0.35,
+    "densenet121": 2.83,
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLY_ADDS)
+def test_arithmetic_is_that_of_the_published_network(name: str) -> None:
+    count = floating_point_operations(seeded_network(name).model)
+    assert count / 2e9 == pytest.approx(MULTIPLY_ADDS[name], rel=0.03)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_has_arithmetic_and_a_tolerance_above_rounding(name: str) -> None:
+    model = seeded_network(name, small=True).model
+    assert floating_point_operations(model) > 0
+    assert all(length >= 1 for length in reduction_lengths(model))
+    assert 1e-6 < rounding_tolerance(model) < 2e-3
 
 
 def test_a_window_larger_than_the_image_pools_it_whole() -> None:

@@ -1,17 +1,18 @@
-"""How much arithmetic a model asks for, counted in multiplications and additions of the direct algorithms."""
+"""How much arithmetic a model asks for, and how far two right results of it may differ."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import onnx
 
 Shape = tuple[int, ...]
 
 
 def floating_point_operations(model: onnx.ModelProto) -> int:
-    """Count those of convolutions, products and recurrences; what else there is takes memory traffic, not arithmetic.
+    """Count the multiplications and additions of the direct algorithms for convolutions, products and recurrences.
 
     Needs the static shapes of all values in the model, as exporters write them.
     """
@@ -39,6 +40,17 @@ def reduction_lengths(model: onnx.ModelProto) -> list[int]:
             produced = math.prod(shapes[next(name for name in node.output if name)])
             lengths.append(max(1, count // max(produced, 1)))
     return lengths
+
+
+def rounding_tolerance(model: onnx.ModelProto) -> float:
+    """Give the largest deviation of two right float32 results, as a share of the largest absolute value.
+
+    A dot product of length K, summed in any order, is off by about u sqrt(K) of its own spread, u being the unit
+    roundoff 2**-24, and the errors of layers are independent: u sqrt(sum of K) for one result; see
+    `engine.testing.models.light_tolerance`. Of the factor 8 on it, 2 is for the two results, and 4 for the transforms
+    of Winograd's convolutions, whose sums are of larger numbers that cancel.
+    """
+    return 4 * float(np.finfo(np.float32).eps) * math.sqrt(1 + sum(reduction_lengths(model)))
 
 
 def _multiply_adds(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
