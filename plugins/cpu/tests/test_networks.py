@@ -92,7 +92,7 @@ def assert_native(core: Core, model: onnx.ModelProto, inputs: Any) -> None:
     assert network.get_metric("REFERENCE_STEPS") == ()
     request = network.create_infer_request()
     request.infer(inputs)
-    assert {node.status for node in request.profiling_info().nodes} == {"native"}
+    assert {node.status for node in request.profiling_info.nodes} == {"native"}
 
 
 @pytest.mark.parametrize(
