@@ -49,8 +49,12 @@ class Engine(ABC):
         """Read an ONNX file and make it ready to run."""
 
     @abstractmethod
-    def runner(self, inputs: Arrays) -> Callable[[], list[np.ndarray]]:
-        """A call that runs one inference from arrays to arrays, in the order of the model's outputs."""
+    def runner(self, inputs: Arrays) -> Callable[[], Any]:
+        """A call that runs one inference, from arrays to the object in which this engine returns arrays."""
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        """The arrays in what a runner returned, in the order of the model's outputs."""
+        return list(result)
 
     def export(self, path: str) -> None:
         """Write the compiled network."""
@@ -121,14 +125,12 @@ class ThisEngine(Engine):
     def load(self, path: str) -> None:
         self._network = self._core.compile_model(path, self.setup.device, self._config)
 
-    def runner(self, inputs: Arrays) -> Callable[[], list[np.ndarray]]:
-        request = self._network.create_infer_request()
-        feed = dict(inputs)
+    def runner(self, inputs: Arrays) -> Callable[[], Any]:
+        request, feed = self._network.create_infer_request(), dict(inputs)
+        return lambda: request.infer(feed)
 
-        def call() -> list[np.ndarray]:
-            return list(request.infer(feed).values())
-
-        return call
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        return list(result.values())
 
     def export(self, path: str) -> None:
         self._network.export_model(path)
@@ -168,7 +170,7 @@ class OnnxRuntime(Engine):
         options.inter_op_num_threads = 1
         self._session = self._module.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
-    def runner(self, inputs: Arrays) -> Callable[[], list[np.ndarray]]:
+    def runner(self, inputs: Arrays) -> Callable[[], Any]:
         session, feed = self._session, dict(inputs)
         return lambda: session.run(None, feed)
 
@@ -201,9 +203,12 @@ class OpenVino(Engine):
     def load(self, path: str) -> None:
         self._network = self._core.compile_model(self._core.read_model(path), "CPU", self._config)
 
-    def runner(self, inputs: Arrays) -> Callable[[], list[np.ndarray]]:
+    def runner(self, inputs: Arrays) -> Callable[[], Any]:
         request, feed = self._network.create_infer_request(), dict(inputs)
-        return lambda: list(request.infer(feed, share_inputs=True, share_outputs=True).values())
+        return lambda: request.infer(feed, share_inputs=True, share_outputs=True)
+
+    def outputs(self, result: Any) -> list[np.ndarray]:
+        return list(result.values())
 
     def export(self, path: str) -> None:
         with open(path, "wb") as file:

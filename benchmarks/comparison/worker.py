@@ -102,7 +102,8 @@ class _Commands:
         return self._timed(self._call)
 
     def answer(self, path: str) -> dict[str, Any]:
-        np.savez(path, **{f"output{index:03}": np.asarray(value) for index, value in enumerate(self._call())})
+        arrays = self._loaded.outputs(self._call())
+        np.savez(path, **{f"output{index:03}": np.asarray(value) for index, value in enumerate(arrays)})
         return {}
 
     def latency(self, seconds: float, warm_up: int) -> dict[str, Any]:

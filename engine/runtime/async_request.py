@@ -337,7 +337,11 @@ class AsyncInferRequest(Participant):
             if run.ended:
                 return
             self._mark_ended(run, error)
-        self._notify(run)
+            waiters = self._mark_done(run) if run.callback is None else None
+        if waiters is None:
+            self._notify(run)
+        else:
+            _wake_all(waiters)
 
     def _mark_ended(self, run: Run, error: EngineError | None) -> None:
         """Make the request idle. Called with the lock held."""
@@ -383,15 +387,16 @@ class AsyncInferRequest(Participant):
     def _release(self, run: Run) -> None:
         with self._lock:
             run.callback = None
-            run.thread = None
-            run.is_done = True
-            self._done.notify_all()
-            waiters, run.waiters = run.waiters, []
-        for future in waiters:
-            try:
-                future.get_loop().call_soon_threadsafe(wake, future)
-            except RuntimeError:
-                continue  # its event loop was closed: nobody waits any more
+            waiters = self._mark_done(run)
+        _wake_all(waiters)
+
+    def _mark_done(self, run: Run) -> list[asyncio.Future[None]]:
+        """Let those go on that wait in threads; return those that wait on event loops. Called with the lock held."""
+        run.thread = None
+        run.is_done = True
+        self._done.notify_all()
+        waiters, run.waiters = run.waiters, []
+        return waiters
 
     # -- cancelling ---------------------------------------------------------------------------------------
 
@@ -459,6 +464,14 @@ class AsyncInferRequest(Participant):
     def _begin_exit(self) -> None:
         if self._run is not None:
             self._cancel(self._run, Cancelled(f"{self._name} was cancelled: the interpreter exits"))
+
+
+def _wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
+    for future in waiters:
+        try:
+            future.get_loop().call_soon_threadsafe(wake, future)
+        except RuntimeError:
+            continue  # its event loop was closed: nobody waits any more
 
 
 def _checked(request: SyncInferRequest, pipeline: Pipeline) -> Pipeline:

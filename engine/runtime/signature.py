@@ -68,7 +68,7 @@ class Signature:
         """
         bound = list(current)
         checks, index = self.input_checks, self.input_index
-        if isinstance(given, Mapping):
+        if type(given) is dict or isinstance(given, Mapping):  # the usual one is told without a look at its bases
             positions = []
             for key, value in given.items():
                 try:
@@ -77,7 +77,7 @@ class Signature:
                     position = self.find_input(key)  # raises, listing the inputs
                 bound[position] = checks[position].admit(value)
                 positions.append(position)
-            if len(set(positions)) < len(positions):
+            if len(positions) > 1 and len(set(positions)) < len(positions):
                 self._refuse_repeated(positions)
             return bound
         values = given if isinstance(given, (list, tuple)) else (given,)

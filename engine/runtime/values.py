@@ -50,6 +50,10 @@ class PortCheck:
                 return value
         return self._guarded(lambda: self._admit_any(value))
 
+    def has_admitted(self, shape: tuple[int, ...]) -> bool:
+        """Whether a value of this shape fitted before, and its shape is remembered."""
+        return shape in self._fitting
+
     def admit_output(self, array: object) -> Array:
         """Return the array that a user wants an output written to; it may be strided, and must be writable."""
         admitted: Array = self._guarded(lambda: self._admit_output(array))

@@ -191,8 +191,7 @@ class NativePart(Part):
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], run: Run) -> Sequence[Value]:
         """See `Part`."""
         outputs = [
-            np.empty(shape, dtype) if target is None else target
-            for target, (shape, dtype) in zip(targets, self._outputs, strict=True)
+            target if target is not None else np.empty(*self._outputs[index]) for index, target in enumerate(targets)
         ]
         context = self.contexts.take()
         try:
