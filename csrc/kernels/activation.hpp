@@ -30,6 +30,11 @@ ENGINE_INLINE simd::Vec activate(Activation activation, float alpha, float beta,
       return x * min(broadcast(1.0f), max(zero(), alpha * x + beta));
     case Activation::kElu:
       return x < 0.0f ? alpha * (exp(x) - 1.0f) : x;
+    case Activation::kMish: {
+      // tanh(log(1 + e)) is n / (n + 2) with n = e (e + 2), and 1 in f32 from 20 on. NaN passes the bound.
+      const Vec e = exp(min(broadcast(20.0f), x)), n = e * (e + 2.0f);
+      return x * (n / (n + 2.0f));
+    }
     case Activation::kCount:
       break;
   }
@@ -66,6 +71,7 @@ ENGINE_NOINLINE void finish_with(const EpilogueArgs& epilogue, int count, float*
     ENGINE_FINISH(kHardSigmoid);
     ENGINE_FINISH(kHardSwish);
     ENGINE_FINISH(kElu);
+    ENGINE_FINISH(kMish);
     case Activation::kCount:
       break;
   }

@@ -67,8 +67,8 @@ struct ConvArgs {
 ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
                         const ConvTiling& tiling, const TileTraits& traits);
 
-// A tiling chosen by size alone.
-ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits);
+// A tiling chosen by size alone; of tiles of `vectors`, where that is not 0 and so many are not more than needed.
+ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, std::int32_t vectors = 0);
 
 // Scratch of a worker.
 std::size_t conv_scratch_bytes(const ConvArgs& args);

@@ -36,6 +36,8 @@ double activate(const EpilogueArgs& epilogue, double x) {
       return x * clip(alpha * x + beta, 0, 1);
     case Activation::kElu:
       return x < 0 ? alpha * std::expm1(x) : x;
+    case Activation::kMish:
+      return x * std::tanh(std::log1p(std::exp(x)));
     case Activation::kCount:
       break;
   }

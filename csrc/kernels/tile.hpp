@@ -30,6 +30,7 @@ enum class Activation : std::int32_t {
   kHardSigmoid,  // min(max(alpha x + beta, 0), 1)
   kHardSwish,    // x min(max(alpha x + beta, 0), 1)
   kElu,          // x < 0 ? alpha (e^x - 1) : x
+  kMish,         // x tanh(log(1 + e^x))
   kCount
 };
 

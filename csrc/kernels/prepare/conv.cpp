@@ -20,10 +20,10 @@ std::int64_t divide_up(std::int64_t value, std::int64_t by) {
 
 }  // namespace
 
-ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits) {
+ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, std::int32_t vectors) {
   const std::int64_t group_channels = shape.out_channels / shape.groups;
   ConvTiling tiling;
-  tiling.vectors = traits.best_vectors;
+  tiling.vectors = vectors == 0 ? traits.best_vectors : vectors;
   while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= group_channels) --tiling.vectors;
   tiling.pixels = traits.max_pixels[tiling.vectors];
   const bool is_dense_across_rows = shape.kernel_h == 1 && shape.kernel_w == 1 && shape.stride_h == 1 &&
@@ -96,7 +96,7 @@ ConvArgs read_conv(const StepRequest& request) {
   const ConvShape shape = read_conv_shape(request.attributes);
   expect_whole_groups(shape);
   return make_conv_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes),
-                        read_conv_tiling(request.attributes, traits), traits);
+                        read_conv_tiling(request.attributes, shape, traits), traits);
 }
 
 std::int64_t weight_floats(const ConvArgs& args) {
@@ -126,6 +126,6 @@ PreparedStep prepare_pack_conv_blocked_f32(const StepRequest& request) {
 }  // namespace
 
 extern const OperationEntry conv_operations[] = {
-    {"conv_blocked_f32", prepare_conv_blocked_f32}, {"pack_conv_blocked_f32", prepare_pack_conv_blocked_f32}, {}};
+    {"conv_blocked_f32", prepare_conv_blocked_f32, true}, {"pack_conv_blocked_f32", prepare_pack_conv_blocked_f32}, {}};
 
 }  // namespace engine

@@ -130,8 +130,9 @@ struct Grouped {
 Grouped read_grouped(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
-  Grouped grouped = {read_conv_shape(attributes), read_conv_operands(attributes), read_epilogue(attributes),
-                     read_conv_tiling(attributes, traits), false};
+  const ConvShape shape = read_conv_shape(attributes);
+  Grouped grouped = {shape, read_conv_operands(attributes), read_epilogue(attributes),
+                     read_conv_tiling(attributes, shape, traits), false};
   grouped.is_expanded =
       attributes.has("expanded") ? attributes.integer("expanded", 0, 1) == 1 : prefers_expanded(grouped.shape);
   return grouped;
@@ -195,6 +196,6 @@ void place(const GroupedPlaces& places, ConvArgs& args) {
 }
 
 extern const OperationEntry conv_grouped_operations[] = {
-    {"conv_grouped_f32", prepare_conv_grouped_f32}, {"pack_conv_grouped_f32", prepare_pack_conv_grouped_f32}, {}};
+    {"conv_grouped_f32", prepare_conv_grouped_f32, true}, {"pack_conv_grouped_f32", prepare_pack_conv_grouped_f32}, {}};
 
 }  // namespace engine

@@ -54,7 +54,7 @@ PlanarConvArgs read_planar(const StepRequest& request) {
   const ConvShape shape = read_conv_shape(request.attributes);
   if (shape.groups != 1) throw PlanError(std::to_string(shape.groups) + " groups; expected 1 of a plain input");
   return make_planar_conv_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes),
-                               read_conv_tiling(request.attributes, traits).vectors, traits);
+                               read_conv_tiling(request.attributes, shape, traits).vectors, traits);
 }
 
 PreparedStep prepare_conv_planar_f32(const StepRequest& request) {
@@ -79,6 +79,6 @@ PreparedStep prepare_pack_conv_planar_f32(const StepRequest& request) {
 }  // namespace
 
 extern const OperationEntry conv_planar_operations[] = {
-    {"conv_planar_f32", prepare_conv_planar_f32}, {"pack_conv_planar_f32", prepare_pack_conv_planar_f32}, {}};
+    {"conv_planar_f32", prepare_conv_planar_f32, true}, {"pack_conv_planar_f32", prepare_pack_conv_planar_f32}, {}};
 
 }  // namespace engine

@@ -91,18 +91,17 @@ EpilogueArgs read_epilogue(const Attributes& attributes) {
   return epilogue;
 }
 
-ConvTiling read_conv_tiling(const Attributes& attributes, const TileTraits& traits) {
-  ConvTiling tiling;
+ConvTiling read_conv_tiling(const Attributes& attributes, const ConvShape& shape, const TileTraits& traits) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   const auto read = [&](const char* name, std::int64_t least, std::int64_t most) {
     return static_cast<std::int32_t>(attributes.integer(name, least, most));
   };
-  if (attributes.has("vectors")) tiling.vectors = read("vectors", 0, traits.max_vectors);
-  if (tiling.vectors == 0) return tiling;
-  tiling.pixels = read("pixels", 1, traits.max_pixels[tiling.vectors]);
-  tiling.tile_block = read("tile_block", 0, kMost);
-  tiling.channel_split = read("channel_split", 1, kMost);
-  tiling.flat = read_flag(attributes, "flat");
+  const std::int32_t vectors = attributes.has("vectors") ? read("vectors", 0, traits.max_vectors) : 0;
+  ConvTiling tiling = choose_conv_tiling(shape, traits, vectors);
+  if (attributes.has("pixels")) tiling.pixels = read("pixels", 1, traits.max_pixels[tiling.vectors]);
+  if (attributes.has("tile_block")) tiling.tile_block = read("tile_block", 0, kMost);
+  if (attributes.has("channel_split")) tiling.channel_split = read("channel_split", 1, kMost);
+  if (attributes.has("flat")) tiling.flat = read_flag(attributes, "flat");
   return tiling;
 }
 

@@ -21,8 +21,8 @@ struct ImageSteps {
 ConvShape read_conv_shape(const Attributes& attributes);
 ConvOperands read_conv_operands(const Attributes& attributes);
 EpilogueArgs read_epilogue(const Attributes& attributes);
-// Throws PlanError unless tiles of that shape exist.
-ConvTiling read_conv_tiling(const Attributes& attributes, const TileTraits& traits);
+// The tiling chosen for the shape, but for what the attributes say. Throws PlanError unless tiles of that shape exist.
+ConvTiling read_conv_tiling(const Attributes& attributes, const ConvShape& shape, const TileTraits& traits);
 
 // Bytes of a map in blocks of 16 channels. Throws PlanError where they overflow.
 std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_t h, std::int64_t w,

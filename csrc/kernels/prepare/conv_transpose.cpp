@@ -44,15 +44,15 @@ struct Transposed {
   ConvShape shape;
   ConvOperands operands;
   EpilogueArgs epilogue;
-  ConvTiling tiling;
+  std::int32_t vectors;  // 0: chosen
 };
 
 Transposed read_transposed(const StepRequest& request) {
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
-  Transposed read = {read_conv_shape(request.attributes), read_conv_operands(request.attributes),
-                     read_epilogue(request.attributes), read_conv_tiling(request.attributes, traits)};
-  read.tiling.flat = false;  // outputs are not adjacent
-  return read;
+  const Attributes& attributes = request.attributes;
+  const std::int64_t vectors = attributes.has("vectors") ? attributes.integer("vectors", 0, traits.max_vectors) : 0;
+  return {read_conv_shape(attributes), read_conv_operands(attributes), read_epilogue(attributes),
+          static_cast<std::int32_t>(vectors)};
 }
 
 // Strides of a source [in, out / groups, kernel height, kernel width].
@@ -83,17 +83,14 @@ ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
   part.kernel_h = part.kernel_w = part.stride_h = part.stride_w = 1;
   part.out_h = s.in_h;
   part.out_w = s.in_w;
-  ConvTiling tiling = whole.tiling;
-  if (tiling.vectors == 0) {
-    ConvShape all = part;
-    tiling.vectors = choose_conv_tiling(part, traits).vectors;
-    all.out_channels = residues * s.out_channels;
-    const std::int32_t vectors = tiling.vectors;
-    tiling = choose_conv_tiling(all, traits);
-    tiling.vectors = vectors;
-    tiling.pixels = traits.max_pixels[vectors];
-    tiling.flat = false;
-  }
+  // Weights of all residues decide how the work is cut, channels of one decide the tile.
+  ConvShape all = part;
+  all.out_channels = residues * s.out_channels;
+  const ConvTiling one = choose_conv_tiling(part, traits, whole.vectors);
+  ConvTiling tiling = choose_conv_tiling(all, traits, one.vectors);
+  tiling.vectors = one.vectors;
+  tiling.pixels = one.pixels;
+  tiling.flat = false;  // outputs are not adjacent
   ConvArgs args = make_conv_args(part, whole.operands, whole.epilogue, tiling, traits);
   set_output_steps(s, args);
   set_pack_strides(s, args.pack);
@@ -106,7 +103,8 @@ ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
   return args;
 }
 
-// The convolutions whose outputs together are those of the transposed one.
+// The convolutions whose outputs together are those of the transposed one. Some may have none, but have weights: these
+// depend on no size of an image.
 std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& traits) {
   const ConvShape& s = whole.shape;
   if (is_one_tap(s)) return {one_tap_args(whole, traits)};
@@ -121,7 +119,6 @@ std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& trai
     for (std::int64_t c = 0; c < s.stride_w; ++c) {
       const AxisPart rows = part_of_axis(r, s.out_h, s.kernel_h, s.stride_h, s.dilation_h, s.pad_top);
       const AxisPart cols = part_of_axis(c, s.out_w, s.kernel_w, s.stride_w, s.dilation_w, s.pad_left);
-      if (rows.outputs == 0 || cols.outputs == 0) continue;
       ConvShape part = s;
       part.kernel_h = rows.taps;
       part.kernel_w = cols.taps;
@@ -132,8 +129,8 @@ std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& trai
       part.pad_left = cols.pad;
       part.out_h = rows.outputs;
       part.out_w = cols.outputs;
-      ConvTiling tiling = whole.tiling.vectors == 0 ? choose_conv_tiling(part, traits) : whole.tiling;
-      tiling.flat = false;
+      ConvTiling tiling = choose_conv_tiling(part, traits, whole.vectors);
+      tiling.flat = false;  // outputs are not adjacent
       ConvArgs args = make_conv_args(part, whole.operands, whole.epilogue, tiling, traits);
       set_output_steps(s, args);
       set_pack_strides(s, args.pack);
@@ -169,6 +166,7 @@ PreparedStep prepare_conv_transpose_f32(const StepRequest& request) {
     inner.operands = places.operands;
     inner.epilogue = places.epilogue;
     for (ConvArgs& args : make_parts(inner, traits)) {
+      if (args.shape.out_h == 0 || args.shape.out_w == 0) continue;
       place(places, args);
       PreparedPhase phase = PreparedPhase::of(kernel, args);
       phase.scratch_bytes = conv_scratch_bytes(args);
@@ -203,17 +201,12 @@ PreparedStep prepare_pack_conv_transpose_f32(const StepRequest& request) {
   PreparedStep step;
   for (const ConvArgs& part : parts)
     step.phases.push_back(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), part.pack));
-  if (step.phases.empty()) {
-    PackArgs none = {};
-    none.tile_channels = none.tail_channels = 1;
-    step.phases.push_back(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), none));
-  }
   return step;
 }
 
 }  // namespace
 
-extern const OperationEntry conv_transpose_operations[] = {{"conv_transpose_f32", prepare_conv_transpose_f32},
+extern const OperationEntry conv_transpose_operations[] = {{"conv_transpose_f32", prepare_conv_transpose_f32, true},
                                                            {"pack_conv_transpose_f32", prepare_pack_conv_transpose_f32},
                                                            {}};
 

@@ -55,6 +55,6 @@ PreparedStep prepare_pack_depthwise_f32(const StepRequest& request) {
 }  // namespace
 
 extern const OperationEntry depthwise_operations[] = {
-    {"depthwise_f32", prepare_depthwise_f32}, {"pack_depthwise_f32", prepare_pack_depthwise_f32}, {}};
+    {"depthwise_f32", prepare_depthwise_f32, true}, {"pack_depthwise_f32", prepare_pack_depthwise_f32}, {}};
 
 }  // namespace engine

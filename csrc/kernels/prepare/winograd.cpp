@@ -115,6 +115,6 @@ PreparedStep prepare_pack_winograd_f32(const StepRequest& request) {
 }  // namespace
 
 extern const OperationEntry winograd_operations[] = {
-    {"winograd_f32", prepare_winograd_f32}, {"pack_winograd_f32", prepare_pack_winograd_f32}, {}};
+    {"winograd_f32", prepare_winograd_f32, true}, {"pack_winograd_f32", prepare_pack_winograd_f32}, {}};
 
 }  // namespace engine
