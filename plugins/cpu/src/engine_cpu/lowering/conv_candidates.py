@@ -1,0 +1,161 @@
+"""The ways to run a convolution, the one that a cost model takes for the fastest first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.native import Attribute
+from engine_cpu.layout import Layout, padded_channels
+from engine_cpu.lowering.conv_geometry import ConvGeometry
+from engine_cpu.tuning import Candidate
+
+PLANAR_CHANNELS: Final = 16
+"""Inputs of fewer channels than this waste lanes in blocks, and may be read as they are."""
+
+_MOST_CANDIDATES: Final = 8
+# Cycles of a core: sixteen multiply-adds each half cycle at best, eight bytes from memory each cycle for all cores.
+_FMA_CYCLES: Final = 0.5
+_MEMORY_BYTES: Final = 8.0
+# What a Winograd transform takes, for one tile of 16 channels: input and output.
+_TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
+# Weights and transformed tiles that stay in a second-level cache.
+_CACHED_WEIGHTS: Final = 768 << 10
+_CACHED_TILES: Final = 2 << 20
+_PACKED_BY: Final = ("vectors", "output_tile", "expanded")
+
+
+@dataclass(frozen=True, slots=True)
+class ConvProblem:
+    """What a candidate is for: the sizes, the operands there are, and where it runs."""
+
+    geometry: ConvGeometry
+    epilogue: Mapping[str, Attribute]
+    has_bias: bool
+    has_residual: bool
+    layout: Layout
+    isa: str
+    threads: int
+
+    def key(self) -> str:
+        """Equal for problems whose candidates take the same time."""
+        operands = f"b{int(self.has_bias)}r{int(self.has_residual)}a{self.epilogue.get('activation', '')}"
+        return f"{self.geometry.describe()}|{operands}|{self.layout.value}"
+
+
+def conv_candidates(problem: ConvProblem) -> list[Candidate]:
+    """The candidates, by rising estimate."""
+    ranked = sorted(_estimated(problem), key=lambda pair: pair[0])
+    return [candidate for _, candidate in ranked[:_MOST_CANDIDATES]]
+
+
+def packing(geometry: ConvGeometry, candidate: Candidate) -> tuple[str, dict[str, Attribute], str]:
+    """The kernel that packs a candidate's weights, its attributes, and what the result depends on, in short."""
+    chosen = {name: candidate.attributes[name] for name in _PACKED_BY if name in candidate.attributes}
+    kernel = f"pack_{candidate.kernel}"
+    window = ".".join(map(str, (geometry.groups, *geometry.strides, *geometry.dilations)))
+    choice = ",".join(f"{name}={value}" for name, value in chosen.items())
+    return kernel, geometry.attributes() | chosen, f"{kernel}|{window}|{choice}"
+
+
+def packed_bytes(geometry: ConvGeometry, candidate: Candidate) -> int:
+    """As many bytes as packed weights take at most."""
+    g = geometry
+    match candidate.kernel:
+        case "depthwise_f32":
+            floats = padded_channels(g.out_channels) * g.taps
+        case "winograd_f32":
+            tile = candidate.attributes["output_tile"]
+            assert isinstance(tile, int)
+            floats = (tile + 2) ** 2 * g.in_channels * padded_channels(g.out_channels)
+        case _:
+            floats = g.groups * padded_channels(g.out_group) * g.in_group * g.taps
+    return 4 * floats
+
+
+def _estimated(problem: ConvProblem) -> Iterator[tuple[float, Candidate]]:
+    """Candidates with estimates in cycles; those that differ only in what is not estimated in order of merit."""
+    g = problem.geometry
+    if g.transposed:
+        yield from _variants(problem, "conv_transpose_f32", [{}], 0.0)
+    elif problem.layout is Layout.PLAIN:
+        yield from _variants(problem, "conv_planar_f32", [{"vectors": v} for v in _vectors(problem)], 0.0)
+    elif g.is_depthwise:
+        yield from _variants(problem, "depthwise_f32", [{}], 0.0)
+    elif not g.has_whole_blocks:
+        yield from _variants(problem, "conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], 0.0)
+    else:
+        yield from _variants(problem, "conv_blocked_f32", _tilings(problem), _direct_cycles(problem))
+        if g.is_winograd:
+            for tile in (2, 4):
+                yield from _variants(problem, "winograd_f32", _blocks(problem, tile), _winograd_cycles(problem, tile))
+
+
+def _variants(
+    problem: ConvProblem, kernel: str, variants: Sequence[Mapping[str, Attribute]], cycles: float
+) -> Iterator[tuple[float, Candidate]]:
+    g = problem.geometry
+    operands: dict[str, Attribute] = {"bias": int(problem.has_bias), "residual": int(problem.has_residual)}
+    for rank, variant in enumerate(variants):
+        name = " ".join([kernel, *(f"{key}{value}" for key, value in variant.items())])
+        candidate = Candidate(name, kernel, {**g.attributes(), **operands, **problem.epilogue, **variant}, (), ())
+        inputs = [g.map_bytes(problem.layout.is_blocked), packed_bytes(g, candidate)]
+        if problem.has_bias:
+            inputs.append(4 * padded_channels(g.out_channels))
+        if problem.has_residual:
+            inputs.append(g.out_bytes())
+        # A variant has to be worth measuring, but does not overtake another kernel's best.
+        estimate = cycles * (1 + 0.1 * rank) + rank
+        yield estimate, Candidate(name, kernel, candidate.attributes, tuple(inputs), (g.out_bytes(),))
+
+
+def _vectors(problem: ConvProblem) -> list[int]:
+    """Tile widths, the chosen one (0) first, as far as the channels of a group fill them."""
+    most = 4 if problem.isa.startswith("avx512") else 2
+    return [0, *(v for v in (1, 2, 4) if v <= most and 16 * v <= padded_channels(problem.geometry.out_group))]
+
+
+def _tilings(problem: ConvProblem) -> list[dict[str, Attribute]]:
+    tilings: list[dict[str, Attribute]] = [{"vectors": v} for v in _vectors(problem)]
+    split = {"channel_split": problem.threads}
+    orders: list[dict[str, Attribute]] = [
+        {"tile_block": 1, "channel_split": 1}, {"tile_block": 0, **split}, {"tile_block": 1, **split},
+    ]  # fmt: skip
+    return [tilings[0], *orders, *tilings[1:]]
+
+
+def _blocks(problem: ConvProblem, tile: int) -> list[dict[str, Attribute]]:
+    g = problem.geometry
+    points = (tile + 2) ** 2
+    block = 14
+    if 4 * points * g.in_channels * g.out_channels > _CACHED_WEIGHTS:
+        # One pass over the weights serves as many tiles as fit into the cache once transformed.
+        block = max(14, min(98, _CACHED_TILES // (4 * points * (g.in_channels + 32)) // 14 * 14))
+    blocks = dict.fromkeys((block, 28, 14, 56))
+    variants: list[dict[str, Attribute]] = [{"output_tile": tile, "block_tiles": b} for b in blocks]
+    return [*variants, {"output_tile": tile, "phases": 1}]
+
+
+def _direct_cycles(problem: ConvProblem) -> float:
+    g = problem.geometry
+    pixels = g.batch * math.prod(g.out_size)
+    return _product_cycles(problem, pixels * g.taps, g.taps)
+
+
+def _winograd_cycles(problem: ConvProblem, tile: int) -> float:
+    g = problem.geometry
+    tiles = g.batch * math.prod(-(-size // tile) for size in g.out_size)
+    points = (tile + 2) ** 2
+    into, out = _TRANSFORM_CYCLES[tile]
+    transforms = tiles * (into * padded_channels(g.in_channels) + out * padded_channels(g.out_channels)) / 16
+    return _product_cycles(problem, tiles * points, points) + transforms / problem.threads
+
+
+def _product_cycles(problem: ConvProblem, pixels: float, taps: float) -> float:
+    """Of `pixels` rows by all weights, of `taps` matrices: bound by the multiplications or by reading the weights."""
+    g = problem.geometry
+    products = pixels * g.in_group * padded_channels(g.out_channels) / 16
+    weights = 4.0 * taps * g.in_group * g.out_channels
+    return max(products * _FMA_CYCLES / problem.threads, weights / _MEMORY_BYTES)
