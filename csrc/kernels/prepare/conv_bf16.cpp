@@ -20,7 +20,7 @@ ConvBf16Args read_conv(const StepRequest& request) {
   expect_whole_groups(shape);
   ConvBf16Args args = {};
   args.conv = make_conv_args(shape, read_conv_operands(attributes), read_epilogue(attributes),
-                             read_conv_tiling(attributes, traits), traits);
+                             read_conv_tiling(attributes, shape, traits), traits);
   args.y_bytes = read_element_bytes(attributes, "y_f32");
   args.residual_bytes = read_element_bytes(attributes, "residual_f32");
   return args;

@@ -191,7 +191,7 @@ class SegmentBuilder:
     # -- steps ---------------------------------------------------------------------------------------------
 
     def step(
-        self, node: Node, kernel: str, inputs: Sequence[int], outputs: Sequence[int], **attributes: Attribute
+        self, node: Node, kernel: str, inputs: Sequence[int], outputs: Sequence[int], /, **attributes: Attribute
     ) -> None:
         """Append a step that computes `node` or a part of it."""
         name = node.friendly_name

@@ -119,10 +119,10 @@ def _vectors(problem: ConvProblem) -> list[int]:
 
 def _tilings(problem: ConvProblem) -> list[dict[str, Attribute]]:
     tilings: list[dict[str, Attribute]] = [{"vectors": v} for v in _vectors(problem)]
-    split = {"channel_split": problem.threads}
+    splits = sorted({1, problem.threads})
     orders: list[dict[str, Attribute]] = [
-        {"tile_block": 1, "channel_split": 1}, {"tile_block": 0, **split}, {"tile_block": 1, **split},
-    ]  # fmt: skip
+        {"tile_block": block, "channel_split": split} for block in (1, 0) for split in splits
+    ]
     return [tilings[0], *orders, *tilings[1:]]
 
 

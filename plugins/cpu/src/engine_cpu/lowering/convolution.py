@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from engine_cpu.lowering.conv_candidates import (
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry, is_transposed
 from engine_cpu.lowering.epilogue import activation_attributes, check_activation
 from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
-from engine_cpu.segment import SegmentBuilder
 from engine_cpu.tuning import Candidate
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
 
 _LARGEST_STEP: Final = 4096
 _LARGEST_TRANSPOSED_STRIDE: Final = 64

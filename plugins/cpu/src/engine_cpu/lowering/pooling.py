@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node
 from engine.native import Attribute
@@ -13,7 +13,9 @@ from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.checks import check_types, first
 from engine_cpu.lowering.conv_geometry import as_pads, as_pair
 from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
-from engine_cpu.segment import SegmentBuilder
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
 
 _LARGEST_STEP: Final = 4096
 

@@ -1,0 +1,274 @@
+"""Convolution and pooling as the device runs them, natively, against onnxruntime."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from engine_cpu.layout import Layout
+from engine_cpu.lowering.conv_candidates import ConvProblem, conv_candidates
+from engine_cpu.lowering.conv_geometry import ConvGeometry
+from onnx import helper, numpy_helper
+
+from engine.core import Core
+from engine.errors import UnsupportedError
+
+ort = pytest.importorskip("onnxruntime")
+
+Array = np.ndarray[Any, np.dtype[Any]]
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+def values(name: str, *shape: int) -> Array:
+    return np.random.default_rng(zlib.crc32(name.encode())).uniform(-1, 1, shape).astype(np.float32)
+
+
+def network(
+    nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, Array], constants: Mapping[str, Array], dynamic: bool = False
+) -> onnx.ModelProto:
+    """A model whose output is `y`; `dynamic`: with unknown lengths of all but the channels."""
+    given = [
+        helper.make_tensor_value_info(
+            name, onnx.TensorProto.FLOAT, [None if dynamic and i != 1 else n for i, n in enumerate(array.shape)]
+        )
+        for name, array in inputs.items()
+    ]
+    out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", given, [out], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def run_cpu(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> Array:
+    compiled = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
+    return np.asarray(compiled(dict(inputs))["y"])
+
+
+def run_ort(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> Array:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, dict(inputs))[0])
+
+
+def check(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Array],
+    constants: Mapping[str, Array],
+    length: int,
+    dynamic: bool = False,
+) -> None:
+    """`length` products are summed for an output; those of both sides are rounded, Winograd's ten times as much."""
+    model = network(nodes, inputs, constants, dynamic)
+    actual, expected = run_cpu(model, inputs), run_ort(model, inputs)
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, rtol=EPSILON * length, atol=50 * EPSILON * max(1, length) ** 0.5)
+
+
+def conv(x: Array, w: Array, bias: bool = True, op: str = "Conv", **attributes: Any) -> None:
+    group = attributes.get("group", 1)
+    channels = w.shape[0] if op == "Conv" else w.shape[1] * group
+    names = ["x", "w", "b"] if bias else ["x", "w"]
+    constants = {"w": w, "b": values("b", channels)}
+    node = helper.make_node(op, names, ["y"], **attributes)
+    length = int(np.prod(w.shape[1:])) if op == "Conv" else w.shape[0] // group * int(np.prod(w.shape[2:]))
+    check([node], {"x": x}, {name: constants[name] for name in names[1:]}, length)
+
+
+SHAPES = [(1, 3, 17, 23), (2, 16, 9, 14), (3, 20, 12, 7)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("pads", "dilation"), [((0, 0, 0, 0), 1), ((1, 2, 0, 1), 1), ((2, 2, 2, 2), 2)])
+def test_convolution(shape: tuple[int, ...], kernel: int, stride: int, pads: tuple[int, ...], dilation: int) -> None:
+    if dilation * (kernel - 1) >= min(shape[2:]):
+        pytest.skip("the window does not fit")
+    w = values("w", 24, shape[1], kernel, kernel)
+    conv(values("x", *shape), w, strides=[stride] * 2, pads=pads, dilations=[dilation] * 2)
+
+
+@pytest.mark.parametrize("auto_pad", ["VALID", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padding_by_name(auto_pad: str, stride: int) -> None:
+    x, w = values("x", 1, 16, 11, 14), values("w", 16, 16, 4, 3)
+    conv(x, w, auto_pad=auto_pad, strides=[stride] * 2)
+    if auto_pad != "SAME_LOWER":  # where onnxruntime and ONNX differ in which side takes the odd one
+        conv(x, values("t", 16, 20, 4, 3), op="ConvTranspose", auto_pad=auto_pad, strides=[stride] * 2)
+
+
+@pytest.mark.parametrize(
+    ("group", "in_group", "out_group"),
+    [(2, 16, 32), (32, 1, 1), (20, 1, 1), (7, 1, 3), (8, 4, 4), (3, 20, 40), (4, 3, 5), (2, 48, 8)],
+)
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_groups(group: int, in_group: int, out_group: int, kernel: int) -> None:
+    w = values("w", group * out_group, in_group, kernel, kernel)
+    for batch in (1, 2):
+        conv(values("x", batch, group * in_group, 10, 13), w, group=group, pads=[kernel // 2] * 4)
+
+
+@pytest.mark.parametrize("group", [1, 2, 16])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"strides": [2, 2]},
+        {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]},
+        {"strides": [3, 1], "dilations": [1, 2], "pads": [0, 2, 1, 0]},
+        {"strides": [2, 2], "output_shape": [12, 15]},
+    ],
+    ids=str,
+)
+def test_transposed(group: int, attributes: dict[str, Any]) -> None:
+    for kernel in (2, 3):
+        w = values("w", 16, 32 // group, kernel, kernel)
+        conv(values("x", 2, 16, 6, 7), w, op="ConvTranspose", group=group, **attributes)
+
+
+def test_one_dimension() -> None:
+    conv(values("x", 2, 20, 31), values("w", 24, 20, 3), pads=[1, 1], strides=[2])
+    conv(values("x", 1, 80, 50), values("w", 64, 80, 3), pads=[1, 1])
+    conv(values("x", 1, 32, 50), values("w", 32, 1, 5), pads=[0, 4], group=32, dilations=[2])
+    conv(values("x", 1, 16, 9), values("w", 16, 8, 4), op="ConvTranspose", strides=[2], pads=[1, 1])
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        ("Relu", {}), ("LeakyRelu", {"alpha": 0.2}), ("Sigmoid", {}), ("Tanh", {}), ("HardSigmoid", {}),
+        ("HardSwish", {}), ("Elu", {}), ("Mish", {}), ("Gelu", {}), ("Gelu", {"approximate": "tanh"}),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["direct", "depthwise", "transposed", "planar"])
+def test_fused_ends(activation: tuple[str, dict[str, Any]], kind: str) -> None:
+    """A bias, a residual and an activation become one step with the convolution."""
+    op, attributes = activation
+    channels = 3 if kind == "planar" else 32
+    x, r = values("x", 2, channels, 8, 9), values("r", 2, 32, 8, 9)
+    shape = {"depthwise": (32, 1, 3, 3), "transposed": (32, 32, 3, 3)}.get(kind, (32, channels, 3, 3))
+    group = 32 if kind == "depthwise" else 1
+    convolution = "ConvTranspose" if kind == "transposed" else "Conv"
+    nodes = [
+        helper.make_node(convolution, ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], group=group),
+        helper.make_node("Add", ["c", "r"], ["s"]),
+        helper.make_node(op, ["s"], ["y"], **attributes),
+    ]
+    constants = {"w": values("w", *shape), "b": values("b", 32)}
+    model = network(nodes, {"x": x, "r": r}, constants)
+    check(nodes, {"x": x, "r": r}, constants, 9 * channels)
+    compiled = Core().compile_model(model, "CPU", {"PERF_COUNT": True})
+    assert [node.op_type for node in compiled.graph.ordered_nodes() if node.domain == "engine"] == ["FusedConv"]
+
+
+def test_a_residual_is_not_lost_where_it_is_read_again() -> None:
+    """The result may take the memory of its residual only where that has no other reader."""
+    x = values("x", 1, 16, 8, 8)
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"]),
+        helper.make_node("Conv", ["a", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c", "a"], ["s"]),
+        helper.make_node("Conv", ["s", "v"], ["t"]),
+        helper.make_node("Add", ["t", "a"], ["y"]),
+    ]
+    check(nodes, {"x": x}, {"v": values("v", 16, 16, 1, 1) / 4, "w": values("w", 16, 16, 3, 3) / 8}, 16 * 9)
+
+
+def test_weights_computed_at_run_time() -> None:
+    x = values("x", 2, 20, 9, 9)
+    for shape, group in (((24, 20, 3, 3), 1), ((20, 1, 3, 3), 20), ((40, 10, 1, 1), 2)):
+        node = helper.make_node("Conv", ["x", "w", "b"], ["y"], group=group)
+        check([node], {"x": x, "w": values("w", *shape), "b": values("b", shape[0])}, {}, int(np.prod(shape[1:])))
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])
+    check([node], {"x": x, "w": values("w", 20, 24, 2, 2)}, {}, 80)
+
+
+def test_unknown_lengths() -> None:
+    """Weights are packed once for all shapes."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    w = values("w", 32, 16, 3, 3)
+    model = network([node], {"x": values("x", 1, 16, 8, 8)}, {"w": w}, dynamic=True)
+    compiled = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
+    for shape in ((1, 16, 8, 8), (2, 16, 5, 9), (1, 16, 1, 1), (0, 16, 4, 4)):
+        x = values("x", *shape)
+        expected = run_ort(model, {"x": x}) if shape[0] else np.empty((0, 32, 4, 4), np.float32)
+        np.testing.assert_allclose(compiled({"x": x})["y"], expected, rtol=EPSILON * 144, atol=240 * EPSILON)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("shape", [(1, 20, 13, 9), (2, 16, 8, 8), (2, 5, 11)], ids=str)
+@pytest.mark.parametrize("ceil", [0, 1])
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2)])
+def test_pooling(op: str, shape: tuple[int, ...], ceil: int, kernel: int, stride: int, pad: int) -> None:
+    axes = len(shape) - 2
+    window: dict[str, Any] = {
+        "kernel_shape": [kernel] * axes, "strides": [stride] * axes, "pads": [pad] * (2 * axes), "ceil_mode": ceil,
+    }  # fmt: skip
+    for extra in ({}, {"count_include_pad": 1}) if op == "AveragePool" else ({}, {"dilations": [2] * axes}):
+        check([helper.make_node(op, ["x"], ["y"], **window, **extra)], {"x": values("x", *shape)}, {}, kernel**axes)
+
+
+@pytest.mark.parametrize("auto_pad", ["VALID", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_pooling_padded_by_name(op: str, auto_pad: str) -> None:
+    node = helper.make_node(op, ["x"], ["y"], kernel_shape=[3, 2], strides=[2, 2], auto_pad=auto_pad)
+    check([node], {"x": values("x", 1, 17, 9, 12)}, {}, 6)
+
+
+@pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 33, 7, 7), (1, 64, 30), (3, 16, 5, 12)], ids=str)
+def test_global_pooling(op: str, shape: tuple[int, ...]) -> None:
+    check([helper.make_node(op, ["x"], ["y"])], {"x": values("x", *shape)}, {}, int(np.prod(shape[2:])))
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "constants", "message"),
+    [
+        (helper.make_node("Conv", ["x", "w"], ["y"]), (1, 2, 4, 4, 4), {"w": (3, 2, 2, 2, 2)}, "3 spatial dimensions"),
+        (helper.make_node("Conv", ["x", "w"], ["y"], strides=[5000, 1]), (1, 2, 4, 4), {"w": (3, 2, 1, 1)}, "strides"),
+        (helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2, 2]), (1, 2, 4, 4, 4), {}, "3 spatial"),
+    ],
+)
+def test_what_has_no_kernel_is_told(
+    node: onnx.NodeProto, shape: tuple[int, ...], constants: dict[str, tuple[int, ...]], message: str
+) -> None:
+    inputs = {"x": values("x", *shape)}
+    weights = {name: values(name, *shape) for name, shape in constants.items()}
+    model = network([node], inputs, weights)
+    with pytest.raises(UnsupportedError, match=message):
+        run_cpu(model, inputs)
+    actual = np.asarray(Core().compile_model(model, "CPU")(inputs)["y"])
+    np.testing.assert_allclose(actual, run_ort(model, inputs), rtol=1e-5, atol=1e-5)
+
+
+def geometry(channels: int, out: int, size: int, kernel: int = 3, groups: int = 1) -> ConvGeometry:
+    pad = kernel // 2
+    return ConvGeometry(
+        1, groups, channels, out, (size, size), (size, size), (kernel, kernel), (1, 1), (1, 1), (pad, pad, pad, pad)
+    )
+
+
+def default(problem: ConvGeometry, layout: Layout = Layout.BLOCKED) -> str:
+    return conv_candidates(ConvProblem(problem, {}, True, False, layout, "avx512", 2))[0].name
+
+
+def test_the_default_is_what_wins_on_large_and_small_maps() -> None:
+    """Nothing is measured with COMPILE_EFFORT=none, and the whole networks must be fast all the same."""
+    assert default(geometry(64, 64, 56)).startswith("winograd_f32 output_tile4")
+    assert default(geometry(128, 128, 112)).startswith("winograd_f32 output_tile4")
+    assert default(geometry(64, 256, 56, kernel=1)) == "conv_blocked_f32 vectors0"
+    assert default(geometry(128, 128, 28, groups=128)) == "depthwise_f32"
+    assert default(geometry(3, 64, 112, kernel=7), Layout.PLAIN) == "conv_planar_f32 vectors0"
+
+
+def test_candidates_are_few_and_apart() -> None:
+    for problem in (geometry(64, 64, 56), geometry(512, 512, 7), geometry(16, 24, 9, 1), geometry(24, 24, 9, 3, 3)):
+        names = [each.name for each in conv_candidates(ConvProblem(problem, {}, True, True, Layout.BLOCKED, "v3", 1))]
+        assert 1 <= len(names) <= 8
+        assert len(set(names)) == len(names)
