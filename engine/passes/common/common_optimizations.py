@@ -14,6 +14,7 @@ from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFu
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
 from engine.passes.common.divide_to_multiply import DivideToMultiply
+from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
 from engine.passes.common.gelu_fusion import GeluFusion, GeluTanhFusion
 from engine.passes.common.gemm_fusion import GemmFusion
@@ -51,7 +52,8 @@ class CommonOptimizations(Manager):
     A plugin registers it with its manager and trims it by class: `config.disable(AttentionFusion)`. Some passes run
     only where they are enabled: those that may change a result (`DivideToMultiply`, `RelaxedAttentionFusion`),
     decompositions, and those that make internal operators, for which a device needs kernels (`MatMulBiasFusion`,
-    `ActivationFusion`, `ResidualFusion`, `ChannelsFirstSinking`, `InternalAttentionFusion`, `PackedAttentionFusion`).
+    `FlattenedProductFusion`, `ActivationFusion`, `ResidualFusion`, `ChannelsFirstSinking`, `InternalAttentionFusion`,
+    `PackedAttentionFusion`).
 
     Each of its two parts runs until nothing changes, so a second run finds nothing to do.
     """
@@ -116,7 +118,9 @@ def _canonical() -> Manager:
 def _internal() -> Manager:
     """The passes that make internal operators; none of them runs by default."""
     manager = _Rounds(name="InternalOptimizations")
-    for item in (PackedAttentionFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion):
+    for item in (
+        PackedAttentionFusion, FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion,
+    ):  # fmt: skip
         manager.register_pass(item, enabled=False)
     return manager
 

@@ -13,7 +13,7 @@ import pytest
 
 from engine import ops
 from engine.errors import ModelError, TypeInferenceError, UnknownOperatorError
-from engine.ir import Constant, Model, Node, Parameter, boolean, f16, f32
+from engine.ir import Constant, Model, Node, Output, Parameter, boolean, f16, f32
 from engine.onnx import join_model, model_to_proto, split_model
 from engine.ops.evaluator import evaluate_model
 from engine.ops.internal import (
@@ -32,6 +32,7 @@ from engine.ops.internal.activation import apply_activation
 from engine.passes import check_equivalence
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 
@@ -191,6 +192,33 @@ def test_products_end_with_bias_residual_and_activation(apply: Apply) -> None:
     gemm = ops.Gemm(Parameter(f32, [3, 4], "a"), array(5, 4), array(5), transB=1)
     plain = Model([ops.Tanh(gemm)], [gemm.input_value(0).node])  # type: ignore[list-item]
     assert apply(plain, ActivationFusion) == {"FusedMatMul": 1}
+
+
+def reshaped(x: Node | Output, *shape: int) -> Node:
+    return ops.Reshape(x, Constant(np.array(shape)))
+
+
+@pytest.mark.parametrize("batch", [2, "N"])
+def test_products_of_flattened_rows_end_with_residual_and_activation(batch: int | str, apply: Apply) -> None:
+    x, r = Parameter(f32, [batch, 3, 4], "x"), Parameter(f32, [batch, 3, 5], "r")
+    flat = ops.Gemm(reshaped(x, -1, 4), array(5, 4), array(5), transB=1)
+    model = Model([ops.Gelu(ops.Add(reshaped(flat, -1, 3, 5), r))], [x, r])
+    asked = (FlattenedProductFusion, ResidualFusion, ActivationFusion)
+    assert apply(model, *asked) == {"FusedMatMul": 1}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: reshaped(ops.Gemm(reshaped(x, 4, 6), array(6, 4), array(4)), 2, 2, 4),
+        lambda x: reshaped(ops.Gemm(reshaped(x, 6, 4), array(4, 4), array(4)), 3, 2, 4),
+        lambda x: reshaped(ops.Gemm(reshaped(x, 6, 4), array(4, 4), array(6, 4)), 2, 3, 4),
+        lambda x: reshaped(ops.Gemm(ops.Relu(reshaped(x, 6, 4)), array(4, 4), array(4)), 2, 3, 4),
+    ],
+)
+def test_reshapes_that_do_more_stay(make: Callable[[Node], Node], apply: Apply) -> None:
+    x = Parameter(f32, [2, 3, 4], "x")
+    assert "FusedMatMul" not in apply(Model([make(x)], [x]), FlattenedProductFusion, modified=False)
 
 
 @pytest.mark.parametrize(

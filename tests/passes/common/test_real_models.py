@@ -25,6 +25,7 @@ from engine.passes.common.common_subexpression import CommonSubexpressionSharing
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
 from engine.passes.common.divide_to_multiply import DivideToMultiply
+from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
@@ -105,6 +106,18 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
     ),
     ("vit_eager.dynamo20.static", (), {**attention(2), "MaskSimplification": 2}),
     ("gpt2_eager.dynamo20.static", (), {"AttentionFusion": 1, "AttentionHeadsFusion": 1, "GeluTanhFusion": 1}),
+    (
+        "gpt2_eager.dynamo20.static",
+        (FlattenedProductFusion, *INTERNAL),
+        {
+            "ActivationFusion": 1,
+            "AttentionFusion": 1,
+            "AttentionHeadsFusion": 1,
+            "FlattenedProductFusion": 4,
+            "GeluTanhFusion": 1,
+            "ResidualFusion": 2,
+        },
+    ),
     (
         "llama_eager.dynamo20.static",
         (),

@@ -8,6 +8,7 @@ from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
@@ -20,7 +21,9 @@ def transform_model(model: Model) -> Model:
     manager = Manager()
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
-    manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking)
+    manager.pass_config.enable(
+        FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
+    )
     manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion)
     manager.run_passes(graph)
     return graph
