@@ -130,7 +130,7 @@ struct CastTable {
 };
 
 constexpr int kElementwiseMaxRank = 8;
-constexpr int kElementwiseMaxSlots = 128;  // operands, constants and intermediate values of one program
+constexpr int kElementwiseMaxSlots = 256;  // operands, constants and intermediate values of one program
 constexpr int kSplatBytes = 64;
 
 // An operand over the box of one strip: contiguous there (read in place), one value, or copied out of its strides.

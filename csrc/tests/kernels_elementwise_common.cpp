@@ -18,7 +18,7 @@ PreparedStep prepare(const Target& target, const Step& step, const std::vector<s
   attributes.set("input_strides", step.input_strides);
   attributes.set("constants", step.constants);
   attributes.set("program", step.program);
-  attributes.set("outputs", step.outputs);
+  attributes.set("results", step.outputs);
   const KernelRegistry& registry = KernelRegistry::built_in();
   const LimitedLookup lookup(registry, parse_isa(target.isa));
   return registry.operation("elementwise").prepare({inputs, outputs, attributes, lookup});

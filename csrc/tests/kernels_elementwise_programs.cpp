@@ -200,7 +200,7 @@ void refuses(const Target& target) {
   changed([](Step& s) { s.outputs = {3, 3}; }, "an output too many");
   changed(
       [](Step& s) {
-        for (int i = 0; i < 200; ++i) s.program.insert(s.program.end(), {1, kF32, 0, -1, -1});
+        for (int i = 0; i < 300; ++i) s.program.insert(s.program.end(), {1, kF32, 0, -1, -1});
       },
       "too many values");
 }

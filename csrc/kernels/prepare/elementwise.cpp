@@ -6,7 +6,7 @@
 //   input_strides   for each input one stride for each dimension, in elements; 0 repeats it along that dimension
 //   constants       optional: for each constant its element type and its bits (of an f32, those 32, zero-extended)
 //   program         for each instruction: opcode, element type of its sources, three sources (-1: none)
-//   outputs         for each output the value it holds
+//   results         for each output the value it holds
 // Values are numbered: inputs, constants, then one for each instruction. An output may be the very buffer of an input
 // of its element size whose strides are those of the output.
 #include <algorithm>

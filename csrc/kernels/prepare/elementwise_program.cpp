@@ -120,7 +120,7 @@ Program read_program(const Attributes& attributes) {
   if (fields.size() % 5 != 0) {
     throw PlanError("\"program\" has " + std::to_string(fields.size()) + " values; expected five for each instruction");
   }
-  const std::vector<std::int64_t>& outputs = attributes.integers("outputs");
+  const std::vector<std::int64_t>& outputs = attributes.integers("results");
   const std::size_t values = program.inputs.size() + program.constants.size() + fields.size() / 5;
   if (values + outputs.size() > kElementwiseMaxSlots) {
     throw PlanError("the program has " + std::to_string(values) + " values and " + std::to_string(outputs.size()) +

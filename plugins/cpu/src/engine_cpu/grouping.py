@@ -2,23 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from engine.ir import Node, Output
 from engine_cpu.item import Item
-from engine_cpu.lowering.registry import find_lowering
+from engine_cpu.lowering.registry import OpLowering, find_lowering
+
+_MOST_NODES: Final = 16
+_MOST_INPUTS: Final = 64
+"""Of one item: what a step has room for."""
 
 
 def group_nodes(nodes: Sequence[Node], outputs: Collection[Output]) -> list[Item]:
     """The items of a segment in an order in which they can run.
 
+    Nodes whose lowering gives them equal keys are joined along the values that they hand on, unless another item
+    would have to run between them.
+
     Args:
         nodes: in an order in which they can run; each has a lowering, and all shapes are static.
         outputs: the values that are read outside of the segment.
     """
-    items = []
+    grouping = _Grouping(nodes)
     for node in nodes:
-        lowering = find_lowering(node)
-        assert lowering is not None, node
-        items.append(Item.of(node, lowering))
-    return items
+        grouping.place(node)
+    return [_item(group, frozenset(outputs)) for group in grouping.in_order()]
+
+
+class _Group:
+    """Nodes in an order in which they can run, with the numbers of the first and the last of them."""
+
+    __slots__ = ("first", "inputs", "key", "last", "nodes", "sources")
+
+    def __init__(self, node: Node, number: int) -> None:
+        self.nodes = [node]
+        self.first = self.last = number
+        self.key = _key(node)
+        self.inputs = node.num_inputs
+        self.sources: list[Node] = []
+        """The producers, within the segment, of what the nodes read."""
+
+
+class _Grouping:
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.numbers = {node: number for number, node in enumerate(nodes)}
+        self.groups: dict[Node, _Group] = {}
+
+    def place(self, node: Node) -> None:
+        """Give a node a group, once what it reads has one."""
+        group = _Group(node, self.numbers[node])
+        group.sources = list(
+            dict.fromkeys(v.node for v in node.input_values if v is not None and v.node in self.groups)
+        )
+        self.groups[node] = group
+        if group.key is None:
+            return
+        for source in group.sources:
+            other = self.groups[source]
+            if other is not group and self._can_join(group, other):
+                group = self._joined(group, other)
+
+    def in_order(self) -> list[_Group]:
+        """The groups, each after those that it reads; otherwise as their first nodes come."""
+        ordered: dict[_Group, None] = {}
+        for start in self.groups.values():
+            stack = [(start, iter(self._producers(start)))]
+            while stack:
+                group, rest = stack[-1]
+                if group in ordered:
+                    stack.pop()
+                    continue
+                following = next((each for each in rest if each not in ordered), None)
+                if following is None:
+                    ordered[group] = None
+                    stack.pop()
+                else:
+                    stack.append((following, iter(self._producers(following))))
+        return list(ordered)
+
+    def _can_join(self, group: _Group, other: _Group) -> bool:
+        if other.key != group.key or len(group.nodes) + len(other.nodes) > _MOST_NODES:
+            return False
+        return group.inputs + other.inputs <= _MOST_INPUTS and not self._has_detour(group, other)
+
+    def _has_detour(self, group: _Group, other: _Group) -> bool:
+        """Whether a path leaves the two and comes back: their union could run neither before nor after it."""
+        first = min(group.first, other.first)
+        seen: set[_Group] = set()
+        stack = [p for each in (group, other) for p in self._producers(each) if p is not group and p is not other]
+        while stack:
+            at = stack.pop()
+            if at is group or at is other:
+                return True
+            if at in seen or at.last < first:  # nothing that it reads can be downstream of the two
+                continue
+            seen.add(at)
+            stack.extend(self._producers(at))
+        return False
+
+    def _producers(self, group: _Group) -> Iterable[_Group]:
+        return (self.groups[source] for source in group.sources if self.groups[source] is not group)
+
+    def _joined(self, group: _Group, other: _Group) -> _Group:
+        group.nodes = sorted(group.nodes + other.nodes, key=self.numbers.__getitem__)
+        group.first, group.last = min(group.first, other.first), max(group.last, other.last)
+        group.inputs += other.inputs
+        group.sources = list(dict.fromkeys((*other.sources, *group.sources)))
+        for node in other.nodes:
+            self.groups[node] = group
+        return group
+
+
+def _key(node: Node) -> object:
+    """Equal for nodes that may run together; None where a node runs alone."""
+    lowering = _lowering(node)
+    key = lowering.group_key(node)
+    return None if key is None else (lowering, key)
+
+
+def _lowering(node: Node) -> OpLowering:
+    lowering = find_lowering(node)
+    assert lowering is not None, node
+    return lowering
+
+
+def _item(group: _Group, outside: frozenset[Output]) -> Item:
+    lowering = _lowering(group.nodes[0])
+    if len(group.nodes) == 1:
+        return Item.of(group.nodes[0], lowering)
+    inside = frozenset(group.nodes)
+    read = [value for node in group.nodes for value in node.input_values if value is not None]
+    inputs = tuple(dict.fromkeys(value for value in read if value.node not in inside))
+    outputs = tuple(
+        value
+        for node in group.nodes
+        for value in node.outputs
+        if value in outside or any(target.node not in inside for target in value.target_inputs)
+    )
+    return Item(tuple(group.nodes), lowering, inputs, outputs)

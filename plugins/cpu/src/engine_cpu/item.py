@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.ir import Node, Output
-from engine_cpu.lowering.registry import OpLowering
+
+if TYPE_CHECKING:
+    from engine_cpu.lowering.registry import OpLowering
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -145,6 +145,10 @@ class SegmentBuilder:
             buffers[layout] = self._new_buffer(value, layout) if reused is None else reused
         return buffers[layout]
 
+    def is_reusable(self, value: Output, source: Output, layout: Layout = Layout.PLAIN) -> bool:
+        """True where `output` would write `value` over `source`, an input that was asked for in `layout`."""
+        return layout not in self._buffers.get(value, {}) and self._reusable(value, source, layout) is not None
+
     def alias(self, value: Output, source: Output) -> None:
         """Let `value` be the very bytes that `source` is in PLAIN layout; no step."""
         self._made[value] = Layout.PLAIN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -64,6 +64,10 @@ class OpLowering(ABC):
         return ()
 
     # -- several nodes as one ------------------------------------------------------------------------------
+
+    def group_key(self, node: Node) -> Hashable | None:
+        """Nodes that read one another, have one lowering and equal keys become one item; None: never."""
+        return None
 
     def item_layouts(self, item: Item) -> Sequence[LayoutOption]:
         """As `layouts`, for an item; one of several nodes has the layouts of `item.inputs` and `item.outputs`."""

@@ -1,0 +1,191 @@
+"""Elementwise operators: connected ones of one shape become one step, which passes over memory once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from engine.ir import Node, Output
+from engine.ir.element_type import f32
+from engine.ops.registry import attribute
+from engine_cpu.item import Item
+from engine_cpu.layout import Layout, LayoutOption, static_shape
+from engine_cpu.lowering.checks import check_types, first
+from engine_cpu.lowering.elementwise_operands import (
+    blocked_constant,
+    blocked_read,
+    is_kept_plain,
+    space,
+    strides,
+)
+from engine_cpu.lowering.elementwise_ops import ALL, BOOLEANS, NUMBERS, OPS, REALS
+from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Value
+from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+_MAX_RANK: Final = 8
+_MAX_INPUTS: Final = 32
+
+
+@lowers(*OPS)
+class ElementwiseLowering(OpLowering):
+    """Operators that compute each element of their output from one element of each input."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering`."""
+        return first(_check_inputs(node), _check_attributes(node), _check_sizes(node))
+
+    def group_key(self, node: Node) -> Hashable | None:
+        """Nodes of one output shape run as one."""
+        return static_shape(node.output(0))
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        """See `OpLowering`."""
+        return self.item_layouts(Item.of(node, self))
+
+    def item_layouts(self, item: Item) -> Sequence[LayoutOption]:
+        """Plain; or blocked, where all inputs can be read along blocks."""
+        plain = LayoutOption.uniform(Layout.PLAIN, len(item.inputs), len(item.outputs))
+        rank = len(static_shape(item.outputs[0]))
+        if not 3 <= rank < _MAX_RANK or any(value.element_type is not f32 for value in item.outputs):
+            return (plain,)
+        reads = [Layout.PLAIN if value is None else blocked_read(value, rank) for value in item.inputs]
+        if any(read is None for read in reads):
+            return (plain,)
+        inputs = tuple(read for read in reads if read is not None)
+        return (plain, LayoutOption(inputs, (Layout.BLOCKED,) * len(item.outputs)))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering`."""
+        self.lower_item(Item.of(node, self), b)
+
+    def lower_item(self, item: Item, b: SegmentBuilder) -> None:
+        """One step for all nodes."""
+        _Step(item, b).add()
+
+
+class _Step:
+    """One step in the making."""
+
+    def __init__(self, item: Item, b: SegmentBuilder) -> None:
+        self.item, self.b = item, b
+        self.shape = static_shape(item.node.output(0))
+        option = b.option(item.node)
+        self.layout = option.outputs[0]
+        self.read_as = dict(zip(item.inputs, option.inputs, strict=True))
+        self.program = ElementwiseProgram()
+        self.values: dict[Output, Value] = {}
+        self.buffers: list[int] = []
+        self.strides: list[int] = []
+        self.reusable: dict[Output, None] = {}
+
+    def add(self) -> None:
+        for node in self.item.nodes:
+            sources = [self._value(value) for value in _read_inputs(node)]
+            self.values[node.output(0)] = OPS[node.op_type].emit(self.program, node, sources)
+        outputs = [value for value in self.item.outputs if value in self.values]
+        buffers = [self._output(value) for value in outputs]
+        self.b.step(
+            self.item.node,
+            "elementwise",
+            self.buffers,
+            buffers,
+            dims=space(self.shape, self.layout),
+            input_strides=self.strides,
+            **self.program.attributes([self.values[value] for value in outputs]),
+        )
+
+    def _value(self, value: Output) -> Value:
+        if value not in self.values:
+            self.values[value] = self._constant(value) if self.b.is_constant(value) else self._operand(value)
+        return self.values[value]
+
+    def _constant(self, value: Output) -> Value:
+        shape, rank = static_shape(value), len(self.shape)
+        if value.shape.size() == 1:
+            return self.program.constant(self.b.value(value).reshape(()), value.element_type)
+        if self.layout is Layout.PLAIN or is_kept_plain(shape, rank):
+            return self._input(value, self.b.input(value), strides(shape, self.shape, self.layout, Layout.PLAIN))
+        blocked = self.b.weights([value], f"blocked {rank}", lambda: blocked_constant(self.b.value(value), rank))
+        return self._input(value, blocked, strides(shape, self.shape, self.layout, Layout.BLOCKED))
+
+    def _operand(self, value: Output) -> Value:
+        shape, read_as = static_shape(value), self.read_as[value]
+        if shape == self.shape and read_as is self.layout:
+            self.reusable[value] = None
+        at = strides(shape, self.shape, self.layout, read_as)
+        return self._input(value, self.b.input(value, read_as), at)
+
+    def _input(self, value: Output, buffer: int, at: list[int]) -> Value:
+        self.buffers.append(buffer)
+        self.strides += at
+        return self.program.input(value.element_type)
+
+    def _output(self, value: Output) -> int:
+        size = value.element_type.numpy.itemsize
+        for source in self.reusable:
+            if source.element_type.numpy.itemsize == size and self.b.is_reusable(value, source, self.layout):
+                del self.reusable[source]
+                return self.b.output(value, self.layout, in_place_of=source)
+        return self.b.output(value, self.layout)
+
+
+@lowers("Identity", "Dropout")
+class IdentityLowering(OpLowering):
+    """The input as it is: Identity, and Dropout outside of training."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering`."""
+        refused = check_types(node, [node.input_value(0)], ALL)
+        if refused or node.op_type == "Identity":
+            return refused
+        if node.has_input(2):
+            return Refusal("attribute", "training_mode is given; expected Dropout for inference, without it")
+        if node.num_outputs > 1 and node.output(1).num_consumers:
+            return Refusal("op", "the mask of a Dropout is read; expected its first output alone")
+        return None
+
+    def alias_of(self, node: Node) -> int | None:
+        """See `OpLowering`."""
+        return 0
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """No step."""
+        b.alias(node.output(0), node.input_value(0))
+
+
+def _read_inputs(node: Node) -> list[Output]:
+    """The inputs that a node computes with."""
+    given = [value for value in node.input_values if value is not None]
+    return given[:1] if node.op_type == "CastLike" else given
+
+
+def _check_inputs(node: Node) -> Refusal | None:
+    types = OPS[node.op_type].types
+    read = _read_inputs(node)
+    if node.op_type == "Where":
+        return first(check_types(node, read[:1], BOOLEANS), check_types(node, read[1:], types))
+    if node.op_type in ("Cast", "CastLike"):
+        return first(check_types(node, read, types), check_types(node, node.outputs, types))
+    if node.op_type == "Pow":
+        return check_types(node, read, NUMBERS)
+    return check_types(node, read, types)
+
+
+def _check_attributes(node: Node) -> Refusal | None:
+    if node.op_type == "Mod" and not attribute(node, "fmod") and node.input_value(0).element_type in REALS:
+        return Refusal("attribute", "fmod is 0 for real numbers; expected 1")
+    return None
+
+
+def _check_sizes(node: Node) -> Refusal | None:
+    if node.num_inputs > _MAX_INPUTS:
+        return Refusal("op", f"{node.num_inputs} inputs; expected {_MAX_INPUTS} at most")
+    shape = node.output(0).shape
+    if shape.rank.is_dynamic:
+        return Refusal("dynamic shape", f"the rank of {node.output(0).name} is unknown")
+    if len(shape) > _MAX_RANK:
+        return Refusal("shape", f"{node.output(0).name} has {len(shape)} dimensions; expected {_MAX_RANK} at most")
+    return None

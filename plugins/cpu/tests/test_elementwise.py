@@ -1,0 +1,409 @@
+"""Elementwise operators on the device against the reference evaluator, alone and in groups, plain and blocked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_cpu import grouping
+from engine_cpu.assignment import assign_layouts
+from engine_cpu.grouping import group_nodes
+from engine_cpu.layout import Layout
+from engine_cpu.lowering import refusal
+from engine_cpu.lowering.elementwise import IdentityLowering
+from engine_cpu.lowering.elementwise_ops import OPS
+from engine_cpu.segment import Segment, build_segment
+from engine_cpu.tuning import Tuner
+from engine_cpu.weights import WeightStore
+
+from engine import ops
+from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, PartialShape, f32, i64
+from engine.ir.element_type import bf16, boolean, f16, f64, i8, i16, i32, u8
+from engine.native import Context, default_isa
+from engine.ops import evaluate_model
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TOLERANCES = {f32: 1e-6, f64: 1e-12, f16: 2e-3, bf16: 1.6e-2}
+"""A few units in the last place; of f16 and bf16, two."""
+POSITIVE = {"Log", "Sqrt", "Pow"}
+UNIT = {"Asin", "Acos", "Atanh"}
+ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
+    "BitShift": [{"direction": "LEFT"}, {"direction": "RIGHT"}],
+    "Gelu": [{"approximate": "tanh"}, {"approximate": "none"}],
+    "IsInf": [{}, {"detect_negative": 0}, {"detect_positive": 0}, {"detect_positive": 0, "detect_negative": 0}],
+    "LeakyRelu": [{"alpha": 0.3}],
+    "Elu": [{}, {"alpha": 0.7}],
+    "Celu": [{"alpha": 1.3}],
+    "Swish": [{"alpha": 1.7}],
+    "Selu": [{}],
+    "HardSigmoid": [{"alpha": 0.3, "beta": 0.4}],
+    "ThresholdedRelu": [{"alpha": 0.4}],
+    "Shrink": [{"lambd": 0.3, "bias": 0.2}],
+}
+SPECIALS = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+
+
+def random_values(element_type: ElementType, *shape: int, seed: int = 0) -> Array:
+    random = np.random.default_rng(seed)
+    if element_type is boolean:
+        return random.integers(0, 2, shape).astype(np.bool_)
+    if element_type.is_real:
+        return random.normal(0, 2, shape).astype(element_type.numpy)
+    low = 0 if element_type is u8 else -100
+    return random.integers(low, 100, shape).astype(element_type.numpy)
+
+
+def segment_of(
+    parameters: Sequence[Parameter], outputs: Sequence[Output], layout: Layout | None = None
+) -> tuple[Segment, list[tuple[str, ...]]]:
+    """The plan of what leads to `outputs`, and the operators of each item; in `layout` where there is a choice."""
+    model = Model(outputs, list(parameters), name="test")
+    nodes = [n for n in model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")]
+    items = group_nodes(nodes, outputs)
+    options = assign_layouts(items, outputs)
+    if layout is not None:
+        for item in items:
+            matching = [each for each in item.lowering.item_layouts(item) if layout in each.outputs]
+            options[item] = matching[0] if matching else options[item]
+    sources = [parameter.output(0) for parameter in parameters]
+    segment = build_segment(items, options, sources, outputs, WeightStore(default_isa()), Tuner(1))
+    return segment, [tuple(node.op_type for node in item.nodes) for item in items]
+
+
+def run(segment: Segment, inputs: Sequence[Array]) -> list[Array]:
+    results = [np.zeros(v.shape.get_shape(), v.element_type.numpy) for v in segment.outputs]
+    Context(segment.plan).run([np.ascontiguousarray(each) for each in inputs], results)
+    return results
+
+
+def parameters_of(arrays: Sequence[Array]) -> list[Parameter]:
+    return [
+        Parameter(ElementType.from_numpy(array.dtype), list(array.shape), f"x{index}")
+        for index, array in enumerate(arrays)
+    ]
+
+
+def assert_equals_reference(
+    parameters: Sequence[Parameter], outputs: Sequence[Output], arrays: Sequence[Array]
+) -> None:
+    with np.errstate(all="ignore"):
+        expected = evaluate_model(Model(outputs, list(parameters), name="test"), list(arrays))
+    segment, _ = segment_of(parameters, outputs)
+    for value, want, got in zip(outputs, expected, run(segment, arrays), strict=True):
+        assert_close(got, want, value.element_type)
+
+
+def assert_close(got: Array, want: Array, element_type: ElementType) -> None:
+    assert got.dtype == want.dtype
+    if element_type not in TOLERANCES:
+        np.testing.assert_array_equal(got, want)
+        return
+    tolerance = TOLERANCES[element_type]
+    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance)
+
+
+def create(op_type: str, inputs: Sequence[Any], attributes: dict[str, Any]) -> Node:
+    return ops.create(op_type, list(inputs), attributes)
+
+
+def operands(op_type: str, element_type: ElementType) -> list[Array]:
+    """Operands that the operator is defined for."""
+    first = random_values(element_type, 3, 50)
+    if op_type in POSITIVE and element_type.is_real:
+        first = np.abs(first) + first.dtype.type(0.1)
+    if op_type in UNIT:
+        first = (first / np.abs(first).max()).astype(first.dtype)
+    if op_type == "Acosh":
+        first = (1 + np.abs(first)).astype(first.dtype)
+    second = random_values(element_type, 50, seed=1)
+    if op_type in ("Mod", "Div", "BitShift", "Pow") and not element_type.is_real:
+        second = (np.abs(second) % 7 + 1).astype(second.dtype)
+        first = np.abs(first) if op_type == "Pow" else first
+    third = random_values(element_type, 3, 1, seed=2)
+    return {
+        "Where": [random_values(boolean, 3, 50), second, third],
+        "Clip": [first, second[:1].reshape(()), (np.abs(second[:1]) + second.dtype.type(1)).reshape(())],
+        "Sum": [first, second, third],
+        "Mean": [first, second, third],
+        "Max": [first, second, third],
+        "Min": [first, second, third],
+    }.get(op_type, [first] if len(ops.get_op(op_type).inputs) == 1 else [first, second])
+
+
+CASES = [
+    (op_type, element_type, attributes)
+    for op_type, op in sorted(OPS.items())
+    if op_type not in ("Cast", "CastLike")
+    for element_type in sorted(op.types, key=lambda each: each.name)
+    if element_type in ops.get_op(op_type).inputs[op_type == "Where"].elements
+    for attributes in ([{"fmod": int(element_type.is_real)}] if op_type == "Mod" else ATTRIBUTES.get(op_type, [{}]))
+]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "element_type", "attributes"),
+    CASES,
+    ids=[f"{o}-{t.name}-{'-'.join(f'{k}={v}' for k, v in a.items())}" for o, t, a in CASES],
+)
+def test_each_operator_on_each_type(op_type: str, element_type: ElementType, attributes: dict[str, Any]) -> None:
+    arrays = operands(op_type, element_type)
+    if op_type in ("IsNaN", "IsInf"):
+        arrays[0].flat[:5] = SPECIALS.astype(element_type.numpy)
+    parameters = parameters_of(arrays)
+    node = create(op_type, parameters, attributes)
+    assert refusal(node) is None
+    assert_equals_reference(parameters, node.outputs, arrays)
+
+
+CAST_TYPES = (f32, f64, i8, u8, i32, i64, boolean, f16, bf16)
+
+
+@pytest.mark.parametrize("source", CAST_TYPES, ids=lambda each: each.name)
+@pytest.mark.parametrize("target", CAST_TYPES, ids=lambda each: each.name)
+def test_casts(source: ElementType, target: ElementType) -> None:
+    array = random_values(source, 300)
+    if source.is_real and target is u8:  # what is out of range is not defined by ONNX
+        array = np.abs(array)
+    parameters = parameters_of([array])
+    node = create("Cast", parameters, {"to": target.onnx})
+    assert_equals_reference(parameters, node.outputs, [array])
+    like = create("CastLike", [parameters[0], Constant(np.zeros(2, target.numpy))], {})
+    assert_equals_reference(parameters, like.outputs, [array])
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -1.0, 1.7, 0.0])
+def test_known_exponents(exponent: float) -> None:
+    array = np.concatenate([np.abs(random_values(f32, 100)), np.array([0.0, -0.0, np.inf], np.float32)])
+    if exponent != 1.7:
+        array = np.append(array, np.float32(-np.inf))
+    parameters = parameters_of([array])
+    node = create("Pow", [*parameters, Constant(np.array(exponent, np.float32))], {})
+    with np.errstate(all="ignore"):  # a single exponent of 0.5 would take numpy to the square root
+        want = np.power(array, np.full_like(array, exponent))
+    (got,) = run(segment_of(parameters, node.outputs)[0], [array])
+    assert_close(got, want, f32)
+
+
+@pytest.mark.parametrize(("base", "exponent"), [(f32, i64), (i32, f32), (i64, i32), (f64, f32)])
+def test_powers_of_mixed_types(base: ElementType, exponent: ElementType) -> None:
+    arrays = [
+        np.abs(random_values(base, 40)) % base.numpy.type(10),
+        np.abs(random_values(exponent, 40)) % exponent.numpy.type(3),
+    ]
+    parameters = parameters_of(arrays)
+    assert_equals_reference(parameters, create("Pow", parameters, {}).outputs, arrays)
+
+
+@pytest.mark.parametrize("bounds", [(None, 1.0), (-1.0, None), (None, None), (1.0, -1.0)])
+def test_clip_with_bounds_left_out(bounds: tuple[float | None, float | None]) -> None:
+    array = np.append(random_values(f32, 100), np.float32(np.nan))
+    parameters = parameters_of([array])
+    limits = [None if bound is None else Constant(np.array(bound, np.float32)) for bound in bounds]
+    assert_equals_reference(parameters, create("Clip", [*parameters, *limits], {}).outputs, [array])
+
+
+@pytest.mark.parametrize("op_type", ["Relu", "Min", "Max", "Sign", "Neg", "Abs", "LeakyRelu", "Sigmoid", "Tanh"])
+def test_values_that_are_no_numbers(op_type: str) -> None:
+    arrays = [np.tile(SPECIALS, 7)]
+    if op_type in ("Min", "Max"):
+        arrays.append(np.repeat(SPECIALS, 7))
+    parameters = parameters_of(arrays)
+    assert_equals_reference(parameters, create(op_type, parameters, {}).outputs, arrays)
+
+
+@pytest.mark.parametrize("numerator", [np.iinfo(np.int32).min, -7, 0, 7])
+@pytest.mark.parametrize("divisor", [0, -1, 2])
+def test_integer_division_never_crashes(numerator: int, divisor: int) -> None:
+    arrays = [np.full(20, numerator, np.int32), np.full(20, divisor, np.int32)]
+    parameters = parameters_of(arrays)
+    outputs = [create(op, parameters, {}).output(0) for op in ("Div", "Mod")]
+    quotient, rest = run(segment_of(parameters, outputs)[0], arrays)
+    if divisor == 0:
+        assert not quotient.any()
+        assert not rest.any()
+    else:
+        exact = int(numerator / divisor)
+        assert (quotient == np.int64(exact).astype(np.int32)).all()
+        assert (rest == numerator % divisor).all()
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(), ()], [(4, 1, 6), (5, 1)], [(0, 3), (1, 3)], [(2, 3, 4, 5), (3, 1, 1)], [(7, 300), (300,), (7, 1)],
+        [(2, 1, 9, 9), (1, 4, 1, 9), (1,)], [(1, 1, 1), (1,)], [(2, 2, 2, 2, 2, 2, 2, 2), (2, 1, 2, 1, 2, 1, 2)],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_broadcasts(shapes: list[tuple[int, ...]]) -> None:
+    arrays = [random_values(f32, *shape, seed=seed) for seed, shape in enumerate(shapes)]
+    parameters = parameters_of(arrays)
+    assert_equals_reference(parameters, create("Sum", parameters, {}).outputs, arrays)
+
+
+# -- groups ---------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_is_one_step_and_keeps_what_is_read_elsewhere() -> None:
+    arrays = [random_values(f32, 5, 40), random_values(f32, 40, seed=1)]
+    x, w = parameters_of(arrays)
+    product = ops.Mul(x, w)
+    total = ops.Add(product, Constant(np.float32(0.5)))
+    result = ops.Relu(ops.Sub(total, x))
+    outputs = [result.output(0), product.output(0)]
+    segment, items = segment_of([x, w], outputs)
+    assert items == [("Mul", "Add", "Sub", "Relu")]
+    assert len(segment.plan.steps) == 1
+    assert_equals_reference([x, w], outputs, arrays)
+
+
+def test_a_mask_of_several_types_is_one_step() -> None:
+    arrays = [random_values(i64, 1, 1, 1, 12) % 2, random_values(f32, 2, 3, 12, 12)]
+    mask, scores = parameters_of(arrays)
+    wide = ops.Cast(mask, to=f32.onnx)
+    low = ops.Mul(ops.Sub(Constant(np.float32(1)), wide), Constant(np.float32(np.finfo(np.float32).min)))
+    outputs = [ops.Add(scores, low).output(0)]
+    segment, items = segment_of([mask, scores], outputs)
+    assert items == [("Cast", "Sub", "Mul"), ("Add",)]
+    assert len(segment.plan.steps) == 2
+    assert_equals_reference([mask, scores], outputs, arrays)
+
+
+def test_what_runs_in_between_is_not_jumped_over() -> None:
+    arrays = [random_values(f32, 30)]
+    (x,) = parameters_of(arrays)
+    first = ops.Relu(x)
+    between = ops.Identity(first)
+    outputs = [ops.Add(ops.Neg(between), first).output(0)]
+    _, items = segment_of([x], outputs)
+    assert items == [("Relu",), ("Identity",), ("Neg", "Add")]
+    assert_equals_reference([x], outputs, arrays)
+
+
+def test_groups_never_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    # {a, c} and {b, d} could each run as one, but neither before the other.
+    class Joining(IdentityLowering):
+        def group_key(self, node: Node) -> object:
+            return 0
+
+    kinds = {"Sum": Joining(), "Max": Joining()}
+    monkeypatch.setattr(grouping, "find_lowering", lambda node: kinds[node.op_type])
+    x = Parameter(f32, [3], "x")
+    a, b = ops.Sum(x), ops.Max(x)
+    c, d = ops.Sum(a, b), ops.Max(a, b)
+    items = grouping.group_nodes([a, b, c, d], [c.output(0), d.output(0)])
+    assert [item.nodes for item in items] == [(b,), (a, c), (d,)]
+
+
+def test_a_long_chain_is_cut() -> None:
+    arrays = [random_values(f32, 64)]
+    (x,) = parameters_of(arrays)
+    value: Any = x
+    for _ in range(100):
+        value = ops.Add(ops.Mul(value, Constant(np.float32(0.9))), x)
+    _, items = segment_of([x], value.outputs)
+    assert 10 < len(items) < 30
+    assert_equals_reference([x], value.outputs, arrays)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_graphs(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shapes = [(3, 20, 5, 4), (20, 1, 1), (3, 20, 1, 1), (3, 1, 5, 4)]
+    arrays = [random_values(f32, *shape, seed=index) for index, shape in enumerate(shapes)]
+    parameters = parameters_of(arrays)
+    values: list[Output] = [parameter.output(0) for parameter in parameters]
+    for _ in range(15):
+        a, b = (values[int(i)] for i in random.integers(0, len(values), 2))
+        match random.integers(0, 6):
+            case 0:
+                node = ops.Identity(a)
+            case 1:
+                node = ops.Tanh(a)
+            case 2:
+                node = ops.Where(ops.Less(a, b), a, b)
+            case 3:
+                node = ops.Mul(a, Constant(np.float32(0.5)))
+            case _:
+                node = ops.Sub(a, b)
+        values.append(node.output(0))
+    outputs = list(dict.fromkeys([values[-1], *(values[int(i)] for i in random.integers(4, len(values), 2))]))
+    assert_equals_reference(parameters, outputs, arrays)
+    with np.errstate(all="ignore"):
+        expected = evaluate_model(Model(outputs, parameters, name="test"), arrays)
+    blocked, _ = segment_of(parameters, outputs, Layout.BLOCKED)
+    for want, got in zip(expected, run(blocked, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+# -- blocked maps ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3, 16, 20, 32])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("pixels", [(1, 1), (7, 7), (20, 30)])
+def test_blocked_maps(channels: int, batch: int, pixels: tuple[int, int]) -> None:
+    shapes = [
+        (batch, channels, *pixels), (batch, channels, *pixels), (batch, channels, 1, 1), (1, channels, 1, 1),
+        (batch, 1, *pixels), (1, 1, *pixels), pixels, (1,),
+    ]  # fmt: skip
+    arrays = [random_values(f32, *shape, seed=index) for index, shape in enumerate(shapes)]
+    parameters = parameters_of(arrays)
+    value: Any = parameters[0]
+    for each in parameters[1:]:
+        value = ops.Add(ops.Mul(value, Constant(np.float32(0.75))), each)
+    for shape in [(channels, 1, 1), (1, channels, *pixels), pixels, (1, 1, 1)]:
+        value = ops.Sub(value, Constant(random_values(f32, *shape, seed=9)))
+    outputs = [value.output(0)]
+    segment, items = segment_of(parameters, outputs, Layout.BLOCKED)
+    assert len(items) == 2
+    kernels = [step.kernel for step in segment.plan.steps]
+    assert "to_blocked_f32" in kernels
+    assert kernels[-1] == "from_blocked_f32"
+    (got,) = run(segment, arrays)
+    (want,) = evaluate_model(Model(outputs, parameters, name="test"), arrays)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_maps_that_cannot_be_blocked_are_plain() -> None:
+    for shapes in ([(2, 20, 4, 4), (20, 1, 1)], [(20, 4), (20, 4)]):
+        arrays = [random_values(f32, *shape) for shape in shapes]
+        parameters = parameters_of(arrays)
+        outputs = ops.Add(*parameters).outputs
+        segment, _ = segment_of(parameters, outputs, Layout.BLOCKED)
+        assert [step.kernel for step in segment.plan.steps] == ["elementwise"]
+
+
+def test_memory_is_reused_where_a_value_dies() -> None:
+    arrays = [random_values(f32, 4096)]
+    (x,) = parameters_of(arrays)
+    first = ops.Relu(x)
+    second = ops.Neg(ops.Identity(first))
+    outputs = [ops.Exp(ops.Identity(second)).output(0)]
+    segment, items = segment_of([x], outputs)
+    assert items == [("Relu",), ("Identity",), ("Neg",), ("Identity",), ("Exp",)]
+    assert segment.plan.arena_bytes == 4096 * 4
+    assert_equals_reference([x], outputs, arrays)
+
+
+# -- what is refused ------------------------------------------------------------------------------------------
+
+
+def test_refusals() -> None:
+    def cause(node: Node) -> str | None:
+        refused = refusal(node)
+        return None if refused is None else refused.cause
+
+    x, ids = Parameter(f32, [2, 3], "x"), Parameter(i16, [2, 3], "ids")
+    assert cause(ops.Add(ids, ids)) == "element type"
+    assert cause(ops.Cast(x, to=i16.onnx)) == "element type"
+    assert cause(ops.Mod(x, x, fmod=0)) == "attribute"
+    assert cause(ops.Relu(Parameter(f32, [1] * 9, "deep"))) == "shape"
+    assert cause(ops.Relu(Parameter(f32, PartialShape.dynamic(), "unknown"))) == "dynamic shape"
+    assert cause(ops.create("Sum", [x] * 40, {})) == "op"
+    assert cause(ops.Relu(Parameter(f32, [-1, -1], "dynamic"))) is None
+    assert cause(ops.Dropout(x)) is None
+    assert cause(ops.Dropout(x, None, Constant(np.array(True)))) == "attribute"
