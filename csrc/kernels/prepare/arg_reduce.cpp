@@ -1,0 +1,62 @@
+// Plan-time half of ArgMax, ArgMin and Hardmax.
+#include "kernels/arg_reduce.hpp"
+
+#include <algorithm>
+
+#include "kernels/prepare.hpp"
+
+namespace engine {
+namespace {
+
+// Attributes: outer, axis, inner: sizes; of arg_reduce also type (ArgType), min (0), last (0).
+constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kShareElements = 16 * 1024;
+
+std::int64_t type_bytes(ArgType type) {
+  return type == ArgType::kI64 ? 8 : type == ArgType::kU8 || type == ArgType::kI8 ? 1 : 4;
+}
+
+ArgReduceArgs read_sizes(const Attributes& attributes) {
+  ArgReduceArgs args = {};
+  args.outer = attributes.integer("outer", 0, kLargest);
+  args.axis = attributes.integer("axis", 0, kLargest);
+  args.inner = attributes.integer("inner", 0, kLargest);
+  return args;
+}
+
+PreparedStep make_step(const KernelEntry& kernel, const ArgReduceArgs& args, std::size_t elements) {
+  PreparedStep step;
+  step.phases.push_back(PreparedPhase::of(kernel, args));
+  const auto workers = static_cast<std::int64_t>(elements) / kShareElements;
+  step.phases.back().max_workers = static_cast<int>(std::clamp<std::int64_t>(workers, 1, 1 << 20));
+  return step;
+}
+
+PreparedStep prepare_arg_reduce(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  ArgReduceArgs args = read_sizes(attributes);
+  args.type = static_cast<ArgType>(attributes.integer("type", 0, static_cast<int>(ArgType::kCount) - 1));
+  args.is_min = attributes.has("min") && attributes.integer("min", 0, 1) == 1;
+  args.is_last = attributes.has("last") && attributes.integer("last", 0, 1) == 1;
+  request.expect_operands(1, 1);
+  const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
+  request.expect_input(0, checked_multiply(elements, static_cast<std::size_t>(type_bytes(args.type))));
+  request.expect_output(0, checked_product({args.outer, args.inner, 8}));
+  return make_step(request.kernels.find("arg_reduce"), args, elements);
+}
+
+PreparedStep prepare_hardmax_f32(const StepRequest& request) {
+  const ArgReduceArgs args = read_sizes(request.attributes);
+  request.expect_operands(1, 1);
+  const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
+  request.expect_input(0, checked_multiply(elements, 4));
+  request.expect_output(0, checked_multiply(elements, 4));
+  return make_step(request.kernels.find("hardmax_f32"), args, elements);
+}
+
+}  // namespace
+
+extern const OperationEntry arg_reduce_operations[] = {
+    {"arg_reduce", prepare_arg_reduce}, {"hardmax_f32", prepare_hardmax_f32}, {}};
+
+}  // namespace engine

@@ -1,0 +1,39 @@
+// Plan-time half of running sums.
+#include "kernels/cum_sum.hpp"
+
+#include <algorithm>
+
+#include "kernels/prepare.hpp"
+
+namespace engine {
+namespace {
+
+// Attributes: type (CumSumType); outer, axis, inner: sizes; exclusive, reverse (0).
+PreparedStep prepare_cum_sum(const StepRequest& request) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+  constexpr std::int64_t kShareElements = 16 * 1024;
+  const Attributes& attributes = request.attributes;
+  CumSumArgs args = {};
+  args.type = static_cast<CumSumType>(attributes.integer("type", 0, static_cast<int>(CumSumType::kCount) - 1));
+  args.outer = attributes.integer("outer", 0, kLargest);
+  args.axis = attributes.integer("axis", 0, kLargest);
+  args.inner = attributes.integer("inner", 0, kLargest);
+  args.is_exclusive = attributes.has("exclusive") && attributes.integer("exclusive", 0, 1) == 1;
+  args.is_reversed = attributes.has("reverse") && attributes.integer("reverse", 0, 1) == 1;
+  request.expect_operands(1, 1);
+  const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
+  const std::size_t bytes = checked_multiply(elements, args.type == CumSumType::kI64 ? 8 : 4);
+  request.expect_input(0, bytes);
+  request.expect_output(0, bytes);
+  PreparedStep step;
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("cum_sum"), args));
+  const auto workers = static_cast<std::int64_t>(elements) / kShareElements;
+  step.phases.back().max_workers = static_cast<int>(std::clamp<std::int64_t>(workers, 1, 1 << 20));
+  return step;
+}
+
+}  // namespace
+
+extern const OperationEntry cum_sum_operations[] = {{"cum_sum", prepare_cum_sum, true}, {}};
+
+}  // namespace engine

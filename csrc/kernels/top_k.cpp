@@ -1,0 +1,106 @@
+// top_k: the k largest (smallest) elements of each line in falling (rising) order, of equal ones the first, with their
+// positions. A NaN is larger than any number; zeros are equal.
+//
+// Operands: x, values [outer, k, inner], positions (int64, the same); the alignment of an element; none may overlap.
+// Split over lines. Scratch: k entries.
+//
+// A heap holds the best k so far, the worst of them on top: most elements of a long line are turned away by one
+// comparison.
+#include "kernels/top_k.hpp"
+
+#include <cstring>
+
+#include "simd/isa.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+// Integers in the order of the values.
+ENGINE_INLINE std::int64_t rank_of(float x) {
+  if (x != x) return INT64_MAX;
+  x += 0.0f;  // -0 is 0
+  std::int32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits ^ ((bits >> 31) & INT32_MAX);
+}
+ENGINE_INLINE std::int64_t rank_of(std::int32_t x) {
+  return x;
+}
+ENGINE_INLINE std::int64_t rank_of(std::int64_t x) {
+  return x;
+}
+
+// Whether `a` comes after `b`.
+ENGINE_INLINE bool is_worse(const TopKEntry& a, const TopKEntry& b) {
+  return a.key < b.key || (a.key == b.key && a.position > b.position);
+}
+
+// Lets `entry` sink from the top of a heap of `count` to where it belongs.
+void sink(TopKEntry* heap, std::int64_t count, std::int64_t at, TopKEntry entry) {
+  for (std::int64_t child = 2 * at + 1; child < count; child = 2 * at + 1) {
+    if (child + 1 < count && is_worse(heap[child + 1], heap[child])) ++child;
+    if (!is_worse(heap[child], entry)) break;
+    heap[at] = heap[child];
+    at = child;
+  }
+  heap[at] = entry;
+}
+
+template <class T>
+void select_line(const TopKArgs& args, const T* x, TopKEntry* heap) {
+  const auto entry_of = [&](std::int64_t i) {
+    const std::int64_t rank = rank_of(x[i * args.inner]);
+    return TopKEntry{args.is_smallest ? ~rank : rank, i};
+  };
+  for (std::int64_t i = 0; i < args.k; ++i) heap[i] = entry_of(i);
+  for (std::int64_t i = args.k / 2 - 1; i >= 0; --i) sink(heap, args.k, i, heap[i]);
+  for (std::int64_t i = args.k; i < args.axis; ++i) {
+    const TopKEntry entry = entry_of(i);
+    if (entry.key > heap[0].key) sink(heap, args.k, 0, entry);  // an equal one stands behind
+  }
+  for (std::int64_t last = args.k - 1; last > 0; --last) {
+    const TopKEntry worst = heap[0];
+    sink(heap, last, 0, heap[last]);
+    heap[last] = worst;
+  }
+}
+
+template <class T>
+void top_k(const TopKArgs& args, void* const* buffers, const KernelContext& context) {
+  const T* x = static_cast<const T*>(buffers[0]);
+  T* values = static_cast<T*>(buffers[1]);
+  std::int64_t* positions = static_cast<std::int64_t*>(buffers[2]);
+  if (args.k == 0) return;
+  TopKEntry* heap = static_cast<TopKEntry*>(context.scratch);
+  const WorkRange range = split_work(args.outer * args.inner, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t outer = i / args.inner, inner = i % args.inner;
+    const T* line = x + outer * args.axis * args.inner + inner;
+    select_line(args, line, heap);
+    for (std::int64_t j = 0; j < args.k; ++j) {
+      const std::int64_t to = (outer * args.k + j) * args.inner + inner;
+      values[to] = line[heap[j].position * args.inner];
+      positions[to] = heap[j].position;
+    }
+  }
+}
+
+void top_k(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const TopKArgs& args = *static_cast<const TopKArgs*>(raw_args);
+  switch (args.type) {
+    case TopKType::kF32:
+      return top_k<float>(args, buffers, context);
+    case TopKType::kI32:
+      return top_k<std::int32_t>(args, buffers, context);
+    case TopKType::kI64:
+      return top_k<std::int64_t>(args, buffers, context);
+    case TopKType::kCount:
+      break;
+  }
+}
+
+}  // namespace
+
+extern const KernelEntry top_k_kernels[] = {{"top_k", top_k, nullptr}, {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,23 @@
+// The k largest or smallest elements along one axis of [outer, axis, inner], and their positions.
+#pragma once
+
+#include "kernels/kernel.hpp"
+
+namespace engine {
+
+enum class TopKType : std::int32_t { kF32, kI32, kI64, kCount };
+
+struct TopKArgs {
+  TopKType type;
+  bool is_smallest;
+  std::int64_t outer, axis, inner;
+  std::int64_t k;  // 0..axis
+};
+
+// An element in the order that is asked for: what comes first has the larger key, of equal keys the lower position.
+struct TopKEntry {
+  std::int64_t key;
+  std::int64_t position;
+};
+
+}  // namespace engine

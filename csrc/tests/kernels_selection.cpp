@@ -1,0 +1,214 @@
+// Positions of extremes, the k best, and running sums, against scalar loops: ties, tails, what is no number.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "kernels/arg_reduce.hpp"
+#include "kernels/cum_sum.hpp"
+#include "kernels/top_k.hpp"
+#include "kernels_operation_common.hpp"
+
+namespace engine {
+extern const OperationEntry arg_reduce_operations[];
+extern const OperationEntry cum_sum_operations[];
+extern const OperationEntry top_k_operations[];
+}  // namespace engine
+
+using namespace engine;
+using namespace engine::test;
+
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct Sizes {
+  std::int64_t outer, axis, inner;
+  std::int64_t count() const { return outer * axis * inner; }
+  std::int64_t lines() const { return outer * inner; }
+};
+
+AttributeMap attributes(const Sizes& s, AttributeMap more = {}) {
+  more.insert({{"outer", s.outer}, {"axis", s.axis}, {"inner", s.inner}});
+  return more;
+}
+
+std::string describe(const Sizes& s) {
+  return std::to_string(s.outer) + "x" + std::to_string(s.axis) + "x" + std::to_string(s.inner);
+}
+
+// Few different values, so that there are ties.
+std::vector<float> samples(std::int64_t count, std::uint32_t seed) {
+  auto x = random_floats(count, seed);
+  for (float& value : x) value = std::floor(value * 6);
+  return x;
+}
+
+std::vector<float> line_of(const std::vector<float>& x, const Sizes& s, std::int64_t line) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < s.axis; ++i)
+    values.push_back(x[(line / s.inner * s.axis + i) * s.inner + line % s.inner]);
+  return values;
+}
+
+// A NaN is more than anything.
+bool is_more(float a, float b) {
+  return std::isnan(a) ? !std::isnan(b) : a > b;
+}
+
+std::int64_t position(const std::vector<float>& line, bool is_min, bool is_last) {
+  std::int64_t best = 0;
+  for (std::int64_t i = 1; i < static_cast<std::int64_t>(line.size()); ++i) {
+    const float a = line[i], b = line[best];
+    const bool is_equal = a == b || (std::isnan(a) && std::isnan(b));
+    const bool is_beyond = is_min ? (std::isnan(a) ? !std::isnan(b) : a < b) : is_more(a, b);
+    if (is_beyond || (is_last && is_equal)) best = i;
+  }
+  return best;
+}
+
+// int64 values lie in pairs of floats, at their own alignment.
+Guarded make_positions(std::int64_t count) {
+  return Guarded(2 * count, 0.0f, false);
+}
+std::vector<std::int64_t> positions_of(const Guarded& buffer) {
+  const auto words = buffer.values();
+  std::vector<std::int64_t> positions(words.size() / 2);
+  if (!words.empty()) std::memcpy(positions.data(), words.data(), words.size() * sizeof(float));
+  return positions;
+}
+
+void check_extremes(const Target& target, const Sizes& s, const std::vector<float>& x) {
+  for (const bool is_min : {false, true})
+    for (const bool is_last : {false, true}) {
+      std::vector<std::int64_t> expected;
+      for (std::int64_t i = 0; i < s.lines(); ++i) expected.push_back(position(line_of(x, s, i), is_min, is_last));
+      Guarded input(x), output = make_positions(s.lines());
+      run_operation(
+          target, arg_reduce_operations, "arg_reduce",
+          attributes(s, {{"type", std::int64_t{0}}, {"min", std::int64_t{is_min}}, {"last", std::int64_t{is_last}}}),
+          {&input}, {&output}, 3);
+      expect(output.intact(), describe(s) + ": overrun");
+      expect(positions_of(output) == expected, describe(s) + (is_min ? " min" : " max") + (is_last ? " last" : ""));
+    }
+  std::vector<float> expected(x.size(), 0.0f);
+  for (std::int64_t i = 0; i < s.lines() && s.axis > 0; ++i)
+    expected[(i / s.inner * s.axis + position(line_of(x, s, i), false, false)) * s.inner + i % s.inner] = 1.0f;
+  Guarded input(x), output(x.size(), kNan);
+  run_operation(target, arg_reduce_operations, "hardmax_f32", attributes(s), {&input}, {&output}, 3);
+  expect(output.intact(), describe(s) + ": overrun");
+  expect_close(expected, output.values(), 0, describe(s) + " hardmax");
+}
+
+void check_best(const Target& target, const Sizes& s, std::int64_t k, const std::vector<float>& x) {
+  for (const bool is_smallest : {false, true}) {
+    std::vector<float> values(s.lines() * k);
+    std::vector<std::int64_t> positions(values.size());
+    for (std::int64_t i = 0; i < s.lines(); ++i) {
+      const auto line = line_of(x, s, i);
+      std::vector<std::int64_t> order(s.axis);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+        return is_smallest ? is_more(line[b], line[a]) : is_more(line[a], line[b]);
+      });
+      for (std::int64_t j = 0; j < k; ++j) {
+        const std::int64_t at = (i / s.inner * k + j) * s.inner + i % s.inner;
+        values[at] = line[order[j]];
+        positions[at] = order[j];
+      }
+    }
+    Guarded input(x), best(values.size(), kNan), output = make_positions(s.lines() * k);
+    run_operation(target, top_k_operations, "top_k",
+                  attributes(s, {{"type", std::int64_t{0}}, {"k", k}, {"smallest", std::int64_t{is_smallest}}}),
+                  {&input}, {&best, &output}, 3);
+    const std::string what = describe(s) + " k" + std::to_string(k) + (is_smallest ? " smallest" : "");
+    expect(best.intact() && output.intact(), what + ": overrun");
+    expect_close(values, best.values(), 0, what);
+    expect(positions_of(output) == positions, what + " positions");
+  }
+}
+
+const Sizes kSizes[] = {{0, 3, 2},   {2, 3, 0},     {2, 0, 3}, {3, 1, 1},  {5, 7, 1},   {2, 16, 1}, {2, 63, 1},
+                        {3, 129, 1}, {1, 20011, 1}, {2, 5, 3}, {2, 9, 64}, {1, 33, 65}, {3, 4, 130}};
+
+void extremes(const Target& target) {
+  for (const Sizes& s : kSizes) check_extremes(target, s, samples(s.count(), 1));
+}
+
+void best(const Target& target) {
+  for (const Sizes& s : kSizes)
+    for (const std::int64_t k : {0, 1, 2, 5, 300, 100000})
+      if (s.count() == 0 ? k <= s.axis : k < 100000 || s.axis < 1000)
+        check_best(target, s, std::min(k, s.axis), samples(s.count(), 2));
+}
+
+void not_finite(const Target& target) {
+  for (const Sizes& s : {Sizes{2, 70, 1}, Sizes{1, 40, 20}})
+    for (const float special : {kNan, kInf, -kInf})
+      for (const std::int64_t at : {0, 39, 41}) {
+        auto x = samples(s.count(), 3);
+        x[at] = x[at + 17] = special;
+        check_extremes(target, s, x);
+        check_best(target, s, 20, x);
+      }
+}
+
+void sums(const Target& target) {
+  for (const Sizes& s : kSizes)
+    for (const bool is_exclusive : {false, true})
+      for (const bool is_reversed : {false, true}) {
+        const auto x = random_floats(s.count(), 4);
+        std::vector<float> expected(x.size());
+        for (std::int64_t i = 0; i < s.lines(); ++i) {
+          double sum = 0;
+          for (std::int64_t j = 0; j < s.axis; ++j) {
+            const std::int64_t at = (i / s.inner * s.axis + (is_reversed ? s.axis - 1 - j : j)) * s.inner + i % s.inner;
+            const double before = sum;
+            sum += x[at];
+            expected[at] = static_cast<float>(is_exclusive ? before : sum);
+          }
+        }
+        Guarded input(x), output(x.size(), kNan);
+        const auto given = attributes(s, {{"type", std::int64_t{0}},
+                                          {"exclusive", std::int64_t{is_exclusive}},
+                                          {"reverse", std::int64_t{is_reversed}}});
+        run_operation(target, cum_sum_operations, "cum_sum", given, {&input}, {&output}, 3);
+        expect(output.intact(), describe(s) + ": overrun");
+        expect_close(expected, output.values(), 0, describe(s) + " sums");
+        run_operation(target, cum_sum_operations, "cum_sum", given, {&input}, {&input}, 3);
+        expect_close(expected, input.values(), 0, describe(s) + " sums in place");
+      }
+}
+
+void refused(const Target& target) {
+  const Sizes s = {2, 3, 1};
+  const auto type = [](std::int64_t number) { return AttributeMap{{"type", number}}; };
+  const auto refuse = [&](const OperationEntry* operations, const char* name, const AttributeMap& given,
+                          const char* message) {
+    const std::vector<std::size_t> outputs(name[0] == 't' ? 2 : 1, 48);
+    expect_refused(target, operations, name, given, {24}, outputs, message);
+  };
+  refuse(arg_reduce_operations, "arg_reduce", attributes(s, type(5)), "type");
+  refuse(arg_reduce_operations, "arg_reduce", attributes({2, -3, 1}, type(0)), "axis");
+  refuse(arg_reduce_operations, "arg_reduce", attributes({2, 3, 2}, type(0)), "bytes");
+  refuse(arg_reduce_operations, "hardmax_f32", attributes(s, type(0)), "not one of this kernel");
+  refuse(cum_sum_operations, "cum_sum", attributes(s, type(3)), "type");
+  refuse(cum_sum_operations, "cum_sum", attributes({1 << 30, 1 << 30, 1 << 30}, type(0)), "overflow");
+  AttributeMap many = type(0);
+  many["k"] = std::int64_t{4};
+  refuse(top_k_operations, "top_k", attributes(s, many), "k");
+  many["k"] = std::int64_t{-1};
+  refuse(top_k_operations, "top_k", attributes(s, many), "k");
+}
+
+}  // namespace
+
+int main() {
+  return run_cases({{"extremes", extremes},
+                    {"best", best},
+                    {"not finite", not_finite},
+                    {"running sums", sums},
+                    {"refused", refused}});
+}

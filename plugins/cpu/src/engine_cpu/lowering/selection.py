@@ -1,0 +1,117 @@
+"""What looks along one axis: ArgMax, ArgMin, Hardmax, TopK, CumSum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from engine.ir import ElementType, Node
+from engine.ir.element_type import f32, i8, i32, i64, u8
+from engine.native import Attribute
+from engine.ops.registry import attribute
+from engine_cpu.lowering.checks import check_constant, check_f32, check_types, first
+from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+# As the kernels' headers number them.
+_ARG_TYPES: Final[dict[ElementType, int]] = {f32: 0, i32: 1, i64: 2, u8: 3, i8: 4}
+_TYPES: Final[dict[ElementType, int]] = {f32: 0, i32: 1, i64: 2}
+
+
+def _around(shape: Sequence[int], axis: int) -> dict[str, Attribute]:
+    """The sizes before, along and behind an axis."""
+    axis %= len(shape)
+    return {"outer": math.prod(shape[:axis]), "axis": shape[axis], "inner": math.prod(shape[axis + 1 :])}
+
+
+def _check_rank(node: Node) -> Refusal | None:
+    """A refusal of scalars, which have no axis."""
+    return Refusal("shape", "the input is a scalar") if len(node.input_value(0).shape) == 0 else None
+
+
+@lowers("ArgMax", "ArgMin")
+class ArgLowering(OpLowering):
+    """Positions of extremes; a NaN is the extreme."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering.check`."""
+        return check_types(node, node.input_values, _ARG_TYPES) or _check_rank(node)
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering.lower`."""
+        x = node.input_value(0)
+        b.step(
+            node,
+            "arg_reduce",
+            [b.input(x)],
+            [b.output(node.output(0))],
+            type=_ARG_TYPES[x.element_type],
+            min=int(node.op_type == "ArgMin"),
+            last=int(bool(attribute(node, "select_last_index"))),
+            **_around(b.shape(x), int(attribute(node, "axis"))),
+        )
+
+
+@lowers("Hardmax")
+class HardmaxLowering(OpLowering):
+    """1 at the first maximum."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering.check`."""
+        return check_f32(node) or _check_rank(node)
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering.lower`."""
+        x = node.input_value(0)
+        sizes = _around(b.shape(x), int(attribute(node, "axis")))
+        b.step(node, "hardmax_f32", [b.input(x)], [b.output(node.output(0))], **sizes)
+
+
+@lowers("TopK")
+class TopKLowering(OpLowering):
+    """Sorted, whether or not that is asked for; a NaN is larger than any number. How many has to be known."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering.check`."""
+        return first(check_constant(node, 1), check_types(node, [node.input_value(0)], _TYPES)) or _check_rank(node)
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering.lower`."""
+        x = node.input_value(0)
+        b.step(
+            node,
+            "top_k",
+            [b.input(x)],
+            [b.output(output) for output in node.outputs],
+            type=_TYPES[x.element_type],
+            k=int(b.value(node.input_value(1)).item()),
+            smallest=int(not attribute(node, "largest")),
+            **_around(b.shape(x), int(attribute(node, "axis"))),
+        )
+
+
+@lowers("CumSum")
+class CumSumLowering(OpLowering):
+    """Running sums along an axis that has to be known."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering.check`."""
+        return first(check_constant(node, 1), check_types(node, [node.input_value(0)], _TYPES)) or _check_rank(node)
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering.lower`."""
+        x = node.input_value(0)
+        source = b.input(x)
+        b.step(
+            node,
+            "cum_sum",
+            [source],
+            [b.output(node.output(0), in_place_of=x)],
+            type=_TYPES[x.element_type],
+            exclusive=int(bool(attribute(node, "exclusive"))),
+            reverse=int(bool(attribute(node, "reverse"))),
+            **_around(b.shape(x), int(b.value(node.input_value(1)).item())),
+        )
