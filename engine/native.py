@@ -284,8 +284,9 @@ class Context:
         Waits for cores where other runs have all of them; takes `threads` at most (0: as many as the context has).
         Returns the nanoseconds of each step where `profile` is set. Releases the GIL.
 
-        Raises InputError for arrays that do not fit, Busy where another thread runs this context, and Cancelled; what
-        is in `outputs` is undefined after the last.
+        Raises InputError for arrays that do not fit and for data that a step cannot compute with (an index out of
+        range; it names the step), Busy where another thread runs this context, and Cancelled. What is in `outputs` is
+        undefined after a run that has started and then raised.
         """
         return self._context.run(inputs, outputs, threads, None if cancel is None else cancel._flag, profile)
 

@@ -48,6 +48,10 @@ struct Context::Run {
   // The phase after which all stop. A worker that comes late to a barrier's exit may already see a value set for the
   // next one, so it compares instead of taking it for a flag.
   std::atomic<int> last_phase{INT_MAX};
+  // Of the step that claims it first; read when all workers have left.
+  std::atomic<bool> fault_claimed{false};
+  int fault_step = -1;
+  Fault fault{};
 
   template <bool is_profiled>
   void work(int worker, int workers) {
@@ -57,8 +61,14 @@ struct Context::Run {
       const Phase& phase = plan.phases[static_cast<std::size_t>(i)];
       const int participants = std::min(workers, phase.max_workers);
       if (worker < participants) {
-        phase.run(phase.args, pointers + phase.first_pointer,
-                  KernelContext{worker, participants, scratch + scratch_stride * static_cast<std::size_t>(worker)});
+        Fault found;
+        phase.run(
+            phase.args, pointers + phase.first_pointer,
+            KernelContext{worker, participants, scratch + scratch_stride * static_cast<std::size_t>(worker), &found});
+        if (found.found && !fault_claimed.exchange(true, std::memory_order_relaxed)) {
+          fault = found;
+          fault_step = phase.step;
+        }
       }
       if (worker == 0 && cancel != nullptr && i + 1 < count && cancel->cancelled() &&
           last_phase.load(std::memory_order_relaxed) == INT_MAX) {
@@ -146,9 +156,14 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
           scratch_stride_,
           options.cancel,
           options.profile != nullptr ? options.profile->data() : nullptr,
-          {},
-          {INT_MAX}};
+          {}};
   lease.run(Run::enter, &run);
+  if (run.fault_step >= 0) {
+    const std::string& name = plan_->steps[static_cast<std::size_t>(run.fault_step)].name;
+    throw DataFault((name.empty() ? "step " + std::to_string(run.fault_step) : name) + ": index " +
+                    std::to_string(run.fault.index) + " is out of range for a dimension of " +
+                    std::to_string(run.fault.size));
+  }
   return run.last_phase.load(std::memory_order_relaxed) == INT_MAX;
 }
 

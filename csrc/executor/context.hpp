@@ -19,6 +19,12 @@ class ContextBusy : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A step met data that it cannot compute with, such as an index out of range.
+class DataFault : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
 // Memory that is bound to an input or output for one run.
 struct Binding {
   const void* data;
@@ -39,7 +45,7 @@ class Context {
 
   // Runs all steps. Inputs and outputs are used in place; they must not overlap, and are checked for size and
   // alignment (std::invalid_argument). Returns false where it was cancelled: outputs are undefined then. Throws
-  // ContextBusy. Never throws after the first step has started.
+  // ContextBusy, and DataFault when all steps are done; nothing else once the first has started.
   bool run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options = {});
 
   const Plan& plan() const { return *plan_; }

@@ -15,8 +15,9 @@
 // <cmath> for C functions, <cstring> and <immintrin.h> are fine): the linker keeps one copy of a shared inline
 // function, and that copy could be the AVX-512 one, which then runs on a CPU without it. A test checks the objects.
 //
-// Kernels never allocate, throw, log or synchronise, and never fail: all checks are in the family's prepare functions
-// (see prepare.hpp), which run once at plan build and are compiled for the baseline.
+// Kernels never allocate, throw, log or synchronise: all checks are in the family's prepare functions (see prepare.hpp),
+// which run once at plan build and are compiled for the baseline. What only the data tells, an index out of range, is
+// reported as a Fault: the kernel goes on with some defined value, and the run fails when its steps are done.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +25,24 @@
 
 namespace engine {
 
+// Data that a kernel cannot compute with.
+struct Fault {
+  bool found = false;
+  std::int64_t index = 0;  // this index
+  std::int64_t size = 0;   // is not one of -size to size - 1
+};
+
 // What one worker is told about its part of a step.
 struct KernelContext {
   int worker;     // 0 <= worker < workers; worker 0 is the thread that called run
   int workers;    // how many run this step; any number must give the same result, up to rounding
   void* scratch;  // this worker's own memory: the phase's scratch_bytes at least, 64-byte aligned, content undefined
+  Fault* fault = nullptr;  // this worker's own; null where nobody asks
 };
+
+static inline void report_index(const KernelContext& context, std::int64_t index, std::int64_t size) {
+  if (context.fault != nullptr) *context.fault = {true, index, size};
+}
 
 // Runs one worker's share of a step. Every worker calls it once with the same args and buffers; all of them have passed
 // a barrier before the next phase that depends on this one starts, and there is no barrier inside a phase: what needs

@@ -103,7 +103,7 @@ void global_and_not_finite(const Target& target) {
 }
 
 void layouts(const Target& target) {
-  for (const std::int64_t channels : {1, 3, 15, 16, 17, 33, 64})
+  for (const std::int64_t channels : {0, 1, 3, 15, 16, 17, 33, 64})
     for (const std::int64_t pixels : {0, 1, 3, 4, 8, 15, 16, 17, 49, 63, 65, 200})
       for (const std::int64_t batch : {0, 1, 3}) {
         const auto plain = random_floats(batch * channels * pixels, 3);

@@ -10,7 +10,7 @@ PreparedStep prepare_layout(const StepRequest& request, const char* kernel, bool
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
   LayoutArgs args = {};
   args.batch = request.attributes.integer("batch", 0, kLargest);
-  args.channels = request.attributes.integer("channels", 1, kLargest);
+  args.channels = request.attributes.integer("channels", 0, kLargest);
   args.pixels = request.attributes.integer("pixels", 0, kLargest);
   args.plain_batch = args.channels * args.pixels;
   args.blocked_batch = (args.channels + 15) / 16 * 16 * args.pixels;

@@ -1,0 +1,167 @@
+// resize_nearest (elements of any size), resize_f32 (linear, cubic): see resize.hpp.
+//
+// Operands: source, destination; alignment of their elements; they must not overlap. Split over rows of the
+// destination. A row of the destination is first a weighted sum of rows of the source, in scratch, then of its columns.
+#include "kernels/resize.hpp"
+
+#include <cstring>
+
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+ENGINE_INLINE const ResizeTap* rows_of(const ResizeArgs& args) {
+  return reinterpret_cast<const ResizeTap*>(&args + 1);
+}
+ENGINE_INLINE const ResizeTap* columns_of(const ResizeArgs& args) {
+  return rows_of(args) + args.out_h;
+}
+
+void fill_bytes(char* to, std::int64_t bytes, std::int64_t pattern) {
+  std::int64_t i = 0;
+  for (; i + 8 <= bytes; i += 8) std::memcpy(to + i, &pattern, 8);
+  if (i < bytes) std::memcpy(to + i, &pattern, static_cast<std::size_t>(bytes - i));
+}
+
+template <int kBytes>
+ENGINE_INLINE void nearest_row(const ResizeArgs& args, const char* from, char* to, std::int64_t bytes) {
+  const ResizeTap* const columns = columns_of(args);
+  const std::int64_t block = kBytes > 0 ? kBytes : bytes;
+  for (std::int64_t x = 0; x < args.out_w; ++x) {
+    const std::int64_t at = columns[x].index[0];
+    if (at < 0)
+      fill_bytes(to + x * block, block, args.pattern);
+    else
+      std::memcpy(to + x * block, from + at * block, static_cast<std::size_t>(block));
+  }
+}
+
+void resize_nearest(const void* arguments, void* const* buffers, const KernelContext& context) {
+  const ResizeArgs& args = *static_cast<const ResizeArgs*>(arguments);
+  const std::int64_t block = args.inner * args.element;
+  const WorkRange range = split_work(args.maps * args.out_h, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t at = rows_of(args)[i % args.out_h].index[0];
+    char* const to = static_cast<char*>(buffers[1]) + i * args.out_w * block;
+    if (at < 0) {
+      fill_bytes(to, args.out_w * block, args.pattern);
+      continue;
+    }
+    const char* const from =
+        static_cast<const char*>(buffers[0]) + (i / args.out_h * args.in_h + at) * args.in_w * block;
+    if (block == 4)
+      nearest_row<4>(args, from, to, block);
+    else if (block == 64)
+      nearest_row<64>(args, from, to, block);
+    else
+      nearest_row<0>(args, from, to, block);
+  }
+}
+
+// sum of weight[k] * from[k][i], for `count` floats.
+template <int kTaps>
+ENGINE_INLINE void combine(const float* const* from, const float* weight, float* to, std::int64_t count) {
+  std::int64_t i = 0;
+  Vec weights[kTaps];
+  for (int k = 0; k < kTaps; ++k) weights[k] = broadcast(weight[k]);
+  for (; i + kLanes <= count; i += kLanes) {
+    Vec sum = weights[0] * load(from[0] + i);
+    for (int k = 1; k < kTaps; ++k) sum = fma(weights[k], load(from[k] + i), sum);
+    store(to + i, sum);
+  }
+  for (; i < count; ++i) {
+    float sum = weight[0] * from[0][i];
+    for (int k = 1; k < kTaps; ++k) sum += weight[k] * from[k][i];
+    to[i] = sum;
+  }
+}
+
+template <int kTaps>
+ENGINE_INLINE void combine_single_columns(const ResizeTap* columns, const float* row, float* to, std::int64_t begin,
+                                          std::int64_t end) {
+  for (std::int64_t x = begin; x < end; ++x) {
+    const ResizeTap& tap = columns[x];
+    if (tap.only >= 0) {
+      to[x] = row[tap.index[tap.only]];
+      continue;
+    }
+    float sum = tap.weight[0] * row[tap.index[0]];
+    for (int k = 1; k < kTaps; ++k) sum += tap.weight[k] * row[tap.index[k]];
+    to[x] = sum;
+  }
+}
+
+void fill_floats(float* to, std::int64_t count, float value) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = value;
+}
+
+// Columns [begin, end) of one row of the destination, none from outside; `scratch` takes columns [low, high) of the
+// source's combined row.
+template <int kTaps>
+void resize_columns(const ResizeArgs& args, const float* map, const ResizeTap& row, float* to, float* scratch,
+                    std::int64_t begin, std::int64_t end) {
+  const ResizeTap* const columns = columns_of(args);
+  // Indices ascend, from tap to tap and from column to column.
+  const std::int64_t low = columns[begin].index[0], high = columns[end - 1].index[kTaps - 1] + 1;
+  const float* from[kTaps];
+  for (int k = 0; k < kTaps; ++k) from[k] = map + (row.index[k] * args.in_w + low) * args.inner;
+  const float* combined = scratch;
+  if (row.only >= 0)
+    combined = from[row.only];
+  else
+    combine<kTaps>(from, row.weight, scratch, (high - low) * args.inner);
+  if (args.inner == 1) return combine_single_columns<kTaps>(columns, combined - low, to, begin, end);
+  for (std::int64_t x = begin; x < end; ++x) {
+    const ResizeTap& tap = columns[x];
+    for (int k = 0; k < kTaps; ++k) from[k] = combined + (tap.index[k] - low) * args.inner;
+    if (tap.only >= 0) {
+      std::memcpy(to + x * args.inner, from[tap.only], static_cast<std::size_t>(args.inner) * sizeof(float));
+      continue;
+    }
+    combine<kTaps>(from, tap.weight, to + x * args.inner, args.inner);
+  }
+}
+
+template <int kTaps>
+void resize_rows(const ResizeArgs& args, void* const* buffers, const KernelContext& context) {
+  const ResizeTap* const columns = columns_of(args);
+  const std::int64_t in_map = args.in_h * args.in_w * args.inner, out_row = args.out_w * args.inner;
+  const WorkRange range = split_work(args.maps * args.out_h, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const ResizeTap& row = rows_of(args)[i % args.out_h];
+    const float* const map = static_cast<const float*>(buffers[0]) + i / args.out_h * in_map;
+    float* const to = static_cast<float*>(buffers[1]) + i * out_row;
+    if (row.index[0] < 0) {
+      fill_floats(to, out_row, args.outside);
+      continue;
+    }
+    for (std::int64_t x = 0; x < args.out_w;) {
+      std::int64_t end = x + 1;
+      if (columns[x].index[0] < 0) {
+        fill_floats(to + x * args.inner, args.inner, args.outside);
+      } else {
+        while (end < args.out_w && end < x + args.chunk && columns[end].index[0] >= 0) ++end;
+        resize_columns<kTaps>(args, map, row, to, static_cast<float*>(context.scratch), x, end);
+      }
+      x = end;
+    }
+  }
+}
+
+void resize_f32(const void* arguments, void* const* buffers, const KernelContext& context) {
+  const ResizeArgs& args = *static_cast<const ResizeArgs*>(arguments);
+  if (args.taps == 2)
+    resize_rows<2>(args, buffers, context);
+  else
+    resize_rows<4>(args, buffers, context);
+}
+
+}  // namespace
+
+extern const KernelEntry resize_kernels[] = {
+    {"resize_nearest", resize_nearest, nullptr}, {"resize_f32", resize_f32, nullptr}, {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,51 @@
+// Runs operations on bytes, whatever they stand for.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels_operation_common.hpp"
+
+namespace engine::test {
+
+using ByteVector = std::vector<char>;
+
+// Runs the operation on more workers than it asks for. Every buffer has exactly its bytes, at an odd address, with
+// guards around it; outputs come in with a content and go out with another. Returns one of the faults.
+Fault run_bytes(const Target& target, const OperationEntry* operations, const std::string& name,
+                const AttributeMap& attributes, const std::vector<ByteVector>& inputs, std::vector<ByteVector>& outputs,
+                int workers = 3);
+
+// Reproducible bytes of `seed`.
+ByteVector random_bytes(std::size_t count, std::uint32_t seed);
+
+template <class T>
+ByteVector bytes_of_values(const std::vector<T>& values) {
+  ByteVector bytes(values.size() * sizeof(T));
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+template <class T>
+std::vector<T> values_of_bytes(const ByteVector& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// A sequence of small numbers of `seed`.
+class Dice {
+ public:
+  explicit Dice(std::uint32_t seed) : state_(seed * 2654435761u + 99991u) {}
+  // One of 0 to sides - 1.
+  std::int64_t roll(std::int64_t sides) {
+    state_ = state_ * 1664525u + 1013904223u;
+    return static_cast<std::int64_t>(state_ >> 8) % sides;
+  }
+
+ private:
+  std::uint32_t state_;
+};
+
+}  // namespace engine::test

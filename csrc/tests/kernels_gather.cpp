@@ -1,0 +1,361 @@
+// What indices pick and where they put it, against loops; and what is out of range.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "kernels_bytes_common.hpp"
+
+namespace engine {
+extern const OperationEntry gather_operations[];
+extern const OperationEntry scatter_operations[];
+}  // namespace engine
+
+using namespace engine;
+using namespace engine::test;
+
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+std::int64_t product(const Ints& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::int64_t flat(const Ints& at, const Ints& shape) {
+  std::int64_t i = 0;
+  for (std::size_t d = 0; d < shape.size(); ++d) i = i * shape[d] + at[d];
+  return i;
+}
+
+template <class Call>
+void for_each_index(const Ints& shape, Call call) {
+  Ints at(shape.size(), 0);
+  for (std::int64_t i = 0; i < product(shape); ++i) {
+    std::int64_t rest = i;
+    for (std::size_t d = shape.size(); d-- > 0; rest /= shape[d]) at[d] = rest % shape[d];
+    call(at, i);
+  }
+}
+
+// Indices of a dimension of `size`, half of them from its end.
+Ints random_indices(std::int64_t count, std::int64_t size, std::uint32_t seed) {
+  Dice dice(seed);
+  Ints indices;
+  for (std::int64_t i = 0; i < count; ++i) indices.push_back(dice.roll(2 * size) - size);
+  return indices;
+}
+
+ByteVector index_bytes(const Ints& indices, std::int64_t bytes) {
+  return bytes == 8 ? bytes_of_values(indices)
+                    : bytes_of_values(std::vector<std::int32_t>(indices.begin(), indices.end()));
+}
+
+void append(ByteVector& to, const ByteVector& from, std::int64_t at, std::int64_t bytes) {
+  to.insert(to.end(), from.begin() + at, from.begin() + at + bytes);
+}
+
+void gathers(const Target& target) {
+  for (const std::int64_t element : {1, 2, 4, 8})
+    for (const std::int64_t inner : {1, 3, 16, 100})
+      for (const std::int64_t width : {4, 8}) {
+        const Ints indices = random_indices(11, 7, 1);
+        const ByteVector data = random_bytes(static_cast<std::size_t>(3 * 7 * inner * element), 2);
+        ByteVector expected;
+        for (std::int64_t o = 0; o < 3; ++o)
+          for (const std::int64_t index : indices)
+            append(expected, data, (o * 7 + (index < 0 ? index + 7 : index)) * inner * element, inner * element);
+        std::vector<ByteVector> actual = {ByteVector(expected.size())};
+        const Fault fault = run_bytes(target, gather_operations, "gather",
+                                      {{"element_bytes", element},
+                                       {"index_bytes", width},
+                                       {"outer", 3},
+                                       {"axis", 7},
+                                       {"inner", inner},
+                                       {"count", 11}},
+                                      {data, index_bytes(indices, width)}, actual);
+        expect(actual[0] == expected && !fault.found, "gather of blocks of " + std::to_string(inner * element));
+      }
+}
+
+void gathers_of_elements(const Target& target) {
+  const Ints shape = {4, 5, 6}, index_shape = {3, 5, 4};
+  for (const std::int64_t axis : {0, 1, 2})
+    for (const std::int64_t element : {1, 2, 4, 8}) {
+      Ints wanted = index_shape;
+      wanted[static_cast<std::size_t>(axis)] = 9;
+      const Ints indices = random_indices(product(wanted), shape[static_cast<std::size_t>(axis)], 3);
+      const ByteVector data = random_bytes(static_cast<std::size_t>(product(shape) * element), 4);
+      ByteVector expected;
+      for_each_index(wanted, [&](Ints at, std::int64_t i) {
+        const auto along = static_cast<std::size_t>(axis);
+        at[along] =
+            indices[static_cast<std::size_t>(i)] + (indices[static_cast<std::size_t>(i)] < 0 ? shape[along] : 0);
+        append(expected, data, flat(at, shape) * element, element);
+      });
+      std::vector<ByteVector> actual = {ByteVector(expected.size())};
+      run_bytes(
+          target, gather_operations, "gather_elements",
+          {{"element_bytes", element}, {"index_bytes", 8}, {"data_shape", shape}, {"shape", wanted}, {"axis", axis}},
+          {data, index_bytes(indices, 8)}, actual);
+      expect(actual[0] == expected, "gather_elements on axis " + std::to_string(axis));
+    }
+}
+
+void gathers_of_tuples(const Target& target) {
+  const Ints shape = {2, 3, 4, 5};
+  for (std::int64_t batch_dims = 0; batch_dims <= 2; ++batch_dims)
+    for (std::int64_t depth = 0; depth <= 4 - batch_dims; ++depth) {
+      const std::int64_t batch = product(Ints(shape.begin(), shape.begin() + batch_dims));
+      Ints indices;
+      for (std::int64_t i = 0; i < batch * 6; ++i)
+        for (std::int64_t d = 0; d < depth; ++d)
+          indices.push_back(random_indices(1, shape[static_cast<std::size_t>(batch_dims + d)],
+                                           static_cast<std::uint32_t>(i * 5 + d))[0]);
+      const ByteVector data = random_bytes(120 * 4, 5);
+      const std::int64_t slice = product(Ints(shape.begin() + batch_dims + depth, shape.end()));
+      ByteVector expected;
+      for (std::int64_t i = 0; i < batch * 6; ++i) {
+        std::int64_t at = i / 6;
+        for (std::int64_t d = 0; d < depth; ++d) {
+          const std::int64_t size = shape[static_cast<std::size_t>(batch_dims + d)];
+          const std::int64_t index = indices[static_cast<std::size_t>(i * depth + d)];
+          at = at * size + (index < 0 ? index + size : index);
+        }
+        append(expected, data, at * slice * 4, slice * 4);
+      }
+      std::vector<ByteVector> actual = {ByteVector(expected.size())};
+      run_bytes(target, gather_operations, "gather_nd",
+                {{"element_bytes", 4},
+                 {"index_bytes", 8},
+                 {"data_shape", shape},
+                 {"batch_dims", batch_dims},
+                 {"count", 6},
+                 {"depth", depth}},
+                {data, index_bytes(indices, 8)}, actual);
+      expect(actual[0] == expected, "gather_nd of depth " + std::to_string(depth));
+    }
+}
+
+void one_hots(const Target& target) {
+  const Ints indices = {0, 3, -1, 4, -5, 2};  // two of them out of range, which is no fault here
+  for (const std::int64_t element : {1, 2, 4, 8})
+    for (const std::int64_t inner : {1, 2, 6}) {
+      const ByteVector values = random_bytes(static_cast<std::size_t>(2 * element), 6);
+      ByteVector expected;
+      for (std::int64_t o = 0; o < 6 / inner; ++o)
+        for (std::int64_t d = 0; d < 4; ++d)
+          for (std::int64_t i = 0; i < inner; ++i) {
+            const std::int64_t index = indices[static_cast<std::size_t>(o * inner + i)];
+            append(expected, values, index == d || index + 4 == d ? element : 0, element);
+          }
+      std::vector<ByteVector> actual = {ByteVector(expected.size())};
+      const Fault fault = run_bytes(
+          target, gather_operations, "one_hot",
+          {{"element_bytes", element}, {"index_bytes", 4}, {"outer", 6 / inner}, {"depth", 4}, {"inner", inner}},
+          {index_bytes(indices, 4), values}, actual);
+      expect(actual[0] == expected && !fault.found, "one_hot");
+    }
+}
+
+void out_of_range(const Target& target) {
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  for (const std::int64_t bad : {std::int64_t{4}, std::int64_t{-5}, std::numeric_limits<std::int64_t>::max(), kLeast}) {
+    const auto faulty = [&](const OperationEntry* operations, const std::string& name, const AttributeMap& attributes,
+                            const std::vector<ByteVector>& inputs, std::size_t bytes) {
+      std::vector<ByteVector> actual = {ByteVector(bytes)};
+      const Fault fault = run_bytes(target, operations, name, attributes, inputs, actual);
+      expect(fault.found && fault.index == bad && fault.size == 4, name + " does not tell of an index out of range");
+    };
+    const ByteVector data = random_bytes(16, 8), indices = index_bytes({1, bad, 0}, 8), updates = random_bytes(12, 9);
+    faulty(gather_operations, "gather",
+           {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 1}, {"axis", 4}, {"inner", 1}, {"count", 3}},
+           {data, indices}, 12);
+    faulty(gather_operations, "gather_elements",
+           {{"element_bytes", 4}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"shape", Ints{3}}, {"axis", 0}},
+           {data, indices}, 12);
+    faulty(gather_operations, "gather_nd",
+           {{"element_bytes", 4},
+            {"index_bytes", 8},
+            {"data_shape", Ints{4}},
+            {"batch_dims", 0},
+            {"count", 3},
+            {"depth", 1}},
+           {data, indices}, 12);
+    faulty(scatter_operations, "scatter_elements",
+           {{"type", 4}, {"op", 1}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"shape", Ints{3}}, {"axis", 0}},
+           {data, indices, updates}, 16);
+    faulty(scatter_operations, "scatter_nd",
+           {{"type", 4}, {"op", 1}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 3}, {"depth", 1}},
+           {data, indices, updates}, 16);
+  }
+}
+
+template <class T>
+T combine(std::int64_t op, T a, T b) {
+  if (op == 1) return static_cast<T>(a + b);
+  if (op == 2) return static_cast<T>(a * b);
+  if (op == 3) return b < a || b != b ? b : a;
+  if (op == 4) return b > a || b != b ? b : a;
+  return b;
+}
+
+template <class T>
+std::vector<T> small_values(std::int64_t count, std::uint32_t seed) {
+  Dice dice(seed);
+  std::vector<T> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<T>(dice.roll(13) - 6));
+  return values;
+}
+
+template <class T>
+void scatter_elements_of(const Target& target, std::int64_t type, std::int64_t op) {
+  const Ints shape = {4, 5, 6};
+  for (const std::size_t axis : {0, 1, 2}) {
+    Ints updated = {3, 4, 6};
+    updated[axis] = 7;  // more than the dimension has: some places are updated twice
+    const Ints indices = random_indices(product(updated), shape[axis], 10);
+    std::vector<T> expected = small_values<T>(product(shape), 11);
+    const std::vector<T> updates = small_values<T>(product(updated), 12);
+    const ByteVector data = bytes_of_values(expected);
+    for_each_index(updated, [&](Ints at, std::int64_t i) {
+      at[axis] = indices[static_cast<std::size_t>(i)] + (indices[static_cast<std::size_t>(i)] < 0 ? shape[axis] : 0);
+      T& value = expected[static_cast<std::size_t>(flat(at, shape))];
+      value = combine(op, value, updates[static_cast<std::size_t>(i)]);
+    });
+    std::vector<ByteVector> actual = {ByteVector(data.size())};
+    run_bytes(target, scatter_operations, "scatter_elements",
+              {{"type", type},
+               {"op", op},
+               {"index_bytes", 8},
+               {"data_shape", shape},
+               {"shape", updated},
+               {"axis", static_cast<std::int64_t>(axis)}},
+              {data, index_bytes(indices, 8), bytes_of_values(updates)}, actual);
+    expect(values_of_bytes<T>(actual[0]) == expected,
+           "scatter_elements of type " + std::to_string(type) + ", operation " + std::to_string(op));
+  }
+}
+
+template <class T>
+void scatter_nd_of(const Target& target, std::int64_t type, std::int64_t op) {
+  const Ints shape = {3, 4, 50};
+  for (std::int64_t depth = 0; depth <= 3; ++depth) {
+    const std::int64_t slice = product(Ints(shape.begin() + depth, shape.end()));
+    Ints indices;
+    for (std::int64_t i = 0; i < 9; ++i)
+      for (std::int64_t d = 0; d < depth; ++d)
+        indices.push_back(
+            random_indices(1, shape[static_cast<std::size_t>(d)], static_cast<std::uint32_t>(i * 3 + d))[0]);
+    std::vector<T> expected = small_values<T>(product(shape), 13);
+    const std::vector<T> updates = small_values<T>(9 * slice, 14);
+    const ByteVector data = bytes_of_values(expected);
+    for (std::int64_t i = 0; i < 9; ++i) {
+      std::int64_t at = 0;
+      for (std::int64_t d = 0; d < depth; ++d) {
+        const std::int64_t size = shape[static_cast<std::size_t>(d)];
+        const std::int64_t index = indices[static_cast<std::size_t>(i * depth + d)];
+        at = at * size + (index < 0 ? index + size : index);
+      }
+      for (std::int64_t e = 0; e < slice; ++e) {
+        T& value = expected[static_cast<std::size_t>(at * slice + e)];
+        value = combine(op, value, updates[static_cast<std::size_t>(i * slice + e)]);
+      }
+    }
+    std::vector<ByteVector> actual = {ByteVector(data.size())};
+    run_bytes(target, scatter_operations, "scatter_nd",
+              {{"type", type}, {"op", op}, {"index_bytes", 4}, {"data_shape", shape}, {"count", 9}, {"depth", depth}},
+              {data, index_bytes(indices, 4), bytes_of_values(updates)}, actual);
+    expect(values_of_bytes<T>(actual[0]) == expected,
+           "scatter_nd of type " + std::to_string(type) + ", operation " + std::to_string(op));
+  }
+}
+
+template <class T>
+void scatters_of(const Target& target, std::int64_t type, std::int64_t operations) {
+  for (std::int64_t op = 0; op < operations; ++op) {
+    scatter_elements_of<T>(target, type, op);
+    scatter_nd_of<T>(target, type, op);
+  }
+}
+
+void scatters(const Target& target) {
+  scatters_of<std::int8_t>(target, 0, 1);
+  scatters_of<std::int16_t>(target, 1, 1);
+  scatters_of<std::int32_t>(target, 2, 1);
+  scatters_of<std::int64_t>(target, 3, 1);
+  scatters_of<float>(target, 4, 5);
+  scatters_of<double>(target, 5, 5);
+  scatters_of<std::int32_t>(target, 6, 5);
+  scatters_of<std::int64_t>(target, 7, 5);
+}
+
+void not_a_number(const Target& target) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const std::int64_t op : {3, 4}) {
+    std::vector<ByteVector> actual = {ByteVector(12)};
+    run_bytes(target, scatter_operations, "scatter_elements",
+              {{"type", 4}, {"op", op}, {"index_bytes", 8}, {"data_shape", Ints{3}}, {"shape", Ints{3}}, {"axis", 0}},
+              {bytes_of_values<float>({kNan, 1, 2}), index_bytes({0, 1, 2}, 8), bytes_of_values<float>({1, kNan, 2})},
+              actual);
+    const auto values = values_of_bytes<float>(actual[0]);
+    expect(std::isnan(values[0]) && std::isnan(values[1]) && values[2] == 2, "a NaN wins");
+  }
+}
+
+void nothing(const Target& target) {
+  std::vector<ByteVector> empty = {{}};
+  run_bytes(target, gather_operations, "gather",
+            {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 0}, {"axis", 3}, {"inner", 2}, {"count", 1}},
+            {{}, index_bytes({9}, 8)}, empty);
+  run_bytes(target, gather_operations, "gather",
+            {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 2}, {"axis", 0}, {"inner", 2}, {"count", 0}}, {{}, {}},
+            empty);
+  std::vector<ByteVector> kept = {ByteVector(12)};
+  const ByteVector data = random_bytes(12, 1);
+  run_bytes(target, scatter_operations, "scatter_elements",
+            {{"type", 4}, {"op", 0}, {"index_bytes", 8}, {"data_shape", Ints{3}}, {"shape", Ints{0}}, {"axis", 0}},
+            {data, {}, {}}, kept);
+  expect(kept[0] == data, "no update");
+}
+
+void refusals(const Target& target) {
+  const AttributeMap gather = {{"element_bytes", 4}, {"index_bytes", 8}, {"outer", 1},
+                               {"axis", 4},          {"inner", 1},       {"count", 3}};
+  const auto with = [](AttributeMap attributes, const std::string& name, Attributes::Value value) {
+    attributes[name] = std::move(value);
+    return attributes;
+  };
+  const auto refused = [&](const std::string& name, const Attributes::Value& value, const std::string& message) {
+    expect_refused(target, gather_operations, "gather", with(gather, name, value), {16, 24}, {12}, message);
+  };
+  refused("index_bytes", 5, "4 or 8");
+  refused("element_bytes", 3, "1, 2, 4 or 8");
+  refused("axis", 5, "bytes; expected 20");
+  refused("count", 4, "bytes; expected 32");
+  refused("outer", std::int64_t{1} << 60, "overflows");
+  expect_refused(
+      target, gather_operations, "gather_elements",
+      {{"element_bytes", 4}, {"index_bytes", 8}, {"data_shape", Ints{2, 2}}, {"shape", Ints{3, 1}}, {"axis", 1}},
+      {16, 24}, {12}, "dimension 0 of the indices");
+  expect_refused(target, scatter_operations, "scatter_nd",
+                 {{"type", 2}, {"op", 1}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 1}, {"depth", 1}},
+                 {16, 8, 4}, {16}, "a type of numbers");
+  expect_refused(target, scatter_operations, "scatter_nd",
+                 {{"type", 4}, {"op", 0}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 1}, {"depth", 2}},
+                 {16, 16, 4}, {16}, "expected 0 to 1");
+}
+
+}  // namespace
+
+int main() {
+  return run_cases({{"gather", gathers},
+                    {"gather_elements", gathers_of_elements},
+                    {"gather_nd", gathers_of_tuples},
+                    {"one_hot", one_hots},
+                    {"out of range", out_of_range},
+                    {"scatter", scatters},
+                    {"not a number", not_a_number},
+                    {"nothing", nothing},
+                    {"refusals", refusals}});
+}
