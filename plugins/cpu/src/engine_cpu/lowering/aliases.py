@@ -1,0 +1,46 @@
+"""Operators that give the same elements another shape, or only another name: no step where no layout is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.ir import Node
+from engine_cpu.layout import Layout, LayoutOption, static_shape
+from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.strided import check_movable, is_map
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+_ANY = 1 << 16
+
+
+@lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
+class AliasLowering(OpLowering):
+    """The bytes of input 0. A blocked map stays one where its batch and channels keep their place."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_movable(node, node.input_value(0), node.output(0), most_dims=_ANY)
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
+        if not _keeps_channels(node):
+            return (plain,)
+        inputs = (Layout.BLOCKED, *(Layout.PLAIN for _ in range(node.num_inputs - 1)))
+        return (plain, LayoutOption(inputs, (Layout.BLOCKED,)))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        x, y = node.input_value(0), node.output(0)
+        if b.option(node).outputs[0].is_blocked:
+            b.alias_blocked(y, x, b.option(node).outputs[0])
+        else:
+            b.alias(y, x)
+
+    def alias_of(self, node: Node) -> int | None:
+        return 0
+
+
+def _keeps_channels(node: Node) -> bool:
+    x, y = node.input_value(0), node.output(0)
+    return is_map(x) and is_map(y) and static_shape(x)[:2] == static_shape(y)[:2]

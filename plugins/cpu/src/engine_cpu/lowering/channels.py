@@ -1,0 +1,60 @@
+"""Channels of blocked maps, put together or taken apart: by address where blocks stay whole, else lane by lane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.ir import Node
+from engine_cpu.layout import BLOCK, padded_channels
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+ChannelRange = tuple[int, int, int, int]
+"""Source, first channel, step, number of channels."""
+
+
+def select_channels(
+    b: SegmentBuilder,
+    node: Node,
+    sources: Sequence[int],
+    shapes: Sequence[Sequence[int]],
+    ranges: Sequence[ChannelRange],
+    target: int,
+) -> None:
+    """Append a step that makes a blocked map of the channels of others; `shapes` are those of the sources."""
+    b.step(
+        node,
+        "select_channels_f32",
+        list(sources),
+        [target],
+        batch=shapes[0][0],
+        pixels=math.prod(shapes[0][2:]),
+        channels=[shape[1] for shape in shapes],
+        ranges=[value for each in ranges for value in each],
+    )
+
+
+def channel_offset(shape: Sequence[int], channel: int) -> int:
+    """The byte at which a channel that begins a block begins in the first image of a blocked f32 map."""
+    return channel * math.prod(shape[2:]) * 4
+
+
+def image_bytes(shape: Sequence[int]) -> int:
+    """Bytes of one image of a blocked f32 map."""
+    return padded_channels(shape[1]) * math.prod(shape[2:]) * 4
+
+
+def starts_of(counts: Sequence[int]) -> list[int]:
+    """Where each of several runs of channels begins that lie one after the other."""
+    return [sum(counts[:index]) for index in range(len(counts))]
+
+
+def whole_blocks(counts: Sequence[int]) -> int:
+    """How many of the runs, from the first on, begin and end with blocks; the last may end within one."""
+    for index, count in enumerate(counts):
+        if count % BLOCK != 0:
+            return index + 1 if index == len(counts) - 1 else index
+    return len(counts)

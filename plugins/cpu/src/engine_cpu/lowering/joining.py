@@ -1,0 +1,182 @@
+"""Concat, Split and Slice: parts of tensors, without copies where the parts are contiguous."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.ir import Node, Output
+from engine.ops.registry import attribute
+from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_bytes, static_shape
+from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
+from engine_cpu.lowering.checks import check_constant, first
+from engine_cpu.lowering.registry import OpLowering, Refusal, given_inputs, lowers
+from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step, is_map, physical
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+
+@lowers("Concat")
+class ConcatLowering(OpLowering):
+    """Inputs are written in their places where that is one piece of memory, else copied."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_movable(node, *node.input_values)
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
+        if not is_map(node.output(0)):
+            return (plain,)
+        return (plain, LayoutOption.uniform(Layout.BLOCKED, node.num_inputs))
+
+    def placements(self, node: Node, option: LayoutOption) -> Sequence[int | None]:
+        layout, axis = option.outputs[0], _axis(node, node.output(0))
+        shape = static_shape(node.output(0))
+        values = given_inputs(node)
+        if math.prod(shape[:axis]) != 1:
+            return [None] * len(values)
+        counts = [static_shape(value)[axis] for value in values]
+        if not layout.is_blocked:
+            size = item_size(node.output(0).element_type) * math.prod(shape[axis + 1 :])
+            return [start * size for start in starts_of(counts)]
+        if axis == 0:
+            return [start * image_bytes(shape) for start in starts_of(counts)]
+        if axis > 1:
+            return [None] * len(values)
+        whole = whole_blocks(counts)
+        return [channel_offset(shape, start) if i < whole else None for i, start in enumerate(starts_of(counts))]
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        y = node.output(0)
+        layout, axis = b.option(node).outputs[0], _axis(node, y)
+        values, shape = given_inputs(node), b.shape(y)
+        counts = [b.shape(value)[axis] for value in values]
+        sources = [b.input(value, layout) for value in values]
+        target = b.output(y, layout)
+        starts, is_by_lane = starts_of(counts), layout.is_blocked and axis == 1
+        whole = whole_blocks(counts) if is_by_lane else len(counts)
+        if shape[0] != 1 and whole < len(counts):
+            whole = 0  # what is left is no piece of memory of its own
+        copies = []
+        for index in range(whole):
+            if b.is_placed(node, index) or not counts[index]:
+                continue
+            elements = physical(b.shape(values[index]), layout)
+            start = starts[index] // BLOCK if is_by_lane else starts[index]
+            places = physical(shape, layout).slice(axis, start, elements.shape[axis])
+            copies.append(Copy(sources[index], elements, target, places))
+        if copies:
+            copy_step(b, node, item_size(y.element_type, layout), copies)
+        if whole < len(counts):
+            rest = [*shape[:1], sum(counts[whole:]), *shape[2:]]
+            if whole:
+                offset = channel_offset(shape, starts[whole])
+                target = b.part(target, offset, layout_bytes(rest, y.element_type, layout))
+            ranges = [(index, 0, 1, count) for index, count in enumerate(counts[whole:])]
+            select_channels(b, node, sources[whole:], [b.shape(v) for v in values[whole:]], ranges, target)
+
+
+@lowers("Split")
+class SplitLowering(OpLowering):
+    """Parts that are one piece of memory are no step."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return first(check_movable(node, node.input_value(0)), check_constant(node, 1))
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        return _part_layouts(node)
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        x = node.input_value(0)
+        axis = _axis(node, x)
+        start = 0
+        for value in node.outputs:
+            count = b.shape(value)[axis]
+            _take(node, b, value, [(axis, start, count, 1)])
+            start += count
+
+
+@lowers("Slice")
+class SliceLowering(OpLowering):
+    """Any steps, also backwards; known bounds."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return first(check_movable(node, node.input_value(0)), check_constant(node, 1, 2, 3, 4))
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        return _part_layouts(node)
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        shape = b.shape(node.input_value(0))
+        starts, ends = (b.value(node.input_value(index)).reshape(-1).tolist() for index in (1, 2))
+        axes = b.value(node.input_value(3)).reshape(-1).tolist() if node.has_input(3) else range(len(starts))
+        steps = b.value(node.input_value(4)).reshape(-1).tolist() if node.has_input(4) else [1] * len(starts)
+        cuts = []
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            size = shape[axis % len(shape)]
+            taken = range(size)[slice(start, end, step)]
+            cuts.append((axis % len(shape), taken.start if len(taken) else 0, len(taken), step))
+        _take(node, b, node.output(0), cuts)
+
+
+def _axis(node: Node, value: Output) -> int:
+    return int(attribute(node, "axis")) % len(value.shape)
+
+
+def _part_layouts(node: Node) -> Sequence[LayoutOption]:
+    """Input 0 and the outputs in one layout, what says where to cut in PLAIN."""
+    plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs, node.num_outputs)
+    if not is_map(node.input_value(0)):
+        return (plain,)
+    inputs = (Layout.BLOCKED, *(Layout.PLAIN for _ in range(node.num_inputs - 1)))
+    return (plain, LayoutOption(inputs, (Layout.BLOCKED,) * node.num_outputs))
+
+
+def _take(node: Node, b: SegmentBuilder, value: Output, cuts: Sequence[tuple[int, int, int, int]]) -> None:
+    """Make an output the part of input 0 that the cuts leave: (axis, start, count, step)."""
+    x = node.input_value(0)
+    layout, shape = b.option(node).outputs[0], b.shape(x)
+    elements = physical(shape, layout)
+    for axis, start, count, step in cuts:
+        if not layout.is_blocked or axis != 1:
+            elements = elements.slice(axis, start, count, step)
+    channels = [cut for cut in cuts if layout.is_blocked and cut[0] == 1]
+    for _, start, count, step in channels:
+        if start % BLOCK or step != 1:
+            _take_lanes(node, b, value, cuts, channels[0])
+            return
+        elements = elements.slice(1, start // BLOCK, -(-count // BLOCK))
+    size = item_size(x.element_type, layout)
+    if elements.is_contiguous:
+        b.view(value, x, elements.offset * size, layout)
+        return
+    places = Strided.row_major(elements.shape)
+    copy_step(b, node, size, [Copy(b.input(x, layout), elements, b.output(value, layout), places)])
+
+
+def _take_lanes(
+    node: Node,
+    b: SegmentBuilder,
+    value: Output,
+    cuts: Sequence[tuple[int, int, int, int]],
+    channels: tuple[int, int, int, int],
+) -> None:
+    """Channels that do not begin a block, after what is cut from other axes."""
+    x = node.input_value(0)
+    layout, shape = b.option(node).outputs[0], list(b.shape(x))
+    source = b.input(x, layout)
+    elements = physical(shape, layout)
+    for axis, start, count, step in cuts:
+        if axis != 1:
+            elements = elements.slice(axis, start, count, step)
+            shape[axis] = count
+    if not elements.is_contiguous or elements.offset:
+        cut = b.temporary(layout_bytes(shape, x.element_type, layout))
+        copy_step(b, node, item_size(x.element_type, layout), [
+            Copy(source, elements, cut, Strided.row_major(elements.shape))
+        ])  # fmt: skip
+        source = cut
+    _, start, count, step = channels
+    select_channels(b, node, [source], [shape], [(0, start, step, count)], b.output(value, layout))

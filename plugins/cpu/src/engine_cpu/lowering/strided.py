@@ -1,0 +1,161 @@
+"""Arrays with strides, and the step that copies between them: what most operators that only move elements become."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from engine.ir import Node, Output
+from engine.ir.element_type import ElementType, f32
+from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
+from engine_cpu.lowering.checks import check_types
+from engine_cpu.lowering.registry import Refusal
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+MOST_DIMS: Final = 12
+"""Dimensions that the kernels which move elements take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Some elements of a buffer as an array; strides and the offset are in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @classmethod
+    def row_major(cls, shape: Sequence[int]) -> Strided:
+        """All elements of a buffer in their order."""
+        strides = [1] * len(shape)
+        for axis in range(len(shape) - 1, 0, -1):
+            strides[axis - 1] = strides[axis] * shape[axis]
+        return cls(tuple(shape), tuple(strides))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """True where the elements lie one after the other, or there are none."""
+        if 0 in self.shape:
+            return True
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def permute(self, order: Sequence[int]) -> Strided:
+        """Axis `order[i]` as axis i."""
+        return Strided(tuple(self.shape[i] for i in order), tuple(self.strides[i] for i in order), self.offset)
+
+    def split(self, axis: int, *sizes: int) -> Strided:
+        """One axis as several, the last of which moves fastest."""
+        stride = self.strides[axis]
+        inner = [stride * math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        return Strided(
+            (*self.shape[:axis], *sizes, *self.shape[axis + 1 :]),
+            (*self.strides[:axis], *inner, *self.strides[axis + 1 :]),
+            self.offset,
+        )
+
+    def slice(self, axis: int, start: int, count: int, step: int = 1) -> Strided:
+        """Elements start, start + step, ... of one axis."""
+        shape, strides = list(self.shape), list(self.strides)
+        offset = self.offset + (start * strides[axis] if count else 0)
+        shape[axis] = count
+        strides[axis] *= step if count > 1 else 1
+        return Strided(tuple(shape), tuple(strides), offset)
+
+    def broadcast(self, shape: Sequence[int]) -> Strided:
+        """Repeated to a shape that this one fits into from the right."""
+        missing = len(shape) - len(self.shape)
+        sizes, strides = (1,) * missing + self.shape, (0,) * missing + self.strides
+        repeated = tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
+        return Strided(tuple(shape), repeated, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """From elements of one buffer to elements of another, of equal shapes."""
+
+    source: int
+    elements: Strided
+    target: int
+    places: Strided
+
+
+def copy_step(b: SegmentBuilder, node: Node, element_bytes: int, copies: Sequence[Copy]) -> None:
+    """Append a step that makes the copies, which must not write the same place."""
+    sources = list(dict.fromkeys(copy.source for copy in copies))
+    targets = list(dict.fromkeys(copy.target for copy in copies))
+    rank = max(len(copy.elements.shape) for copy in copies)
+    shape: list[int] = []
+    source_strides: list[int] = []
+    destination_strides: list[int] = []
+    operands: list[int] = []
+    for copy in copies:
+        missing = rank - len(copy.elements.shape)
+        shape += [1] * missing + list(copy.elements.shape)
+        source_strides += [0] * missing + list(copy.elements.strides)
+        destination_strides += [0] * missing + list(copy.places.strides)
+        operands += [sources.index(copy.source), targets.index(copy.target), copy.elements.offset, copy.places.offset]
+    b.step(
+        node,
+        "strided_copy",
+        sources,
+        targets,
+        element_bytes=element_bytes,
+        shape=shape,
+        source_strides=source_strides,
+        destination_strides=destination_strides,
+        operands=operands,
+    )
+
+
+def physical(shape: Sequence[int], layout: Layout) -> Strided:
+    """A tensor as it lies in memory; a blocked map is [N, blocks, ..., 16], so other axes keep their number."""
+    if not layout.is_blocked:
+        return Strided.row_major(shape)
+    return Strided.row_major((shape[0], padded_channels(shape[1]) // BLOCK, *shape[2:], BLOCK))
+
+
+def channel_parts(shape: Sequence[int], layout: Layout) -> list[tuple[int, int, Strided]]:
+    """The elements of a blocked map as arrays [N, blocks, 16, ...], each with its first channel and their number.
+
+    There is one of the whole blocks, and one of what is left.
+    """
+    rank, whole = len(shape), shape[1] // BLOCK
+    blocks = physical(shape, layout).permute((0, 1, rank, *range(2, rank)))
+    parts = [(0, whole * BLOCK, blocks.slice(1, 0, whole))] if whole else []
+    if rest := shape[1] % BLOCK:
+        parts.append((whole * BLOCK, rest, blocks.slice(1, whole, 1).slice(2, 0, rest)))
+    return parts
+
+
+def is_movable(element_type: ElementType) -> bool:
+    """True for the types whose elements the kernels can move: of 1, 2, 4 or 8 bytes."""
+    return element_type.numpy.kind != "O" and item_size(element_type) in (1, 2, 4, 8)
+
+
+def check_movable(node: Node, *values: Output | None, most_dims: int = MOST_DIMS // 2) -> Refusal | None:
+    """A refusal where a value has elements that the kernels cannot move, or too many dimensions."""
+    for value in values:
+        if value is None:
+            continue
+        element_type = value.element_type
+        if refused := check_types(node, [value], {element_type}):
+            return refused
+        if not is_movable(element_type):
+            return Refusal("element type", f"{value.name} is {value.type}; expected elements of 1, 2, 4 or 8 bytes")
+        if len(value.shape) > most_dims:
+            return Refusal("shape", f"{value.name} has {len(value.shape)} dimensions; expected {most_dims} at most")
+    return None
+
+
+def is_map(value: Output) -> bool:
+    """True for f32 tensors [N, C, ...] with an axis behind the channels."""
+    return value.element_type is f32 and len(value.shape) > 2
