@@ -158,7 +158,8 @@ def test_batch_normalization(shape: tuple[int, ...], layouts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "activation", [None, Activation("Relu"), Activation("LeakyRelu", (0.25,)), Activation("Clip", (-0.5, 0.5))]
+    "activation",
+    [None, Activation("Relu"), Activation("Mish"), Activation("LeakyRelu", (0.25,)), Activation("Clip", (-0.5, 0.5))],
 )
 def test_scale_shift(activation: Activation | None) -> None:
     node = ScaleShift(x_of(2, 21, 5, 3), constant(21, seed=1), constant(21, seed=2), activation=activation)

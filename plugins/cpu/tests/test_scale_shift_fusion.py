@@ -50,6 +50,7 @@ def fused(model: Model) -> list[str]:
     [
         (lambda x: normalized(x), ["ScaleShift"]),
         (lambda x: ops.Relu(normalized(x)), ["ScaleShift"]),
+        (lambda x: ops.Mish(normalized(x)), ["ScaleShift"]),
         (lambda x: ops.Relu(ops.Add(ops.Mul(normalized(x), array(5, 1, 1)), array(1, 5, 1, 1))), ["ScaleShift"]),
         (lambda x: ops.Clip(ops.Mul(array(1), normalized(x)), Constant(-0.5), Constant(0.5)), ["ScaleShift"]),
         (lambda x: ops.Mul(ops.Relu(normalized(x)), array(5, 1, 1)), ["ScaleShift", "Mul"]),
