@@ -38,7 +38,7 @@ def speed_table(results: Sequence[ModelResult], precision: str, peak: Mapping[st
         share = _share(result, peak.get(precision))
         rows.append([result.name, *cells, _times(ratio), "-" if share is None else f"{share:.0%}"])
     rows.append(["geometric mean", *("" for _ in engines), _times(geometric_mean(ratios)), ""])
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
 def _time(result: EngineResult) -> float | None:
@@ -69,7 +69,7 @@ def cost_table(results: Sequence[ModelResult]) -> str:
         imports = [_number(r.import_seconds) for r in found]
         rows.append([result.name, *loads, *imports, *("-" if r.peak_megabytes is None else f"{r.peak_megabytes:.0f}"
                                                       for r in found)])  # fmt: skip
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
 def problems(results: Sequence[ModelResult]) -> list[str]:
@@ -94,7 +94,8 @@ def _number(value: float | None, problem: str = "") -> str:
     return f"{value:.{digits}f}" + (" (wrong)" if problem else "")
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = [_line(header, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
     return "\n".join(lines + [_line(row, widths) for row in rows])
