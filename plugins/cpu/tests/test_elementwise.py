@@ -12,7 +12,7 @@ from engine_cpu.assignment import assign_layouts
 from engine_cpu.grouping import group_nodes
 from engine_cpu.layout import Layout
 from engine_cpu.lowering import refusal
-from engine_cpu.lowering.elementwise import IdentityLowering
+from engine_cpu.lowering.aliases import IdentityLowering
 from engine_cpu.lowering.elementwise_ops import OPS
 from engine_cpu.segment import Segment, build_segment
 from engine_cpu.tuning import Tuner

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ANY = 1 << 16
 
 
-@lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
+@lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 class AliasLowering(OpLowering):
     """The bytes of input 0. A blocked map stays one where its batch and channels keep their place."""
 
@@ -39,6 +39,18 @@ class AliasLowering(OpLowering):
 
     def alias_of(self, node: Node) -> int | None:
         return 0
+
+
+@lowers("Identity", "Dropout")
+class IdentityLowering(AliasLowering):
+    """The input as it is: Identity, and Dropout outside of training."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if node.op_type == "Dropout" and node.has_input(2):
+            return Refusal("attribute", "training_mode is given; expected Dropout for inference, without it")
+        if node.num_outputs > 1 and node.output(1).num_consumers:
+            return Refusal("op", "the mask of a Dropout is read; expected its first output alone")
+        return super().check(node)
 
 
 def _keeps_channels(node: Node) -> bool:

@@ -18,7 +18,7 @@ from engine_cpu.lowering.elementwise_operands import (
     space,
     strides,
 )
-from engine_cpu.lowering.elementwise_ops import ALL, BOOLEANS, NUMBERS, OPS, REALS
+from engine_cpu.lowering.elementwise_ops import BOOLEANS, NUMBERS, OPS, REALS
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Value
 from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
 
@@ -130,30 +130,6 @@ class _Step:
                 del self.reusable[source]
                 return self.b.output(value, self.layout, in_place_of=source)
         return self.b.output(value, self.layout)
-
-
-@lowers("Identity", "Dropout")
-class IdentityLowering(OpLowering):
-    """The input as it is: Identity, and Dropout outside of training."""
-
-    def check(self, node: Node) -> Refusal | None:
-        """See `OpLowering`."""
-        refused = check_types(node, [node.input_value(0)], ALL)
-        if refused or node.op_type == "Identity":
-            return refused
-        if node.has_input(2):
-            return Refusal("attribute", "training_mode is given; expected Dropout for inference, without it")
-        if node.num_outputs > 1 and node.output(1).num_consumers:
-            return Refusal("op", "the mask of a Dropout is read; expected its first output alone")
-        return None
-
-    def alias_of(self, node: Node) -> int | None:
-        """See `OpLowering`."""
-        return 0
-
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
-        """No step."""
-        b.alias(node.output(0), node.input_value(0))
 
 
 def _read_inputs(node: Node) -> list[Output]:
