@@ -108,7 +108,6 @@ void dispatch(const void* raw, void* const* buffers, const KernelContext& contex
     ENGINE_SCALE_SHIFT(kHardSwish);
     ENGINE_SCALE_SHIFT(kElu);
     ENGINE_SCALE_SHIFT(kMish);
-    ENGINE_SCALE_SHIFT(kMish);
     case Activation::kCount:
       break;
   }
