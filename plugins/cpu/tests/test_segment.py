@@ -158,6 +158,21 @@ def test_memory_is_reused_only_where_nothing_reads_it_any_more(is_read_again: bo
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_a_concat_is_not_written_over_while_one_of_its_parts_is_read(is_read_again: bool, is_nested: bool) -> None:
+    x = parameter("x", 3, 4)
+    part = ops.Relu(x)
+    whole = ops.Concat(part, ops.Relu(x), axis=0)
+    if is_nested:
+        whole = ops.Concat(whole, ops.Relu(x), axis=0)
+    segment = build([x], [ops.Relu(ops.Abs(whole)), *([ops.Relu(part)] if is_read_again else [])])
+    size = 48 * (3 if is_nested else 2)
+    assert (segment.plan.naive_bytes >= 2 * size) == is_read_again
+    for result, expected in zip(run(segment, X), [np.ones(size // 4).reshape(-1, 4), X], strict=False):
+        np.testing.assert_array_equal(result, expected)
+
+
 def test_neither_inputs_nor_outputs_are_reused() -> None:
     x = parameter("x", 3, 4)
     kept = ops.Relu(x)

@@ -92,6 +92,9 @@ class SegmentBuilder:
                 self._bound[root] = buffer
         self._places = self._find_places(items, options, produced)
         self._placed: set[tuple[Node, int]] = set()
+        self._parts: dict[Output, list[Output]] = {}
+        for part, place in self._places.items():
+            self._parts.setdefault(place.node.output(0), []).append(part)
 
     # -- what lowerings ask --------------------------------------------------------------------------------
 
@@ -281,10 +284,16 @@ class SegmentBuilder:
             return None
         if root in self._shared or self._uses[root] != 1 or root in self._inputs or isinstance(root.node, Constant):
             return None
+        if self._is_read_in_parts(root):
+            return None
         same = layout_bytes(static_shape(value), value.element_type, layout) == layout_bytes(
             static_shape(source), source.element_type, layout
         )
         return self._buffers.get(source, {}).get(layout) if same else None
+
+    def _is_read_in_parts(self, whole: Output) -> bool:
+        """Whether something yet to come reads what was written into a part of `whole`."""
+        return any(self._uses[part] or self._is_read_in_parts(part) for part in self._parts.get(whole, ()))
 
     def _find_places(
         self, items: Sequence[Item], options: dict[Item, LayoutOption], produced: set[Output]
