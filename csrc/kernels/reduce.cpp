@@ -8,6 +8,8 @@
 #include <cmath>
 
 #include "simd/partial.hpp"
+#include "simd/root.hpp"
+#include "simd/transpose.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -128,25 +130,26 @@ ENGINE_INLINE double join(double total, double value) {
   return total + value;
 }
 
-// Adjacent elements.
+constexpr int kStep = 4 * kLanes;
+
+// Adjacent elements, kRun * kStep at most: partial results in each lane.
+template <ReduceMap kMap>
+ENGINE_INLINE Vec reduce_run(const float* x, std::int64_t count, Vec shift) {
+  Vec acc[4];
+  for (Vec& each : acc) each = broadcast(neutral(kMap));
+  std::int64_t i = 0;
+  for (; i + kStep <= count; i += kStep)
+    for (int v = 0; v < 4; ++v) acc[v] = take<kMap>(acc[v], load(x + i + v * kLanes), shift);
+  for (; i + kLanes <= count; i += kLanes) acc[0] = take<kMap>(acc[0], load(x + i), shift);
+  if (i < count) acc[1] = take<kMap>(acc[1], load_partial(x + i, count - i, blank<kMap>()), shift);
+  return combine<kMap>(combine<kMap>(acc[0], acc[1]), combine<kMap>(acc[2], acc[3]));
+}
+
 template <ReduceMap kMap>
 double reduce_line(const float* x, std::int64_t count, float shift, double total) {
-  constexpr int kStep = 4 * kLanes;
-  const Vec shifts = broadcast(shift);
-  while (count > 0) {
-    const std::int64_t run = count < kRun * kStep ? count : kRun * kStep;
-    Vec acc[4];
-    for (Vec& each : acc) each = broadcast(neutral(kMap));
-    std::int64_t i = 0;
-    for (; i + kStep <= run; i += kStep)
-      for (int v = 0; v < 4; ++v) acc[v] = take<kMap>(acc[v], load(x + i + v * kLanes), shifts);
-    for (; i + kLanes <= run; i += kLanes) acc[0] = take<kMap>(acc[0], load(x + i), shifts);
-    if (i < run) acc[1] = take<kMap>(acc[1], load_partial(x + i, run - i, blank<kMap>()), shifts);
-    acc[0] = combine<kMap>(combine<kMap>(acc[0], acc[1]), combine<kMap>(acc[2], acc[3]));
-    total = join<kMap>(total, fold<kMap>(acc[0]));
-    x += run;
-    count -= run;
-  }
+  for (; count > 0; x += kRun * kStep, count -= kRun * kStep)
+    total = join<kMap>(total,
+                       fold<kMap>(reduce_run<kMap>(x, count < kRun * kStep ? count : kRun * kStep, broadcast(shift))));
   return total;
 }
 
@@ -172,6 +175,45 @@ ENGINE_INLINE double finished(const ReduceArgs& args, double value) {
       return log(value);
   }
   return value;
+}
+
+// As many rows as a vector has lanes, each a single run: one transposition makes their partial results one vector.
+template <ReduceMap kMap>
+Vec reduce_square(const float* const* rows, std::int64_t count, Vec shifts) {
+  Vec partial[kLanes];
+  for (int r = 0; r < kLanes; ++r) partial[r] = reduce_run<kMap>(rows[r], count, broadcast(shifts[r]));
+  transpose_square(partial);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int r = 0; r < half; ++r) partial[r] = combine<kMap>(partial[r], partial[r + half]);
+  return partial[0];
+}
+
+ENGINE_INLINE Vec finite_or_zero(Vec x) {
+  return x - x == 0.0f ? x : zero();
+}
+
+template <ReduceMap kMap>
+void reduce_short_rows(const ReduceArgs& args, const float* x, float* y, WorkRange range) {
+  Odometer output;
+  output.start(args.kept, args.kept.rank, range.begin);
+  const std::int64_t count = args.reduced.size[0];
+  for (std::int64_t i = range.begin; i < range.end; i += kLanes) {
+    const std::int64_t valid = range.end - i < kLanes ? range.end - i : kLanes;
+    const float* rows[kLanes];
+    for (int r = 0; r < kLanes; ++r) {
+      rows[r] = r < valid ? x + output.offset : rows[0];
+      if (r < valid) output.next();
+    }
+    Vec shifts = zero();
+    if constexpr (kMap == ReduceMap::kLogAddExp)
+      shifts = finite_or_zero(reduce_square<ReduceMap::kMax>(rows, count, shifts));
+    Vec totals = reduce_square<kMap>(rows, count, shifts);
+    if (args.finish == ReduceFinish::kDivide) totals = totals / static_cast<float>(args.count);
+    if (args.finish == ReduceFinish::kSquareRoot) totals = square_root(totals);
+    if (args.finish == ReduceFinish::kLog || kMap == ReduceMap::kLogAddExp)
+      for (int l = 0; l < valid; ++l) totals[l] = logf(totals[l]) + shifts[l];
+    store_partial(y + i, totals, valid);
+  }
 }
 
 template <ReduceMap kMap>
@@ -276,7 +318,7 @@ void reduce_columns(const ReduceArgs& args, const float* x, float* y, WorkRange 
     Vec shifts[kTileVectors] = {}, totals[kTileVectors];
     if constexpr (kMap == ReduceMap::kLogAddExp) {
       reduce_tile<ReduceMap::kMax>(columns, share, shifts, totals);
-      for (int v = 0; v < vectors; ++v) shifts[v] = totals[v] - totals[v] == 0.0f ? totals[v] : zero();
+      for (int v = 0; v < vectors; ++v) shifts[v] = finite_or_zero(totals[v]);
     }
     reduce_tile<kMap>(columns, share, shifts, totals);
     float* to = y + row * args.columns + column;
@@ -302,7 +344,9 @@ void reduce(const ReduceArgs& args, void* const* buffers, WorkRange range) {
   const float* x = static_cast<const float*>(buffers[args.from]);
   float* y = static_cast<float*>(buffers[args.to]);
   if (range.end <= range.begin) return;
-  args.has_columns ? reduce_columns<kMap>(args, x, y, range) : reduce_rows<kMap>(args, x, y, range);
+  if (args.has_columns) return reduce_columns<kMap>(args, x, y, range);
+  const bool is_short = args.parts == 1 && args.reduced.rank == 1 && args.reduced.size[0] <= kRun * kStep;
+  is_short ? reduce_short_rows<kMap>(args, x, y, range) : reduce_rows<kMap>(args, x, y, range);
 }
 
 WorkRange items(const ReduceArgs& args, const KernelContext& context) {

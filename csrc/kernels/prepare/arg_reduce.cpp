@@ -10,7 +10,7 @@ namespace {
 
 // Attributes: outer, axis, inner: sizes; of arg_reduce also type (ArgType), min (0), last (0).
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
-constexpr std::int64_t kShareElements = 16 * 1024;
+constexpr std::int64_t kShareElements = 32 * 1024;
 
 std::int64_t type_bytes(ArgType type) {
   return type == ArgType::kI64 ? 8 : type == ArgType::kU8 || type == ArgType::kI8 ? 1 : 4;

@@ -11,7 +11,7 @@ namespace {
 // Attributes: type (CumSumType); outer, axis, inner: sizes; exclusive, reverse (0).
 PreparedStep prepare_cum_sum(const StepRequest& request) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
-  constexpr std::int64_t kShareElements = 16 * 1024;
+  constexpr std::int64_t kShareElements = 32 * 1024;
   const Attributes& attributes = request.attributes;
   CumSumArgs args = {};
   args.type = static_cast<CumSumType>(attributes.integer("type", 0, static_cast<int>(CumSumType::kCount) - 1));

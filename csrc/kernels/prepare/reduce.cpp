@@ -13,8 +13,9 @@ namespace {
 // shape without the axes, in order. f32 has every op; 32 and 64 bit integers have those without a root or logarithm,
 // the others kMax and kMin.
 constexpr std::int64_t kLargest = std::int64_t{1} << 46;
-// Elements that are worth a worker, and outputs from which there are enough for all.
-constexpr std::int64_t kShareElements = 16 * 1024;
+// Elements that are worth a worker, those that are worth a part, and tiles from which there are enough for all.
+constexpr std::int64_t kShareElements = 64 * 1024;
+constexpr std::int64_t kPartElements = 16 * 1024;
 constexpr std::int64_t kManyItems = 16;
 
 ReduceMap map_of(ReduceOp op) {
@@ -118,8 +119,8 @@ std::int64_t product(const ReduceDims& dims) {
 // How many parts each output's elements are cut into so that there is something to do for several workers.
 std::int64_t choose_parts(const ReduceArgs& args, std::int64_t elements) {
   const std::int64_t items = args.outputs * ((args.columns + kReduceTile - 1) / kReduceTile);
-  if (args.type != ReduceType::kF32 || items == 0 || items >= kManyItems || elements < 4 * kShareElements) return 1;
-  const std::int64_t wanted = std::min(elements / kShareElements, kManyItems) / items;
+  if (args.type != ReduceType::kF32 || items == 0 || items >= kManyItems || elements < 4 * kPartElements) return 1;
+  const std::int64_t wanted = std::min(elements / kPartElements, kManyItems) / items;
   return std::max<std::int64_t>(1, std::min(wanted, args.reduced.size[args.split]));
 }
 
