@@ -83,11 +83,32 @@ ENGINE_INLINE void fill_rows(const CopyPart& part, const Block& block) {
   }
 }
 
-// Columns of a fixed stride, which the compiler turns into shuffles.
+// Every kStride-th element, from vectors put together by shuffles. The last elements are taken one by one: what would
+// be read beyond them need not exist.
 template <class Element, int kStride>
 ENGINE_INLINE void copy_spaced(const char* from, char* to, std::int64_t columns) {
-  constexpr std::int64_t kBytes = sizeof(Element);
-  for (std::int64_t c = 0; c < columns; ++c) move<Element>(from + c * kStride * kBytes, to + c * kBytes);
+  constexpr int kBytes = sizeof(Element), kCount = kVectorBytes / kBytes;
+  std::int64_t c = 0;
+  if constexpr (kBytes <= 8) {
+    typedef Element Vector __attribute__((vector_size(kVectorBytes)));
+    for (; c + kCount < columns; c += kCount) {
+      Vector lanes;
+      __builtin_memcpy(&lanes, from + c * kStride * kBytes, sizeof lanes);
+#pragma GCC unroll 4
+      for (int k = 0; k < kStride; ++k) {
+        Vector next, order{};
+        __builtin_memcpy(&next, from + (c * kStride + k * kCount) * kBytes, sizeof next);
+#pragma GCC unroll 64
+        for (int i = 0; i < kCount; ++i) {
+          const int at = i * kStride - k * kCount;
+          order[i] = static_cast<Element>(at >= 0 && at < kCount ? kCount + at : i);
+        }
+        lanes = __builtin_shuffle(lanes, next, order);
+      }
+      __builtin_memcpy(to + c * kBytes, &lanes, sizeof lanes);
+    }
+  }
+  for (; c < columns; ++c) move<Element>(from + c * kStride * kBytes, to + c * kBytes);
 }
 
 template <class Element>
@@ -99,20 +120,47 @@ ENGINE_INLINE void copy_elements(const CopyPart& part, const Block& block) {
     char* to = block.to + r * part.destination_row;
     if (out == kBytes && in == 2 * kBytes)
       copy_spaced<Element, 2>(from, to, block.columns);
-    else if (out == kBytes && in == -kBytes)
-      copy_spaced<Element, -1>(from, to, block.columns);
+    else if (out == kBytes && in == 3 * kBytes)
+      copy_spaced<Element, 3>(from, to, block.columns);
+    else if (out == kBytes && in == 4 * kBytes)
+      copy_spaced<Element, 4>(from, to, block.columns);
     else
       for (std::int64_t c = 0; c < block.columns; ++c) move<Element>(from + c * in, to + c * out);
   }
 }
 
+// The other way round: kColumns vectors become as many, lane by lane in turns.
 template <class Element, int kColumns>
 ENGINE_INLINE void interleave_columns(const CopyPart& part, const Block& block) {
-  constexpr std::int64_t kBytes = sizeof(Element);
+  constexpr int kBytes = sizeof(Element), kCount = kVectorBytes / kBytes;
   const char* const from = block.from;
   char* const to = block.to;
   const std::int64_t column = part.source_column;
-  for (std::int64_t r = 0; r < block.rows; ++r)
+  std::int64_t r = 0;
+  if constexpr (kBytes <= 8) {
+    typedef Element Vector __attribute__((vector_size(kVectorBytes)));
+    for (; r + kCount <= block.rows; r += kCount) {
+      Vector source[kColumns];
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) __builtin_memcpy(&source[c], from + c * column + r * kBytes, sizeof(Vector));
+#pragma GCC unroll 4
+      for (int k = 0; k < kColumns; ++k) {
+        Vector lanes = source[0];
+#pragma GCC unroll 4
+        for (int c = 0; c < kColumns; ++c) {
+          Vector order{};
+#pragma GCC unroll 64
+          for (int i = 0; i < kCount; ++i) {
+            const int at = k * kCount + i;
+            order[i] = static_cast<Element>(at % kColumns == c ? kCount + at / kColumns : i);
+          }
+          lanes = __builtin_shuffle(lanes, source[c], order);
+        }
+        __builtin_memcpy(to + (r * kColumns + k * kCount) * kBytes, &lanes, sizeof lanes);
+      }
+    }
+  }
+  for (; r < block.rows; ++r)
     for (int c = 0; c < kColumns; ++c) move<Element>(from + c * column + r * kBytes, to + (r * kColumns + c) * kBytes);
 }
 

@@ -99,12 +99,14 @@ void transposes(const Target& target) {
 
 // Every mode at every number of columns around a vector.
 void columns(const Target& target) {
-  for (std::int64_t n = 1; n <= 70; n += n < 35 ? 1 : 5) {
+  for (std::int64_t n = 1; n <= 150; n += n < 35 ? 1 : 7) {
     for (const std::int64_t element : {1, 2, 4, 8}) {
       check(target, {{3, n}, {n, 1}, {n + 2, 1}, 0, 1}, element, 3 * n, 3 * (n + 2) + 1, "runs");
       check(target, {{3, n}, {1, 0}, {n, 1}}, element, 3, 3 * n, "fill");
       check(target, {{3, n}, {2 * n, 2}, {n, 1}, 1}, element, 6 * n + 1, 3 * n, "step 2");
-      check(target, {{3, n}, {3 * n, 3}, {n, 1}}, element, 9 * n, 3 * n, "step 3");
+      // The last element of each row is the last one that exists.
+      for (const std::int64_t step : {3, 4, 5})
+        check(target, {{3, n}, {step * (n - 1) + 1, step}, {n, 1}}, element, 3 * (step * (n - 1) + 1), 3 * n, "step");
       check(target, {{3, n}, {n, -1}, {n, 1}, n - 1}, element, 3 * n, 3 * n, "flip");
       check(target, {{3, n}, {n, 1}, {n, -1}, 0, n - 1}, element, 3 * n, 3 * n, "flipped destination");
       check(target, {{5, n}, {n, 1}, {1, 5}}, element, 5 * n, 5 * n, "spaced destination");

@@ -20,6 +20,7 @@ namespace {
 constexpr std::int64_t kLargest = std::int64_t{1} << 62;
 // Bytes of a block: its source and destination together stay in the first cache.
 constexpr std::int64_t kBlockBytes = 16 << 10;
+constexpr std::int64_t kShortColumns = 16, kLongColumns = 1024;
 
 std::int64_t checked_scale(std::int64_t value, std::int64_t factor) {
   std::int64_t product;
@@ -210,19 +211,27 @@ CopyPart make_copy_part(CopyRequest copy, std::int64_t element, std::int64_t fir
   std::vector<CopyDim>& dims = copy.dims;
   element = widen(dims, element);
   CopyPart part = {};
-  const CopyDim column = dims.empty() ? CopyDim{1, element, element} : take(dims, dims.size() - 1);
+  CopyDim column = dims.empty() ? CopyDim{1, element, element} : take(dims, dims.size() - 1);
   part.mode = mode_of(column, element);
   // Rows: those that are contiguous in the source, or the next dimension.
   const auto contiguous =
       std::find_if(dims.begin(), dims.end(), [&](const CopyDim& dim) { return dim.source == element; });
   CopyDim row = {1, 0, 0};
   if (part.mode == CopyMode::element && contiguous != dims.end() && column.destination == element) {
+    if (contiguous->size >= 4 && column.size >= 4 && element <= 8) part.mode = CopyMode::transpose;
+    if (column.size <= 4 && contiguous->destination == column.size * element) part.mode = CopyMode::interleave;
+  }
+  // Few long columns share the lines that they come from, and short ones would make small blocks; others had better be
+  // rows of one block.
+  const bool wants_contiguous = part.mode != CopyMode::run && part.mode != CopyMode::fill &&
+                                (column.size < kShortColumns || column.size >= kLongColumns);
+  if (part.mode == CopyMode::transpose || part.mode == CopyMode::interleave ||
+      (wants_contiguous && contiguous != dims.end())) {
     row = take(dims, static_cast<std::size_t>(contiguous - dims.begin()));
-    if (row.size >= 4 && column.size >= 4 && element <= 8) part.mode = CopyMode::transpose;
-    if (column.size <= 4 && row.destination == column.size * element) part.mode = CopyMode::interleave;
   } else if (!dims.empty()) {
     row = take(dims, dims.size() - 1);
   }
+  if (part.mode == CopyMode::element && row.size > column.size) std::swap(row, column);
   part.source = copy.source;
   part.destination = copy.destination;
   part.source_offset = copy.source_offset;
