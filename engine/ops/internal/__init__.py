@@ -6,6 +6,7 @@ decomposition to ONNX, which is also how they are evaluated and how their types 
 
 from engine.ops.internal.activation import ACTIVATIONS, Activation, activation_of, apply_activation
 from engine.ops.internal.channel_normalization import ChannelNormalization
+from engine.ops.internal.channel_shuffle import ChannelShuffle
 from engine.ops.internal.definition import INTERNAL_DOMAIN, as_onnx, decompose, has_internal_nodes, is_internal
 from engine.ops.internal.fused_attention import FusedAttention
 from engine.ops.internal.fused_conv import FusedConv
@@ -13,7 +14,7 @@ from engine.ops.internal.fused_matmul import FusedMatMul
 from engine.ops.internal.scale_shift import ScaleShift
 
 __all__ = [
-    "ACTIVATIONS", "INTERNAL_DOMAIN", "Activation", "ChannelNormalization", "FusedAttention", "FusedConv",
-    "FusedMatMul", "ScaleShift", "activation_of", "apply_activation", "as_onnx", "decompose", "has_internal_nodes",
-    "is_internal",
+    "ACTIVATIONS", "INTERNAL_DOMAIN", "Activation", "ChannelNormalization", "ChannelShuffle", "FusedAttention",
+    "FusedConv", "FusedMatMul", "ScaleShift", "activation_of", "apply_activation", "as_onnx", "decompose",
+    "has_internal_nodes", "is_internal",
 ]  # fmt: skip

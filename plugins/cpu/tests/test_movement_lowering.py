@@ -18,6 +18,7 @@ from engine import ops
 from engine.errors import InputError
 from engine.ir import Constant, ElementType, Node, Parameter, boolean, f16, f32, f64, i8, i32, i64
 from engine.native import Context, built_isas, cpu_features, default_isa
+from engine.ops.internal import ChannelShuffle
 from engine.ops.reference import evaluate
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -163,6 +164,13 @@ def test_split_along_other_axes() -> None:
     for axis in (0, 2):
         check(ops.Split(x_of(*x.shape), axis=axis, num_outputs=2), x, layouts=2)
     assert steps(ops.Split(x_of(6, 5), axis=0, num_outputs=2)) == ["copy", "copy"]  # to the network's outputs
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("shape", [(1, 48, 6, 5), (2, 30, 4, 4), (1, 240, 3, 3), (2, 12, 7)])
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_channel_shuffle(groups: int, shape: tuple[int, ...], isa: str) -> None:
+    check(ChannelShuffle(x_of(*shape), groups=groups), values(*shape), layouts=2, isa=isa)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
+from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 
 
@@ -21,6 +22,7 @@ def transform_model(model: Model) -> Model:
     manager = Manager()
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
+    manager.register_pass(ChannelShuffleFusion)
     manager.pass_config.enable(
         FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
     )

@@ -1,0 +1,44 @@
+"""ChannelShuffle, in either layout of maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.ir import Node
+from engine.ops.internal import INTERNAL_DOMAIN
+from engine.ops.registry import attribute
+from engine_cpu.layout import Layout, LayoutOption, item_size
+from engine_cpu.lowering.channels import select_channels
+from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step, is_map
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+
+@lowers("ChannelShuffle", domain=INTERNAL_DOMAIN)
+class ChannelShuffleLowering(OpLowering):
+    """Whole channels of plain maps, lanes of blocked ones."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_movable(node, node.input_value(0))
+
+    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+        plain = LayoutOption.uniform(Layout.PLAIN, 1)
+        return (plain, LayoutOption.uniform(Layout.BLOCKED, 1)) if is_map(node.input_value(0)) else (plain,)
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        x, y = node.input_value(0), node.output(0)
+        layout, shape = b.option(node).outputs[0], b.shape(x)
+        groups = int(attribute(node, "groups"))
+        each = shape[1] // groups
+        source, target = b.input(x, layout), b.output(y, layout)
+        if layout.is_blocked:
+            ranges = [(0, first, each, groups) for first in range(each)]
+            select_channels(b, node, [source], [shape], ranges, target)
+            return
+        elements = Strided.row_major(shape).split(1, groups, each)
+        elements = elements.permute((0, 2, 1, *range(3, len(elements.shape))))
+        places = Strided.row_major(elements.shape)
+        copy_step(b, node, item_size(x.element_type), [Copy(source, elements, target, places)])
