@@ -160,6 +160,7 @@ using NarrowFn = void (*)(const float* a, std::int64_t a_row, const float* w, st
 NarrowFn pick_narrow(std::int64_t vectors, std::int64_t rows) {
   if (vectors == 1) return rows == 1 ? narrow<1, 1, 4> : rows == 2 ? narrow<1, 2, 4> : narrow<1, 3, 2>;
   if (vectors == 2) return rows == 1 ? narrow<2, 1, 4> : rows == 2 ? narrow<2, 2, 2> : narrow<2, 3, 2>;
+  if (vectors == 3) return rows == 1 ? narrow<3, 1, 4> : rows == 2 ? narrow<3, 2, 2> : narrow<3, 3, 1>;
   return nullptr;
 }
 

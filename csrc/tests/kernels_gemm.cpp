@@ -291,6 +291,12 @@ void interleaved(const Target& target) {
   }
 }
 
+// Rows of A that meet in one set of a cache: another tiling, also for few rows.
+void long_rows(const Target& target) {
+  for (const std::int64_t m : {1, 2, 3, 10})
+    for (const std::int64_t n : {40, 100}) check(target, {m, n, 1024, {true, false, false}});
+}
+
 void every_tile(const Target& target) {
   const TileTraits& traits = target.traits<TileTraits>("gemm_f32");
   for (std::int64_t vectors = 1; vectors <= traits.max_vectors; ++vectors)
@@ -379,6 +385,7 @@ int main() {
                     {"layouts", layouts},
                     {"batches", batches},
                     {"interleaved", interleaved},
+                    {"long rows", long_rows},
                     {"every tile", every_tile},
                     {"workers", workers},
                     {"empty and activated", empty_and_activated},

@@ -30,6 +30,8 @@ constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Packed B that stays in the second-level cache, and A that stays in the last.
 constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
 constexpr std::int64_t kCachedInputFloats = 1024 * 1024;
+// Floats in a way of the nearest cache, after which addresses meet in one set.
+constexpr std::int64_t kWayFloats = 1024;
 // What a worker should have to do at least, in multiplications, and how many of these take as long as reading an
 // element of B from the second-level cache.
 constexpr double kLeastWork = 1.0e5;
@@ -150,6 +152,8 @@ GemmTiling choose_tiling(const GemmShape& shape, const GemmTiling& given, const 
   if (tiling.vectors == 0) {
     // Not by M: one packed B serves products of any number of rows.
     tiling.vectors = traits.best_vectors;
+    // Rows that are a multiple of a way of the nearest cache apart evict each other: fewer at a time then.
+    if (shape.k > 0 && shape.k % kWayFloats == 0 && traits.max_vectors > tiling.vectors) ++tiling.vectors;
     while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= shape.n) --tiling.vectors;
   }
   if (tiling.pixels > 0) return tiling;

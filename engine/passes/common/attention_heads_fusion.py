@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Dimension, Node, Output
+from engine.ops.registry import attribute
 from engine.passes.common.transpose_merge import permutation
-from engine.passes.fusion import FusionPass, dims_of, operation, replace_by, reshape_target, same_length, same_lengths
+from engine.passes.fusion import (
+    FusionPass,
+    dims_of,
+    operation,
+    replace_by,
+    reshape_target,
+    same_length,
+    same_lengths,
+    scalar,
+)
 from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_type
 
 _HEADS_SECOND = [0, 2, 1, 3]
@@ -19,7 +31,8 @@ class AttentionHeadsFusion(FusionPass):
     """Lets an Attention read and give [B, S, H * D] where transposes and Reshapes around it split and join the heads.
 
     All three inputs have to come from Transpose 0213 of [B, S, H, D], queries and keys perhaps by a RotaryEmbedding
-    between, and the output has to go through Transpose 0213 into a Reshape.
+    between, and the output has to go through Transpose 0213 into a Reshape. A positive number that queries or keys
+    are multiplied with before joins the scale.
     """
 
     def __init__(self) -> None:
@@ -33,11 +46,15 @@ class AttentionHeadsFusion(FusionPass):
             if self.transformation_callback(m.match_root) or not _is_plain(node):
                 return False
             split = _Heads()
-            sources = [split.joined(node.input_value(index)) for index in range(3)]
+            sources = [split.joined(node.input_value(index), has_scale=index < 2) for index in range(3)]
             if any(source is None for source in sources):
                 return False
             mask = node.input_value(3) if node.has_input(3) else None
-            heads = {"q_num_heads": split.counts[0], "kv_num_heads": split.counts[1]}
+            heads: dict[str, Any] = {"q_num_heads": split.counts[0], "kv_num_heads": split.counts[1]}
+            if split.scale != 1.0:
+                heads["scale"] = float(np.float32(split.scale * _scale(node)))
+                if not 0 < heads["scale"] < math.inf:
+                    return False
             fused = ops.create(node.op_type, [*sources, mask], {**node.attributes, **heads}, domain=node.domain)
             made = [*split.made, fused]
             result, own = dims_of(m.match_root.output(0)), dims_of(fused.output(0))
@@ -60,6 +77,14 @@ def _is_plain(node: Node) -> bool:
     return no_cache and single and len(dims_of(node.input_value(0)) or ()) == 4
 
 
+def _scale(node: Node) -> float:
+    given = attribute(node, "scale")
+    size = dims_of(node.input_value(0))
+    if given is None:
+        return size[3].get_length() ** -0.5 if size and size[3].is_static else 0.0
+    return float(given)
+
+
 @dataclass(slots=True)
 class _Heads:
     """Finds [B, S, H * D] behind the inputs of an attention."""
@@ -67,9 +92,10 @@ class _Heads:
     counts: list[int] = field(default_factory=list)
     absorbed: list[Node] = field(default_factory=list)
     made: list[Node] = field(default_factory=list)
+    scale: float = 1.0
 
-    def joined(self, value: Output) -> Output | None:
-        """`value`, [B, H, S, D], as [B, S, H * D]; None where it comes from elsewhere."""
+    def joined(self, value: Output, *, has_scale: bool) -> Output | None:
+        """`value`, [B, H, S, D], as [B, S, H * D], unscaled where `has_scale`; None where it comes from elsewhere."""
         rotary = operation(value, "RotaryEmbedding")
         split = value if rotary is None else rotary.input_value(0)
         turned = operation(split, "Transpose")
@@ -80,7 +106,8 @@ class _Heads:
         if shaped is None or dims is None or dims[2].is_dynamic or dims[3].is_dynamic:
             return None
         count, width = dims[2].get_length(), dims[3].get_length()
-        source = self._as_rows(shaped.input_value(0), [dims[0], dims[1], Dimension(count * width)])
+        flat = self._without_scale(shaped.input_value(0)) if has_scale and rotary is None else shaped.input_value(0)
+        source = self._as_rows(flat, [dims[0], dims[1], Dimension(count * width)])
         if source is None:
             return None
         self.counts.append(count)
@@ -92,6 +119,18 @@ class _Heads:
         self.absorbed.append(rotary)
         self.made.append(turned_rows)
         return turned_rows.output(0)
+
+    def _without_scale(self, value: Output) -> Output:
+        scaled = operation(value, "Mul")
+        if scaled is None or value.num_consumers != 1:
+            return value
+        for index in range(2):
+            number, source = scalar(scaled.input_value(index)), scaled.input_value(1 - index)
+            if number is not None and number > 0 and dims_of(source) == dims_of(value):
+                self.scale *= number
+                self.absorbed.append(scaled)
+                return source
+        return value
 
     def _as_rows(self, source: Output, wanted: list[Dimension]) -> Output | None:
         own = dims_of(source)

@@ -32,8 +32,8 @@ class _Projection:
 class QKVProjectionFusion(ModelPass):
     """Joins three or more MatMuls of one input with constant weights [K, Ni] into one MatMul and a Split.
 
-    Queries, keys and values of an attention are the usual case. Where every one of them has a bias, the sum is joined
-    with the product. Each value is computed by the same sums as before.
+    Queries, keys and values of an attention are the usual case. Where one of them has a bias, the sum is joined with
+    the product, and those without one add zeros. Each value is computed by the same sums as before.
     """
 
     def run_on_model(self, model: Model) -> bool:
@@ -84,14 +84,15 @@ def _join(group: list[_Projection]) -> None:
     weights = Constant(np.concatenate([table for table in tables if table is not None], axis=1))
     packed = ops.MatMul(source, weights)
     copy_runtime_info([projection.matmul for projection in group], packed)
-    has_bias = all(projection.bias is not None for projection in group)
+    has_bias = any(projection.bias is not None for projection in group)
     whole = packed
     if has_bias:
         parts = [constant_data(projection.bias) for projection in group]
-        whole = ops.Add(packed, Constant(np.concatenate([part for part in parts if part is not None])))
+        biases = [np.zeros(n, weights.data.dtype) if p is None else p for p, n in zip(parts, widths, strict=True)]
+        whole = ops.Add(packed, Constant(np.concatenate(biases)))
         copy_runtime_info([projection.last for projection in group], whole)
     split = ops.Split(whole, Constant(np.array(widths, np.int64)), axis=-1, num_outputs=len(group))
-    ends = [projection.last if has_bias else projection.matmul for projection in group]
+    ends = [projection.last for projection in group]
     copy_runtime_info(ends, split)
     split.friendly_name = ends[0].friendly_name
     for index, end in enumerate(ends):

@@ -301,3 +301,30 @@ def test_a_callback_can_keep_an_attention_as_it_is() -> None:
     manager.pass_config.set_callback(AttentionFusion, callback=lambda node: 1 / 0 > 1)
     with pytest.raises(PassError, match="AttentionFusion failed at MatMul `out`"):
         manager.run_passes(model)
+
+
+@pytest.mark.parametrize("scaled", ["q", "k", "v"])
+def test_a_number_before_the_heads_are_split_joins_the_scale(scaled: str, apply: Apply) -> None:
+    """Whisper multiplies queries so; a number that the values are multiplied with stays."""
+    x = Parameter(f32, [B, S, H * D], "x")
+
+    def heads(name: str) -> Node:
+        rows = ops.Mul(x, Constant(0.125)) if name == scaled else x
+        return ops.Transpose(ops.Reshape(rows, Constant(np.array([B, S, H, D]))), perm=[0, 2, 1, 3])
+
+    attended = ops.Attention(heads("q"), heads("k"), heads("v"), scale=0.5)
+    result = ops.Reshape(ops.Transpose(attended, perm=[0, 2, 1, 3]), Constant(np.array([B, S, H * D])))
+    model = Model([result], [x])
+    counts = apply(model, AttentionHeadsFusion)
+    node = next(node for node in model.ordered_nodes() if node.op_type == "Attention")
+    assert (counts["Mul"], node.attributes["scale"]) == ((1, 0.5) if scaled == "v" else (0, 0.0625))
+
+
+def test_a_projection_without_a_bias_joins_those_that_have_one(apply: Apply) -> None:
+    x = Parameter(f32, ["N", 8], "x")
+    rng = np.random.default_rng(0)
+    products = [ops.MatMul(x, Constant(rng.standard_normal((8, n)).astype("f"))) for n in (4, 5, 6)]
+    sums = [ops.Add(products[i], Constant(rng.standard_normal(n).astype("f"))) for i, n in ((0, 4), (2, 6))]
+    model = Model([ops.Relu(value) for value in (sums[0], products[1], sums[1])], [x])
+    counts = apply(model, QKVProjectionFusion)
+    assert counts == {"MatMul": 1, "Add": 1, "Split": 1, "Relu": 3}
