@@ -129,7 +129,7 @@ def test_repetition() -> None:
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
 def test_depth_and_space(mode: str) -> None:
     check(ops.DepthToSpace(x_of(2, 36, 5, 7), blocksize=3, mode=mode), values(2, 36, 5, 7))
-    check(ops.SpaceToDepth(x_of(2, 5, 6, 8), blocksize=2), values(2, 5, 6, 8))
+    check(ops.SpaceToDepth(x_of(2, 5, 6, 8), blocksize=2, mode=mode), values(2, 5, 6, 8))
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -110,7 +110,8 @@ class DepthToSpaceLowering(OpLowering):
         batch, channels, height, width = b.shape(node.input_value(0))
         order: tuple[int, ...]
         if node.op_type == "SpaceToDepth":
-            sizes, order = (batch, channels, height // size, size, width // size, size), (0, 3, 5, 1, 2, 4)
+            sizes = (batch, channels, height // size, size, width // size, size)
+            order = (0, 1, 3, 5, 2, 4) if attribute(node, "mode") == "CRD" else (0, 3, 5, 1, 2, 4)
         elif attribute(node, "mode") == "CRD":
             sizes, order = (batch, channels // size**2, size, size, height, width), (0, 1, 4, 2, 5, 3)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from engine.ir import Node, Output
+from engine.ir import Node, Output, TensorType
 from engine_cpu.layout import Layout, LayoutOption
 
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ def refusal(node: Node) -> Refusal | None:
     if lowering is None:
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         return Refusal("op", f"{name} has no kernel on this device")
+    for value in (*node.input_values, *node.outputs):
+        if value is not None and isinstance(value.type, TensorType) and value.shape.rank.is_dynamic:
+            return Refusal("dynamic shape", f"the rank of {value.name} is unknown")
     return lowering.check(node)
 
 
