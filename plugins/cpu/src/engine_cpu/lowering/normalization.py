@@ -31,45 +31,32 @@ def check_stash_type(node: Node) -> Refusal | None:
 
 @lowers("LayerNormalization", "RMSNormalization")
 class RowNormalizationLowering(OpLowering):
-    """One step over [rows, columns]; a residual that is added before can be part of it (see `lower_rows`)."""
+    """One step over [rows, columns], in place where the input is read by nothing else."""
 
     def check(self, node: Node) -> Refusal | None:
         return first(check_f32(node), check_stash_type(node), _check_parameters(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
-        lower_rows(node, b, node.input_value(0), None, None)
-
-
-def lower_rows(node: Node, b: SegmentBuilder, x: Output, residual: Output | None, total: Output | None) -> None:
-    """The normalization of `x`, or of `x + residual`, which is kept where `total`, the sum's value, is given."""
-    shape = b.shape(node.output(0))
-    axis = int(attribute(node, "axis")) % len(shape)
-    columns = shape[axis:]
-    sources = [b.input(x)]
-    if residual is not None:
-        sources.append(b.input(residual))
-    parameters = [node.input_value(i) if node.has_input(i) else None for i in (1, 2)]
-    sources += [_parameter(b, value, columns) for value in parameters if value is not None]
-    kept = [value for value in (total, *node.outputs[1:]) if value is not None and value.num_consumers]
-    # The kept sum is read to the end of a row, so only one of the two results may take the memory of x.
-    in_place_of = x if total is None else residual
-    targets = [b.output(node.output(0), in_place_of=in_place_of)]
-    targets += [b.output(value, in_place_of=x if value is total else None) for value in kept]
-    b.step(
-        node,
-        _KERNELS[node.op_type],
-        sources,
-        targets,
-        rows=math.prod(shape[:axis]),
-        columns=math.prod(columns),
-        epsilon=float(attribute(node, "epsilon")),
-        residual=int(residual is not None),
-        scale=int(parameters[0] is not None),
-        bias=int(parameters[1] is not None),
-        sum=int(total is not None),
-        mean=_stores(node, 1),
-        inv_std=_stores(node, 2),
-    )
+        x, y = node.input_value(0), node.output(0)
+        shape = b.shape(x)
+        axis = int(attribute(node, "axis")) % len(shape)
+        columns = shape[axis:]
+        parameters = [node.input_value(i) for i in (1, 2) if node.has_input(i)]
+        sources = [b.input(x), *(_parameter(b, value, columns) for value in parameters)]
+        statistics = [value for value in node.outputs[1:] if value.num_consumers]
+        b.step(
+            node,
+            _KERNELS[node.op_type],
+            sources,
+            [b.output(y, in_place_of=x), *(b.output(value) for value in statistics)],
+            rows=math.prod(shape[:axis]),
+            columns=math.prod(columns),
+            epsilon=float(attribute(node, "epsilon")),
+            scale=1,
+            bias=int(node.has_input(2)),
+            mean=_stores(node, 1),
+            inv_std=_stores(node, 2),
+        )
 
 
 def _stores(node: Node, index: int) -> int:
