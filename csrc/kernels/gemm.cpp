@@ -217,6 +217,19 @@ void run_partial(const Walk& walk, TileFn tile, TileCall call, int pixels, std::
       direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] = walk.partial[p * width + i];
 }
 
+// Lets a tile prefetch its part of the column tile that comes next, a part for each row tile of the block: the first of
+// these would otherwise read all of it from memory, at twice the speed of memory.
+ENGINE_INLINE void ask_for_next(const GemmArgs& args, const Tiles& tiles, const Matrix& matrix, std::int64_t index,
+                                std::int64_t t, TileCall& call) {
+  if (t + 1 >= tiles.columns || tiles.block < 2) return;
+  const PackArgs& pack = args.pack;
+  const std::int64_t width = t + 1 == tiles.columns - 1 ? pack.tail_channels : pack.tile_channels;
+  const std::int64_t lines = width * args.shape.k / 16, first = index % tiles.block;
+  const std::int64_t in_part = (lines + tiles.block - 1) / tiles.block;
+  call.next_lines = static_cast<std::int32_t>((in_part + pack.blocks - 1) / pack.blocks);
+  call.next = matrix.b + (t + 1) * pack.tile_channels * args.shape.k + first * call.next_lines * pack.blocks * 16;
+}
+
 void run_tile(const Walk& walk, const Tiles& tiles, const Matrix& matrix, std::int64_t index, std::int64_t t) {
   const GemmArgs& args = *walk.args;
   const PackArgs& pack = args.pack;
@@ -252,6 +265,7 @@ void run_tile(const Walk& walk, const Tiles& tiles, const Matrix& matrix, std::i
   call.residual_block = block_step(args.residual);
   call.residual_pixel = row_step(args.residual);
   call.epilogue = &args.epilogue;
+  ask_for_next(args, tiles, matrix, index, t, call);
   const TileFn tile = (is_tail ? tiles.tail : tiles.full)[more];
   const bool is_partial = valid < width && (args.c.layout == MatrixLayout::kRows ||
                                             (matrix.residual && args.residual.layout == MatrixLayout::kRows));

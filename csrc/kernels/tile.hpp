@@ -72,6 +72,8 @@ struct TileCallOf {
   std::int64_t residual_block;
   std::int64_t residual_pixel;
   const EpilogueArgs* epilogue;
+  const float* next;        // what will be read after this tile and may be far away: `next_lines` lines of 64 bytes
+  std::int32_t next_lines;  // of it are prefetched with each block
 };
 using TileCall = TileCallOf<float, float*, const float*>;
 

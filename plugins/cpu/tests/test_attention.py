@@ -12,7 +12,7 @@ from engine_cpu.lowering import refusal
 from engine_cpu.transform import transform_model
 
 from engine import Core, ops
-from engine.ir import ElementType, Model, Node, Parameter, boolean, f16, f32
+from engine.ir import ElementType, Model, Node, Parameter, boolean, f16, f32, i64
 from engine.onnx import read_model
 from engine.ops.evaluator import ModelEvaluator
 from engine.ops.internal import FusedAttention
@@ -78,6 +78,26 @@ def test_masks(shape: tuple[int, ...], is_bool: bool, is_causal: int) -> None:
     check(ops.Attention(*parameters, is_causal=is_causal), parameters, *given, mask)
 
 
+@pytest.mark.parametrize("is_flat", [False, True])
+@pytest.mark.parametrize("has_past", [False, True])
+@pytest.mark.parametrize("read", [(0,), (0, 1, 2), (0, 2)])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_a_cache_of_keys_and_values(is_flat: bool, has_past: bool, read: tuple[int, ...], queries: int) -> None:
+    """A step of a decoder: the past, then what is new, and both together for the next step."""
+    given = arrays(4, 2, is_flat, queries, queries)
+    past = [values(2, 2, 7, 12, seed=5), values(2, 2, 7, 16, seed=6)] if has_past else []
+    every = [*given, *past]
+    parameters = [parameter(str(index), array) for index, array in enumerate(every)]
+    heads = {"q_num_heads": 4, "kv_num_heads": 2} if is_flat else {}
+    operands = [*parameters[:3], *([None, *parameters[3:]] if past else [])]
+    node = ops.create("Attention", operands, {"is_causal": 1, **heads}, num_outputs=3)
+    model = Model([node.output(index) for index in read], parameters)
+    expected = ModelEvaluator(model).run(every)
+    network = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
+    for actual, wanted in zip(network(every).values(), expected, strict=True):
+        np.testing.assert_allclose(np.array(actual), wanted, **CLOSE)
+
+
 @pytest.mark.parametrize("rows", ["attention", "softmax", "guarded"])
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("is_bool", [False, True])
@@ -123,14 +143,14 @@ def test_one_network_takes_all_lengths() -> None:
 def test_what_no_kernel_computes_is_refused() -> None:
     given = arrays(4, 4, False)
     q, k, v = (parameter(name, array) for name, array in zip("qkv", given, strict=True))
-    past = [parameter(name, array[:, :, :2]) for name, array in (("pk", given[1]), ("pv", given[2]))]
-    assert "past_key" in str(refusal(ops.Attention(q, k, v, None, *past)))
+    lengths = Parameter(i64, [2], "lengths")
+    assert "nonpad_kv_seqlen" in str(refusal(ops.Attention(q, k, v, None, None, None, lengths)))
     assert "scale" in str(refusal(ops.Attention(q, k, v, scale=-1.0)))
     halves = [Parameter(f16, list(array.shape), name) for name, array in zip("qkv", given, strict=True)]
     assert "f16" in str(refusal(ops.Attention(*halves)))
-    wide = ops.create("Attention", [q, k, v], {}, num_outputs=2)
-    ops.Relu(wide.output(1))
-    assert "present_key" in str(refusal(wide))
+    wide = ops.create("Attention", [q, k, v], {}, num_outputs=4)
+    reader = ops.Relu(wide.output(3))
+    assert "qk_matmul_output" in str(refusal(reader.input_value(0).node))
     assert refusal(ops.Attention(q, k, v)) is None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_cpu.lowering import refusal
+from engine_cpu.lowering.einsum import find_roles
 from engine_cpu.lowering.product import BatchDim, batch_dims, merged
 
 from engine import Core, ops
@@ -135,16 +136,19 @@ def test_gemm(
     close(run(node, parameters, *given), expected, 20)
 
 
-def test_a_constant_that_is_transposed_comes_first() -> None:
-    b = values(9, 11)
-    weights, x = Constant(values(9, 4, seed=1)), parameter("x", b.shape)
-    close(run(ops.Gemm(weights, x, transA=1), [x], b), weights.data.T @ b, 9)
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_what_is_transposed_first(is_constant: bool) -> None:
+    a, b = values(9, 4, seed=1), values(9, 11)
+    left, x = parameter("a", a.shape), parameter("x", b.shape)
+    if is_constant:
+        close(run(ops.Gemm(Constant(a), x, transA=1), [x], b), a.T @ b, 9)
+    else:
+        close(run(ops.Gemm(left, x, transA=1), [left, x], a, b), a.T @ b, 9)
 
 
 def test_what_no_kernel_computes_is_refused() -> None:
     a, c = parameter("a", [4, 5]), parameter("c", [4, 1])
     weights = Constant(values(5, 6))
-    assert "transA" in str(refusal(ops.Gemm(a, parameter("b", [4, 6]), transA=1)))
     assert "C is" in str(refusal(ops.Gemm(a, weights, c)))
     assert "beta" in str(refusal(ops.Gemm(a, weights, parameter("d", [6]), beta=2.0)))
     wide = ops.MatMul(parameter("e", [1, 2, 1, 2, 1, 2, 1, 4, 5]), parameter("f", [2, 5, 6]))
@@ -156,3 +160,38 @@ def test_dimensions_of_a_batch_that_go_on_evenly_are_one() -> None:
     assert merged(batch_dims([2, 3, 4], [2, 3, 4], 10, 20, 30)) == (BatchDim(24, 10, 20, 30),)
     assert merged(batch_dims([2, 3, 4], [4], 10, 20, 30)) == (BatchDim(6, 40, 0, 120), BatchDim(4, 10, 20, 30))
     assert merged(batch_dims([1, 3], [1, 1], 10, 20, 30)) == (BatchDim(3, 10, 0, 30),)
+
+
+EQUATIONS = [
+    "ij,jk->ik", "ij,kj->ik", "ij,jk->ki", "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "bqhd,hdm->bqm",
+    "bchw,hkc->bkhw", "abc,cd->abd", "ab,bc->ca", "i,j->ij", "i,i->", "bi,bi->b", "bi,bj->bij", "nchw,nc->nhw",
+    "ab,a->b",
+]  # fmt: skip
+# The rows of the result would be columns.
+REFUSED = {"ij,jk->ki", "ab,bc->ca"}
+LENGTHS = dict(zip("abcdhijkmnqw", (2, 3, 4, 5, 6, 7, 8, 9, 10, 3, 11, 5), strict=True))
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_einsum_is_a_product_or_is_refused(equation: str, is_constant: bool) -> None:
+    terms = equation.partition("->")[0].split(",")
+    a, b = (values(*(LENGTHS[label] for label in term), seed=len(term)) for term in terms)
+    parameters = [parameter("a", a.shape), parameter("b", b.shape)]
+    node = ops.Einsum(parameters[0], Constant(b) if is_constant else parameters[1], equation=equation)
+    if equation in REFUSED:
+        assert "no product" in str(refusal(node))
+        return
+    given = [a] if is_constant else [a, b]
+    result = run(node, parameters[: len(given)], *given)
+    close(result, np.einsum(equation, a.astype(np.float64), b), 60)
+
+
+@pytest.mark.parametrize("equation", ["ij,jk", "iij,jk->ik", "ij,jk,kl->il", "...ij,jk->ik", "ij,jk->i", "ji,jk->ik"])
+def test_other_equations_are_left_to_the_reference(equation: str) -> None:
+    assert find_roles(equation) is None
+
+
+def test_an_einsum_that_broadcasts_a_length_is_refused() -> None:
+    node = ops.Einsum(parameter("a", [3, 1]), parameter("b", [4, 5]), equation="ij,jk->ik")
+    assert "expected one length" in str(refusal(node))

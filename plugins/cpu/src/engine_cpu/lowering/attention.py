@@ -14,13 +14,14 @@ from engine.ops.internal.fused_attention import ROWS
 from engine.ops.registry import attribute
 from engine_cpu.lowering.checks import check_types, first
 from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.strided import Copy, Strided, copy_step
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 _FLOAT: Final = 1  # softmax_precision
-_CACHE: Final = ("past_key", "past_value", "nonpad_kv_seqlen")
-_EXTRA: Final = ("present_key", "present_value", "qk_matmul_output")
+_LENGTHS: Final = 6  # the input nonpad_kv_seqlen
+_SCORES: Final = 3  # the output qk_matmul_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class _Heads:
 
 @lowers("Attention")
 class AttentionLowering(OpLowering):
-    """ONNX's operator without a cache."""
+    """ONNX's operator, with the keys and values of the past before those that come."""
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
@@ -63,16 +64,28 @@ class AttentionLowering(OpLowering):
             "before": int(attribute(node, "left_window_size")),
             "after": 0 if attribute(node, "is_causal") else int(attribute(node, "right_window_size")),
         }
-        add_attention(node, b, [b.input(value) for value in values], (q, k, v), attributes, is_mask_cut=True)
+        buffers = [b.input(value) for value in values]
+        parts = [q, k, v]
+        for index, rows in ((1, k), (2, v)):
+            past = node.input_value(3 + index) if node.has_input(3 + index) else None
+            present = node.output(index) if _is_read(node, index) else None
+            if past is not None or present is not None:
+                buffers[index] = _joined(node, b, buffers[index], rows, past, present)
+                before = 0 if past is None else b.shape(past)[2]
+                attributes["offset"] = before
+                parts[index] = _Heads.of((rows.batch, rows.heads, before + rows.rows, rows.size), rows.heads)
+        q, k, v = parts
+        add_attention(node, b, buffers, (q, k, v), attributes, is_mask_cut=True)
 
     def _check_cache(self, node: Node) -> Refusal | None:
-        for index, name in enumerate(_CACHE, 4):
-            if node.has_input(index):
-                return Refusal("op", f"Attention with {name} has no kernel")
-        for index, name in enumerate(_EXTRA, 1):
-            if index < node.num_outputs and (node.output(index).num_consumers or node.output(index).name):
-                return Refusal("op", f"Attention that gives {name} has no kernel")
-        return None
+        if node.has_input(_LENGTHS):
+            return Refusal("op", "Attention with nonpad_kv_seqlen has no kernel")
+        if _is_read(node, _SCORES):
+            return Refusal("op", "Attention that gives qk_matmul_output has no kernel")
+        if node.has_input(4) != node.has_input(5):
+            return Refusal("op", "past_key and past_value go together; expected both or neither")
+        past = [node.input_value(index) for index in (4, 5) if node.has_input(index)]
+        return check_types(node, past)
 
     def _check_attributes(self, node: Node) -> Refusal | None:
         scale, softcap = attribute(node, "scale"), attribute(node, "softcap") or 0.0
@@ -145,6 +158,25 @@ def add_attention(
         attributes |= _mask_attributes(mask, b.shape(mask), k.rows, is_mask_cut)
         inputs.append(b.input(mask))
     b.step(node, "attention_f32", inputs, [b.output(node.output(0))], **attributes)
+
+
+def _is_read(node: Node, index: int) -> bool:
+    return index < node.num_outputs and node.output(index).num_consumers > 0
+
+
+def _joined(
+    node: Node, b: SegmentBuilder, buffer: int, new: _Heads, past: Output | None, present: Output | None
+) -> int:
+    """The buffer of [B, H, P + S, D]: `past`, and after it `new`, which is in `buffer`."""
+    before = 0 if past is None else b.shape(past)[2]
+    whole = Strided.row_major((new.batch, new.heads, before + new.rows, new.size))
+    target = b.temporary(4 * math.prod(whole.shape)) if present is None else b.output(present)
+    source = Strided((new.batch, new.heads, new.rows, new.size), (*new.strides, 1))
+    copies = [Copy(buffer, source, target, whole.slice(2, before, new.rows))]
+    if past is not None:
+        copies.append(Copy(b.input(past), Strided.row_major(b.shape(past)), target, whole.slice(2, 0, before)))
+    copy_step(b, node, 4, copies)
+    return target
 
 
 def _apart(node: Node, b: SegmentBuilder, heads: int, kv_heads: int) -> tuple[list[int], tuple[_Heads, _Heads, _Heads]]:

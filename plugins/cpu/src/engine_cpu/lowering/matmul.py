@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from engine_cpu.lowering.checks import check_f32, first
 from engine_cpu.lowering.epilogue import activation_attributes, check_activation
 from engine_cpu.lowering.product import MOST_BATCH_DIMS, Product, padded_vector
 from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.strided import Copy, Strided, copy_step
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -46,7 +48,7 @@ class MatMulLowering(OpLowering):
             attributes["residual"] = 1
             more.append(b.input(residual))
         operands = b.input(left), b.output(node.output(0))
-        product.add_step(node, b, right, operands, more, **attributes)
+        product.add_step(node, b, right, operands, more, attributes)
 
 
 def _check_ranks(node: Node) -> Refusal | None:
@@ -63,11 +65,11 @@ def _as_matrices(a: Sequence[int], b: Sequence[int]) -> tuple[Sequence[int], Seq
 
 @lowers("Gemm")
 class GemmLowering(OpLowering):
-    """alpha * A * B + beta * C, where A is not transposed unless constant, and C a row, a matrix, or constant."""
+    """alpha * A * B + beta * C, where C is a row, a matrix, or constant."""
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
-        return first(check_f32(node), self._check_transposed(node), self._check_sum(node))
+        return first(check_f32(node), self._check_sum(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
@@ -76,7 +78,7 @@ class GemmLowering(OpLowering):
         a_shape, trans_b = b.shape(left), bool(attribute(node, "transB"))
         if attribute(node, "transA"):
             a_shape = a_shape[::-1]
-            source = b.weights([left], "transposed", lambda: np.ascontiguousarray(b.value(left).T))
+            source = _transposed(node, b, left)
         else:
             source = b.input(left)
         product = Product.of_shapes(a_shape, b.shape(right), trans_b=trans_b)
@@ -93,12 +95,7 @@ class GemmLowering(OpLowering):
         if residual is not None:
             attributes["residual"] = 1
             more.append(residual)
-        product.add_step(node, b, right, (source, b.output(node.output(0))), more, **attributes)
-
-    def _check_transposed(self, node: Node) -> Refusal | None:
-        if attribute(node, "transA") and not _is_constant(node.input_value(0)):
-            return Refusal("attribute", "transA is 1 for an A that is computed at run time; expected 0, or a constant")
-        return None
+        product.add_step(node, b, right, (source, b.output(node.output(0))), more, attributes)
 
     def _check_sum(self, node: Node) -> Refusal | None:
         if not node.has_input(2) or _is_constant(node.input_value(2)):
@@ -125,3 +122,12 @@ class GemmLowering(OpLowering):
 
 def _is_constant(value: Output) -> bool:
     return isinstance(value.node, Constant)
+
+
+def _transposed(node: Node, b: SegmentBuilder, matrix: Output) -> int:
+    if b.is_constant(matrix):
+        return b.weights([matrix], "transposed", lambda: np.ascontiguousarray(b.value(matrix).T))
+    elements = Strided.row_major(b.shape(matrix)).permute((1, 0))
+    target = b.temporary(4 * math.prod(elements.shape))
+    copy_step(b, node, 4, [Copy(b.input(matrix), elements, target, Strided.row_major(elements.shape))])
+    return target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +73,18 @@ class Product:
         weights: Output,
         operands: tuple[int, int],
         more: Sequence[int],
-        **attributes: Attribute,
+        attributes: Mapping[str, Attribute],
+        *,
+        is_dense: bool = True,
     ) -> None:
-        """Append the product: `operands` are the buffers of A and C, `more` those of bias, scale and residual."""
-        given = self.attributes() | attributes
+        """Append the product: `operands` are the buffers of A and C, `more` those of bias, scale and residual.
+
+        `is_dense`: the matrices of B follow each other without gaps, so that constant ones can be packed beforehand.
+        """
+        given = {**self.attributes(), **attributes}
         if given.get("residual"):
             given |= {"residual_row": self.c_row, "residual_batch": [dim.c for dim in self.batch]}
-        if b.is_constant(weights):
+        if is_dense and b.is_constant(weights):
             given["b_batch"] = [dim.b // max(1, self.k * self.n) for dim in self.batch]
             factor = packed_weights(b, weights, self.n, self.k, self.transposed)
         else:

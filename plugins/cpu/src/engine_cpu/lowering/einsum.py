@@ -1,0 +1,169 @@
+"""Einsum of two operands that is a product of matrices, strided and batched, as it lies in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from engine.errors import UnsupportedError
+from engine.ir import Node
+from engine.ops.registry import attribute
+from engine_cpu.lowering.checks import check_f32, first
+from engine_cpu.lowering.product import MOST_BATCH_DIMS, BatchDim, Product, merged
+from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.strided import Strided
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the labels of an equation are in C[m, n] = sum over k of A[m, k] * B[k, n]; an absent one is "".
+
+    Labels that always follow each other are one, a string of several letters. `batch` are all others. `is_swapped`:
+    A is the second operand.
+    """
+
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    c: tuple[str, ...]
+    m: str
+    n: str
+    k: str
+    batch: tuple[str, ...]
+    is_swapped: bool
+
+
+@lowers("Einsum")
+class EinsumLowering(OpLowering):
+    """Equations of two operands whose sums run over the last labels of one of them."""
+
+    def check(self, node: Node) -> Refusal | None:
+        """See `OpLowering`."""
+        return first(check_f32(node), _check_equation(node))
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        """See `OpLowering`."""
+        roles = find_roles(attribute(node, "equation"))
+        assert roles is not None
+        left, right = (node.input_value(index) for index in ((1, 0) if roles.is_swapped else (0, 1)))
+        a, lengths = _strides(roles.a, b.shape(left))
+        strides, others = _strides(roles.b, b.shape(right))
+        for label in roles.a:
+            if others.get(label, lengths[label]) != lengths[label]:
+                raise UnsupportedError(
+                    f"{node}: {label} is {lengths[label]} and {others[label]} long; expected one length"
+                )
+        lengths |= others
+        c, _ = _strides(roles.c, b.shape(node.output(0)), lengths)
+        batch = [BatchDim(lengths[x], a.get(x, 0), strides.get(x, 0), c[x]) for x in roles.batch]
+        transposed = roles.b[-1] == roles.k != ""
+        product = Product(
+            m=lengths.get(roles.m, 1),
+            n=lengths.get(roles.n, 1),
+            k=lengths.get(roles.k, 1),
+            batch=merged(batch),
+            a_row=a.get(roles.m, lengths.get(roles.k, 1)),
+            b_row=strides.get(roles.n if transposed else roles.k, 1),
+            c_row=c.get(roles.m, lengths.get(roles.n, 1)),
+            transposed=transposed,
+        )
+        operands = b.input(left), b.output(node.output(0))
+        product.add_step(node, b, right, operands, (), {}, is_dense=False)
+
+
+def _check_equation(node: Node) -> Refusal | None:
+    equation = attribute(node, "equation")
+    if node.num_inputs != 2:
+        return Refusal("attribute", f"the equation has {node.num_inputs} operands; expected 2")
+    roles = find_roles(equation)
+    if roles is None:
+        return Refusal("attribute", f"the equation {equation!r} is no product of matrices as they lie in memory")
+    if len(roles.batch) > MOST_BATCH_DIMS:
+        return Refusal("attribute", f"the equation {equation!r} has {len(roles.batch)} batch dimensions")
+    known: dict[str, int] = {}
+    for term, value in zip(equation.replace(" ", "").partition("->")[0].split(","), node.input_values, strict=True):
+        assert value is not None
+        for label, dim in zip(term, value.shape.dims, strict=True):
+            if dim.is_static and known.setdefault(label, dim.get_length()) != dim.get_length():
+                return Refusal("shape", f"label {label} is {known[label]} and {dim} long; expected one length")
+    return None
+
+
+def find_roles(equation: str) -> Roles | None:
+    """The roles of the labels of an equation that is a product of matrices; None where it is none."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if not arrow or len(terms) != 2 or "." in equation:
+        return None
+    terms.append(result)
+    if any(len(set(term)) != len(term) for term in terms) or any(not term for term in terms[:2]):
+        return None
+    first_term, second, target = _joined(terms)
+    for is_swapped in (False, True):
+        a, b = (second, first_term) if is_swapped else (first_term, second)
+        roles = _roles_of(a, b, target, is_swapped)
+        if roles is not None:
+            return roles
+    return None
+
+
+def _roles_of(a: Sequence[str], b: Sequence[str], c: Sequence[str], is_swapped: bool) -> Roles | None:
+    summed = [x for x in a if x in b and x not in c]
+    if len(summed) > 1 or any(x not in c and x not in summed for x in (*a, *b)):
+        return None
+    k = summed[0] if summed else ""
+    if k and a[-1] != k:
+        return None
+    rows, columns = [x for x in a if x not in b], [x for x in b if x not in a]
+    n = c[-1] if c and c[-1] in columns else ""
+    if columns and not n:  # the elements of a row of C must be adjacent
+        return None
+    if (k or n) and b[-1] not in (k, n):
+        return None
+    m = next((x for x in reversed(rows) if x != n), "")
+    batch = tuple(x for x in c if x not in (m, n))
+    return Roles(tuple(a), tuple(b), tuple(c), m, n, k, batch, is_swapped)
+
+
+def _joined(terms: Sequence[str]) -> list[list[str]]:
+    """The terms as lists of labels, of which those that always follow each other are one."""
+    parts = [list(term) for term in terms]
+    is_found = True
+    while is_found:
+        is_found = False
+        for pair in {(x, y) for part in parts for x, y in pairwise(part)}:
+            if all(_follow(part, *pair) for part in parts):
+                parts = [_with_pair(part, *pair) for part in parts]
+                is_found = True
+                break
+    return parts
+
+
+def _follow(part: Sequence[str], x: str, y: str) -> bool:
+    if x not in part and y not in part:
+        return True
+    return x in part and y in part and part.index(y) == part.index(x) + 1
+
+
+def _with_pair(part: list[str], x: str, y: str) -> list[str]:
+    if x not in part:
+        return part
+    at = part.index(x)
+    return [*part[:at], x + y, *part[at + 2 :]]
+
+
+def _strides(
+    labels: Sequence[str], shape: Sequence[int], known: Mapping[str, int] | None = None
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The elements between neighbours along each label, and the lengths."""
+    lengths, at = {}, 0
+    for label in labels:
+        lengths[label] = math.prod(shape[at : at + len(label)])
+        at += len(label)
+    strides = Strided.row_major([lengths[label] for label in labels]).strides
+    return dict(zip(labels, strides, strict=True)), lengths
