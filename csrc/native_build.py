@@ -137,13 +137,15 @@ def test_units(variant: Variant) -> tuple[list[Unit], list[Unit]]:
 
 def compile_units(units: Sequence[Unit], variant: Variant) -> int:
     """Compile the units that are out of date, on all cores; return how many there were. Raises BuildError."""
-    command = (*compiler(), *BASE_FLAGS, *variant.flags, f"-I{SOURCES}")
+    command = (*compiler(), *BASE_FLAGS, *variant.flags, f"-I{_from_root(SOURCES)}")
     strict = ("-Werror",) if os.environ.get("ENGINE_WERROR") == "1" else ()
     environment_flags = tuple(shlex.split(os.environ.get("CXXFLAGS", "")))
     stale = [
         (unit, whole)
         for unit in units
-        if _is_stale(unit, whole := (*command, *unit.flags, *environment_flags, "-c", str(unit.source)))
+        if _is_stale(
+            unit, whole := (*command, *unit.flags, *environment_flags, "-c", str(unit.source.relative_to(ROOT)))
+        )
     ]
     jobs = int(os.environ.get("ENGINE_BUILD_JOBS", "0")) or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(max_workers=jobs) as pool:
@@ -203,9 +205,13 @@ def _is_stale(unit: Unit, command: tuple[str, ...]) -> bool:
             return True
         rule = unit.object.with_suffix(".d").read_text(encoding="utf-8")
         inputs = rule.replace("\\\n", " ").partition(": ")[2]
-        return any(Path(path).stat().st_mtime_ns >= made for path in shlex.split(inputs))
+        return any((ROOT / path).stat().st_mtime_ns >= made for path in shlex.split(inputs))
     except OSError:
         return True
+
+
+def _from_root(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> str | None:
@@ -226,7 +232,8 @@ def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> s
 
 
 def _run(command: Sequence[str]) -> None:
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    # Sources are named from the root, so that a copy of the checkout can take up its objects.
+    result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if result.returncode != 0:
         raise BuildError(f"{shlex.join(command)}\nfailed with status {result.returncode}:\n{result.stdout}")
     if result.stdout:
