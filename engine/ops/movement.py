@@ -1,4 +1,4 @@
-"""Type rules of operators that move data, where bounds and symbols must survive, and of MatMul."""
+"""Operators that move data: type rules where bounds and symbols must survive, and of MatMul; evaluation of Flatten."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from engine.ir import (
     i64,
     undefined,
 )
-from engine.ops.registry import attribute, get_op, infers
+from engine.ops.registry import attribute, evaluates, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, normalize_axis, sum_dims, tensor_type
+from engine.ops.tensors import Array
 
 
 @infers("Transpose")
@@ -175,3 +176,10 @@ def _infer_matmul(node: Node) -> Sequence[ValueType]:
 @infers("Size")
 def _infer_size(node: Node) -> Sequence[ValueType]:
     return (TensorType(i64, PartialShape([])),)
+
+
+@evaluates("Flatten")
+def flatten(data: Array, *, axis: int) -> Array:
+    """Two dimensions, also of an empty tensor (ONNX Flatten-13)."""
+    at = axis if axis >= 0 else axis + data.ndim
+    return data.reshape(prod(data.shape[:at]), prod(data.shape[at:]))

@@ -281,3 +281,13 @@ def test_values_are_freed_after_their_last_use() -> None:
     held = [len(dead) for *_, dead in evaluator._steps]
     assert held == [1] * 20
     assert evaluator.run([np.zeros(1000, np.float32)])[0][0] == 20
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((0, 3, 1), 1), ((2, 0, 3), 2), ((2, 3), 0), ((2, 3, 4), -1), ((5,), 1)])
+def test_an_empty_tensor_is_flattened(shape: tuple[int, ...], axis: int) -> None:
+    """ONNX's own evaluation asks numpy for the length that zero elements leave open."""
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    (y,) = ops.evaluate(ops.Flatten(Parameter(f32, list(shape), "x"), axis=axis), [x])
+    at = axis % len(shape) if axis < 0 else axis
+    assert y.shape == (np.prod(shape[:at]), np.prod(shape[at:]))
+    np.testing.assert_array_equal(y.ravel(), x.ravel())

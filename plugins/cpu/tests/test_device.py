@@ -1,0 +1,264 @@
+"""The CPU device as an application meets it: shapes that vary, threads, blobs, refusals, and bad input."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine import Core, ops
+from engine.blob import BlobReader, BlobWriter
+from engine.errors import BlobError, Cancelled, EngineError, InputError, OutOfMemoryError, PlanError, UnsupportedError
+from engine.ir import Constant, Model, Parameter, f32, i64
+from engine.ops import evaluate_model
+from engine.testing.networks import seeded_network
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@pytest.fixture(scope="module")
+def core() -> Core:
+    return Core()
+
+
+def values(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def convolutional(*shape: int | str) -> Model:
+    x = Parameter(f32, list(shape), "x")
+    y = ops.Relu(ops.Conv(x, Constant(values(24, 8, 3, 3) / 9), Constant(values(24)), pads=(1, 1, 1, 1)))
+    z = ops.GlobalAveragePool(ops.Add(y, ops.Conv(y, Constant(values(24, 24, 1, 1) / 5))))
+    return Model([ops.Softmax(ops.Flatten(z))], [x])
+
+
+def data_dependent() -> Model:
+    """The rows of x of which the first element is positive, squared and multiplied."""
+    x = Parameter(f32, ["n", 16], "x")
+    first = ops.Gather(x, Constant(np.array(0), i64), axis=1)
+    rows = ops.Gather(x, ops.Flatten(ops.Transpose(ops.NonZero(ops.Greater(first, Constant(0.0)))), axis=2), axis=0)
+    squeezed = ops.Reshape(rows, Constant(np.array([-1, 16]), i64))
+    return Model([ops.MatMul(ops.Mul(squeezed, squeezed), Constant(values(16, 5)))], [x])
+
+
+def assert_close(got: Array, expected: Array) -> None:
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=0, atol=3e-5 * max(1.0, float(np.abs(expected).max(initial=0))))
+
+
+# -- shapes ------------------------------------------------------------------------------------------------
+
+
+def test_each_shape_gets_a_plan_once(core: Core) -> None:
+    model = convolutional("n", 8, "h", "w")
+    network = core.compile_model(model, "CPU", {"PLAN_CACHE_SIZE": 2})
+    for shape in [(1, 8, 5, 7), (2, 8, 9, 4), (1, 8, 5, 7), (3, 8, 1, 1), (2, 8, 9, 4)]:
+        x = values(*shape)
+        assert_close(network([x])[0], evaluate_model(model, [x])[0])
+        assert len(network.plans.programs()) <= 2
+    one = network.plans.program([values(2, 8, 9, 4)])
+    assert network.plans.program([values(2, 8, 9, 4, seed=1)]) is one
+
+
+def test_plans_of_several_shapes_share_weights(core: Core) -> None:
+    network = core.compile_model(convolutional("n", 8, "h", "w"), "CPU")
+    network([values(1, 8, 12, 12)])
+    kept = {key: array.ctypes.data for key, array in network.weights.packed.items()}
+    network([values(1, 8, 12, 13)])
+    assert kept
+    assert all(network.weights.packed[key].ctypes.data == at for key, at in kept.items())
+
+
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_shapes_that_depend_on_data(core: Core, count: int) -> None:
+    model = data_dependent()
+    network = core.compile_model(model, "CPU")
+    x = values(9, 16)
+    x[:, 0] = -1
+    x[:count, 0] = 1
+    result = network([x])[0]
+    assert result.shape == (count, 5)
+    assert_close(result, evaluate_model(model, [x])[0])
+
+
+def test_a_shape_that_a_model_cannot_take_is_named(core: Core) -> None:
+    x = Parameter(f32, ["n", "m"], "x")
+    network = core.compile_model(Model([ops.Add(x, Constant(values(3)))], [x]), "CPU")
+    with pytest.raises(InputError, match=r"x \[2, 4\]"):
+        network([values(2, 4)])
+    assert_close(network([values(2, 3)])[0], values(2, 3) + values(3))
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 6, 6), (1, 8, 1, 1)])
+def test_empty_and_single_maps(core: Core, shape: tuple[int, ...]) -> None:
+    model = convolutional(*shape)
+    x = values(*shape)
+    assert_close(core.compile_model(model, "CPU")([x])[0], evaluate_model(model, [x])[0])
+
+
+# -- threads and streams -----------------------------------------------------------------------------------
+
+
+def test_results_do_not_depend_on_threads(core: Core) -> None:
+    network = seeded_network("mobilevit", small=True)
+    one, two, many = (
+        core.compile_model(network.model, "CPU", {"INFERENCE_NUM_THREADS": n})(network.inputs)[0] for n in (1, 2, 999)
+    )
+    assert_close(one, two)
+    np.testing.assert_array_equal(two, many)
+
+
+def test_streams_run_at_once_on_different_inputs(core: Core) -> None:
+    model = convolutional(1, 8, 20, 20)
+    network = core.compile_model(model, "CPU", {"NUM_STREAMS": 2})
+    inputs = [values(1, 8, 20, 20, seed=seed) for seed in range(8)]
+    expected = [evaluate_model(model, [x])[0] for x in inputs]
+    wrong: list[int] = []
+
+    def work(index: int) -> None:
+        for _ in range(20):
+            if np.abs(network([inputs[index]])[0] - expected[index]).max() > 1e-5:
+                wrong.append(index)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_cancellation_stops_a_plan(core: Core) -> None:
+    x = Parameter(f32, [1, 400, 400], "x")
+    y = ops.MatMul(x, x)
+    for _ in range(300):
+        y = ops.MatMul(y, x)
+    request = core.compile_model(Model([y], [x]), "CPU").create_infer_request()
+    request.start_async([np.full((1, 400, 400), 1e-3, np.float32)])
+    request.cancel()
+    with pytest.raises(Cancelled):
+        request.wait()
+    assert request.infer([np.zeros((1, 400, 400), np.float32)])[0].max() == 0
+
+
+# -- what runs where ---------------------------------------------------------------------------------------
+
+
+def with_reference() -> Model:
+    x = Parameter(f32, [4, 4], "x")
+    inverse = ops.Det(ops.Relu(x))
+    inverse.friendly_name = "the_det"
+    return Model([ops.Exp(inverse)], [x])
+
+
+def test_what_has_no_kernel_is_named_everywhere(core: Core) -> None:
+    model = with_reference()
+    support = core.query_model(model, "CPU")
+    assert {name for name, each in support.nodes.items() if each.level.value == "reference"} == {"the_det"}
+    network = core.compile_model(model, "CPU", {"PERF_COUNT": True})
+    assert network.get_metric("REFERENCE_STEPS") == ("the_det",)
+    request = network.create_infer_request()
+    request.infer([values(4, 4)])
+    statuses = {node.name: node.status for node in request.profiling_info.nodes}
+    assert statuses["the_det"] == "reference"
+    assert set(statuses.values()) == {"native", "reference"}
+
+
+def test_reference_steps_can_be_refused(core: Core) -> None:
+    with pytest.raises(UnsupportedError, match="the_det"):
+        core.compile_model(with_reference(), "CPU", {"ALLOW_REFERENCE": False})
+    refused = core.query_model(with_reference(), "CPU", {"ALLOW_REFERENCE": False})
+    assert refused["the_det"].level.value == "refused"
+
+
+# -- blobs -------------------------------------------------------------------------------------------------
+
+
+def exported(core: Core, model: Model, **config: object) -> bytes:
+    stream = io.BytesIO()
+    core.compile_model(model, "CPU", config).export_model(stream)
+    return stream.getvalue()
+
+
+def test_a_blob_gives_the_same_bits_and_packs_nothing_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = convolutional(1, 8, 20, 20)
+    x = values(1, 8, 20, 20)
+    expected = core.compile_model(model, "CPU", {"COMPILE_EFFORT": "quick"})([x])[0]
+    blob = exported(core, model, COMPILE_EFFORT="quick")
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("an import packs and measures nothing")
+
+    monkeypatch.setattr("engine_cpu.lowering.convolution.pack", fail)
+    monkeypatch.setattr("engine_cpu.tuning._measure", fail)
+    assert_close(core.import_model(blob, "CPU")([x])[0], expected)
+
+
+def test_a_blob_holds_packed_weights_once(core: Core) -> None:
+    x = Parameter(f32, [1, 256], "x")
+    weights = values(256, 512)
+    blob = exported(core, Model([ops.MatMul(x, Constant(weights))], [x]))
+    assert len(blob) < 1.5 * weights.nbytes
+
+
+def forged(blob: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
+    """A blob with other sections, and hashes that fit."""
+    reader = BlobReader(blob)
+    writer = BlobWriter(reader.manifest)
+    for name in reader.section_names:
+        writer.add_section(name, change(name, bytes(reader.section(name))))
+    stream = io.BytesIO()
+    writer.write(stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda name, data: data[: len(data) // 2] if name.startswith("packed/") else data,
+        lambda name, data: b"" if name.startswith("packed/") else data,
+        lambda name, data: b"{}" if name == "compilation" else data,
+        lambda name, data: json.dumps({"isa": "none", "choices": {}}).encode() if name == "compilation" else data,
+        lambda name, data: data[:-9] if name == "graph" else data,
+    ],
+)
+def test_a_forged_blob_is_an_error(core: Core, change: Callable[[str, bytes], bytes]) -> None:
+    blob = exported(core, convolutional(1, 8, 20, 20))
+    with pytest.raises(EngineError):
+        core.import_model(forged(blob, change), "CPU")([values(1, 8, 20, 20)])
+
+
+def test_a_flipped_bit_in_packed_weights_is_found(core: Core) -> None:
+    blob = bytearray(exported(core, convolutional(1, 8, 20, 20)))
+    blob[-5] ^= 1
+    with pytest.raises(BlobError):
+        core.import_model(bytes(blob), "CPU")
+
+
+# -- bad input ---------------------------------------------------------------------------------------------
+
+
+def test_not_a_number_in_weights_reaches_the_result(core: Core) -> None:
+    x = Parameter(f32, [1, 8, 6, 6], "x")
+    weights = values(16, 8, 3, 3)
+    weights[5, 2, 1, 1] = np.nan
+    model = Model([ops.Conv(x, Constant(weights), pads=(1, 1, 1, 1))], [x])
+    result = core.compile_model(model, "CPU")([values(1, 8, 6, 6)])[0]
+    assert np.isnan(result[:, 5]).all()
+    assert np.isfinite(np.delete(result, 5, axis=1)).all()
+
+
+def test_more_memory_than_there_is_is_an_error(core: Core) -> None:
+    x = Parameter(f32, [1 << 20, 1 << 20], "x")
+    small = Parameter(f32, [1, 1], "s")
+    huge = Model([ops.ReduceSum(ops.Exp(ops.Expand(small, Constant(np.array([1 << 22, 1 << 20]), i64))))], [small])
+    with pytest.raises((OutOfMemoryError, PlanError, UnsupportedError)):
+        core.compile_model(huge, "CPU")([np.ones((1, 1), np.float32)])
+    overflowing = Model([ops.Expand(x, Constant(np.array([1 << 40, 1 << 20, 1 << 20]), i64))], [x])
+    with pytest.raises(EngineError):
+        core.compile_model(overflowing, "CPU")
