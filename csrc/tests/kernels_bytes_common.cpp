@@ -2,30 +2,43 @@
 
 #include <memory>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes)
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes)
+#endif
+
 namespace engine::test {
 namespace {
 
 constexpr std::size_t kGuard = 128;
 constexpr char kGuardByte = '\x5a';
 
-// Memory of its own, so that a sanitizer sees what lies beyond, at an address that no vector is aligned to.
+// Memory at an address that no vector is aligned to; what lies around it shows writes, and a sanitizer sees reads.
 class Block {
  public:
-  explicit Block(const ByteVector& content)
-      : storage_(content.size() + 2 * kGuard + 1, kGuardByte), size_(content.size()) {
+  Block(const ByteVector& content, std::size_t alignment)
+      : storage_(content.size() + 2 * kGuard, kGuardByte), begin_(kGuard / 2 + alignment), size_(content.size()) {
     if (size_ > 0) std::memcpy(data(), content.data(), size_);
+    ASAN_POISON_MEMORY_REGION(storage_.data(), begin_);
+    ASAN_POISON_MEMORY_REGION(data() + size_, storage_.size() - begin_ - size_);
   }
-  char* data() { return storage_.data() + kGuard + 1; }
+  ~Block() { ASAN_UNPOISON_MEMORY_REGION(storage_.data(), storage_.size()); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  char* data() { return storage_.data() + begin_; }
   ByteVector content() { return {data(), data() + size_}; }
   bool intact() const {
+    ASAN_UNPOISON_MEMORY_REGION(storage_.data(), storage_.size());
     for (std::size_t i = 0; i < storage_.size(); ++i)
-      if ((i <= kGuard || i > kGuard + size_) && storage_[i] != kGuardByte) return false;
+      if ((i < begin_ || i >= begin_ + size_) && storage_[i] != kGuardByte) return false;
     return true;
   }
 
  private:
   ByteVector storage_;
-  std::size_t size_;
+  std::size_t begin_, size_;
 };
 
 void run_phase(const PreparedPhase& phase, const std::vector<void*>& buffers, int workers, Fault& fault) {
@@ -46,13 +59,13 @@ void run_phase(const PreparedPhase& phase, const std::vector<void*>& buffers, in
 
 Fault run_bytes(const Target& target, const OperationEntry* operations, const std::string& name,
                 const AttributeMap& attributes, const std::vector<ByteVector>& inputs, std::vector<ByteVector>& outputs,
-                int workers) {
+                std::size_t alignment, int workers) {
   std::vector<std::size_t> input_bytes, output_bytes;
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<void*> buffers;
   const auto add = [&](const ByteVector& content, std::vector<std::size_t>& sizes) {
     sizes.push_back(content.size());
-    blocks.push_back(std::make_unique<Block>(content));
+    blocks.push_back(std::make_unique<Block>(content, alignment));
     buffers.push_back(blocks.back()->data());
   };
   for (const ByteVector& input : inputs) add(input, input_bytes);

@@ -11,11 +11,12 @@ namespace engine::test {
 
 using ByteVector = std::vector<char>;
 
-// Runs the operation on more workers than it asks for. Every buffer has exactly its bytes, at an odd address, with
-// guards around it; outputs come in with a content and go out with another. Returns one of the faults.
+// Runs the operation on more workers than it asks for. Every buffer has exactly its bytes, with guards around it, at an
+// address that has the given alignment and no larger one; outputs come in with a content and go out with another.
+// Returns one of the faults.
 Fault run_bytes(const Target& target, const OperationEntry* operations, const std::string& name,
                 const AttributeMap& attributes, const std::vector<ByteVector>& inputs, std::vector<ByteVector>& outputs,
-                int workers = 3);
+                std::size_t alignment = 1, int workers = 3);
 
 // Reproducible bytes of `seed`.
 ByteVector random_bytes(std::size_t count, std::uint32_t seed);

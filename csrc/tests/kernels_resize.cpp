@@ -62,7 +62,7 @@ void check_f32(const Target& target, const Size& s, const ResizeRule& rule, floa
   attributes["exclude_outside"] = std::int64_t{rule.exclude_outside};
   attributes["outside"] = 7.0;
   std::vector<ByteVector> actual = {ByteVector(expected.size() * 4)};
-  run_bytes(target, resize_operations, "resize_f32", attributes, {bytes_of_values(x)}, actual);
+  run_bytes(target, resize_operations, "resize_f32", attributes, {bytes_of_values(x)}, actual, sizeof(float));
   // Weights of a cubic sum up to less than three in magnitude, over two dimensions.
   expect_close(expected, values_of_bytes<float>(actual[0]), 9 * sum_tolerance(rule.taps * rule.taps),
                std::to_string(rule.taps) + " taps, coordinates " + std::to_string(static_cast<int>(rule.coordinates)));

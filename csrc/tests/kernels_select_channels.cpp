@@ -40,7 +40,8 @@ void check(const Target& target, std::int64_t batch, std::int64_t pixels, const 
   std::vector<ByteVector> actual = {
       ByteVector(static_cast<std::size_t>(batch * ((count + 15) / 16 * 16) * pixels * 4))};
   run_bytes(target, select_channels_operations, "select_channels_f32",
-            {{"batch", batch}, {"pixels", pixels}, {"channels", channels}, {"ranges", ranges}}, sources, actual);
+            {{"batch", batch}, {"pixels", pixels}, {"channels", channels}, {"ranges", ranges}}, sources, actual,
+            sizeof(float));
   const auto values = values_of_bytes<float>(actual[0]);
   expect_close(expected, reference::from_blocked(values, batch, count, pixels), 0, what);
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t kLargest = std::int64_t{1} << 62;
 // Bytes of a block: its source and destination together stay in the first cache.
 constexpr std::int64_t kBlockBytes = 16 << 10;
-constexpr std::int64_t kShortColumns = 16, kLongColumns = 1024;
+constexpr std::int64_t kShortColumns = 16, kLongColumns = 1024, kShortRows = 16;
 
 std::int64_t checked_scale(std::int64_t value, std::int64_t factor) {
   std::int64_t product;
@@ -229,7 +229,11 @@ CopyPart make_copy_part(CopyRequest copy, std::int64_t element, std::int64_t fir
       (wants_contiguous && contiguous != dims.end())) {
     row = take(dims, static_cast<std::size_t>(contiguous - dims.begin()));
   } else if (!dims.empty()) {
-    row = take(dims, dims.size() - 1);
+    // The next one, or the longest where blocks of that would be too small to be worth their while.
+    const auto longest =
+        std::max_element(dims.begin(), dims.end(), [](const CopyDim& a, const CopyDim& b) { return a.size < b.size; });
+    const bool is_short = dims.back().size < kShortRows;
+    row = take(dims, is_short ? static_cast<std::size_t>(longest - dims.begin()) : dims.size() - 1);
   }
   if (part.mode == CopyMode::element && row.size > column.size) std::swap(row, column);
   part.source = copy.source;
