@@ -14,6 +14,7 @@ from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
+from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
 
 def transform_model(model: Model) -> Model:
@@ -23,6 +24,7 @@ def transform_model(model: Model) -> Model:
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
     manager.register_pass(ChannelShuffleFusion)
+    manager.register_pass(SplitConcatElimination)
     manager.pass_config.enable(
         FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
     )

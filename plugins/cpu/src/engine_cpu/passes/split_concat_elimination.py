@@ -1,0 +1,56 @@
+"""`SplitConcatElimination`: a Concat takes what a Split took apart as it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine import ops
+from engine.ir import Output
+from engine.ops import attribute
+from engine.passes import MatcherPass
+from engine.passes.fusion import dims_of, replace_by
+from engine.passes.pattern import Matcher, wrap_type
+
+
+class SplitConcatElimination(MatcherPass):
+    """Turns Concat(..., a, b, ...) of all parts a, b of a Split of x along the same axis into Concat(..., x, ...).
+
+    `x`, which was split, can then be written where the Concat wants it, and its parts are views of that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            node = m.match_root
+            values = [value for value in node.input_values if value is not None]
+            joined = _joined(values, int(attribute(node, "axis")))
+            if self.transformation_callback(node) or len(joined) == len(values):
+                return False
+            made = ops.Concat(*joined, axis=attribute(node, "axis"))
+            return replace_by(node, [node], [made])
+
+        self.register_matcher(Matcher(wrap_type("Concat"), "SplitConcatElimination"), callback)
+
+
+def _joined(values: Sequence[Output], axis: int) -> list[Output]:
+    """The values, with the source of a Split in place of all its parts where these follow one another."""
+    joined: list[Output] = []
+    index = 0
+    while index < len(values):
+        parts = values[index].node.outputs
+        if _is_split(values[index], axis) and list(values[index : index + len(parts)]) == list(parts):
+            joined.append(values[index].node.input_value(0))
+            index += len(parts)
+        else:
+            joined.append(values[index])
+            index += 1
+    return joined
+
+
+def _is_split(value: Output, axis: int) -> bool:
+    node = value.node
+    if node.op_type != "Split" or node.domain:
+        return False
+    dims = dims_of(node.input_value(0))
+    return dims is not None and (int(attribute(node, "axis")) - axis) % len(dims) == 0
