@@ -12,7 +12,7 @@ from engine_cpu.lowering import refusal
 from engine_cpu.transform import transform_model
 
 from engine import Core, ops
-from engine.ir import ElementType, Model, Node, Parameter, boolean, f16, f32, i64
+from engine.ir import Constant, ElementType, Model, Node, Parameter, boolean, f16, f32, i64
 from engine.onnx import read_model
 from engine.ops.evaluator import ModelEvaluator
 from engine.ops.internal import FusedAttention
@@ -152,6 +152,31 @@ def test_what_no_kernel_computes_is_refused() -> None:
     reader = ops.Relu(wide.output(3))
     assert "qk_matmul_output" in str(refusal(reader.input_value(0).node))
     assert refusal(ops.Attention(q, k, v)) is None
+
+
+@pytest.mark.parametrize("is_flat", [False, True])
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("rotated", [0, 8])
+@pytest.mark.parametrize("has_positions", [False, True])
+def test_rotary_embedding(is_flat: bool, interleaved: int, rotated: int, has_positions: bool) -> None:
+    x = values(2, 9, 4 * 12) if is_flat else values(2, 4, 9, 12)
+    half = (rotated or 12) // 2
+    tables = [values(*((20, half) if has_positions else (2, 9, half)), seed=index) for index in (1, 2)]
+    source = parameter("x", x)
+    attributes = {"interleaved": interleaved, "rotary_embedding_dim": rotated, **({"num_heads": 4} if is_flat else {})}
+    if has_positions:
+        positions = np.random.default_rng(3).integers(0, 20, (2, 9))
+        node = ops.RotaryEmbedding(source, *(Constant(t) for t in tables), Constant(positions), **attributes)
+        check(node, [source], x)
+    else:
+        others = [parameter(name, table) for name, table in zip(("c", "s"), tables, strict=True)]
+        check(ops.RotaryEmbedding(source, *others, **attributes), [source, *others], x, *tables)
+
+
+def test_positions_that_kernels_cannot_check_are_refused() -> None:
+    x, table = Parameter(f32, [1, 2, 3, 4], "x"), Constant(values(5, 2))
+    assert "run time" in str(refusal(ops.RotaryEmbedding(x, table, table, Parameter(i64, [1, 3], "p"))))
+    assert "of 5 rows" in str(refusal(ops.RotaryEmbedding(x, table, table, Constant(np.array([[0, 1, 5]])))))
 
 
 @pytest.mark.parametrize(

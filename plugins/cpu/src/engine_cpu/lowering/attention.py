@@ -25,7 +25,7 @@ _SCORES: Final = 3  # the output qk_matmul_output
 
 
 @dataclass(frozen=True, slots=True)
-class _Heads:
+class Heads:
     """One of Q, K, V and Y: [batch, heads, rows, size], and the elements between batches, heads and rows."""
 
     batch: int
@@ -35,7 +35,7 @@ class _Heads:
     strides: tuple[int, int, int]
 
     @classmethod
-    def of(cls, shape: Sequence[int], heads: int) -> _Heads:
+    def of(cls, shape: Sequence[int], heads: int) -> Heads:
         """Of [B, H, S, D], or of [B, S, H * D]."""
         if len(shape) == 4:
             batch, heads, rows, size = shape
@@ -56,7 +56,7 @@ class AttentionLowering(OpLowering):
         """See `OpLowering`."""
         heads, kv_heads = (int(attribute(node, name) or 0) for name in ("q_num_heads", "kv_num_heads"))
         values = [node.input_value(index) for index in range(3)]
-        q, k, v = (_Heads.of(b.shape(x), n) for x, n in zip(values, (heads, kv_heads, kv_heads), strict=True))
+        q, k, v = (Heads.of(b.shape(x), n) for x, n in zip(values, (heads, kv_heads, kv_heads), strict=True))
         scale = attribute(node, "scale")
         attributes: dict[str, Attribute] = {
             "scale": float(1 / math.sqrt(q.size) if scale is None else scale) if q.size else 1.0,
@@ -73,7 +73,7 @@ class AttentionLowering(OpLowering):
                 buffers[index] = _joined(node, b, buffers[index], rows, past, present)
                 before = 0 if past is None else b.shape(past)[2]
                 attributes["offset"] = before
-                parts[index] = _Heads.of((rows.batch, rows.heads, before + rows.rows, rows.size), rows.heads)
+                parts[index] = Heads.of((rows.batch, rows.heads, before + rows.rows, rows.size), rows.heads)
         q, k, v = parts
         add_attention(node, b, buffers, (q, k, v), attributes, is_mask_cut=True)
 
@@ -139,14 +139,14 @@ def add_attention(
     node: Node,
     b: SegmentBuilder,
     buffers: Sequence[int],
-    parts: tuple[_Heads, _Heads, _Heads],
+    parts: tuple[Heads, Heads, Heads],
     attributes: dict[str, Attribute],
     *,
     is_mask_cut: bool,
 ) -> None:
     """Append the step; where `is_mask_cut`, keys that the mask does not reach are forbidden, else it broadcasts."""
     q, k, v = parts
-    result = _Heads.of(b.shape(node.output(0)), q.heads)
+    result = Heads.of(b.shape(node.output(0)), q.heads)
     attributes |= {
         "batch": q.batch, "heads": q.heads, "kv_heads": k.heads, "queries": q.rows, "keys": k.rows,
         "size": q.size, "value_size": v.size,
@@ -164,9 +164,7 @@ def _is_read(node: Node, index: int) -> bool:
     return index < node.num_outputs and node.output(index).num_consumers > 0
 
 
-def _joined(
-    node: Node, b: SegmentBuilder, buffer: int, new: _Heads, past: Output | None, present: Output | None
-) -> int:
+def _joined(node: Node, b: SegmentBuilder, buffer: int, new: Heads, past: Output | None, present: Output | None) -> int:
     """The buffer of [B, H, P + S, D]: `past`, and after it `new`, which is in `buffer`."""
     before = 0 if past is None else b.shape(past)[2]
     whole = Strided.row_major((new.batch, new.heads, before + new.rows, new.size))
@@ -179,18 +177,16 @@ def _joined(
     return target
 
 
-def _apart(node: Node, b: SegmentBuilder, heads: int, kv_heads: int) -> tuple[list[int], tuple[_Heads, _Heads, _Heads]]:
+def _apart(node: Node, b: SegmentBuilder, heads: int, kv_heads: int) -> tuple[list[int], tuple[Heads, Heads, Heads]]:
     q, k, v = (node.input_value(index) for index in range(3))
-    shapes = _Heads.of(b.shape(q), heads), _Heads.of(b.shape(k), kv_heads), _Heads.of(b.shape(v), kv_heads)
+    shapes = Heads.of(b.shape(q), heads), Heads.of(b.shape(k), kv_heads), Heads.of(b.shape(v), kv_heads)
     return [b.input(value) for value in (q, k, v)], shapes
 
 
-def _packed(
-    node: Node, b: SegmentBuilder, heads: int, kv_heads: int
-) -> tuple[list[int], tuple[_Heads, _Heads, _Heads]]:
+def _packed(node: Node, b: SegmentBuilder, heads: int, kv_heads: int) -> tuple[list[int], tuple[Heads, Heads, Heads]]:
     """Views of the one input, each of which starts where its first head does."""
     packed = node.input_value(0)
-    whole = _Heads.of(b.shape(packed), heads + 2 * kv_heads)
+    whole = Heads.of(b.shape(packed), heads + 2 * kv_heads)
     buffer, nbytes = b.input(packed), 4 * math.prod(b.shape(packed))
     starts = [4 * whole.size * first_head for first_head in (0, heads, heads + kv_heads)]
     buffers = [b.part(buffer, start, nbytes - start) if nbytes else buffer for start in starts]

@@ -1,0 +1,103 @@
+// Plan-time half of rotary embeddings.
+#include "kernels/rotary.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "kernels/prepare/conv_request.hpp"
+
+namespace engine {
+namespace {
+
+// Attributes: batch, heads, rows, size; rotated (size): even; interleaved (0); x, y: [batch, head, row], floats between
+// batches, heads and rows; table: [batch, row], the same of cos and sin, 0 where all share one.
+constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
+// Elements that a worker should have at least, so that it is worth waking.
+constexpr std::int64_t kLeastElements = 1 << 14;
+
+std::vector<std::int64_t> read_strides(const Attributes& attributes, const char* name, std::size_t count) {
+  const std::vector<std::int64_t>& values = attributes.integers(name);
+  if (values.size() != count) {
+    throw PlanError(std::string("attribute \"") + name + "\" has " + std::to_string(values.size()) +
+                    " values; expected " + std::to_string(count));
+  }
+  for (const std::int64_t value : values) {
+    if (value < 0 || value > kLargestStride) {
+      throw PlanError(std::string("attribute \"") + name + "\" has the value " + std::to_string(value) +
+                      "; expected 0 to " + std::to_string(kLargestStride));
+    }
+  }
+  return values;
+}
+
+RotaryView read_view(const Attributes& attributes, const char* name) {
+  const auto strides = read_strides(attributes, name, 3);
+  return {strides[0], strides[1], strides[2]};
+}
+
+// Bytes from the first to behind the last element.
+std::size_t extent(const std::vector<std::pair<std::int64_t, std::int64_t>>& dims) {  // (count, stride)
+  std::size_t elements = 1;
+  for (const auto& [count, stride] : dims) {
+    if (count == 0) return 0;
+    elements = checked_add(elements, checked_product({count - 1, stride}));
+  }
+  return checked_multiply(elements, sizeof(float));
+}
+
+void expect_apart(const RotaryArgs& args) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims{
+      {args.y.batch, args.batch}, {args.y.head, args.heads}, {args.y.row, args.rows}};
+  std::sort(dims.begin(), dims.end());
+  std::size_t inside = static_cast<std::size_t>(args.size);
+  for (const auto& [stride, count] : dims) {
+    if (count <= 1) continue;
+    if (static_cast<std::size_t>(stride) < inside) {
+      throw PlanError("rows of y overlap: " + std::to_string(count) + " parts of " + std::to_string(inside) +
+                      " floats are " + std::to_string(stride) + " apart");
+    }
+    inside = checked_add(checked_product({count - 1, stride}), inside);
+  }
+}
+
+PreparedStep prepare_rotary_f32(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  RotaryArgs args = {};
+  args.batch = attributes.integer("batch", 0, kLargest);
+  args.heads = attributes.integer("heads", 1, kLargest);
+  args.rows = attributes.integer("rows", 0, kLargest);
+  args.size = attributes.integer("size", 0, kLargest);
+  args.rotated = attributes.has("rotated") ? attributes.integer("rotated", 0, args.size) : args.size;
+  args.interleaved = attributes.has("interleaved") && attributes.integer("interleaved", 0, 1) == 1;
+  if (args.rotated % 2 != 0) {
+    throw PlanError("attribute \"rotated\" is " + std::to_string(args.rotated) + "; expected an even number");
+  }
+  args.x = read_view(attributes, "x");
+  args.y = read_view(attributes, "y");
+  const auto table = read_strides(attributes, "table", 2);
+  args.table_batch = table[0];
+  args.table_row = table[1];
+
+  const std::size_t count = checked_product({args.batch, args.heads, args.rows, args.size});
+  request.expect_operands(3, 1);
+  const auto rows_extent = [&](const RotaryView& view) {
+    return extent({{args.batch, view.batch}, {args.heads, view.head}, {args.rows, view.row}, {args.size, 1}});
+  };
+  const std::size_t table_bytes = extent({{args.batch, table[0]}, {args.rows, table[1]}, {args.rotated / 2, 1}});
+  request.expect_input(0, rows_extent(args.x));
+  request.expect_input(1, table_bytes);
+  request.expect_input(2, table_bytes);
+  request.expect_output(0, rows_extent(args.y));
+  if (count > 0) expect_apart(args);
+  PreparedPhase phase = PreparedPhase::of(request.kernels.find("rotary_f32"), args);
+  phase.max_workers = static_cast<int>(std::min<std::size_t>(1 << 20, 1 + count / kLeastElements));
+  return one_phase(std::move(phase), 0, 3.0 * static_cast<double>(count));
+}
+
+}  // namespace
+
+extern const OperationEntry rotary_operations[] = {{"rotary_f32", prepare_rotary_f32, true}, {}};
+
+}  // namespace engine
