@@ -34,10 +34,43 @@ struct Row {
   bool has_scale;
 };
 
-ENGINE_INLINE void finish_pixel(const Row& row, std::int64_t pixel, Vec sum) {
-  Vec value = row.has_scale ? fma(sum, row.scale, row.bias) : sum + row.bias;
-  if (row.residual) value += load(row.residual + pixel * 16);
-  store(row.y + pixel * 16, min(row.high, max(row.low, value)));
+// What ends a pixel, in registers: stores could be to the row's own fields, as far as the compiler knows.
+struct Ending {
+  Vec bias, scale, low, high;
+  const float* residual;
+  float* y;
+  bool has_scale;
+};
+ENGINE_INLINE Ending ending_of(const Row& row) {
+  return {row.bias, row.scale, row.low, row.high, row.residual, row.y, row.has_scale};
+}
+// A bias that nothing scales comes first, where it costs nothing.
+ENGINE_INLINE Vec start_of(const Row& row) {
+  return row.has_scale ? zero() : row.bias;
+}
+ENGINE_INLINE void finish_pixel(const Ending& end, std::int64_t pixel, Vec sum) {
+  Vec value = end.has_scale ? fma(sum, end.scale, end.bias) : sum;
+  if (end.residual) value += load(end.residual + pixel * 16);
+  store(end.y + pixel * 16, min(end.high, max(end.low, value)));
+}
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRegisters = 32;
+#else
+constexpr int kRegisters = 16;
+#endif
+
+// Keeps a loaded vector in a register: the compiler would load it again for each of its uses.
+ENGINE_INLINE void keep(Vec& value) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(value));
+#elif defined(__x86_64__)
+  __asm__("" : "+x"(value));
+#elif defined(__aarch64__)
+  __asm__("" : "+w"(value));
+#else
+  (void)value;
+#endif
 }
 
 // Output pixels [first, first + kPixels), whose first tap is input column `start`. Checked: some taps lie outside.
@@ -46,7 +79,7 @@ ENGINE_NOINLINE void tile(const Row& row, std::int64_t first, std::int64_t start
   constexpr int kSpan = (kPixels - 1) * kStride + kKernel;
   Vec sum[kPixels];
 #pragma GCC unroll 14
-  for (int p = 0; p < kPixels; ++p) sum[p] = zero();
+  for (int p = 0; p < kPixels; ++p) sum[p] = start_of(row);
   const float* x = row.x + start * 16;
   const float* w = row.w;
   for (int r = 0; r < row.rows; ++r, x += row.x_row, w += kKernel * 16) {
@@ -56,6 +89,7 @@ ENGINE_NOINLINE void tile(const Row& row, std::int64_t first, std::int64_t start
       const float* at = x + i * 16;
       if (kChecked && static_cast<std::uint64_t>(start + i) >= static_cast<std::uint64_t>(row.in_w)) at = kZeros;
       in[i] = load(at);
+      if constexpr (kSpan + kPixels + 1 <= kRegisters) keep(in[i]);
     }
 #pragma GCC unroll 7
     for (int k = 0; k < kKernel; ++k) {
@@ -64,8 +98,9 @@ ENGINE_NOINLINE void tile(const Row& row, std::int64_t first, std::int64_t start
       for (int p = 0; p < kPixels; ++p) sum[p] = fma(in[p * kStride + k], weight, sum[p]);
     }
   }
+  const Ending end = ending_of(row);
 #pragma GCC unroll 14
-  for (int p = 0; p < kPixels; ++p) finish_pixel(row, first + p, sum[p]);
+  for (int p = 0; p < kPixels; ++p) finish_pixel(end, first + p, sum[p]);
 }
 
 template <int kKernel, int kStride, int kPixels>
@@ -90,15 +125,16 @@ void run_row(const Row& row, std::int64_t out_w, std::int64_t pad) {
 }
 
 void run_any_row(const Row& row, std::int64_t out_w, std::int64_t pad) {
+  const Ending end = ending_of(row);
   for (std::int64_t pixel = 0; pixel < out_w; ++pixel) {
-    Vec sum = zero();
+    Vec sum = start_of(row);
     for (int r = 0; r < row.rows; ++r)
       for (std::int64_t k = 0; k < row.kernel_w; ++k) {
         const std::int64_t column = pixel * row.stride - pad + k * row.dilation;
         if (column < 0 || column >= row.in_w) continue;
         sum = fma(load(row.x + r * row.x_row + column * 16), load(row.w + (r * row.kernel_w + k) * 16), sum);
       }
-    finish_pixel(row, pixel, sum);
+    finish_pixel(end, pixel, sum);
   }
 }
 
