@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from engine.errors import ModelError
 from engine.ir.element_type import ElementType, boolean, f32, i64, string, undefined
+from engine.ir.mapped import release_pages
 from engine.ir.node import Node, OutputLike
 from engine.ir.shape import PartialShape, ShapeLike, as_shape
 from engine.ir.types import TensorType, ValueType
@@ -104,9 +105,19 @@ class Constant(Node):
         return self._data is not None
 
     def release(self) -> None:
-        """Forget data that can be loaded again, once a device has packed it."""
+        """Let go of memory whose content can be read again, once a device has packed it."""
         if self._load is not None:
             self._data = None
+        elif self._data is not None:
+            release_pages(self._data)
+
+    def discard(self) -> None:
+        """Forget the data for good: reading it raises `ModelError`. For the owner of a graph that has been lowered."""
+        self._data = None
+        self._load = self._discarded
+
+    def _discarded(self) -> Array:
+        raise ModelError(f"{self}: its data was discarded, since the device keeps it in another form")
 
     def shares_data(self, other: Constant) -> bool:
         """True where both are of one tensor in memory or in a file, as a constant and its clones are."""

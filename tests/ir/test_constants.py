@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,3 +66,38 @@ def test_foreign_byte_order_is_no_other_value(count: int) -> None:
 def test_a_parameter_needs_a_type(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(ModelError, match="a parameter takes"):
         Parameter(*arguments)
+
+
+def test_released_pages_of_a_mapped_file_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    expected = np.arange(100_000, dtype=np.int32)
+    path.write_bytes(b"head" + expected.tobytes())
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    constant = Constant(np.frombuffer(memoryview(mapped)[4:], np.int32))
+    for _ in range(2):
+        np.testing.assert_array_equal(constant.data, expected)
+        constant.release()
+    tail = Constant(constant.data[99_990:])
+    tail.release()  # less than a page
+    np.testing.assert_array_equal(tail.data, expected[99_990:])
+
+
+def test_what_was_written_is_never_released(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(3 * mmap.PAGESIZE))
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    array = np.frombuffer(mapped, np.uint8)
+    array[:] = 7
+    Constant(array).release()
+    assert (array == 7).all()
+
+
+def test_discarded_data_is_an_error_to_read() -> None:
+    constant = Constant(np.zeros(3, np.float32), friendly_name="w")
+    constant.discard()
+    constant.release()
+    assert constant.shape == (3,)
+    with pytest.raises(ModelError, match=r"`w`.*was discarded"):
+        _ = constant.data

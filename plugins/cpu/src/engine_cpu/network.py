@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError, UnsupportedError
-from engine.ir import Model, Parameter
+from engine.ir import Constant, Model, Parameter
 from engine.native import built_isas, cores, default_isa
 from engine.onnx import join_model, split_model
+from engine.onnx.skeleton import INLINE_BYTES
 from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork, SyncInferRequest
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.compiler import Compiler, fold_shapes, logger
@@ -51,11 +52,15 @@ class CpuNetwork(ExecutableNetwork):
         network = cls(plugin, config, model)
         graph = transform_model(model)
         mark_weights(graph)
+        for constant in (*_constants(model), *_constants(graph)):
+            constant.release()  # what the passes have read of a mapped file
         cache = TuningCache(config[CACHE_DIR]) if config[CACHE_DIR] else None
         threads = threads_of(config)
         network._load(graph, WeightStore(default_isa()), Tuner(threads, BUDGETS[config[COMPILE_EFFORT]], {}, cache))
         if cache is not None:
             cache.save()
+        if network.is_static:
+            network._discard_packed()
         return network
 
     @classmethod
@@ -84,6 +89,15 @@ class CpuNetwork(ExecutableNetwork):
         else:
             self.program = None
             self.plans = PlanCache(graph, compiler.specialized_program, self.config[PLAN_CACHE_SIZE])
+
+    def _discard_packed(self) -> None:
+        """Forget the weights that no step reads as they are, which an export leaves out, too."""
+        for constant in _constants(self.graph):
+            # Small ones are written into the skeleton of an export.
+            if constant.byte_size > INLINE_BYTES and self.weights.is_only_packed(constant):
+                constant.discard()
+            else:
+                constant.release()
 
     def _check_reference(self, graph: Model) -> tuple[str, ...]:
         """Find what will run on the reference evaluator; say so once, or refuse it."""
@@ -137,6 +151,10 @@ class CpuNetwork(ExecutableNetwork):
         if self.plans is not None:
             programs = self.plans.programs()[-1:]
         return [step.part for program in programs for step in program.parts if isinstance(step.part, NativePart)]
+
+
+def _constants(graph: Model) -> list[Constant]:
+    return [node for node in graph.ordered_nodes() if isinstance(node, Constant)]
 
 
 def threads_of(config: Config) -> int:

@@ -269,7 +269,9 @@ class SegmentBuilder:
 
     def _constant_buffer(self, constant: Constant, layout: Layout) -> int:
         if layout is Layout.PLAIN:
-            return self._plan.add_constant(np.ascontiguousarray(self._weights.data(constant)))
+            data = np.ascontiguousarray(self._weights.data(constant))
+            # Of a mapped file a vector keeps up to megabytes in memory, those around it.
+            return self._plan.add_constant(data if data.nbytes > _COPIED_BYTES else data.copy())
         from engine_cpu.reorder import reordered_array
 
         return self.weights(
@@ -312,6 +314,9 @@ class SegmentBuilder:
                 if root in produced and root not in places and root not in self._bound and _same_size(root, value):
                     places[root] = _Place(item.node, index, offset, option.outputs[0])
         return places
+
+
+_COPIED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
