@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -107,10 +107,15 @@ def refusal(node: Node) -> Refusal | None:
     if lowering is None:
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         return Refusal("op", f"{name} has no kernel on this device")
-    for value in (*node.input_values, *node.outputs):
+    # The operator's own reason says more than that it leaves the rank of its outputs open.
+    return _unknown_rank(node.input_values) or lowering.check(node) or _unknown_rank(node.outputs)
+
+
+def _unknown_rank(values: Iterable[Output | None]) -> Refusal | None:
+    for value in values:
         if value is not None and isinstance(value.type, TensorType) and value.shape.rank.is_dynamic:
             return Refusal("dynamic shape", f"the rank of {value.name} is unknown")
-    return lowering.check(node)
+    return None
 
 
 def given_inputs(node: Node) -> list[Output]:
