@@ -329,6 +329,18 @@ def test_resize_of_other_axes() -> None:
     check(same, values(1, 2, 3, 3), layouts=2)
 
 
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_grid_sample(mode: str, padding: str, align_corners: int) -> None:
+    x = values(2, 3, 5, 7)
+    grid = np.random.default_rng(4).uniform(-1.7, 1.7, (2, 6, 8, 2)).astype(np.float32)
+    given = Parameter(f32, list(grid.shape), "grid")
+    node = ops.GridSample(x_of(*x.shape), given, mode=mode, padding_mode=padding, align_corners=align_corners)
+    # The place is rounded, too: by an epsilon of the coordinate, between neighbours that differ by 2 |x| at most.
+    check(node, x, grid, tolerance=4 * SUM_OF_TAPS)
+
+
 @pytest.mark.parametrize("exclude_outside", [0, 1])
 def test_cubic_weights_outside(exclude_outside: int) -> None:
     x = values(1, 16, 4, 4)

@@ -1,0 +1,96 @@
+// Sampling at points inside, at borders, far outside and nowhere; the modes are compared with ONNX's from Python.
+#include <cmath>
+#include <limits>
+
+#include "kernels_bytes_common.hpp"
+
+namespace engine {
+extern const OperationEntry grid_sample_operations[];
+}  // namespace engine
+
+using namespace engine;
+using namespace engine::test;
+
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> sample(const Target& target, std::int64_t batch, std::int64_t channels, const Ints& in,
+                          const std::vector<float>& map, const std::vector<float>& grid, std::int64_t taps,
+                          std::int64_t padding, std::int64_t aligns_corners) {
+  const std::int64_t points = batch == 0 ? 0 : static_cast<std::int64_t>(grid.size()) / 2 / batch;
+  std::vector<ByteVector> result = {ByteVector(static_cast<std::size_t>(batch * channels * points) * sizeof(float))};
+  run_bytes(target, grid_sample_operations, "grid_sample_f32",
+            {{"batch", batch},
+             {"channels", channels},
+             {"in", in},
+             {"points", points},
+             {"taps", taps},
+             {"padding", padding},
+             {"aligns_corners", aligns_corners}},
+            {bytes_of_values(map), bytes_of_values(grid)}, result, sizeof(float));
+  return values_of_bytes<float>(result[0]);
+}
+
+// A grid of the map's own pixels gives the map.
+void identity(const Target& target) {
+  const std::vector<float> map = random_floats(2 * 3 * 5 * 9, 1);
+  std::vector<float> grid;
+  for (int n = 0; n < 2; ++n)
+    for (int y = 0; y < 5; ++y)
+      for (int x = 0; x < 9; ++x) {
+        grid.push_back(static_cast<float>(x) / 4 - 1);
+        grid.push_back(static_cast<float>(y) / 2 - 1);
+      }
+  for (const std::int64_t taps : {1, 2, 4})
+    for (const std::int64_t padding : {0, 1, 2})
+      expect_close(map, sample(target, 2, 3, {5, 9}, map, grid, taps, padding, 1), sum_tolerance(16), "identity");
+}
+
+// Whatever the coordinates, nothing outside of the map is read, and a map of ones gives ones, or less at zeros.
+void anywhere(const Target& target) {
+  std::vector<float> grid = random_floats(2 * 200, 2);
+  for (std::size_t i = 0; i < grid.size(); ++i) grid[i] *= i % 4 == 0 ? 1e30f : i % 4 == 1 ? 3.0f : 1.1f;
+  for (const Ints& in : {Ints{4, 7}, {1, 1}, {1, 6}})
+    for (const std::int64_t taps : {1, 2, 4})
+      for (const std::int64_t aligned : {0, 1})
+        for (const std::int64_t padding : {0, 1, 2}) {
+          const std::vector<float> ones(static_cast<std::size_t>(in[0] * in[1]), 1.0f);
+          for (const float value : sample(target, 1, 1, in, ones, grid, taps, padding, aligned))
+            expect(padding == 0 ? std::fabs(value) < 2 : std::fabs(value - 1) < 1e-5, "sum of the weights");
+        }
+}
+
+void not_finite(const Target& target) {
+  const std::vector<float> map(12, 1.0f);
+  for (const std::int64_t taps : {1, 2, 4})
+    for (const std::int64_t padding : {0, 1, 2}) {
+      const auto values = sample(target, 1, 1, {3, 4}, map, {kNan, 0, 0, kInf, -kInf, 0, 0, 0}, taps, padding, 0);
+      expect(std::isnan(values[0]) && std::isnan(values[1]) && std::isnan(values[2]) && !std::isnan(values[3]),
+             "NaN where a coordinate is no finite number");
+    }
+}
+
+void nothing(const Target& target) {
+  expect(sample(target, 0, 3, {2, 2}, {}, {}, 2, 0, 0).empty(), "no image");
+  expect(sample(target, 1, 0, {2, 2}, {}, {0, 0}, 2, 0, 0).empty(), "no channel");
+  expect(sample(target, 1, 1, {0, 2}, {}, {}, 2, 0, 0).empty(), "no point");
+  expect_refused(target, grid_sample_operations, "grid_sample_f32",
+                 {{"batch", 1},
+                  {"channels", 1},
+                  {"in", Ints{0, 2}},
+                  {"points", 1},
+                  {"taps", 2},
+                  {"padding", 0},
+                  {"aligns_corners", 0}},
+                 {0, 8}, {4}, "an empty map");
+}
+
+}  // namespace
+
+int main() {
+  return run_cases({{"identity", identity}, {"anywhere", anywhere}, {"not finite", not_finite}, {"nothing", nothing}});
+}

@@ -1,0 +1,49 @@
+"""GridSample of maps with two axes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from engine.ir import Node
+from engine.ops.registry import attribute
+from engine_cpu.lowering.checks import check_f32
+from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+_TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
+_PADDING: Final = {"zeros": 0, "border": 1, "reflection": 2}
+
+
+@lowers("GridSample")
+class GridSampleLowering(OpLowering):
+    """Nearest, linear and cubic, with any padding."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if refused := check_f32(node):
+            return refused
+        if len(node.input_value(0).shape) != 4:
+            return Refusal("shape", f"input 0 is {node.input_value(0).type}; expected a map [N, C, H, W]")
+        for name, known in (("mode", _TAPS), ("padding_mode", _PADDING)):
+            if (given := attribute(node, name)) not in known:
+                return Refusal("attribute", f"{name} is {given!r}; expected one of {', '.join(known)}")
+        return None
+
+    def lower(self, node: Node, b: SegmentBuilder) -> None:
+        x, grid = node.input_value(0), node.input_value(1)
+        batch, channels, *sizes = b.shape(x)
+        b.step(
+            node,
+            "grid_sample_f32",
+            [b.input(x), b.input(grid)],
+            [b.output(node.output(0))],
+            **{"in": sizes},
+            batch=batch,
+            channels=channels,
+            points=math.prod(b.shape(grid)[1:3]),
+            taps=_TAPS[attribute(node, "mode")],
+            padding=_PADDING[attribute(node, "padding_mode")],
+            aligns_corners=int(attribute(node, "align_corners")),
+        )
