@@ -8,12 +8,6 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-struct TileF32 {
-  using Call = TileCall;
-  static constexpr int kDepthStep = 1;
-  static TileFn kernel(int vectors, int pixels, PixelStep step) { return tile_kernel(vectors, pixels, step); }
-};
-
 void conv_blocked_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   ConvWalk<TileF32> walk = {};
   walk.args = static_cast<const ConvArgs*>(raw_args);

@@ -1,7 +1,8 @@
-// conv_blocked_bf16: direct convolution on NCHWc16 of bf16; conv.cpp has the same for f32.
+// conv_blocked_bf16: direct convolution on NCHWc16 of bf16; conv_planar_bf16: from plain f32 to NCHWc16, for inputs of
+// few channels. conv.cpp and conv_planar.cpp have the same for f32.
 //
-// Operands: x (bf16), w (packed bf16), [bias], [scale] (f32), [residual], y (bf16 or f32 each). y must not overlap x or
-// w. Sums, activation and residual are f32; y is rounded once.
+// Operands: x (bf16 or plain f32), w (packed bf16), [bias], [scale] (f32), [residual], y (bf16 or f32 each). y must not
+// overlap x or w. Sums, activation and residual are f32; y is rounded once.
 #include "kernels/conv_bf16.hpp"
 
 #include "kernels/conv_walk.hpp"
@@ -9,12 +10,6 @@
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
-
-struct TileBf16 {
-  using Call = TileCallBf16;
-  static constexpr int kDepthStep = 2;
-  static TileBf16Fn kernel(int vectors, int pixels, PixelStep step) { return tile_bf16_kernel(vectors, pixels, step); }
-};
 
 void conv_blocked_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const ConvBf16Args& args = *static_cast<const ConvBf16Args*>(raw_args);

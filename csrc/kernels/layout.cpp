@@ -1,9 +1,12 @@
-// to_blocked_f32, from_blocked_f32: see layout.hpp.
+// Conversion between plain and blocked maps, and between f32 and bf16; see layout.hpp.
 //
-// Operands: source, destination; float alignment; they must not overlap. Lanes beyond the channels become zero. Split
-// over (image, channel block, run of pixels).
+// Operands: source, destination, which must not overlap, aligned as their elements. Lanes beyond the channels become
+// zero. Split over (image, channel block, run of pixels). Bf16 values of one type are copied bit by bit but for NaN,
+// and rounded to the nearest from f32, denormals too: this family has no version that uses the instruction for
+// rounding.
 #include "kernels/layout.hpp"
 
+#include "simd/transpose.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -17,62 +20,65 @@ ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 
-// Transposes kLanes x kLanes floats: log2(kLanes) rounds, each exchanging halves between rows `half` apart.
-ENGINE_INLINE void transpose(const float* from, std::int64_t from_row, float* to, std::int64_t to_row) {
+template <class From, class To>
+ENGINE_INLINE void transpose(const From* from, std::int64_t from_row, To* to, std::int64_t to_row) {
   Vec rows[kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) rows[i] = load(from + i * from_row);
-#pragma GCC unroll 4
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    VecInt low{}, high{};
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      low[i] = i & half ? (i - half) + kLanes : i;
-      high[i] = i & half ? i + kLanes : i + half;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      if (i & half) continue;
-      const Vec a = rows[i], b = rows[i + half];
-      rows[i] = __builtin_shuffle(a, b, low);
-      rows[i + half] = __builtin_shuffle(a, b, high);
-    }
-  }
+  transpose_square(rows);
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) store(to + i * to_row, rows[i]);
 }
 
+ENGINE_INLINE void convert_element(float from, float* to) {
+  *to = from;
+}
+ENGINE_INLINE void convert_element(Bf16 from, Bf16* to) {
+  *to = from;
+}
+ENGINE_INLINE void convert_element(float from, Bf16* to) {
+  *to = to_bf16(from);
+}
+ENGINE_INLINE void convert_element(Bf16 from, float* to) {
+  *to = to_f32(from);
+}
+
 // Pixels [begin, end) of channels [channel, channel + 16) of one image.
-void block_run(const LayoutArgs& args, const float* plain, float* blocked, std::int64_t channel, std::int64_t begin,
+template <class From, class To>
+void block_run(const LayoutArgs& args, const From* plain, To* blocked, std::int64_t channel, std::int64_t begin,
                std::int64_t end) {
   const std::int64_t valid = min64(16, args.channels - channel);
-  const float* from = plain + channel * args.pixels;
-  float* to = blocked + channel * args.pixels;
+  const From* from = plain + channel * args.pixels;
+  To* to = blocked + channel * args.pixels;
   std::int64_t p = begin;
   if (valid == 16)
     for (; p + kLanes <= end; p += kLanes)
       for (int l = 0; l < 16; l += kLanes) transpose(from + l * args.pixels + p, args.pixels, to + p * 16 + l, 16);
   for (; p < end; ++p) {
-    for (std::int64_t k = 0; k < valid; ++k) to[p * 16 + k] = from[k * args.pixels + p];
-    for (std::int64_t k = valid; k < 16; ++k) to[p * 16 + k] = 0.0f;
+    for (std::int64_t k = 0; k < valid; ++k) convert_element(from[k * args.pixels + p], to + p * 16 + k);
+    for (std::int64_t k = valid; k < 16; ++k) to[p * 16 + k] = To{};
   }
 }
 
-void plain_run(const LayoutArgs& args, const float* blocked, float* plain, std::int64_t channel, std::int64_t begin,
+template <class From, class To>
+void plain_run(const LayoutArgs& args, const From* blocked, To* plain, std::int64_t channel, std::int64_t begin,
                std::int64_t end) {
   const std::int64_t valid = min64(16, args.channels - channel);
-  const float* from = blocked + channel * args.pixels;
-  float* to = plain + channel * args.pixels;
+  const From* from = blocked + channel * args.pixels;
+  To* to = plain + channel * args.pixels;
   std::int64_t p = begin;
   if (valid == 16)
     for (; p + kLanes <= end; p += kLanes)
       for (int l = 0; l < 16; l += kLanes) transpose(from + p * 16 + l, 16, to + l * args.pixels + p, args.pixels);
   for (; p < end; ++p)
-    for (std::int64_t k = 0; k < valid; ++k) to[k * args.pixels + p] = from[p * 16 + k];
+    for (std::int64_t k = 0; k < valid; ++k) convert_element(from[p * 16 + k], to + k * args.pixels + p);
 }
 
-template <bool kToBlocked>
-void convert(const LayoutArgs& args, const float* source, float* destination, const KernelContext& context) {
+template <bool kToBlocked, class From, class To>
+void convert(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const LayoutArgs& args = *static_cast<const LayoutArgs*>(raw_args);
+  const From* source = static_cast<const From*>(buffers[0]);
+  To* destination = static_cast<To*>(buffers[1]);
   const std::int64_t blocks = (args.channels + 15) / 16, runs = (args.pixels + kRun - 1) / kRun;
   const WorkRange range = split_work(args.batch * blocks * runs, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end; ++i) {
@@ -85,20 +91,29 @@ void convert(const LayoutArgs& args, const float* source, float* destination, co
   }
 }
 
-void to_blocked_f32(const void* args, void* const* buffers, const KernelContext& context) {
-  convert<true>(*static_cast<const LayoutArgs*>(args), static_cast<const float*>(buffers[0]),
-                static_cast<float*>(buffers[1]), context);
-}
-
-void from_blocked_f32(const void* args, void* const* buffers, const KernelContext& context) {
-  convert<false>(*static_cast<const LayoutArgs*>(args), static_cast<const float*>(buffers[0]),
-                 static_cast<float*>(buffers[1]), context);
+// Values in their order. Split into runs of whole cache lines of both.
+template <class From, class To>
+void convert_all(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const std::int64_t count = static_cast<const ConvertArgs*>(raw_args)->count;
+  const From* from = static_cast<const From*>(buffers[0]);
+  To* to = static_cast<To*>(buffers[1]);
+  const WorkRange range = split_work((count + 31) / 32, context.worker, context.workers);
+  const std::int64_t end = min64(range.end * 32, count);
+  std::int64_t i = range.begin * 32;
+  for (; i + kLanes <= end; i += kLanes) store(to + i, load(from + i));
+  for (; i < end; ++i) convert_element(from[i], to + i);
 }
 
 }  // namespace
 
-extern const KernelEntry layout_kernels[] = {{"to_blocked_f32", to_blocked_f32, nullptr},
-                                             {"from_blocked_f32", from_blocked_f32, nullptr},
+extern const KernelEntry layout_kernels[] = {{"to_blocked_f32", convert<true, float, float>, nullptr},
+                                             {"from_blocked_f32", convert<false, float, float>, nullptr},
+                                             {"to_blocked_bf16", convert<true, Bf16, Bf16>, nullptr},
+                                             {"from_blocked_bf16", convert<false, Bf16, Bf16>, nullptr},
+                                             {"to_blocked_f32_bf16", convert<true, float, Bf16>, nullptr},
+                                             {"from_blocked_bf16_f32", convert<false, Bf16, float>, nullptr},
+                                             {"convert_f32_bf16", convert_all<float, Bf16>, nullptr},
+                                             {"convert_bf16_f32", convert_all<Bf16, float>, nullptr},
                                              {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

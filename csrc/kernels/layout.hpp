@@ -9,8 +9,13 @@ struct LayoutArgs {
   std::int64_t batch;
   std::int64_t channels;
   std::int64_t pixels;
-  std::int64_t plain_batch;    // floats between images of the plain map
+  std::int64_t plain_batch;    // elements between images of the plain map
   std::int64_t blocked_batch;  // and of the blocked one
+};
+
+// Conversion of `count` values from one type to another, in whatever layout they have.
+struct ConvertArgs {
+  std::int64_t count;
 };
 
 }  // namespace engine

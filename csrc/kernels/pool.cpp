@@ -1,7 +1,8 @@
-// max_pool_f32, average_pool_f32: pooling on NCHWc16, global pooling being a kernel of the map's size.
+// max_pool_f32, average_pool_f32 and the same on maps of bf16: pooling on NCHWc16, global pooling being a kernel of the
+// map's size. Sums are f32.
 //
-// Operands: x, y; float alignment; y must not overlap x. Split over (image, channel block, output row). A NaN in a
-// window makes its maximum NaN. A window without any position of the input gives -inf (maximum) or zero (average).
+// Operands: x, y, aligned as their elements; y must not overlap x. Split over (image, channel block, output row). A NaN
+// in a window makes its maximum NaN. A window without any position of the input gives -inf (maximum) or zero (average).
 #include "kernels/pool.hpp"
 
 #include "simd/vec.hpp"
@@ -11,18 +12,20 @@ namespace {
 
 using namespace simd;
 
+template <class Map>
 struct Window {
-  const float* x;  // first tap inside the input
+  const Map* x;  // first tap inside the input
   std::int64_t rows, cols;
   std::int64_t row_step, col_step;
 };
 
 // Four partial results, so that a large window is not one chain of dependent additions.
-ENGINE_INLINE Vec sum(const Window& window) {
+template <class Map>
+ENGINE_INLINE Vec sum(const Window<Map>& window) {
   Vec partial[4] = {zero(), zero(), zero(), zero()};
-  const float* row = window.x;
+  const Map* row = window.x;
   for (std::int64_t r = 0; r < window.rows; ++r, row += window.row_step) {
-    const float* x = row;
+    const Map* x = row;
     std::int64_t c = 0;
     for (; c + 4 <= window.cols; c += 4, x += 4 * window.col_step)
       for (int i = 0; i < 4; ++i) partial[i] += load(x + i * window.col_step);
@@ -31,11 +34,12 @@ ENGINE_INLINE Vec sum(const Window& window) {
   return (partial[0] + partial[1]) + (partial[2] + partial[3]);
 }
 
-ENGINE_INLINE Vec maximum(const Window& window) {
+template <class Map>
+ENGINE_INLINE Vec maximum(const Window<Map>& window) {
   Vec best = broadcast(-__builtin_inff());
-  const float* row = window.x;
+  const Map* row = window.x;
   for (std::int64_t r = 0; r < window.rows; ++r, row += window.row_step) {
-    const float* x = row;
+    const Map* x = row;
     for (std::int64_t c = 0; c < window.cols; ++c, x += window.col_step) {
       const Vec value = load(x);
       best = (value > best) | (value != value) ? value : best;
@@ -54,15 +58,18 @@ ENGINE_INLINE WorkRange taps(std::int64_t start, std::int64_t kernel, std::int64
   return {begin, end};
 }
 
-template <bool kAverage>
-void pool(const PoolArgs& args, const float* x, float* y, const KernelContext& context) {
+template <bool kAverage, class Map>
+void pool(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const PoolArgs& args = *static_cast<const PoolArgs*>(raw_args);
+  const Map* x = static_cast<const Map*>(buffers[0]);
+  Map* y = static_cast<Map*>(buffers[1]);
   const ConvShape& s = args.shape;
   const std::int64_t blocks = (s.in_channels + 15) / 16;
   const WorkRange range = split_work(s.batch * blocks * s.out_h, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end; ++i) {
     const std::int64_t n = i / (blocks * s.out_h), block = i / s.out_h % blocks, oh = i % s.out_h;
-    const float* map = x + n * args.x_batch + block * s.in_h * s.in_w * 16;
-    float* out = y + n * args.y_batch + (block * s.out_h + oh) * s.out_w * 16;
+    const Map* map = x + n * args.x_batch + block * s.in_h * s.in_w * 16;
+    Map* out = y + n * args.y_batch + (block * s.out_h + oh) * s.out_w * 16;
     const std::int64_t top = oh * s.stride_h - s.pad_top;
     const WorkRange rows = taps(top, s.kernel_h, s.dilation_h, 0, s.in_h);
     const WorkRange counted_rows =
@@ -75,8 +82,8 @@ void pool(const PoolArgs& args, const float* x, float* y, const KernelContext& c
       const std::int64_t count = (counted_rows.end - counted_rows.begin) * (counted_cols.end - counted_cols.begin);
       const std::int64_t at = (top + rows.begin * s.dilation_h) * s.in_w + left + cols.begin * s.dilation_w;
       for (int l = 0; l < 16; l += kLanes) {
-        const Window window = {map + at * 16 + l, rows.end - rows.begin, cols.end - cols.begin,
-                               s.dilation_h * s.in_w * 16, s.dilation_w * 16};
+        const Window<Map> window = {map + at * 16 + l, rows.end - rows.begin, cols.end - cols.begin,
+                                    s.dilation_h * s.in_w * 16, s.dilation_w * 16};
         if constexpr (kAverage)
           store(out + l, count == 0 ? zero() : sum(window) / static_cast<float>(count));
         else
@@ -86,20 +93,12 @@ void pool(const PoolArgs& args, const float* x, float* y, const KernelContext& c
   }
 }
 
-void max_pool_f32(const void* args, void* const* buffers, const KernelContext& context) {
-  pool<false>(*static_cast<const PoolArgs*>(args), static_cast<const float*>(buffers[0]),
-              static_cast<float*>(buffers[1]), context);
-}
-
-void average_pool_f32(const void* args, void* const* buffers, const KernelContext& context) {
-  pool<true>(*static_cast<const PoolArgs*>(args), static_cast<const float*>(buffers[0]),
-             static_cast<float*>(buffers[1]), context);
-}
-
 }  // namespace
 
-extern const KernelEntry pool_kernels[] = {{"max_pool_f32", max_pool_f32, nullptr},
-                                           {"average_pool_f32", average_pool_f32, nullptr},
+extern const KernelEntry pool_kernels[] = {{"max_pool_f32", pool<false, float>, nullptr},
+                                           {"average_pool_f32", pool<true, float>, nullptr},
+                                           {"max_pool_bf16", pool<false, Bf16>, nullptr},
+                                           {"average_pool_bf16", pool<true, Bf16>, nullptr},
                                            {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

@@ -100,5 +100,14 @@ extern const TileTraits tile_traits;
 // The kernel for a tile of exactly this shape; null where there is none.
 TileFn tile_kernel(int vectors, int pixels, PixelStep step);
 
+// What walks over tiles are templates of: a call, how many depths the kernels take at a time, and where to find one.
+struct TileF32 {
+  using Call = TileCall;
+  static constexpr int kDepthStep = 1;
+  static ENGINE_ALWAYS_INLINE TileFn kernel(int vectors, int pixels, PixelStep step) {
+    return tile_kernel(vectors, pixels, step);
+  }
+};
+
 }  // namespace ENGINE_ISA_NS
 }  // namespace engine

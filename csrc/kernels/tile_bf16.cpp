@@ -206,11 +206,16 @@ TileBf16Fn pick(int pixels, PixelStep step) {
       return pick<kVectors, 16>(pixels, all);
     case PixelStep::kBlocked2:
       return pick<kVectors, 32>(pixels, all);
+    case PixelStep::kPlanar1:
+      return pick<kVectors, 1>(pixels, all);
+    case PixelStep::kPlanar2:
+      return pick<kVectors, 2>(pixels, all);
     case PixelStep::kIndirect:
       return pick<kVectors, 0>(pixels, all);
-    default:
-      return nullptr;
+    case PixelStep::kCount:
+      break;
   }
+  return nullptr;
 }
 
 }  // namespace

@@ -31,8 +31,16 @@ namespace ENGINE_ISA_NS {
 
 extern const TileTraits tile_bf16_traits;
 
-// The kernel for a tile of exactly this shape, for the blocked and indirect steps; null where there is none.
+// The kernel for a tile of exactly this shape: null where there is none.
 TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step);
+
+struct TileBf16 {
+  using Call = TileCallBf16;
+  static constexpr int kDepthStep = 2;
+  static ENGINE_ALWAYS_INLINE TileBf16Fn kernel(int vectors, int pixels, PixelStep step) {
+    return tile_bf16_kernel(vectors, pixels, step);
+  }
+};
 
 }  // namespace ENGINE_ISA_NS
 }  // namespace engine

@@ -1,5 +1,5 @@
-// Winograd convolution; see winograd.hpp for operands and layouts. Maps, weights and temporaries need the alignment of
-// a float; y must not overlap x, u or a temporary, the residual may be y.
+// Winograd convolution; see winograd.hpp for operands and layouts. Buffers need the alignment of their elements; y must
+// not overlap x, u or a temporary, the residual may be y.
 #include "kernels/winograd.hpp"
 
 #include "kernels/activation.hpp"
@@ -83,8 +83,8 @@ ENGINE_INLINE TilePosition position(const WinogradArgs& args, std::int64_t tile)
 }
 
 // Transforms tiles [begin, end) of channel block `block`; slot `at` of V is that of tile `begin`.
-template <int kTile>
-ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const float* x, std::int64_t block, std::int64_t begin,
+template <int kTile, class Map>
+ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const Map* x, std::int64_t block, std::int64_t begin,
                                      std::int64_t end, float* v, std::int64_t stride) {
   using T = Transform<kTile>;
   constexpr int kSide = T::kPoints;
@@ -92,10 +92,10 @@ ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const float* x, s
   for (std::int64_t tile = begin; tile < end; ++tile, v += 16) {
     const TilePosition at = position(args, tile);
     const std::int64_t h = at.h - s.pad_top, w = at.w - s.pad_left;
-    const float* map = x + at.image * args.x_batch + block * s.in_h * s.in_w * 16;
-    const float* from = map + (h * s.in_w + w) * 16;
+    const Map* map = x + at.image * args.x_batch + block * s.in_h * s.in_w * 16;
+    const Map* from = map + (h * s.in_w + w) * 16;
     std::int64_t row = s.in_w * 16;
-    alignas(64) float padded[kSide * kSide * 16];
+    alignas(64) Map padded[kSide * kSide * 16];
     if (h < 0 || w < 0 || h + kSide > s.in_h || w + kSide > s.in_w) {
       for (int i = 0; i < kSide; ++i)
         for (int j = 0; j < kSide; ++j) {
@@ -129,16 +129,18 @@ ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const float* x, s
   }
 }
 
+template <class Map>
 struct OutputOperands {
-  const float *bias, *scale, *residual;
-  float* y;
+  const float *bias, *scale;
+  const Map* residual;
+  Map* y;
 };
 
 // Transforms back tiles [begin, end) of channels [channel, channel + 16) and stores them after the epilogue.
-template <int kTile>
+template <int kTile, class Map>
 ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, std::int64_t stride,
                                       std::int64_t channel, std::int64_t begin, std::int64_t end,
-                                      const OutputOperands& operands) {
+                                      const OutputOperands<Map>& operands) {
   using T = Transform<kTile>;
   constexpr int kSide = T::kPoints;
   const ConvShape& s = args.shape;
@@ -155,8 +157,8 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
     for (int l = 0; l < 16; l += kLanes) {
       const Vec bias = operands.bias ? load(operands.bias + channel + l) : zero();
       const Vec scale = operands.scale ? load(operands.scale + channel + l) : zero();
-      float* y = operands.y + at.image * args.y_batch + first + l;
-      const float* residual =
+      Map* y = operands.y + at.image * args.y_batch + first + l;
+      const Map* residual =
           operands.residual ? operands.residual + at.image * args.residual_batch + first + l : nullptr;
       Vec half[kTile][kSide];
 #pragma GCC unroll 6
@@ -174,16 +176,32 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
         Vec out[kTile];
         T::output(half[i], out);
         const std::int64_t row = i * s.out_w * 16;
+        // What follows the clip is computed in f32: in place, or aside so that a map of bf16 is rounded once.
+        constexpr bool kIsAside = sizeof(Map) != sizeof(float);
+        [[maybe_unused]] float aside[kTile * kLanes];
 #pragma GCC unroll 4
         for (int j = 0; j < kTile; ++j) {
           if (j >= cols) break;
           Vec value = operands.scale ? fma(out[j], scale, bias) : out[j] + bias;
           if (residual && !epilogue.residual_after) value += load(residual + row + j * 16);
-          store(y + row + j * 16, min(high, max(low, value)));
+          value = min(high, max(low, value));
+          if (kIsAside && finish)
+            store(aside + j * kLanes, value);
+          else
+            store(y + row + j * 16, value);
         }
-        if (finish)
-          finish_column(epilogue, cols, y + row, 16, residual && epilogue.residual_after ? residual + row : nullptr,
-                        16);
+        if (!finish) continue;
+        const Map* added = residual && epilogue.residual_after ? residual + row : nullptr;
+        if constexpr (kIsAside) {
+          finish_column(epilogue, cols, aside, kLanes, nullptr, 0);
+          for (int j = 0; j < cols; ++j) {
+            Vec value = load(aside + j * kLanes);
+            if (added) value += load(added + j * 16);
+            store(y + row + j * 16, value);
+          }
+        } else {
+          finish_column(epilogue, cols, y + row, 16, added, 16);
+        }
       }
     }
   }
@@ -219,12 +237,13 @@ ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int
   }
 }
 
-ENGINE_INLINE OutputOperands output_operands(const WinogradArgs& args, void* const* buffers, int operand) {
-  OutputOperands found = {};
+template <class Map>
+ENGINE_INLINE OutputOperands<Map> output_operands(const WinogradArgs& args, void* const* buffers, int operand) {
+  OutputOperands<Map> found = {};
   if (args.operands.has_bias) found.bias = static_cast<const float*>(buffers[operand++]);
   if (args.operands.has_scale) found.scale = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_residual) found.residual = static_cast<const float*>(buffers[operand++]);
-  found.y = static_cast<float*>(buffers[operand]);
+  if (args.operands.has_residual) found.residual = static_cast<const Map*>(buffers[operand++]);
+  found.y = static_cast<Map*>(buffers[operand]);
   return found;
 }
 
@@ -243,12 +262,12 @@ ENGINE_INLINE ChannelTiles channel_tiles(const WinogradArgs& args) {
   return {(args.shape.out_channels + args.tile_channels - 1) / args.tile_channels};
 }
 
-template <int kTile>
+template <int kTile, class Map>
 void fused(const WinogradArgs& args, void* const* buffers, const KernelContext& context) {
   constexpr int kPoints = Transform<kTile>::kPoints * Transform<kTile>::kPoints;
-  const float* x = static_cast<const float*>(buffers[0]);
+  const Map* x = static_cast<const Map*>(buffers[0]);
   const float* u = static_cast<const float*>(buffers[1]);
-  const OutputOperands operands = output_operands(args, buffers, 2);
+  const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
   const std::int64_t in_channels = args.shape.in_channels, in_blocks = blocks_of(in_channels);
   const ChannelTiles channels = channel_tiles(args);
   const WorkRange range = split_work(args.tiles, context.worker, context.workers);
@@ -277,15 +296,17 @@ void fused(const WinogradArgs& args, void* const* buffers, const KernelContext& 
   }
 }
 
-void winograd_fused_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+template <class Map>
+void winograd_fused(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
-  return args.output_tile == 2 ? fused<2>(args, buffers, context) : fused<4>(args, buffers, context);
+  return args.output_tile == 2 ? fused<2, Map>(args, buffers, context) : fused<4, Map>(args, buffers, context);
 }
 
 // Split over (channel block, tile).
-void winograd_input_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+template <class Map>
+void winograd_input(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
-  const float* x = static_cast<const float*>(buffers[0]);
+  const Map* x = static_cast<const Map*>(buffers[0]);
   float* v = static_cast<float*>(buffers[temporaries_at(args)]);
   const std::int64_t blocks = blocks_of(args.shape.in_channels);
   const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
@@ -324,10 +345,11 @@ void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelC
 }
 
 // Split over (channel block, tile).
-void winograd_output_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
+template <class Map>
+void winograd_output(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const WinogradArgs& args = *static_cast<const WinogradArgs*>(raw_args);
   const float* m = static_cast<const float*>(buffers[temporaries_at(args) + 1]);
-  const OutputOperands operands = output_operands(args, buffers, 2);
+  const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
   const std::int64_t blocks = blocks_of(args.shape.out_channels);
   const std::int64_t stride = winograd_point_stride(blocks, args.tiles);
   const WorkRange range = split_work(blocks * args.tiles, context.worker, context.workers);
@@ -384,10 +406,13 @@ void winograd_weights_f32(const void* raw_args, void* const* buffers, const Kern
 
 }  // namespace
 
-extern const KernelEntry winograd_kernels[] = {{"winograd_fused_f32", winograd_fused_f32, &tile_traits},
-                                               {"winograd_input_f32", winograd_input_f32, &tile_traits},
+extern const KernelEntry winograd_kernels[] = {{"winograd_fused_f32", winograd_fused<float>, &tile_traits},
+                                               {"winograd_fused_bf16", winograd_fused<Bf16>, &tile_traits},
+                                               {"winograd_input_f32", winograd_input<float>, &tile_traits},
+                                               {"winograd_input_bf16", winograd_input<Bf16>, &tile_traits},
                                                {"winograd_gemm_f32", winograd_gemm_f32, &tile_traits},
-                                               {"winograd_output_f32", winograd_output_f32, &tile_traits},
+                                               {"winograd_output_f32", winograd_output<float>, &tile_traits},
+                                               {"winograd_output_bf16", winograd_output<Bf16>, &tile_traits},
                                                {"winograd_weights_f32", winograd_weights_f32, &tile_traits},
                                                {nullptr, nullptr, nullptr}};
 

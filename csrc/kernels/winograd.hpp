@@ -33,7 +33,9 @@ struct WinogradArgs {
 // Two ways over the same packed weights, both with operands x, u, [bias], [scale], [residual], y. Fused, one phase:
 // winograd_fused_f32; best while the weights stay in cache for a block of tiles. In three phases, with the temporaries
 // V and M after the operands: winograd_input_f32, winograd_gemm_f32, winograd_output_f32. winograd_weights_f32 (w as
-// [out, in, 3, 3], u) runs once, at compile time.
+// [out, in, 3, 3], u) runs once, at compile time. For maps (x, residual, y) of bf16, winograd_fused_bf16,
+// winograd_input_bf16 and winograd_output_bf16 stand for those; weights, V, M and all sums stay f32, which bf16 is too
+// coarse for.
 WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
                                 int output_tile, int vectors, int block_tiles, const TileTraits& traits);
 

@@ -33,6 +33,7 @@ class GuardedEither {
   void* data() { return is_f32_ ? static_cast<void*>(f32_.data()) : bf16_.data(); }
   std::vector<float> values() const { return is_f32_ ? f32_.values() : bf16_.values(); }
   bool intact() const { return f32_.intact() && bf16_.intact(); }
+  std::size_t size() const { return values().size() * (is_f32_ ? 4 : 2); }  // bytes
 
  private:
   bool is_f32_;

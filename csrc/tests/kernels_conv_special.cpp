@@ -1,10 +1,12 @@
-// Depthwise convolution and convolution of plain inputs against the scalar one.
+// Depthwise convolution and convolution of plain inputs against the scalar one, with maps of f32 and of bf16.
+#include <algorithm>
 #include <limits>
 
-#include "kernels/conv_planar.hpp"
+#include "kernels/conv_bf16.hpp"
 #include "kernels/depthwise.hpp"
+#include "kernels/pack_bf16.hpp"
 #include "kernels/reference.hpp"
-#include "kernels_common.hpp"
+#include "kernels_bf16_common.hpp"
 
 using namespace engine;
 using namespace engine::test;
@@ -33,6 +35,7 @@ ConvShape shape(std::int64_t in_c, std::int64_t out_c, std::int64_t groups, std:
   return s;
 }
 
+template <bool kIsBf16>
 void check(const Target& target, const ConvShape& s, const ConvOperands& operands, const EpilogueArgs& epilogue,
            int vectors = 0, int workers = 3) {
   const bool is_depthwise = s.groups > 1;
@@ -44,86 +47,111 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
   if (s.out_h == 0 || s.out_w == 0) return;
   const std::int64_t in_hw = s.in_h * s.in_w, out_hw = s.out_h * s.out_w;
   const std::int64_t reduction = s.in_channels / s.groups * s.kernel_h * s.kernel_w;
-  const auto x = random_floats(s.batch * s.in_channels * in_hw, 1), w = random_floats(s.out_channels * reduction, 2);
+  auto x = random_floats(s.batch * s.in_channels * in_hw, 1), w = random_floats(s.out_channels * reduction, 2);
+  if (kIsBf16) x = rounded(x);
+  if (kIsBf16 && !is_depthwise) w = rounded(w);
   auto bias = random_floats(s.out_channels, 3), scale = random_floats(s.out_channels, 4);
-  const auto residual = random_floats(s.batch * s.out_channels * out_hw, 5);
+  auto residual = random_floats(s.batch * s.out_channels * out_hw, 5);
+  if (kIsBf16) residual = rounded(residual);
   std::vector<float> expected(s.batch * s.out_channels * out_hw);
   reference::conv(s, epilogue, x.data(), w.data(), operands.has_scale ? scale.data() : nullptr,
                   operands.has_bias ? bias.data() : nullptr, operands.has_residual ? residual.data() : nullptr,
                   expected.data());
 
-  const KernelEntry& kernel = target.find(is_depthwise ? "depthwise_f32" : "conv_planar_f32");
+  const std::string type = kIsBf16 ? "bf16" : "f32";
+  const KernelEntry& kernel = target.find((is_depthwise ? "depthwise_" : "conv_planar_") + type);
   const DepthwiseArgs depthwise = make_depthwise_args(s, operands, epilogue);
   const PlanarConvArgs planar =
-      make_planar_conv_args(s, operands, epilogue, vectors, target.traits<TileTraits>("conv_planar_f32"));
+      make_planar_conv_args(s, operands, epilogue, vectors, target.traits<TileTraits>("conv_planar_" + type));
+  const PlanarConvBf16Args planar_bf16 = {planar, 2, 2};
   const PackArgs& pack = is_depthwise ? depthwise.pack : planar.pack;
-  Guarded source(w), packed(pack_group_floats(pack), kNan);
-  run(target.find("pack_tiles_f32"), &pack, {source.data(), packed.data()}, 1, 0);
-  Guarded input(is_depthwise ? reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan) : x);
-  Guarded added(reference::to_blocked(residual, s.batch, s.out_channels, out_hw, kNan));
+  Guarded source(w);
+  GuardedEither packed(std::vector<float>(std::max(pack_group_floats(pack), pack_bf16_group_size(pack)), kNan),
+                       is_depthwise || !kIsBf16);
+  run(target.find(is_depthwise || !kIsBf16 ? "pack_tiles_f32" : "pack_tiles_bf16"), &pack,
+      {source.data(), packed.data()}, 1, 0);
+  GuardedEither input(is_depthwise ? reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan) : x,
+                      !is_depthwise || !kIsBf16);
+  GuardedEither added(reference::to_blocked(residual, s.batch, s.out_channels, out_hw, kNan), !kIsBf16);
   const std::size_t padded = (s.out_channels + 15) / 16 * 16;
   bias.resize(padded, kNan);
   scale.resize(padded, kNan);
-  Guarded bias_buffer(bias), scale_buffer(scale), output(s.batch * padded * out_hw, kNan);
+  Guarded bias_buffer(bias), scale_buffer(scale);
+  GuardedEither output(std::vector<float>(s.batch * padded * out_hw, kNan), !kIsBf16);
   std::vector<void*> buffers{input.data(), packed.data()};
   if (operands.has_bias) buffers.push_back(bias_buffer.data());
   if (operands.has_scale) buffers.push_back(scale_buffer.data());
   if (operands.has_residual) buffers.push_back(added.data());
   buffers.push_back(output.data());
-  const void* args = is_depthwise ? static_cast<const void*>(&depthwise) : &planar;
-  run(kernel, args, buffers, workers, is_depthwise ? 0 : planar_conv_scratch_bytes(planar));
+  const void* args = is_depthwise ? static_cast<const void*>(&depthwise)
+                     : kIsBf16    ? static_cast<const void*>(&planar_bf16)
+                                  : &planar;
+  const std::size_t depthwise_scratch = kIsBf16 ? depthwise_bf16_scratch_bytes(depthwise) : 0;
+  run(kernel, args, buffers, workers, is_depthwise ? depthwise_scratch : planar_conv_scratch_bytes(planar));
   expect(output.intact() && packed.intact(), what + ": overrun");
   expect_close(expected, reference::from_blocked(output.values(), s.batch, s.out_channels, out_hw),
-               sum_tolerance(reduction), what);
+               bf16_tolerance(reduction, !kIsBf16), what);
 }
 
+template <bool kIsBf16>
 void depthwise_geometry(const Target& target) {
   for (const std::int64_t kernel : {1, 2, 3, 4, 5, 6, 7})
     for (const std::int64_t stride : {1, 2, 3})
       for (const std::int64_t dilation : {1, 2})
         for (const std::int64_t pad : {0, 1, 2, 3})
           for (const std::int64_t w : {1, 2, 7, 8, 14, 17})
-            check(target, shape(20, 20, 20, 6, w, kernel, stride, pad, dilation), {true, false, false}, {});
+            check<kIsBf16>(target, shape(20, 20, 20, 6, w, kernel, stride, pad, dilation), {true, false, false}, {});
 }
 
+template <bool kIsBf16>
 void depthwise_channels(const Target& target) {
   for (const std::int64_t c : {2, 8, 16, 17, 31, 48, 65})
     for (int workers = 1; workers < 6; ++workers)
-      check(target, shape(c, c, c, 5, 9, 3, 1, 1, 1, 2), {true, true, true}, {}, 0, workers);
+      check<kIsBf16>(target, shape(c, c, c, 5, 9, 3, 1, 1, 1, 2), {true, true, true}, {}, 0, workers);
 }
 
+template <bool kIsBf16>
 void planar_geometry(const Target& target) {
   for (const std::int64_t kernel : {1, 2, 3, 5, 7})
     for (const std::int64_t stride : {1, 2, 3, 4})
       for (const std::int64_t dilation : {1, 2})
         for (const std::int64_t pad : {0, 1, 3})
           for (const std::int64_t w : {7, 16, 33})
-            check(target, shape(3, 40, 1, 11, w, kernel, stride, pad, dilation), {true, false, false}, {});
-  check(target, shape(3, 24, 1, 32, 48, 16, 16, 0, 1), {true, false, false}, {});  // patches
+            check<kIsBf16>(target, shape(3, 40, 1, 11, w, kernel, stride, pad, dilation), {true, false, false}, {});
+  check<kIsBf16>(target, shape(3, 24, 1, 32, 48, 16, 16, 0, 1), {true, false, false}, {});  // patches
 }
 
+template <bool kIsBf16>
 void planar_channels(const Target& target) {
   for (const std::int64_t in_c : {1, 2, 3, 4, 8})
     for (const std::int64_t out_c : {1, 8, 16, 24, 33, 64, 96})
-      for (int vectors = 1; vectors <= target.traits<TileTraits>("conv_planar_f32").max_vectors; ++vectors)
-        check(target, shape(in_c, out_c, 1, 9, 31, 3, 2, 1, 1, 2), {true, true, true}, {}, vectors);
+      for (int vectors = 1;
+           vectors <= target.traits<TileTraits>(kIsBf16 ? "conv_planar_bf16" : "conv_planar_f32").max_vectors;
+           ++vectors)
+        check<kIsBf16>(target, shape(in_c, out_c, 1, 9, 31, 3, 2, 1, 1, 2), {true, true, true}, {}, vectors);
 }
 
+template <bool kIsBf16>
 void epilogues(const Target& target) {
   for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
     for (const bool after : {false, true}) {
       const EpilogueArgs epilogue{static_cast<Activation>(i), 0.3f, 0.6f, after};
-      check(target, shape(20, 20, 20, 6, 11, 3, 1, 1, 1), {true, true, true}, epilogue);
-      check(target, shape(3, 20, 1, 6, 11, 3, 1, 1, 1), {true, false, true}, epilogue);
+      check<kIsBf16>(target, shape(20, 20, 20, 6, 11, 3, 1, 1, 1), {true, true, true}, epilogue);
+      check<kIsBf16>(target, shape(3, 20, 1, 6, 11, 3, 1, 1, 1), {true, false, true}, epilogue);
     }
+}
+
+template <bool kIsBf16>
+std::vector<Case> cases() {
+  return {{"depthwise geometry", depthwise_geometry<kIsBf16>},
+          {"depthwise channels", depthwise_channels<kIsBf16>},
+          {"planar geometry", planar_geometry<kIsBf16>},
+          {"planar channels", planar_channels<kIsBf16>},
+          {"epilogues", epilogues<kIsBf16>}};
 }
 
 }  // namespace
 
 int main() {
-  return run_cases({{"depthwise geometry", depthwise_geometry},
-                    {"depthwise channels", depthwise_channels},
-                    {"planar geometry", planar_geometry},
-                    {"planar channels", planar_channels},
-                    {"epilogues", epilogues}});
+  return run_cases(cases<false>()) + run_cases(cases<true>(), "depthwise_bf16");
 }

@@ -13,9 +13,8 @@ class TargetLookup final : public KernelLookup {
   explicit TargetLookup(const Target& target) : target_(target) {}
   const KernelEntry& find(std::string_view kernel) const override { return target_.find(std::string(kernel)); }
   const KernelEntry* find_or_null(std::string_view kernel) const override {
-    for (const KernelEntry* entry : target_.tables)
-      for (; entry->name; ++entry)
-        if (kernel == entry->name) return entry;
+    for (const Target* target = &target_; target; target = target->below)
+      if (target->has_own(std::string(kernel))) return &target->find(std::string(kernel));
     return nullptr;
   }
 
@@ -23,9 +22,15 @@ class TargetLookup final : public KernelLookup {
   const Target& target_;
 };
 
-std::vector<std::size_t> sizes(const std::vector<Guarded*>& buffers) {
+std::vector<std::size_t> sizes(const std::vector<Bytes>& buffers) {
   std::vector<std::size_t> bytes;
-  for (const Guarded* buffer : buffers) bytes.push_back(buffer->values().size() * sizeof(float));
+  for (const Bytes& buffer : buffers) bytes.push_back(buffer.size);
+  return bytes;
+}
+
+std::vector<Bytes> bytes_of(const std::vector<Guarded*>& buffers) {
+  std::vector<Bytes> bytes;
+  for (Guarded* buffer : buffers) bytes.push_back({buffer->data(), buffer->values().size() * sizeof(float)});
   return bytes;
 }
 
@@ -49,10 +54,16 @@ PreparedStep prepare(const Target& target, const OperationEntry* operations, con
 void run_operation(const Target& target, const OperationEntry* operations, const std::string& name,
                    const AttributeMap& attributes, const std::vector<Guarded*>& inputs,
                    const std::vector<Guarded*>& outputs, int workers) {
+  run_operation(target, operations, name, attributes, bytes_of(inputs), bytes_of(outputs), workers);
+}
+
+void run_operation(const Target& target, const OperationEntry* operations, const std::string& name,
+                   const AttributeMap& attributes, const std::vector<Bytes>& inputs, const std::vector<Bytes>& outputs,
+                   int workers) {
   const PreparedStep step = prepare(target, operations, name, attributes, sizes(inputs), sizes(outputs));
   std::vector<void*> buffers;
-  for (Guarded* buffer : inputs) buffers.push_back(buffer->data());
-  for (Guarded* buffer : outputs) buffers.push_back(buffer->data());
+  for (const Bytes& buffer : inputs) buffers.push_back(buffer.data);
+  for (const Bytes& buffer : outputs) buffers.push_back(buffer.data);
   std::vector<std::unique_ptr<Guarded>> temporaries;
   for (const std::size_t bytes : step.temporaries) {
     temporaries.push_back(std::make_unique<Guarded>((bytes + 3) / 4, std::numeric_limits<float>::quiet_NaN(), false));

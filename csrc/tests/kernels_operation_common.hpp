@@ -17,7 +17,16 @@ PreparedStep prepare(const Target& target, const OperationEntry* operations, con
                      const AttributeMap& attributes, const std::vector<std::size_t>& input_bytes,
                      const std::vector<std::size_t>& output_bytes);
 
-// Runs it; the buffers are as many floats as they have. An overrun of a temporary or of scratch is a failure.
+struct Bytes {
+  void* data;
+  std::size_t size;
+};
+
+// Runs it. An overrun of a temporary or of scratch is a failure.
+void run_operation(const Target& target, const OperationEntry* operations, const std::string& name,
+                   const AttributeMap& attributes, const std::vector<Bytes>& inputs, const std::vector<Bytes>& outputs,
+                   int workers);
+// The same on as many floats as the buffers have.
 void run_operation(const Target& target, const OperationEntry* operations, const std::string& name,
                    const AttributeMap& attributes, const std::vector<Guarded*>& inputs,
                    const std::vector<Guarded*>& outputs, int workers);

@@ -1,12 +1,15 @@
-// Pooling against scalar loops, and conversion between layouts there and back.
+// Pooling against scalar loops, conversion between layouts there and back, and between f32 and bf16.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "kernels/layout.hpp"
 #include "kernels/pool.hpp"
 #include "kernels/reference.hpp"
-#include "kernels_common.hpp"
+#include "kernels_bf16_common.hpp"
 
 using namespace engine;
 using namespace engine::test;
@@ -68,20 +71,22 @@ void check(const Target& target, const Pool& p, float special = 0.0f) {
   if (special != 0.0f && !x.empty()) x[x.size() / 2] = special;
   const PoolArgs args = make_pool_args(s, p.counts_padding, p.pad_end, p.pad_end);
   const std::int64_t out_hw = s.out_h * s.out_w;
-  for (const bool average : {false, true}) {
+  for (const auto& [average, is_bf16] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+    if (is_bf16) x = rounded(x);
     std::vector<float> expected;
     for (std::int64_t i = 0; i < p.batch * p.channels; ++i)
       for (std::int64_t o = 0; o < out_hw; ++o)
         expected.push_back(reference_pool(p, x.data() + i * p.h * p.w, o / s.out_w, o % s.out_w, average));
-    Guarded input(reference::to_blocked(x, p.batch, p.channels, p.h * p.w, kNan));
-    Guarded output((p.channels + 15) / 16 * 16 * p.batch * out_hw);
-    run(target.find(average ? "average_pool_f32" : "max_pool_f32"), &args, {input.data(), output.data()}, 3, 0);
+    GuardedEither input(reference::to_blocked(x, p.batch, p.channels, p.h * p.w, kNan), !is_bf16);
+    GuardedEither output(std::vector<float>((p.channels + 15) / 16 * 16 * p.batch * out_hw), !is_bf16);
+    const std::string name = average ? "average_pool_" : "max_pool_";
+    run(target.find(name + (is_bf16 ? "bf16" : "f32")), &args, {input.data(), output.data()}, 3, 0);
     const std::string what = std::string(average ? "average" : "max") + " k" + std::to_string(p.kernel) + " s" +
                              std::to_string(p.stride) + " in" + std::to_string(p.h) + "x" + std::to_string(p.w) +
                              " pads" + std::to_string(p.pad_begin) + "," + std::to_string(p.pad_end);
     expect(output.intact(), what + ": overrun");
     expect_close(expected, reference::from_blocked(output.values(), p.batch, p.channels, out_hw),
-                 average ? sum_tolerance(p.kernel * p.kernel) : 0, what);
+                 average ? bf16_tolerance(p.kernel * p.kernel, !is_bf16) : 0, what);
   }
 }
 
@@ -119,8 +124,79 @@ void layouts(const Target& target) {
       }
 }
 
+// Values of every kind: those halfway between two of bf16, the largest, denormals, infinities, NaN.
+std::vector<float> special_values(std::size_t count) {
+  auto values = random_floats(count, 4);
+  const float special[] = {1.00390625f, 1.01171875f, -1.00390625f, 3.4e38f, std::numeric_limits<float>::max(),
+                           1e-40f,      -1e-41f,     9.2e-41f,     kInf,    -kInf,
+                           kNan,        -0.0f};
+  for (std::size_t i = 0; i < count; ++i)
+    if (i % 3 == 0) values[i] = special[i / 3 % std::size(special)];
+  return values;
+}
+
+void bf16_layouts(const Target& target) {
+  for (const std::int64_t channels : {1, 3, 15, 16, 17, 33, 64})
+    for (const std::int64_t pixels : {0, 1, 3, 4, 8, 15, 16, 17, 49, 63, 65}) {
+      const std::int64_t batch = 2;
+      const auto plain = special_values(batch * channels * pixels);
+      const auto blocked = reference::to_blocked(rounded(plain), batch, channels, pixels, 0.0f);
+      const LayoutArgs args{batch, channels, pixels, channels * pixels, (channels + 15) / 16 * 16 * pixels};
+      for (const bool is_plain_f32 : {false, true}) {
+        GuardedEither source(plain, is_plain_f32), back(std::vector<float>(plain.size(), 7.0f), is_plain_f32);
+        GuardedBf16 there(std::vector<float>(blocked.size(), kNan));
+        run(target.find(is_plain_f32 ? "to_blocked_f32_bf16" : "to_blocked_bf16"), &args, {source.data(), there.data()},
+            3, 0);
+        run(target.find(is_plain_f32 ? "from_blocked_bf16_f32" : "from_blocked_bf16"), &args,
+            {there.data(), back.data()}, 2, 0);
+        const std::string what = std::to_string(channels) + " channels, " + std::to_string(pixels) + " pixels" +
+                                 (is_plain_f32 ? " of f32" : "");
+        expect(there.intact() && back.intact(), what + ": overrun");
+        expect_close(blocked, there.values(), 0, what + " to blocked");
+        expect_close(rounded(plain), back.values(), 0, what + " back");
+      }
+    }
+}
+
+void conversions(const Target& target) {
+  for (const std::int64_t count : {0, 1, 3, 4, 15, 16, 31, 32, 33, 64, 65, 1000})
+    for (int workers = 1; workers < 5; ++workers) {
+      const auto values = special_values(count);
+      const ConvertArgs args{count};
+      Guarded source(values), back(count, 7.0f);
+      GuardedBf16 there(std::vector<float>(count, kNan));
+      run(target.find("convert_f32_bf16"), &args, {source.data(), there.data()}, workers, 0);
+      run(target.find("convert_bf16_f32"), &args, {there.data(), back.data()}, workers, 0);
+      const std::string what = std::to_string(count) + " values, " + std::to_string(workers) + " workers";
+      expect(there.intact() && back.intact(), what + ": overrun");
+      expect_close(rounded(values), there.values(), 0, what);
+      expect_close(rounded(values), back.values(), 0, what + " back");
+    }
+}
+
+// The rounding of the references itself, against values worked out by hand.
+void rounding(const Target&) {
+  const std::pair<float, std::uint16_t> cases[] = {{1.0f, 0x3f80},        {1.00390625f, 0x3f80},  // halfway, to even
+                                                   {1.01171875f, 0x3f82},                         // halfway, to even
+                                                   {1.003907f, 0x3f81},   {-1.003907f, 0xbf81},  {3.4e38f, 0x7f80},
+                                                   {1e-40f, 0x0001},      {-0.0f, 0x8000},       {kInf, 0x7f80},
+                                                   {-kInf, 0xff80}};
+  for (const auto& [value, bits] : cases)
+    expect(engine::to_bf16(value).bits == bits,
+           std::to_string(value) + " became " + std::to_string(engine::to_bf16(value).bits));
+  const std::uint32_t signaling = 0x7f800001;
+  float nan;
+  std::memcpy(&nan, &signaling, sizeof nan);
+  expect(engine::to_bf16(nan).bits == 0x7fc0, "a signaling NaN does not become quiet");
+}
+
 }  // namespace
 
 int main() {
-  return run_cases({{"geometry", geometry}, {"global, not finite", global_and_not_finite}, {"layouts", layouts}});
+  return run_cases({{"geometry", geometry},
+                    {"global, not finite", global_and_not_finite},
+                    {"layouts", layouts},
+                    {"bf16 layouts", bf16_layouts},
+                    {"conversions", conversions},
+                    {"rounding", rounding}});
 }

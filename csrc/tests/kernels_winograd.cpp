@@ -1,9 +1,9 @@
-// Winograd convolution, fused and in phases, against the scalar direct one.
+// Winograd convolution, fused and in phases, with maps of f32 and of bf16, against the scalar direct one.
 #include <limits>
 
 #include "kernels/reference.hpp"
 #include "kernels/winograd.hpp"
-#include "kernels_common.hpp"
+#include "kernels_bf16_common.hpp"
 
 using namespace engine;
 using namespace engine::test;
@@ -27,92 +27,110 @@ ConvShape shape(std::int64_t batch, std::int64_t in_c, std::int64_t out_c, std::
   return s;
 }
 
+template <bool kIsBf16>
 void check(const Target& target, const ConvShape& s, const ConvOperands& operands, const EpilogueArgs& epilogue,
            int output_tile, int vectors = 0, int block = 0, int workers = 3) {
   const std::string what = "F" + std::to_string(output_tile) + " n" + std::to_string(s.batch) + " c" +
                            std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " in" +
                            std::to_string(s.in_h) + "x" + std::to_string(s.in_w) + " v" + std::to_string(vectors);
   const std::int64_t in_hw = s.in_h * s.in_w, out_hw = s.out_h * s.out_w;
-  const auto x = random_floats(s.batch * s.in_channels * in_hw, 1),
-             w = random_floats(s.out_channels * s.in_channels * 9, 2);
+  auto x = random_floats(s.batch * s.in_channels * in_hw, 1);
+  const auto w = random_floats(s.out_channels * s.in_channels * 9, 2);
   auto bias = random_floats(s.out_channels, 3), scale = random_floats(s.out_channels, 4);
-  const auto residual = random_floats(s.batch * s.out_channels * out_hw, 5);
+  auto residual = random_floats(s.batch * s.out_channels * out_hw, 5);
+  if (kIsBf16) {
+    x = rounded(x);
+    residual = rounded(residual);
+  }
   std::vector<float> expected(s.batch * s.out_channels * out_hw);
   reference::conv(s, epilogue, x.data(), w.data(), operands.has_scale ? scale.data() : nullptr,
                   operands.has_bias ? bias.data() : nullptr, operands.has_residual ? residual.data() : nullptr,
                   expected.data());
 
-  const KernelEntry& fused = target.find("winograd_fused_f32");
+  const std::string type = kIsBf16 ? "bf16" : "f32";
+  const KernelEntry& fused = target.find("winograd_fused_" + type);
   const WinogradArgs args = make_winograd_args(s, operands, epilogue, output_tile, vectors, block,
                                                *static_cast<const TileTraits*>(fused.traits));
   Guarded source(w), u(winograd_weight_floats(args), kNan);
   run(target.find("winograd_weights_f32"), &args, {source.data(), u.data()}, 2, 0);
-  Guarded input(reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan));
-  Guarded added(reference::to_blocked(residual, s.batch, s.out_channels, out_hw, kNan));
+  GuardedEither input(reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan), !kIsBf16);
+  GuardedEither added(reference::to_blocked(residual, s.batch, s.out_channels, out_hw, kNan), !kIsBf16);
   const std::size_t padded = (s.out_channels + 15) / 16 * 16;
   bias.resize(padded, kNan);
   scale.resize(padded, kNan);
   Guarded bias_buffer(bias), scale_buffer(scale), v(winograd_input_floats(args), kNan);
   Guarded m(winograd_product_floats(args), kNan);
   for (const bool in_phases : {false, true}) {
-    Guarded output(s.batch * padded * out_hw, kNan);
+    GuardedEither output(std::vector<float>(s.batch * padded * out_hw, kNan), !kIsBf16);
     std::vector<void*> buffers{input.data(), u.data()};
     if (operands.has_bias) buffers.push_back(bias_buffer.data());
     if (operands.has_scale) buffers.push_back(scale_buffer.data());
     if (operands.has_residual) buffers.push_back(added.data());
-    for (Guarded* last : {&output, &v, &m}) buffers.push_back(last->data());
+    for (void* last : {output.data(), static_cast<void*>(v.data()), static_cast<void*>(m.data())})
+      buffers.push_back(last);
     if (in_phases) {
-      run(target.find("winograd_input_f32"), &args, buffers, workers, 0);
+      run(target.find("winograd_input_" + type), &args, buffers, workers, 0);
       run(target.find("winograd_gemm_f32"), &args, buffers, workers, 0);
     }
-    run(in_phases ? target.find("winograd_output_f32") : fused, &args, buffers, workers,
+    run(in_phases ? target.find("winograd_output_" + type) : fused, &args, buffers, workers,
         in_phases ? 0 : winograd_scratch_bytes(args));
     expect(output.intact() && u.intact() && v.intact() && m.intact(), what + ": overrun");
     // The transforms amplify rounding: for F(4, 3) by about ten.
     expect_close(expected, reference::from_blocked(output.values(), s.batch, s.out_channels, out_hw),
-                 (output_tile == 4 ? 10 : 2) * sum_tolerance(s.in_channels * 9),
+                 (output_tile == 4 ? 10 : 2) * sum_tolerance(s.in_channels * 9) + (kIsBf16 ? 1.0 / 256 : 0.0),
                  what + (in_phases ? " phases" : " fused"));
   }
 }
 
+template <bool kIsBf16>
 void sizes(const Target& target) {
   for (const int tile : {2, 4})
     for (const int pad : {0, 1, 2})
       for (std::int64_t h : {3, 4, 7, 9})
-        for (std::int64_t w : {3, 5, 6, 14, 19}) check(target, shape(1, 16, 16, h, w, pad), {}, {}, tile);
+        for (std::int64_t w : {3, 5, 6, 14, 19}) check<kIsBf16>(target, shape(1, 16, 16, h, w, pad), {}, {}, tile);
 }
 
+template <bool kIsBf16>
 void channels(const Target& target) {
   for (const int tile : {2, 4})
     for (const std::int64_t in_c : {1, 5, 16, 33})
       for (const std::int64_t out_c : {1, 7, 16, 20, 40, 49, 80})
         for (int vectors = 1; vectors <= target.traits<TileTraits>("winograd_fused_f32").max_vectors; ++vectors)
-          check(target, shape(1, in_c, out_c, 9, 9, 1), {true, false, false}, {}, tile, vectors);
+          check<kIsBf16>(target, shape(1, in_c, out_c, 9, 9, 1), {true, false, false}, {}, tile, vectors);
 }
 
+template <bool kIsBf16>
 void batches_workers_blocks(const Target& target) {
   for (const int tile : {2, 4})
     for (const int workers : {1, 2, 5, 40})
       for (const int block : {1, 7, 200})
-        check(target, shape(3, 18, 36, 10, 13, 1), {true, true, true}, {}, tile, 0, block, workers);
+        check<kIsBf16>(target, shape(3, 18, 36, 10, 13, 1), {true, true, true}, {}, tile, 0, block, workers);
 }
 
+template <bool kIsBf16>
 void epilogues(const Target& target) {
   for (int i = 0; i < static_cast<int>(Activation::kCount); ++i)
     for (const bool after : {false, true})
-      check(target, shape(1, 16, 20, 7, 7, 1), {true, true, true}, {static_cast<Activation>(i), 0.3f, 0.6f, after}, 4);
+      check<kIsBf16>(target, shape(1, 16, 20, 7, 7, 1), {true, true, true},
+                     {static_cast<Activation>(i), 0.3f, 0.6f, after}, 4);
 }
 
+template <bool kIsBf16>
 void empty(const Target& target) {
-  for (const int tile : {2, 4}) check(target, shape(0, 16, 16, 7, 7, 1), {true, false, false}, {}, tile);
+  for (const int tile : {2, 4}) check<kIsBf16>(target, shape(0, 16, 16, 7, 7, 1), {true, false, false}, {}, tile);
+}
+
+template <bool kIsBf16>
+std::vector<Case> cases() {
+  return {{"sizes", sizes<kIsBf16>},
+          {"channels", channels<kIsBf16>},
+          {"batches, workers, blocks", batches_workers_blocks<kIsBf16>},
+          {"epilogues", epilogues<kIsBf16>},
+          {"empty", empty<kIsBf16>}};
 }
 
 }  // namespace
 
 int main() {
-  return run_cases({{"sizes", sizes},
-                    {"channels", channels},
-                    {"batches, workers, blocks", batches_workers_blocks},
-                    {"epilogues", epilogues},
-                    {"empty", empty}});
+  return run_cases(cases<false>()) + run_cases(cases<true>());
 }

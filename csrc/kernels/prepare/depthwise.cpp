@@ -1,4 +1,4 @@
-// Plan-time half of depthwise convolution.
+// Plan-time half of depthwise convolution. pack_depthwise_f32 packs the weights for maps of both types.
 #include "kernels/depthwise.hpp"
 #include "kernels/prepare/conv_request.hpp"
 
@@ -35,13 +35,22 @@ DepthwiseArgs read_depthwise(const StepRequest& request) {
   return make_depthwise_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes));
 }
 
-PreparedStep prepare_depthwise_f32(const StepRequest& request) {
+PreparedStep prepare_depthwise(const StepRequest& request, const char* kernel, std::int64_t element_bytes) {
   DepthwiseArgs args = read_depthwise(request);
   const ConvShape& s = args.shape;
   const std::int64_t x_image = args.x_batch;
   const ImageSteps steps = read_image_steps(request.attributes, args);
-  expect_conv_operands(request, s, args.operands, x_image, steps, pack_group_floats(args.pack));
-  return one_phase(PreparedPhase::of(request.kernels.find("depthwise_f32"), args), 0, conv_work(s));
+  expect_conv_operands(request, s, args.operands, x_image, steps, pack_group_floats(args.pack),
+                       {element_bytes, element_bytes, element_bytes});
+  const std::size_t scratch = element_bytes == 2 ? depthwise_bf16_scratch_bytes(args) : 0;
+  return one_phase(PreparedPhase::of(request.kernels.find(kernel), args), scratch, conv_work(s));
+}
+
+PreparedStep prepare_depthwise_f32(const StepRequest& request) {
+  return prepare_depthwise(request, "depthwise_f32", 4);
+}
+PreparedStep prepare_depthwise_bf16(const StepRequest& request) {
+  return prepare_depthwise(request, "depthwise_bf16", 2);
 }
 
 PreparedStep prepare_pack_depthwise_f32(const StepRequest& request) {
@@ -54,7 +63,9 @@ PreparedStep prepare_pack_depthwise_f32(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry depthwise_operations[] = {
-    {"depthwise_f32", prepare_depthwise_f32, true}, {"pack_depthwise_f32", prepare_pack_depthwise_f32}, {}};
+extern const OperationEntry depthwise_operations[] = {{"depthwise_f32", prepare_depthwise_f32, true},
+                                                      {"depthwise_bf16", prepare_depthwise_bf16, true},
+                                                      {"pack_depthwise_f32", prepare_pack_depthwise_f32},
+                                                      {}};
 
 }  // namespace engine

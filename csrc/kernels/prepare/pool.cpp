@@ -18,7 +18,7 @@ PoolArgs make_pool_args(const ConvShape& shape, bool counts_padding, std::int64_
 
 namespace {
 
-PreparedStep prepare_pool(const StepRequest& request, const char* kernel) {
+PreparedStep prepare_pool(const StepRequest& request, const char* kernel, std::int64_t element_bytes) {
   const Attributes& attributes = request.attributes;
   const ConvShape shape = read_conv_shape(attributes);
   if (shape.in_channels != shape.out_channels) throw PlanError("pooling does not change the number of channels");
@@ -31,21 +31,30 @@ PreparedStep prepare_pool(const StepRequest& request, const char* kernel) {
   args.x_batch = steps.x;
   args.y_batch = steps.y;
   request.expect_operands(1, 1);
-  request.expect_input(0, strided_bytes(shape.batch, steps.x, x_image));
-  request.expect_output(0, strided_bytes(shape.batch, steps.y, y_image));
+  request.expect_input(0, strided_bytes(shape.batch, steps.x, x_image, element_bytes));
+  request.expect_output(0, strided_bytes(shape.batch, steps.y, y_image, element_bytes));
   return one_phase(PreparedPhase::of(request.kernels.find(kernel), args), 0, 0);
 }
 
 PreparedStep prepare_max_pool_f32(const StepRequest& request) {
-  return prepare_pool(request, "max_pool_f32");
+  return prepare_pool(request, "max_pool_f32", 4);
 }
 PreparedStep prepare_average_pool_f32(const StepRequest& request) {
-  return prepare_pool(request, "average_pool_f32");
+  return prepare_pool(request, "average_pool_f32", 4);
+}
+PreparedStep prepare_max_pool_bf16(const StepRequest& request) {
+  return prepare_pool(request, "max_pool_bf16", 2);
+}
+PreparedStep prepare_average_pool_bf16(const StepRequest& request) {
+  return prepare_pool(request, "average_pool_bf16", 2);
 }
 
 }  // namespace
 
-extern const OperationEntry pool_operations[] = {
-    {"max_pool_f32", prepare_max_pool_f32}, {"average_pool_f32", prepare_average_pool_f32}, {}};
+extern const OperationEntry pool_operations[] = {{"max_pool_f32", prepare_max_pool_f32},
+                                                 {"average_pool_f32", prepare_average_pool_f32},
+                                                 {"max_pool_bf16", prepare_max_pool_bf16},
+                                                 {"average_pool_bf16", prepare_average_pool_bf16},
+                                                 {}};
 
 }  // namespace engine

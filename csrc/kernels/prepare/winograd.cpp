@@ -1,4 +1,4 @@
-// Plan-time half of Winograd convolution.
+// Plan-time half of Winograd convolution. winograd_bf16 has maps of bf16 and the packed weights of winograd_f32.
 #include "kernels/winograd.hpp"
 
 #include <algorithm>
@@ -85,23 +85,37 @@ WinogradArgs read_winograd(const StepRequest& request) {
   return args;
 }
 
+// The kernels that see maps, which may be bf16; products are f32.
+struct MapKernels {
+  const char *fused, *input, *output;
+  std::int64_t element_bytes;
+};
+
 // Attribute `phases` (0): in three phases with V and M in temporaries, instead of fused.
-PreparedStep prepare_winograd_f32(const StepRequest& request) {
+PreparedStep prepare_winograd(const StepRequest& request, const MapKernels& kernels) {
   WinogradArgs args = read_winograd(request);
   const ConvShape& s = args.shape;
   const std::int64_t x_image = args.x_batch;
   const ImageSteps steps = read_image_steps(request.attributes, args);
-  expect_conv_operands(request, s, args.operands, x_image, steps, winograd_weight_floats(args));
+  expect_conv_operands(request, s, args.operands, x_image, steps, winograd_weight_floats(args),
+                       {kernels.element_bytes, kernels.element_bytes, kernels.element_bytes});
   if (!args.in_phases)
-    return one_phase(PreparedPhase::of(request.kernels.find("winograd_fused_f32"), args), winograd_scratch_bytes(args),
+    return one_phase(PreparedPhase::of(request.kernels.find(kernels.fused), args), winograd_scratch_bytes(args),
                      conv_work(s));
   PreparedStep step;
-  for (const char* kernel : {"winograd_input_f32", "winograd_gemm_f32", "winograd_output_f32"})
+  for (const char* kernel : {kernels.input, "winograd_gemm_f32", kernels.output})
     step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
   step.temporaries = {checked_product({winograd_input_floats(args), 4}),
                       checked_product({winograd_product_floats(args), 4})};
   step.work = conv_work(s);
   return step;
+}
+
+PreparedStep prepare_winograd_f32(const StepRequest& request) {
+  return prepare_winograd(request, {"winograd_fused_f32", "winograd_input_f32", "winograd_output_f32", 4});
+}
+PreparedStep prepare_winograd_bf16(const StepRequest& request) {
+  return prepare_winograd(request, {"winograd_fused_bf16", "winograd_input_bf16", "winograd_output_bf16", 2});
 }
 
 PreparedStep prepare_pack_winograd_f32(const StepRequest& request) {
@@ -114,7 +128,9 @@ PreparedStep prepare_pack_winograd_f32(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry winograd_operations[] = {
-    {"winograd_f32", prepare_winograd_f32, true}, {"pack_winograd_f32", prepare_pack_winograd_f32}, {}};
+extern const OperationEntry winograd_operations[] = {{"winograd_f32", prepare_winograd_f32, true},
+                                                     {"winograd_bf16", prepare_winograd_bf16, true},
+                                                     {"pack_winograd_f32", prepare_pack_winograd_f32},
+                                                     {}};
 
 }  // namespace engine

@@ -1,0 +1,21 @@
+// depthwise_bf16: depthwise convolution on NCHWc16 of bf16, computed in f32.
+//
+// Operands: x (bf16), w (packed f32, as depthwise_f32's), [bias], [scale] (f32), [residual], y (bf16); aligned as their
+// elements; y must not overlap x or w, the residual may be y. Split as depthwise_f32.
+#include "kernels/depthwise_walk.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+void depthwise_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const DepthwiseArgs& args = *static_cast<const DepthwiseArgs*>(raw_args);
+  return depthwise_finishes(args) ? run_depthwise<Bf16, float>(args, buffers, context)
+                                  : run_depthwise<Bf16, Bf16>(args, buffers, context);
+}
+
+}  // namespace
+
+extern const KernelEntry depthwise_bf16_kernels[] = {{"depthwise_bf16", depthwise_bf16, nullptr},
+                                                     {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,235 @@
+// Depthwise convolution on NCHWc16, for any type of maps. Included by kernel files only.
+#pragma once
+
+#include "kernels/activation.hpp"
+#include "kernels/depthwise.hpp"
+#include "simd/vec.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kTile = 14;
+#else
+constexpr int kTile = 4;
+#endif
+
+// Zeros for taps outside of the map.
+template <class Map>
+struct Zeros {
+  alignas(64) static constexpr Map kValues[16] = {};
+};
+
+template <class Map, class Out>
+struct Row {
+  const Map* x;        // the first kernel row that lies inside, at column 0
+  std::int64_t x_row;  // between kernel rows
+  const float* w;      // of that kernel row
+  int rows;            // kernel rows that lie inside
+  std::int64_t in_w;
+  std::int64_t stride, dilation, kernel_w;
+  Out* y;
+  const Map* residual;  // added before the activation, or null
+  Vec bias, scale, low, high;
+  bool has_scale;
+};
+
+// What ends a pixel, in registers: stores could be to the row's own fields, as far as the compiler knows.
+template <class Map, class Out>
+struct Ending {
+  Vec bias, scale, low, high;
+  const Map* residual;
+  Out* y;
+  bool has_scale;
+};
+template <class Map, class Out>
+ENGINE_INLINE Ending<Map, Out> ending_of(const Row<Map, Out>& row) {
+  return {row.bias, row.scale, row.low, row.high, row.residual, row.y, row.has_scale};
+}
+// A bias that nothing scales comes first, where it costs nothing.
+template <class Map, class Out>
+ENGINE_INLINE Vec start_of(const Row<Map, Out>& row) {
+  return row.has_scale ? zero() : row.bias;
+}
+template <class Map, class Out>
+ENGINE_INLINE void finish_pixel(const Ending<Map, Out>& end, std::int64_t pixel, Vec sum) {
+  Vec value = end.has_scale ? fma(sum, end.scale, end.bias) : sum;
+  if (end.residual) value += load(end.residual + pixel * 16);
+  store(end.y + pixel * 16, min(end.high, max(end.low, value)));
+}
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRegisters = 32;
+#else
+constexpr int kRegisters = 16;
+#endif
+
+// Keeps a loaded vector in a register: the compiler would load it again for each of its uses.
+ENGINE_INLINE void keep(Vec& value) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(value));
+#elif defined(__x86_64__)
+  __asm__("" : "+x"(value));
+#elif defined(__aarch64__)
+  __asm__("" : "+w"(value));
+#else
+  (void)value;
+#endif
+}
+
+// Output pixels [first, first + kPixels), whose first tap is input column `start`. Checked: some taps lie outside.
+template <int kKernel, int kStride, int kPixels, bool kChecked, class Map, class Out>
+ENGINE_NOINLINE void tile(const Row<Map, Out>& row, std::int64_t first, std::int64_t start) {
+  constexpr int kSpan = (kPixels - 1) * kStride + kKernel;
+  Vec sum[kPixels];
+#pragma GCC unroll 14
+  for (int p = 0; p < kPixels; ++p) sum[p] = start_of(row);
+  const Map* x = row.x + start * 16;
+  const float* w = row.w;
+  for (int r = 0; r < row.rows; ++r, x += row.x_row, w += kKernel * 16) {
+    Vec in[kSpan];
+#pragma GCC unroll 32
+    for (int i = 0; i < kSpan; ++i) {
+      const Map* at = x + i * 16;
+      if (kChecked && static_cast<std::uint64_t>(start + i) >= static_cast<std::uint64_t>(row.in_w))
+        at = Zeros<Map>::kValues;
+      in[i] = load(at);
+      if constexpr (kSpan + kPixels + 1 <= kRegisters) keep(in[i]);
+    }
+#pragma GCC unroll 7
+    for (int k = 0; k < kKernel; ++k) {
+      const Vec weight = load(w + k * 16);
+#pragma GCC unroll 14
+      for (int p = 0; p < kPixels; ++p) sum[p] = fma(in[p * kStride + k], weight, sum[p]);
+    }
+  }
+  const Ending<Map, Out> end = ending_of(row);
+#pragma GCC unroll 14
+  for (int p = 0; p < kPixels; ++p) finish_pixel(end, first + p, sum[p]);
+}
+
+template <int kKernel, int kStride, int kPixels, class Map, class Out>
+void tail(const Row<Map, Out>& row, int pixels, std::int64_t first, std::int64_t start) {
+  if constexpr (kPixels > 0) {
+    if (pixels == kPixels) return tile<kKernel, kStride, kPixels, true>(row, first, start);
+    tail<kKernel, kStride, kPixels - 1>(row, pixels, first, start);
+  }
+}
+
+template <int kKernel, int kStride, class Map, class Out>
+void run_row(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
+  std::int64_t pixel = 0;
+  for (; pixel + kTile <= out_w; pixel += kTile) {
+    const std::int64_t start = pixel * kStride - pad;
+    if (start >= 0 && start + (kTile - 1) * kStride + kKernel <= row.in_w)
+      tile<kKernel, kStride, kTile, false>(row, pixel, start);
+    else
+      tile<kKernel, kStride, kTile, true>(row, pixel, start);
+  }
+  tail<kKernel, kStride, kTile - 1>(row, static_cast<int>(out_w - pixel), pixel, pixel * kStride - pad);
+}
+
+template <class Map, class Out>
+void run_any_row(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
+  const Ending<Map, Out> end = ending_of(row);
+  for (std::int64_t pixel = 0; pixel < out_w; ++pixel) {
+    Vec sum = start_of(row);
+    for (int r = 0; r < row.rows; ++r)
+      for (std::int64_t k = 0; k < row.kernel_w; ++k) {
+        const std::int64_t column = pixel * row.stride - pad + k * row.dilation;
+        if (column < 0 || column >= row.in_w) continue;
+        sum = fma(load(row.x + r * row.x_row + column * 16), load(row.w + (r * row.kernel_w + k) * 16), sum);
+      }
+    finish_pixel(end, pixel, sum);
+  }
+}
+
+template <class Map, class Out>
+void run_any(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
+  const std::int64_t shape = row.dilation == 1 ? row.kernel_w * 10 + row.stride : 0;
+  switch (shape) {
+    case 31:
+      return run_row<3, 1>(row, out_w, pad);
+    case 32:
+      return run_row<3, 2>(row, out_w, pad);
+    case 51:
+      return run_row<5, 1>(row, out_w, pad);
+    case 52:
+      return run_row<5, 2>(row, out_w, pad);
+    case 71:
+      return run_row<7, 1>(row, out_w, pad);
+    case 72:
+      return run_row<7, 2>(row, out_w, pad);
+    default:
+      return run_any_row(row, out_w, pad);
+  }
+}
+
+// x, y and the residual are maps of Map. Rows are computed as Out: where they stand, or as f32 in the scratch, so that
+// a map of bf16 is rounded once, after all that depthwise_finishes tells of.
+template <class Map, class Out>
+void run_depthwise(const DepthwiseArgs& args, void* const* buffers, const KernelContext& context) {
+  constexpr bool kIsAside = sizeof(Map) != sizeof(Out);
+  const ConvShape& s = args.shape;
+  const EpilogueArgs& epilogue = args.epilogue;
+  int operand = 0;
+  const Map* x = static_cast<const Map*>(buffers[operand++]);
+  const float* w = static_cast<const float*>(buffers[operand++]);
+  const float* bias = args.operands.has_bias ? static_cast<const float*>(buffers[operand++]) : nullptr;
+  const float* scale = args.operands.has_scale ? static_cast<const float*>(buffers[operand++]) : nullptr;
+  const Map* residual = args.operands.has_residual ? static_cast<const Map*>(buffers[operand++]) : nullptr;
+  Map* y = static_cast<Map*>(buffers[operand]);
+  const bool is_clip = epilogue.activation == Activation::kClip;
+  [[maybe_unused]] const bool finish = depthwise_finishes(args);
+
+  Row<Map, Out> row = {};
+  row.in_w = s.in_w;
+  row.x_row = s.dilation_h * s.in_w * 16;
+  row.stride = s.stride_w;
+  row.dilation = s.dilation_w;
+  row.kernel_w = s.kernel_w;
+  row.has_scale = scale != nullptr;
+  row.low = broadcast(is_clip ? epilogue.alpha : -__builtin_inff());
+  row.high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
+  const std::int64_t blocks = (s.out_channels + 15) / 16;
+  const WorkRange range = split_work(s.batch * blocks * s.out_h, context.worker, context.workers);
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    const std::int64_t n = i / (blocks * s.out_h), block = i / s.out_h % blocks, oh = i % s.out_h;
+    const std::int64_t top = oh * s.stride_h - s.pad_top;
+    std::int64_t begin = 0, end = s.kernel_h;
+    while (begin < end && top + begin * s.dilation_h < 0) ++begin;
+    while (begin < end && top + (end - 1) * s.dilation_h >= s.in_h) --end;
+    row.rows = static_cast<int>(end - begin);
+    const std::int64_t out = (block * s.out_h + oh) * s.out_w * 16;
+    for (int l = 0; l < 16; l += kLanes) {
+      row.x = x + n * args.x_batch + ((block * s.in_h + top + begin * s.dilation_h) * s.in_w) * 16 + l;
+      row.w = w + (block * s.kernel_h + begin) * s.kernel_w * 16 + l;
+      Map* to = y + n * args.y_batch + out + l;
+      if constexpr (kIsAside)
+        row.y = static_cast<Out*>(context.scratch);
+      else
+        row.y = to;
+      const Map* added = residual ? residual + n * args.residual_batch + out + l : nullptr;
+      row.residual = epilogue.residual_after ? nullptr : added;
+      row.bias = bias ? load(bias + block * 16 + l) : zero();
+      row.scale = scale ? load(scale + block * 16 + l) : zero();
+      run_any(row, s.out_w, s.pad_left);
+      if constexpr (kIsAside) {
+        finish_column(epilogue, static_cast<int>(s.out_w), row.y, 16, nullptr, 0);
+        for (std::int64_t pixel = 0; pixel < s.out_w * 16; pixel += 16) {
+          Vec value = load(row.y + pixel);
+          if (added && epilogue.residual_after) value += load(added + pixel);
+          store(to + pixel, value);
+        }
+      } else if constexpr (sizeof(Map) == sizeof(float)) {
+        if (finish)
+          finish_column(epilogue, static_cast<int>(s.out_w), row.y, 16, epilogue.residual_after ? added : nullptr, 16);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace engine::ENGINE_ISA_NS
