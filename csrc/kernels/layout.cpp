@@ -112,6 +112,8 @@ extern const KernelEntry layout_kernels[] = {{"to_blocked_f32", convert<true, fl
                                              {"from_blocked_bf16", convert<false, Bf16, Bf16>, nullptr},
                                              {"to_blocked_f32_bf16", convert<true, float, Bf16>, nullptr},
                                              {"from_blocked_bf16_f32", convert<false, Bf16, float>, nullptr},
+                                             {"to_blocked_bf16_f32", convert<true, Bf16, float>, nullptr},
+                                             {"from_blocked_f32_bf16", convert<false, float, Bf16>, nullptr},
                                              {"convert_f32_bf16", convert_all<float, Bf16>, nullptr},
                                              {"convert_bf16_f32", convert_all<Bf16, float>, nullptr},
                                              {nullptr, nullptr, nullptr}};

@@ -142,19 +142,23 @@ void bf16_layouts(const Target& target) {
       const auto plain = special_values(batch * channels * pixels);
       const auto blocked = reference::to_blocked(rounded(plain), batch, channels, pixels, 0.0f);
       const LayoutArgs args{batch, channels, pixels, channels * pixels, (channels + 15) / 16 * 16 * pixels};
-      for (const bool is_plain_f32 : {false, true}) {
-        GuardedEither source(plain, is_plain_f32), back(std::vector<float>(plain.size(), 7.0f), is_plain_f32);
-        GuardedBf16 there(std::vector<float>(blocked.size(), kNan));
-        run(target.find(is_plain_f32 ? "to_blocked_f32_bf16" : "to_blocked_bf16"), &args, {source.data(), there.data()},
-            3, 0);
-        run(target.find(is_plain_f32 ? "from_blocked_bf16_f32" : "from_blocked_bf16"), &args,
-            {there.data(), back.data()}, 2, 0);
-        const std::string what = std::to_string(channels) + " channels, " + std::to_string(pixels) + " pixels" +
-                                 (is_plain_f32 ? " of f32" : "");
-        expect(there.intact() && back.intact(), what + ": overrun");
-        expect_close(blocked, there.values(), 0, what + " to blocked");
-        expect_close(rounded(plain), back.values(), 0, what + " back");
-      }
+      for (const bool is_plain_f32 : {false, true})
+        for (const bool is_blocked_f32 : {false, true}) {
+          if (is_plain_f32 && is_blocked_f32) continue;
+          const std::string plain_type = is_plain_f32 ? "f32" : "bf16", blocked_type = is_blocked_f32 ? "f32" : "bf16";
+          const auto name = [](const std::string& from, const std::string& to) {
+            return from == to ? from : from + "_" + to;
+          };
+          GuardedEither source(plain, is_plain_f32), back(std::vector<float>(plain.size(), 7.0f), is_plain_f32);
+          GuardedEither there(std::vector<float>(blocked.size(), kNan), is_blocked_f32);
+          run(target.find("to_blocked_" + name(plain_type, blocked_type)), &args, {source.data(), there.data()}, 3, 0);
+          run(target.find("from_blocked_" + name(blocked_type, plain_type)), &args, {there.data(), back.data()}, 2, 0);
+          const std::string what = std::to_string(channels) + " channels, " + std::to_string(pixels) + " pixels, " +
+                                   plain_type + " to " + blocked_type;
+          expect(there.intact() && back.intact(), what + ": overrun");
+          expect_close(blocked, there.values(), 0, what);
+          expect_close(rounded(plain), back.values(), 0, what + " back");
+        }
     }
 }
 

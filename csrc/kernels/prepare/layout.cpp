@@ -55,6 +55,12 @@ PreparedStep prepare_to_blocked_f32_bf16(const StepRequest& request) {
 PreparedStep prepare_from_blocked_bf16_f32(const StepRequest& request) {
   return prepare_layout(request, "from_blocked_bf16_f32", false, 2, 4);
 }
+PreparedStep prepare_to_blocked_bf16_f32(const StepRequest& request) {
+  return prepare_layout(request, "to_blocked_bf16_f32", true, 2, 4);
+}
+PreparedStep prepare_from_blocked_f32_bf16(const StepRequest& request) {
+  return prepare_layout(request, "from_blocked_f32_bf16", false, 4, 2);
+}
 PreparedStep prepare_convert_f32_bf16(const StepRequest& request) {
   return prepare_convert(request, "convert_f32_bf16", 4, 2);
 }
@@ -70,6 +76,8 @@ extern const OperationEntry layout_operations[] = {{"to_blocked_f32", prepare_to
                                                    {"from_blocked_bf16", prepare_from_blocked_bf16},
                                                    {"to_blocked_f32_bf16", prepare_to_blocked_f32_bf16},
                                                    {"from_blocked_bf16_f32", prepare_from_blocked_bf16_f32},
+                                                   {"to_blocked_bf16_f32", prepare_to_blocked_bf16_f32},
+                                                   {"from_blocked_f32_bf16", prepare_from_blocked_f32_bf16},
                                                    {"convert_f32_bf16", prepare_convert_f32_bf16},
                                                    {"convert_bf16_f32", prepare_convert_bf16_f32},
                                                    {}};

@@ -16,15 +16,20 @@ from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
 _MOST_ROUNDS = 8
 
 
-def assign_layouts(items: Sequence[Item], outputs: Collection[Output]) -> dict[Item, LayoutOption]:
+def assign_layouts(
+    items: Sequence[Item], outputs: Collection[Output], precision: str = "f32"
+) -> dict[Item, LayoutOption]:
     """The option of each item. Values from outside are PLAIN, and so must be `outputs` in the end."""
-    return _Assignment(items, outputs).solve()
+    return _Assignment(items, outputs, precision).solve()
 
 
 class _Assignment:
-    def __init__(self, items: Sequence[Item], outputs: Collection[Output]) -> None:
+    def __init__(self, items: Sequence[Item], outputs: Collection[Output], precision: str) -> None:
         self.items = items
-        self.options = [tuple(item.lowering.item_layouts(item)) for item in items]
+        self.options = [
+            tuple(option for option in item.lowering.item_layouts(item) if option.precision in ("", precision))
+            for item in items
+        ]
         self.chosen = [options[0] for options in self.options]
         self.outputs = frozenset(outputs)
         self.producer: dict[Output, tuple[int, int]] = {

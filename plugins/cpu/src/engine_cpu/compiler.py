@@ -25,13 +25,17 @@ logger = logging.getLogger("engine.cpu")
 
 @dataclass(slots=True)
 class Compiler:
-    """Makes programs of one network. `transform` is what follows once the shapes of a graph are known."""
+    """Makes programs of one network. `transform` is what follows once the shapes of a graph are known.
+
+    `precision` is "bf16" where products may be computed in it, and "f32" where they may not.
+    """
 
     weights: WeightStore
     tuner: Tuner
     streams: int
     plan_cache_size: int
     transform: Callable[[Model], Model]
+    precision: str = "f32"
 
     def program(self, model: Model) -> Program:
         """A program for a model whose parameters have static shapes."""
@@ -49,8 +53,8 @@ class Compiler:
             cache = PlanCache(extract(part), self.specialized_program, self.plan_cache_size)
             return DeferredPart(cache), part.inputs, part.outputs
         items = group_nodes(part.nodes, part.outputs)
-        options = assign_layouts(items, part.outputs)
-        segment = build_segment(items, options, part.inputs, part.outputs, self.weights, self.tuner)
+        options = assign_layouts(items, part.outputs, self.precision)
+        segment = build_segment(items, options, part.inputs, part.outputs, self.weights, self.tuner, self.precision)
         return NativePart(segment, self.tuner.threads, self.streams), part.inputs, part.outputs
 
 

@@ -41,17 +41,19 @@ class LayoutOption:
     """One way to run an item: the layouts in which it reads its inputs and writes its outputs.
 
     `inputs` has one for each input (those that are omitted or never read by a step may have any), `outputs` one for
-    each output. `cost` is in bytes moved: what this way costs beyond the others.
+    each output. `cost` is in bytes moved: what this way costs beyond the others. `precision` is that of the networks
+    that may run it, "f32" or "bf16"; empty for all.
     """
 
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     cost: float = 0.0
+    precision: str = ""
 
     @classmethod
     def uniform(cls, layout: Layout, inputs: int, outputs: int = 1, cost: float = 0.0) -> LayoutOption:
         """All in one layout."""
-        return cls((layout,) * inputs, (layout,) * outputs, cost)
+        return cls((layout,) * inputs, (layout,) * outputs, cost, "bf16" if layout.is_bf16 else "")
 
 
 def padded_channels(channels: int) -> int:

@@ -20,6 +20,7 @@ from engine_cpu.properties import (
     ALLOW_REFERENCE,
     ARENA_BYTES,
     COMPILE_EFFORT,
+    INFERENCE_PRECISION_HINT,
     NAIVE_ARENA_BYTES,
     PLAN_CACHE_SIZE,
     REFERENCE_STEPS,
@@ -81,7 +82,8 @@ class CpuNetwork(ExecutableNetwork):
         self.reference_steps = self._check_reference(graph)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
-        compiler = Compiler(weights, tuner, streams, self.config[PLAN_CACHE_SIZE], fold_shapes)
+        precision = precision_of(self.config, weights.isa)
+        compiler = Compiler(weights, tuner, streams, self.config[PLAN_CACHE_SIZE], fold_shapes, precision)
         self.is_static = all(_is_static(parameter) for parameter in graph.parameters)
         if self.is_static:
             self.program: Program | None = compiler.program(graph)
@@ -161,6 +163,14 @@ def threads_of(config: Config) -> int:
     """The threads of one inference: streams share the cores, so that none waits for another's."""
     threads = min(config[INFERENCE_NUM_THREADS] or cores(), cores())
     return max(1, int(threads) // (config[NUM_STREAMS] or 1))
+
+
+def precision_of(config: Config, isa: str) -> str:
+    """What products are computed in: bf16 where that is asked for and the CPU has it."""
+    if config[INFERENCE_PRECISION_HINT] == "bf16" and isa != "avx512bf16":
+        logger.warning("INFERENCE_PRECISION_HINT is bf16, which this CPU has no instructions for: computing in f32")
+        return "f32"
+    return str(config[INFERENCE_PRECISION_HINT])
 
 
 def _is_static(parameter: Parameter) -> bool:

@@ -9,14 +9,25 @@ from typing import Any, Final
 import numpy as np
 
 from engine.errors import UnsupportedError
+from engine.ir.element_type import f32
 from engine.native import pack
-from engine_cpu.layout import Layout
+from engine_cpu.layout import Layout, item_size, layout_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _KERNELS: Final[dict[tuple[Layout, Layout], str]] = {
     (Layout.PLAIN, Layout.BLOCKED): "to_blocked_f32",
     (Layout.BLOCKED, Layout.PLAIN): "from_blocked_f32",
+    (Layout.PLAIN, Layout.PLAIN_BF16): "convert_f32_bf16",
+    (Layout.PLAIN_BF16, Layout.PLAIN): "convert_bf16_f32",
+    (Layout.BLOCKED, Layout.BLOCKED_BF16): "convert_f32_bf16",
+    (Layout.BLOCKED_BF16, Layout.BLOCKED): "convert_bf16_f32",
+    (Layout.PLAIN, Layout.BLOCKED_BF16): "to_blocked_f32_bf16",
+    (Layout.BLOCKED_BF16, Layout.PLAIN): "from_blocked_bf16_f32",
+    (Layout.PLAIN_BF16, Layout.BLOCKED_BF16): "to_blocked_bf16",
+    (Layout.BLOCKED_BF16, Layout.PLAIN_BF16): "from_blocked_bf16",
+    (Layout.PLAIN_BF16, Layout.BLOCKED): "to_blocked_bf16_f32",
+    (Layout.BLOCKED, Layout.PLAIN_BF16): "from_blocked_f32_bf16",
 }
 
 
@@ -28,8 +39,10 @@ def reorder_kernel(source: Layout, target: Layout) -> str:
     return kernel
 
 
-def reorder_attributes(kernel: str, shape: Sequence[int]) -> dict[str, int]:
-    """The attributes of a reorder of a map [N, C, ...]."""
+def reorder_attributes(source: Layout, target: Layout, shape: Sequence[int]) -> dict[str, int]:
+    """The attributes of that kernel; a shape is [N, C, ...] where a layout is blocked."""
+    if source.is_blocked == target.is_blocked:
+        return {"count": layout_bytes(shape, f32, source) // item_size(f32, source)}
     return {"batch": shape[0], "channels": shape[1], "pixels": math.prod(shape[2:])}
 
 
@@ -37,4 +50,4 @@ def reordered_array(array: Array, layout: Layout, isa: str) -> Array:
     """A constant in another layout."""
     kernel = reorder_kernel(Layout.PLAIN, layout)
     source = np.ascontiguousarray(array, np.float32)
-    return pack(kernel, [source], reorder_attributes(kernel, array.shape), isa=isa)
+    return pack(kernel, [source], reorder_attributes(Layout.PLAIN, layout, array.shape), isa=isa)

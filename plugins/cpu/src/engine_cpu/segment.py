@@ -40,9 +40,10 @@ def build_segment(
     outputs: Sequence[Output],
     weights: WeightStore,
     tuner: Tuner,
+    precision: str = "f32",
 ) -> Segment:
     """Lower `items` in order. `outputs` are values that items produce."""
-    builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner)
+    builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner, precision)
     for item in items:
         builder._lower(item)
     return builder._finish()
@@ -59,8 +60,10 @@ class SegmentBuilder:
         outputs: Sequence[Output],
         weights: WeightStore,
         tuner: Tuner,
+        precision: str = "f32",
     ) -> None:
         self.isa = weights.isa
+        self.precision = precision
         self.threads = tuner.threads
         self._plan = PlanBuilder(isa=weights.isa)
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
@@ -263,7 +266,9 @@ class SegmentBuilder:
         target = self._new_buffer(value, layout)
         shape = static_shape(value)
         kernel = reorder_kernel(made, layout)
-        self._plan.add_step(kernel, [source], [target], reorder_attributes(kernel, shape), f"{value.name} (reorder)")
+        self._plan.add_step(
+            kernel, [source], [target], reorder_attributes(made, layout, shape), f"{value.name} (reorder)"
+        )
         self._step_nodes.append((value.node.friendly_name, "Reorder"))
         return target
 

@@ -24,6 +24,8 @@ _TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
 # Weights and transformed tiles that stay in a second-level cache.
 _CACHED_WEIGHTS: Final = 768 << 10
 _CACHED_TILES: Final = 2 << 20
+# Kernels on bf16 maps whose weights are those of the same on f32.
+_PACKED_AS: Final = {"depthwise_bf16": "depthwise_f32", "winograd_bf16": "winograd_f32"}
 _PACKED_BY: Final = ("vectors", "output_tile", "expanded")
 
 
@@ -38,11 +40,18 @@ class ConvProblem:
     layout: Layout
     isa: str
     threads: int
+    out_layout: Layout = Layout.BLOCKED
+    is_bf16: bool = False
 
     def key(self) -> str:
         """Equal for problems whose candidates take the same time."""
         operands = f"b{int(self.has_bias)}r{int(self.has_residual)}a{self.epilogue.get('activation', '')}"
-        return f"{self.geometry.describe()}|{operands}|{self.layout.value}"
+        layouts = f"{self.layout.value}|{self.out_layout.value}|bf16" if self.is_bf16 else self.layout.value
+        return f"{self.geometry.describe()}|{operands}|{layouts}"
+
+    def kernel(self, family: str) -> str:
+        """The kernel of a family that has one for each precision."""
+        return f"{family}_bf16" if self.is_bf16 else f"{family}_f32"
 
 
 def conv_candidates(problem: ConvProblem) -> list[Candidate]:
@@ -51,10 +60,16 @@ def conv_candidates(problem: ConvProblem) -> list[Candidate]:
     return [candidate for _, candidate in ranked[:_MOST_CANDIDATES]]
 
 
+def has_bf16_kernel(groups: int, in_channels: int, out_channels: int) -> bool:
+    """Whether a convolution that is not transposed can run with products in bf16, or on bf16 maps at least."""
+    is_depthwise = groups == in_channels == out_channels
+    return groups == 1 or is_depthwise or (in_channels // groups % 16 == 0 and out_channels // groups % 16 == 0)
+
+
 def packing(geometry: ConvGeometry, candidate: Candidate) -> tuple[str, dict[str, Attribute], str]:
     """The kernel that packs a candidate's weights, its attributes, and what the result depends on, in short."""
     chosen = {name: candidate.attributes[name] for name in _PACKED_BY if name in candidate.attributes}
-    kernel = f"pack_{candidate.kernel}"
+    kernel = f"pack_{_PACKED_AS.get(candidate.kernel, candidate.kernel)}"
     window = ".".join(map(str, (geometry.groups, *geometry.strides, *geometry.dilations)))
     choice = ",".join(f"{name}={value}" for name, value in chosen.items())
     return kernel, geometry.attributes() | chosen, f"{kernel}|{window}|{choice}"
@@ -64,9 +79,9 @@ def packed_bytes(geometry: ConvGeometry, candidate: Candidate) -> int:
     """As many bytes as packed weights take at most."""
     g = geometry
     match candidate.kernel:
-        case "depthwise_f32":
+        case "depthwise_f32" | "depthwise_bf16":
             floats = padded_channels(g.out_channels) * g.taps
-        case "winograd_f32":
+        case "winograd_f32" | "winograd_bf16":
             tile = candidate.attributes["output_tile"]
             assert isinstance(tile, int)
             floats = (tile + 2) ** 2 * g.in_channels * padded_channels(g.out_channels)
@@ -81,16 +96,20 @@ def _estimated(problem: ConvProblem) -> Iterator[tuple[float, Candidate]]:
     if g.transposed:
         yield from _variants(problem, "conv_transpose_f32", [{}], 0.0)
     elif problem.layout is Layout.PLAIN:
-        yield from _variants(problem, "conv_planar_f32", [{"vectors": v} for v in _vectors(problem)], 0.0)
+        yield from _variants(problem, problem.kernel("conv_planar"), [{"vectors": v} for v in _vectors(problem)], 0.0)
     elif g.is_depthwise:
-        yield from _variants(problem, "depthwise_f32", [{}], 0.0)
+        yield from _variants(problem, problem.kernel("depthwise"), [{}], 0.0)
     elif not g.has_whole_blocks:
         yield from _variants(problem, "conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], 0.0)
     else:
-        yield from _variants(problem, "conv_blocked_f32", _tilings(problem), _direct_cycles(problem))
-        if g.is_winograd:
+        direct = problem.kernel("conv_blocked")
+        yield from _variants(problem, direct, _tilings(problem), _direct_cycles(problem))
+        # Winograd on bf16 maps reads and writes no others.
+        if g.is_winograd and problem.is_bf16 == problem.out_layout.is_bf16:
             for tile in (2, 4):
-                yield from _variants(problem, "winograd_f32", _blocks(problem, tile), _winograd_cycles(problem, tile))
+                yield from _variants(
+                    problem, problem.kernel("winograd"), _blocks(problem, tile), _winograd_cycles(problem, tile)
+                )
 
 
 def _variants(
@@ -98,17 +117,19 @@ def _variants(
 ) -> Iterator[tuple[float, Candidate]]:
     g = problem.geometry
     operands: dict[str, Attribute] = {"bias": int(problem.has_bias), "residual": int(problem.has_residual)}
+    if problem.is_bf16 and not problem.out_layout.is_bf16:
+        operands |= {"y_f32": 1, "residual_f32": 1}
     for rank, variant in enumerate(variants):
         name = " ".join([kernel, *(f"{key}{value}" for key, value in variant.items())])
         candidate = Candidate(name, kernel, {**g.attributes(), **operands, **problem.epilogue, **variant}, (), ())
-        inputs = [g.map_bytes(problem.layout.is_blocked), packed_bytes(g, candidate)]
+        inputs = [g.map_bytes(problem.layout), packed_bytes(g, candidate)]
         if problem.has_bias:
             inputs.append(4 * padded_channels(g.out_channels))
         if problem.has_residual:
-            inputs.append(g.out_bytes())
+            inputs.append(g.out_bytes(problem.out_layout))
         # A variant has to be worth measuring, but does not overtake another kernel's best.
         estimate = cycles * (1 + 0.1 * rank) + rank
-        yield estimate, Candidate(name, kernel, candidate.attributes, tuple(inputs), (g.out_bytes(),))
+        yield estimate, Candidate(name, kernel, candidate.attributes, tuple(inputs), (g.out_bytes(problem.out_layout),))
 
 
 def _vectors(problem: ConvProblem) -> list[int]:
@@ -141,7 +162,8 @@ def _blocks(problem: ConvProblem, tile: int) -> list[dict[str, Attribute]]:
 def _direct_cycles(problem: ConvProblem) -> float:
     g = problem.geometry
     pixels = g.batch * math.prod(g.out_size)
-    return _product_cycles(problem, pixels * g.taps, g.taps)
+    # Products in bf16 are two an instruction, and their weights half as large.
+    return _product_cycles(problem, pixels * g.taps, g.taps) * (0.5 if problem.is_bf16 else 1.0)
 
 
 def _winograd_cycles(problem: ConvProblem, tile: int) -> float:

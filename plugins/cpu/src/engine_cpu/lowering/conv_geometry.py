@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.ir import Node
+from engine.ir.element_type import f32
 from engine.native import Attribute
 from engine.ops.windows import window_of
-from engine_cpu.layout import padded_channels
+from engine_cpu.layout import Layout, layout_bytes
 
 Pair = tuple[int, int]
 
@@ -84,14 +85,13 @@ class ConvGeometry:
         )  # fmt: skip
         return ("t" if self.transposed else "c") + ".".join(map(str, fields))
 
-    def map_bytes(self, blocked: bool = True) -> int:
+    def map_bytes(self, layout: Layout = Layout.BLOCKED) -> int:
         """Bytes of the input."""
-        channels = padded_channels(self.in_channels) if blocked else self.in_channels
-        return 4 * self.batch * channels * math.prod(self.in_size)
+        return layout_bytes((self.batch, self.in_channels, *self.in_size), f32, layout)
 
-    def out_bytes(self) -> int:
-        """Bytes of the output, blocked."""
-        return 4 * self.batch * padded_channels(self.out_channels) * math.prod(self.out_size)
+    def out_bytes(self, layout: Layout = Layout.BLOCKED) -> int:
+        """Bytes of the output."""
+        return layout_bytes((self.batch, self.out_channels, *self.out_size), f32, layout)
 
 
 def conv_geometry(node: Node, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> ConvGeometry:

@@ -16,6 +16,7 @@ from engine_cpu.lowering.conv_candidates import (
     PLANAR_CHANNELS,
     ConvProblem,
     conv_candidates,
+    has_bf16_kernel,
     packed_bytes,
     packing,
 )
@@ -43,16 +44,23 @@ class ConvolutionLowering(OpLowering):
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         """Maps in blocks; an input of few channels is better read as it is."""
-        blocked = _option(node, Layout.BLOCKED)
+        groups = node.attributes.get("group", 1)
         channels = static_shape(node.input_value(_X))[1]
-        if is_transposed(node) or node.attributes.get("group", 1) != 1 or channels >= PLANAR_CHANNELS:
-            return (blocked,)
-        return (_option(node, Layout.PLAIN), blocked)
+        if is_transposed(node) or not has_bf16_kernel(groups, channels, static_shape(node.output(0))[1]):
+            return (_option(node, Layout.BLOCKED),)
+        is_planar = groups == 1 and channels < PLANAR_CHANNELS
+        sources = (Layout.PLAIN, Layout.BLOCKED) if is_planar else (Layout.BLOCKED,)
+        options = [_option(node, source, precision="f32") for source in sources]
+        for source in (Layout.PLAIN, Layout.BLOCKED_BF16) if is_planar else (Layout.BLOCKED_BF16,):
+            options.append(_option(node, source, Layout.BLOCKED_BF16, "bf16"))
+            if groups != channels or groups == 1:  # a depthwise convolution writes what it reads
+                options.append(_option(node, source, Layout.BLOCKED, "bf16"))
+        return options
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """One step; more where the weights are computed at run time."""
-        layout = b.option(node).inputs[_X]
-        out = node.output(0)
+        option, out = b.option(node), node.output(0)
+        layout, out_layout = option.inputs[_X], option.outputs[0]
         geometry = conv_geometry(node, b.shape(node.input_value(_X)), b.shape(node.input_value(_W)), b.shape(out))
         bias, residual = _optional(node, _BIAS), _optional(node, _RESIDUAL)
         problem = ConvProblem(
@@ -63,18 +71,20 @@ class ConvolutionLowering(OpLowering):
             layout,
             b.isa,
             b.threads,
+            out_layout,
+            option.precision == "bf16",
         )
         candidate = b.choose(node, problem.key(), conv_candidates(problem))
         inputs = [b.input(node.input_value(_X), layout), _weights(node, geometry, candidate, b)]
         if bias is not None:
             inputs.append(_padded_bias(node, bias, b))
         if residual is not None:
-            inputs.append(b.input(residual, Layout.BLOCKED))
+            inputs.append(b.input(residual, out_layout))
         b.step(
             node,
             candidate.kernel,
             inputs,
-            [b.output(out, Layout.BLOCKED, in_place_of=residual)],
+            [b.output(out, out_layout, in_place_of=residual)],
             **candidate.attributes,
         )
 
@@ -102,9 +112,9 @@ def _check_steps(node: Node) -> Refusal | None:
     return None
 
 
-def _option(node: Node, layout: Layout) -> LayoutOption:
-    inputs = (layout, Layout.PLAIN, Layout.PLAIN, Layout.BLOCKED)
-    return LayoutOption(inputs[: node.num_inputs], (Layout.BLOCKED,))
+def _option(node: Node, source: Layout, out: Layout = Layout.BLOCKED, precision: str = "") -> LayoutOption:
+    inputs = (source, Layout.PLAIN, Layout.PLAIN, out)
+    return LayoutOption(inputs[: node.num_inputs], (out,), precision=precision)
 
 
 def _optional(node: Node, index: int) -> Output | None:

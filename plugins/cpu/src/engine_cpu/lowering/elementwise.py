@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node, Output
-from engine.ir.element_type import f32
+from engine.ir.element_type import bf16, f32
 from engine.ops.registry import attribute
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, static_shape
@@ -55,7 +55,12 @@ class ElementwiseLowering(OpLowering):
         if any(read is None for read in reads):
             return (plain,)
         inputs = tuple(read for read in reads if read is not None)
-        return (plain, LayoutOption(inputs, (Layout.BLOCKED,) * len(item.outputs)))
+        halves = tuple(Layout.BLOCKED_BF16 if read is Layout.BLOCKED else read for read in inputs)
+        return (
+            plain,
+            LayoutOption(inputs, (Layout.BLOCKED,) * len(item.outputs)),
+            LayoutOption(halves, (Layout.BLOCKED_BF16,) * len(item.outputs), precision="bf16"),
+        )
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
@@ -94,7 +99,7 @@ class _Step:
             buffers,
             dims=space(self.shape, self.layout),
             input_strides=self.strides,
-            **self.program.attributes([self.values[value] for value in outputs]),
+            **self.program.attributes([self._stored(value) for value in outputs]),
         )
 
     def _value(self, value: Output) -> Value:
@@ -116,12 +121,18 @@ class _Step:
         if shape == self.shape and read_as is self.layout:
             self.reusable[value] = None
         at = strides(shape, self.shape, self.layout, read_as)
-        return self._input(value, self.b.input(value, read_as), at)
+        return self._input(value, self.b.input(value, read_as), at, is_bf16=read_as.is_bf16)
 
-    def _input(self, value: Output, buffer: int, at: list[int]) -> Value:
+    def _input(self, value: Output, buffer: int, at: list[int], *, is_bf16: bool = False) -> Value:
         self.buffers.append(buffer)
         self.strides += at
-        return self.program.input(value.element_type)
+        stored = self.program.input(bf16 if is_bf16 else value.element_type)
+        return self.program.cast(stored, value.element_type)
+
+    def _stored(self, value: Output) -> Value:
+        """What is written of an output of the program."""
+        computed = self.values[value]
+        return self.program.cast(computed, bf16) if self.layout.is_bf16 else computed
 
     def _output(self, value: Output) -> int:
         size = value.element_type.numpy.itemsize

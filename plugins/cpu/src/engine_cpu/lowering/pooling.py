@@ -30,20 +30,22 @@ class PoolingLowering(OpLowering):
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         """Maps in blocks."""
-        return (LayoutOption.uniform(Layout.BLOCKED, 1, node.num_outputs),)
+        return tuple(
+            LayoutOption.uniform(layout, 1, node.num_outputs) for layout in (Layout.BLOCKED, Layout.BLOCKED_BF16)
+        )
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """One step."""
-        source, out = node.input_value(0), node.output(0)
+        source, out, layout = node.input_value(0), node.output(0), b.option(node).outputs[0]
         x, y = b.shape(source), b.shape(out)
         attributes: dict[str, Attribute] = {"batch": x[0], "in_channels": x[1], "out_channels": x[1]}
         is_global = node.op_type.startswith("Global")
         attributes |= _whole_map(x[2:]) if is_global else _window(node, x[2:], y[2:])
         if node.op_type == "AveragePool":
             attributes["count_include_pad"] = int(node.attributes.get("count_include_pad", 0))
-        kernel = "max_pool_f32" if node.op_type.endswith("MaxPool") else "average_pool_f32"
-        inputs = [b.input(source, Layout.BLOCKED)]
-        b.step(node, kernel, inputs, [b.output(out, Layout.BLOCKED)], **attributes)
+        kernel = "max_pool" if node.op_type.endswith("MaxPool") else "average_pool"
+        suffix = "bf16" if layout.is_bf16 else "f32"
+        b.step(node, f"{kernel}_{suffix}", [b.input(source, layout)], [b.output(out, layout)], **attributes)
 
 
 def _check_window(node: Node) -> Refusal | None:

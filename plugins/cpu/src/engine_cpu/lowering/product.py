@@ -81,6 +81,9 @@ class Product:
 
         `is_dense`: the matrices of B follow each other without gaps, so that constant ones can be packed beforehand.
         """
+        if b.precision == "bf16" and is_dense and b.is_constant(weights) and not self.batch:
+            self._add_bf16_step(node, b, weights, operands, more, attributes)
+            return
         given = {**self.attributes(), **attributes}
         if given.get("residual"):
             given |= {"residual_row": self.c_row, "residual_batch": [dim.c for dim in self.batch]}
@@ -92,6 +95,32 @@ class Product:
             given["b_batch"] = [dim.b for dim in self.batch]
             factor = b.input(weights)
         b.step(node, "gemm_f32", [operands[0], factor, *more], [operands[1]], **given)
+
+    def _add_bf16_step(
+        self,
+        node: Node,
+        b: SegmentBuilder,
+        weights: Output,
+        operands: tuple[int, int],
+        more: Sequence[int],
+        attributes: Mapping[str, Attribute],
+    ) -> None:
+        """The same of one matrix by a constant one, with the factors rounded to bf16."""
+        given = {
+            "m": self.m, "n": self.n, "k": self.k, "a_row": self.a_row, "c_row": self.c_row, "a_f32": 1, "c_f32": 1,
+            **attributes,
+        }  # fmt: skip
+        if given.get("residual"):
+            given |= {"residual_f32": 1, "residual_row": self.c_row}
+        packing = {"n": self.n, "k": self.k, "transposed": int(self.transposed)}
+        recipe = f"gemm_bf16 {self.n}x{self.k}{' transposed' if self.transposed else ''}"
+
+        def make() -> Array:
+            source = np.ascontiguousarray(b.value(weights), np.float32)
+            return pack("pack_gemm_bf16", [source], packing, isa=b.isa)
+
+        factor = b.weights([weights], recipe, make)
+        b.step(node, "gemm_bf16", [operands[0], factor, *more], [operands[1]], **given)
 
 
 def batch_dims(a: Sequence[int], b: Sequence[int], a_size: int, b_size: int, c_size: int) -> list[BatchDim]:

@@ -1,0 +1,204 @@
+"""Networks compiled with INFERENCE_PRECISION_HINT=bf16, against onnxruntime in f32."""
+
+from __future__ import annotations
+
+import io
+import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from engine_cpu import network as network_module
+from engine_cpu.layout import Layout
+from engine_cpu.reorder import reorder_attributes, reorder_kernel, reordered_array
+from onnx import helper, numpy_helper
+
+from engine.core import Core
+from engine.native import built_isas, default_isa, pack
+
+ort = pytest.importorskip("onnxruntime")
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Nodes = Sequence[onnx.NodeProto]
+HALF_UNIT = 2.0**-9
+"""What rounding to bf16 changes, of the value."""
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the slower kernels of CPUs without bf16 run, too."""
+    monkeypatch.setattr(network_module, "precision_of", lambda config, isa: config["INFERENCE_PRECISION_HINT"])
+
+
+def values(name: str, *shape: int) -> Array:
+    return np.random.default_rng(zlib.crc32(name.encode())).uniform(-1, 1, shape).astype(np.float32)
+
+
+def rounded(array: Array) -> Array:
+    bits = array.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def model_of(nodes: Nodes, x: Array, constants: Mapping[str, Array]) -> onnx.ModelProto:
+    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)
+    out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", [given], [out], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def run_cpu(model: onnx.ModelProto, x: Array, precision: str = "bf16") -> Array:
+    compiled = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False, "INFERENCE_PRECISION_HINT": precision})
+    return np.asarray(compiled({"x": x})["y"])
+
+
+def run_ort(model: onnx.ModelProto, x: Array) -> Array:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": x})[0])
+
+
+def check_one_product(nodes: Nodes, x: Array, constants: Mapping[str, Array]) -> None:
+    """Of factors that are bf16 already the products are exact, so that only the result is rounded; others are not."""
+    exact_x, exact = rounded(x), {name: rounded(array) for name, array in constants.items()}
+    model = model_of(nodes, exact_x, exact)
+    actual, expected = run_cpu(model, exact_x), run_ort(model, exact_x)
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, rtol=2 * HALF_UNIT, atol=1e-4)
+    inexact = model_of(nodes, x, constants)
+    assert np.abs(run_cpu(inexact, x) - run_ort(inexact, x)).max() > 1e-4, "computed in f32"
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "few channels": ((1, 3, 17, 21), (24, 3, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "few channels dilated": ((1, 3, 17, 21), (24, 3, 3, 3), {"dilations": [2, 2]}),
+    "patches": ((1, 3, 32, 32), (40, 3, 8, 8), {"strides": [8, 8]}),
+    "pointwise": ((2, 48, 9, 7), (40, 48, 1, 1), {}),
+    "odd channels": ((1, 17, 9, 7), (33, 17, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "strided": ((1, 32, 15, 15), (32, 32, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "asymmetric": ((1, 20, 11, 13), (16, 20, 5, 3), {"pads": [2, 1, 0, 2]}),
+    "groups": ((1, 32, 9, 9), (64, 16, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "one dimension": ((2, 24, 30), (16, 24, 3), {"pads": [1, 1]}),
+    "depthwise": ((1, 20, 12, 12), (20, 1, 3, 3), {"group": 20, "pads": [1, 1, 1, 1]}),
+    "depthwise strided": ((1, 32, 12, 13), (32, 1, 5, 5), {"group": 32, "strides": [2, 2]}),
+}
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution(case: str) -> None:
+    x_shape, w_shape, attributes = CONVOLUTIONS[case]
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)
+    check_one_product([node], values("x", *x_shape), {"w": values("w", *w_shape), "b": values("b", w_shape[0])})
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_winograd_is_as_close_as_its_transforms_allow() -> None:
+    x, w = rounded(values("x", 1, 64, 28, 28)), values("w", 64, 64, 3, 3)
+    model = model_of([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], x, {"w": w})
+    # Weights stay f32 there; where the direct kernel is chosen they are rounded, too.
+    actual, expected = run_cpu(model, x), run_ort(model, x)
+    np.testing.assert_allclose(actual, expected, rtol=2 * HALF_UNIT, atol=HALF_UNIT * 24 * 3)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape"), [((5, 33), (33, 20)), ((2, 7, 64), (64, 70)), ((1, 40), (40, 3)), ((3, 4, 5, 32), (32, 48))]
+)
+def test_product(x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    check_one_product([node], values("x", *x_shape), {"w": values("w", *w_shape)})
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_product_with_bias_and_activation() -> None:
+    x, w, b = values("x", 9, 40), values("w", 24, 40), values("b", 24)
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["g"], transB=1), helper.make_node("Relu", ["g"], ["y"])]
+    check_one_product(nodes, x, {"w": w, "b": b})
+
+
+def residual_network() -> tuple[onnx.ModelProto, Array]:
+    """Every kind of node that keeps maps in bf16, and some that do not."""
+    node, x = helper.make_node, values("image", 2, 3, 33, 35)
+    nodes = [
+        node("Conv", ["x", "w0", "b0"], ["c0"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Relu", ["c0"], ["r0"]),
+        node("MaxPool", ["r0"], ["p0"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Conv", ["p0", "w1"], ["c1"], pads=[1, 1, 1, 1]),
+        node("Sigmoid", ["c1"], ["s1"]),
+        node("Mul", ["c1", "s1"], ["m1"]),
+        node("Conv", ["m1", "w2"], ["c2"], pads=[1, 1, 1, 1], group=24),
+        node("GlobalAveragePool", ["c2"], ["g2"]),
+        node("Conv", ["g2", "w3", "b3"], ["c3"]),
+        node("Sigmoid", ["c3"], ["s3"]),
+        node("Mul", ["c2", "s3"], ["m3"]),
+        node("Add", ["m3", "p0"], ["a3"]),
+        node("Conv", ["a3", "w4"], ["c4"]),
+        node("Add", ["c4", "p0"], ["a4"]),
+        node("AveragePool", ["a4"], ["p4"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("ConvTranspose", ["p4", "w5"], ["c5"], strides=[2, 2]),
+        node("Flatten", ["c5"], ["f5"]),
+        node("Gemm", ["f5", "w6"], ["y"]),
+    ]
+    flat = 20 * 8 * 8
+    constants = {
+        "w0": values("w0", 24, 3, 3, 3) / 3, "b0": values("b0", 24), "w1": values("w1", 24, 24, 3, 3) / 8,
+        "w2": values("w2", 24, 1, 3, 3) / 2, "w3": values("w3", 24, 24, 1, 1) / 3, "b3": values("b3", 24),
+        "w4": values("w4", 24, 24, 1, 1) / 3, "w5": values("w5", 24, 20, 2, 2) / 3,
+        "w6": values("w6", flat, 10) / np.float32(flat**0.5),
+    }  # fmt: skip
+    return model_of(nodes, x, constants), x
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_network() -> None:
+    model, x = residual_network()
+    actual, expected = run_cpu(model, x), run_ort(model, x)
+    # Eight roundings of maps and seven of weights, most of them averaged out by the sums that follow.
+    assert np.abs(actual - expected).max() < 15 * HALF_UNIT * np.abs(expected).max()
+    assert np.abs(actual - expected).max() > 1e-5, "computed in f32"
+    np.testing.assert_allclose(run_cpu(model, x, "f32"), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_an_imported_network_computes_the_same() -> None:
+    model, x = residual_network()
+    compiled = Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+    blob = io.BytesIO()
+    compiled.export_model(blob)
+    blob.seek(0)
+    imported = Core().import_model(blob, "CPU")
+    np.testing.assert_array_equal(imported({"x": x})["y"], compiled({"x": x})["y"])
+
+
+def test_a_cpu_without_bf16_says_so_and_computes_in_f32(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    isa = [
+        each
+        for each in built_isas()
+        if each != "avx512bf16" and built_isas().index(each) <= built_isas().index(default_isa())
+    ][-1]
+    monkeypatch.setattr(network_module, "default_isa", lambda: isa)
+    model, x = residual_network()
+    with caplog.at_level(logging.WARNING, "engine.cpu"):
+        actual = run_cpu(model, x)
+    assert "no instructions for" in caplog.text
+    np.testing.assert_array_equal(actual, run_cpu(model, x, "f32"))
+
+
+@pytest.mark.parametrize("shape", [(2, 20, 3, 5), (1, 16, 1, 1), (1, 1, 7, 9)], ids=str)
+@pytest.mark.parametrize("layout", [Layout.PLAIN_BF16, Layout.BLOCKED, Layout.BLOCKED_BF16])
+@pytest.mark.parametrize("other", list(Layout))
+def test_reorders_there_and_back(shape: tuple[int, ...], layout: Layout, other: Layout) -> None:
+    array = rounded(values("map", *shape))
+    there = reordered_array(array, layout, default_isa())
+    if other not in (layout, Layout.PLAIN):
+        there = pack(reorder_kernel(layout, other), [there], reorder_attributes(layout, other, shape))
+        layout = other
+    back = pack(reorder_kernel(layout, Layout.PLAIN), [there], reorder_attributes(layout, Layout.PLAIN, shape))
+    np.testing.assert_array_equal(back.view(np.float32).reshape(shape), array)
