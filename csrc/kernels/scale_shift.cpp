@@ -1,9 +1,9 @@
-// scale_shift_blocked_f32, scale_shift_plain_f32: y = activation(x * scale + shift) by channel, on NCHWc16 and on
-// [batch, channels, pixels].
+// scale_shift_blocked_f32, scale_shift_blocked_bf16, scale_shift_plain_f32: y = activation(x * scale + shift) by
+// channel, on NCHWc16 and on [batch, channels, pixels].
 //
-// Operands as scale_shift.hpp says; float alignment; y may be x. Lanes beyond the channels of a blocked map may hold
-// anything, before and after. Split over (image, channel or block, run of pixels); over images where there is one
-// pixel.
+// Operands as scale_shift.hpp says, aligned as their elements; y may be x. Lanes beyond the channels of a blocked map
+// may hold anything, before and after. Split over (image, channel or block, run of pixels); over images where there is
+// one pixel.
 #include "kernels/scale_shift.hpp"
 
 #include "kernels/activation.hpp"
@@ -18,14 +18,16 @@ ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 
+template <class Map>
 struct Operands {
-  const float *x, *scale, *shift;
-  float* y;
+  const Map* x;
+  const float *scale, *shift;
+  Map* y;
 };
 
 // Of a map whose rows [rows, count] have one factor each.
 template <Activation kActivation>
-void plain_rows(const ScaleShiftArgs& args, const Operands& o, const KernelContext& context) {
+void plain_rows(const ScaleShiftArgs& args, const Operands<float>& o, const KernelContext& context) {
   const float alpha = args.epilogue.alpha, beta = args.epilogue.beta;
   const std::int64_t runs = (args.pixels + kScaleShiftRun - 1) / kScaleShiftRun;
   const WorkRange range = split_work(args.batch * args.channels * runs, context.worker, context.workers);
@@ -46,7 +48,7 @@ void plain_rows(const ScaleShiftArgs& args, const Operands& o, const KernelConte
 
 // Of a matrix whose columns have one factor each.
 template <Activation kActivation>
-void plain_columns(const ScaleShiftArgs& args, const Operands& o, const KernelContext& context) {
+void plain_columns(const ScaleShiftArgs& args, const Operands<float>& o, const KernelContext& context) {
   const float alpha = args.epilogue.alpha, beta = args.epilogue.beta;
   const WorkRange range = split_work(args.batch, context.worker, context.workers);
   for (std::int64_t n = range.begin; n < range.end; ++n) {
@@ -60,8 +62,8 @@ void plain_columns(const ScaleShiftArgs& args, const Operands& o, const KernelCo
   }
 }
 
-template <Activation kActivation>
-void blocked_rows(const ScaleShiftArgs& args, const Operands& o, const KernelContext& context) {
+template <Activation kActivation, class Map>
+void blocked_rows(const ScaleShiftArgs& args, const Operands<Map>& o, const KernelContext& context) {
   const float alpha = args.epilogue.alpha, beta = args.epilogue.beta;
   const std::int64_t blocks = (args.channels + kBlock - 1) / kBlock, row = args.pixels * kBlock;
   const std::int64_t runs = (row + kScaleShiftRun - 1) / kScaleShiftRun;
@@ -81,18 +83,21 @@ void blocked_rows(const ScaleShiftArgs& args, const Operands& o, const KernelCon
   }
 }
 
-template <Activation kActivation, bool kBlocked>
-void scale_shift(const ScaleShiftArgs& args, const Operands& o, const KernelContext& context) {
-  if constexpr (kBlocked) return blocked_rows<kActivation>(args, o, context);
-  if (args.pixels == 1) return plain_columns<kActivation>(args, o, context);
-  plain_rows<kActivation>(args, o, context);
+template <Activation kActivation, bool kBlocked, class Map>
+void scale_shift(const ScaleShiftArgs& args, const Operands<Map>& o, const KernelContext& context) {
+  if constexpr (kBlocked) {
+    blocked_rows<kActivation>(args, o, context);
+  } else {
+    if (args.pixels == 1) return plain_columns<kActivation>(args, o, context);
+    plain_rows<kActivation>(args, o, context);
+  }
 }
 
-template <bool kBlocked>
+template <bool kBlocked, class Map>
 void dispatch(const void* raw, void* const* buffers, const KernelContext& context) {
   const auto& args = *static_cast<const ScaleShiftArgs*>(raw);
-  const Operands o = {static_cast<const float*>(buffers[0]), static_cast<const float*>(buffers[1]),
-                      static_cast<const float*>(buffers[2]), static_cast<float*>(buffers[3])};
+  const Operands<Map> o = {static_cast<const Map*>(buffers[0]), static_cast<const float*>(buffers[1]),
+                           static_cast<const float*>(buffers[2]), static_cast<Map*>(buffers[3])};
 #define ENGINE_SCALE_SHIFT(name) \
   case Activation::name:         \
     return scale_shift<Activation::name, kBlocked>(args, o, context)
@@ -116,8 +121,9 @@ void dispatch(const void* raw, void* const* buffers, const KernelContext& contex
 
 }  // namespace
 
-extern const KernelEntry scale_shift_kernels[] = {{"scale_shift_blocked_f32", dispatch<true>, nullptr},
-                                                  {"scale_shift_plain_f32", dispatch<false>, nullptr},
+extern const KernelEntry scale_shift_kernels[] = {{"scale_shift_blocked_f32", dispatch<true, float>, nullptr},
+                                                  {"scale_shift_blocked_bf16", dispatch<true, Bf16>, nullptr},
+                                                  {"scale_shift_plain_f32", dispatch<false, float>, nullptr},
                                                   {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

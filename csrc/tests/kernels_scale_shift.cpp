@@ -3,7 +3,7 @@
 
 #include "kernels/reference.hpp"
 #include "kernels/scale_shift.hpp"
-#include "kernels_common.hpp"
+#include "kernels_bf16_common.hpp"
 
 using namespace engine;
 using namespace engine::test;
@@ -13,6 +13,22 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
+void check_bf16(const Target& target, const ScaleShiftArgs& args, const std::vector<float>& x,
+                const std::vector<float>& scale, const std::vector<float>& shift) {
+  std::vector<float> expected = rounded(x);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t channel = i / args.pixels % args.channels;
+    expected[i] =
+        static_cast<float>(reference::activate(args.epilogue, double{expected[i]} * scale[channel] + shift[channel]));
+  }
+  GuardedBf16 map(reference::to_blocked(x, args.batch, args.channels, args.pixels, kNan));
+  Guarded gs(scale), gb(shift);
+  run(target.find("scale_shift_blocked_bf16"), &args, {map.data(), gs.data(), gb.data(), map.data()}, 3, 0);
+  expect(map.intact() && gs.intact() && gb.intact(), "bf16: overrun");
+  expect_close(expected, reference::from_blocked(map.values(), args.batch, args.channels, args.pixels),
+               bf16_tolerance(1, false), "bf16");
+}
+
 void check(const Target& target, const ScaleShiftArgs& args, const std::vector<float>& x) {
   const auto scale = random_floats(args.channels, 2), shift = random_floats(args.channels, 3);
   std::vector<float> expected(x.size());
@@ -21,6 +37,7 @@ void check(const Target& target, const ScaleShiftArgs& args, const std::vector<f
     expected[i] =
         static_cast<float>(reference::activate(args.epilogue, double{x[i]} * scale[channel] + shift[channel]));
   }
+  check_bf16(target, args, x, scale, shift);
   for (const bool is_blocked : {false, true})
     for (const bool in_place : {false, true}) {
       const auto laid_out = is_blocked ? reference::to_blocked(x, args.batch, args.channels, args.pixels, kNan) : x;

@@ -10,10 +10,6 @@
 namespace engine {
 namespace {
 
-std::int32_t read_element_bytes(const Attributes& attributes, const char* is_f32) {
-  return attributes.has(is_f32) && attributes.integer(is_f32, 0, 1) == 1 ? 4 : 2;
-}
-
 ConvBf16Args read_conv(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_bf16").traits);

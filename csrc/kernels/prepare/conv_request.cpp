@@ -110,6 +110,10 @@ std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_
   return checked_product({batch, (channels + 15) / 16 * 16, h, w, element_bytes});
 }
 
+std::int32_t read_element_bytes(const Attributes& attributes, const char* is_f32) {
+  return read_flag(attributes, is_f32) ? 4 : 2;
+}
+
 std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w) {
   return static_cast<std::int64_t>(blocked_bytes(1, channels, h, w) / sizeof(float));
 }

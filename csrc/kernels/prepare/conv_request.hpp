@@ -35,6 +35,9 @@ struct ConvElementBytes {
   std::int64_t residual = 4;
 };
 
+// 4 where the attribute, which says that a map is f32, is 1; else 2.
+std::int32_t read_element_bytes(const Attributes& attributes, const char* is_f32);
+
 std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w);
 // Bytes of images of `image` elements at a distance of `step` elements.
 std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t image, std::int64_t element_bytes = 4);

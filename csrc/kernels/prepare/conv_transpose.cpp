@@ -4,10 +4,13 @@
 // one residue modulo the stride use the same taps, and are an ordinary convolution of stride 1 over the input, whose
 // outputs lie `stride` apart. Where kernel and stride are equal, every output has one tap, and all residues are one
 // pointwise convolution with the residues as groups that share the input.
+//
+// conv_transpose_bf16 has maps of bf16, one group, and the attributes y_f32 and residual_f32 of conv_blocked_bf16.
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/conv.hpp"
+#include "kernels/conv_bf16.hpp"
+#include "kernels/pack_bf16.hpp"
 #include "kernels/prepare/conv_grouped.hpp"
 #include "kernels/prepare/conv_request.hpp"
 
@@ -40,6 +43,19 @@ AxisPart part_of_axis(std::int64_t residue, std::int64_t out, std::int64_t kerne
   return part;
 }
 
+// What differs between types of elements.
+struct Kernels {
+  const char *conv, *pack;
+  std::int64_t (*packed_group)(const PackArgs& args);  // elements
+  std::int64_t element_bytes;
+};
+constexpr Kernels kF32 = {"conv_blocked_f32", "pack_tiles_f32", pack_group_floats, 4};
+constexpr Kernels kBf16 = {"conv_blocked_bf16", "pack_tiles_bf16", pack_bf16_group_size, 2};
+
+const TileTraits& find_traits(const StepRequest& request, const Kernels& kernels) {
+  return *static_cast<const TileTraits*>(request.kernels.find(kernels.conv).traits);
+}
+
 struct Transposed {
   ConvShape shape;
   ConvOperands operands;
@@ -47,8 +63,7 @@ struct Transposed {
   std::int32_t vectors;  // 0: chosen
 };
 
-Transposed read_transposed(const StepRequest& request) {
-  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
+Transposed read_transposed(const StepRequest& request, const TileTraits& traits) {
   const Attributes& attributes = request.attributes;
   const std::int64_t vectors = attributes.has("vectors") ? attributes.integer("vectors", 0, traits.max_vectors) : 0;
   return {read_conv_shape(attributes), read_conv_operands(attributes), read_epilogue(attributes),
@@ -105,7 +120,7 @@ ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
 
 // The convolutions whose outputs together are those of the transposed one. Some may have none, but have weights: these
 // depend on no size of an image.
-std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& traits) {
+std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& traits, const Kernels& kernels) {
   const ConvShape& s = whole.shape;
   if (is_one_tap(s)) return {one_tap_args(whole, traits)};
   if (std::max(s.stride_h, s.stride_w) > kLargestStride) {
@@ -140,32 +155,38 @@ std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& trai
       args.pack.col_stride = -cols.index_step;
       args.pack.source_offset = rows.last_index * s.kernel_w + cols.last_index;
       args.pack.packed_offset = packed;
-      packed += args.pack.groups * pack_group_floats(args.pack);
+      packed += args.pack.groups * kernels.packed_group(args.pack);
       parts.push_back(args);
     }
   return parts;
 }
 
-std::int64_t packed_floats(const std::vector<ConvArgs>& parts) {
+std::int64_t packed_floats(const std::vector<ConvArgs>& parts, const Kernels& kernels) {
   if (parts.empty()) return 0;
   const PackArgs& last = parts.back().pack;
-  return last.packed_offset + last.groups * pack_group_floats(last);
+  return (last.packed_offset + last.groups * kernels.packed_group(last)) * kernels.element_bytes / 4;
+}
+
+PreparedStep with_work(PreparedStep step, const ConvShape& s) {
+  step.work = 2.0 * s.batch * s.in_channels * s.in_h * s.in_w * (s.out_channels / s.groups) * s.kernel_h * s.kernel_w;
+  return step;
 }
 
 PreparedStep prepare_conv_transpose_f32(const StepRequest& request) {
-  const Transposed whole = read_transposed(request);
+  const KernelEntry& kernel = request.kernels.find(kF32.conv);
+  const TileTraits& traits = find_traits(request, kF32);
+  const Transposed whole = read_transposed(request, traits);
   const ConvShape& s = whole.shape;
-  const KernelEntry& kernel = request.kernels.find("conv_blocked_f32");
-  const TileTraits& traits = *static_cast<const TileTraits*>(kernel.traits);
   const std::int64_t x_image = blocked_floats(s.in_channels, s.in_h, s.in_w);
   const ImageSteps steps = read_image_steps(
       request.attributes, x_image, blocked_floats(s.out_channels, s.out_h, s.out_w), whole.operands.has_residual);
-  expect_conv_operands(request, s, whole.operands, x_image, steps, packed_floats(make_parts(whole, traits)));
+  expect_conv_operands(request, s, whole.operands, x_image, steps,
+                       packed_floats(make_parts(whole, traits, kF32), kF32));
   const auto make_phases = [&](const GroupedPlaces& places, PreparedStep& step) {
     Transposed inner = whole;
     inner.operands = places.operands;
     inner.epilogue = places.epilogue;
-    for (ConvArgs& args : make_parts(inner, traits)) {
+    for (ConvArgs& args : make_parts(inner, traits, kF32)) {
       if (args.shape.out_h == 0 || args.shape.out_w == 0) continue;
       place(places, args);
       PreparedPhase phase = PreparedPhase::of(kernel, args);
@@ -181,33 +202,69 @@ PreparedStep prepare_conv_transpose_f32(const StepRequest& request) {
                  whole.epilogue},
                 step);
   // Nothing to do is a phase that does nothing.
-  if (step.phases.empty()) {
-    ConvArgs none = {};
-    step.phases.push_back(PreparedPhase::of(kernel, none));
+  if (step.phases.empty()) step.phases.push_back(PreparedPhase::of(kernel, ConvArgs{}));
+  return with_work(std::move(step), s);
+}
+
+PreparedStep prepare_conv_transpose_bf16(const StepRequest& request) {
+  const KernelEntry& kernel = request.kernels.find(kBf16.conv);
+  const TileTraits& traits = find_traits(request, kBf16);
+  const Transposed whole = read_transposed(request, traits);
+  const ConvShape& s = whole.shape;
+  if (s.groups != 1)
+    throw PlanError(std::to_string(s.groups) + " groups of a transposed convolution in bf16; expected 1");
+  const std::int32_t y_bytes = read_element_bytes(request.attributes, "y_f32");
+  const std::int32_t residual_bytes = read_element_bytes(request.attributes, "residual_f32");
+  const std::int64_t x_image = blocked_floats(s.in_channels, s.in_h, s.in_w);
+  const ImageSteps steps = read_image_steps(
+      request.attributes, x_image, blocked_floats(s.out_channels, s.out_h, s.out_w), whole.operands.has_residual);
+  const std::vector<ConvArgs> parts = make_parts(whole, traits, kBf16);
+  expect_conv_operands(request, s, whole.operands, x_image, steps, packed_floats(parts, kBf16),
+                       {2, y_bytes, residual_bytes});
+  PreparedStep step;
+  for (const ConvArgs& part : parts) {
+    if (part.shape.out_h == 0 || part.shape.out_w == 0) continue;
+    ConvBf16Args args = {part, y_bytes, residual_bytes};
+    args.conv.x_batch = steps.x;
+    args.conv.y_batch = steps.y;
+    args.conv.residual_batch = steps.residual;
+    PreparedPhase phase = PreparedPhase::of(kernel, args);
+    phase.scratch_bytes = conv_scratch_bytes(part);
+    step.phases.push_back(std::move(phase));
   }
-  step.work = 2.0 * s.batch * s.in_channels * s.in_h * s.in_w * (s.out_channels / s.groups) * s.kernel_h * s.kernel_w;
-  return step;
+  if (step.phases.empty()) step.phases.push_back(PreparedPhase::of(kernel, ConvBf16Args{}));
+  return with_work(std::move(step), s);
 }
 
 // w as [in, out / groups, kernel height, kernel width] -> packed. The step has the attributes of the convolution.
-PreparedStep prepare_pack_conv_transpose_f32(const StepRequest& request) {
-  const Transposed whole = read_transposed(request);
+PreparedStep prepare_pack(const StepRequest& request, const Kernels& kernels) {
+  const TileTraits& traits = find_traits(request, kernels);
+  const Transposed whole = read_transposed(request, traits);
   const ConvShape& s = whole.shape;
-  const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);
-  const std::vector<ConvArgs> parts = make_parts(whole, traits);
+  const std::vector<ConvArgs> parts = make_parts(whole, traits, kernels);
   request.expect_operands(1, 1);
   request.expect_input(0, checked_product({s.in_channels, s.out_channels / s.groups, s.kernel_h, s.kernel_w, 4}));
-  request.expect_output(0, checked_product({packed_floats(parts), 4}));
+  request.expect_output(0, checked_product({packed_floats(parts, kernels), 4}));
   PreparedStep step;
   for (const ConvArgs& part : parts)
-    step.phases.push_back(PreparedPhase::of(request.kernels.find("pack_tiles_f32"), part.pack));
+    step.phases.push_back(PreparedPhase::of(request.kernels.find(kernels.pack), part.pack));
   return step;
+}
+
+PreparedStep prepare_pack_conv_transpose_f32(const StepRequest& request) {
+  return prepare_pack(request, kF32);
+}
+PreparedStep prepare_pack_conv_transpose_bf16(const StepRequest& request) {
+  return prepare_pack(request, kBf16);
 }
 
 }  // namespace
 
-extern const OperationEntry conv_transpose_operations[] = {{"conv_transpose_f32", prepare_conv_transpose_f32, true},
-                                                           {"pack_conv_transpose_f32", prepare_pack_conv_transpose_f32},
-                                                           {}};
+extern const OperationEntry conv_transpose_operations[] = {
+    {"conv_transpose_f32", prepare_conv_transpose_f32, true},
+    {"pack_conv_transpose_f32", prepare_pack_conv_transpose_f32},
+    {"conv_transpose_bf16", prepare_conv_transpose_bf16, true},
+    {"pack_conv_transpose_bf16", prepare_pack_conv_transpose_bf16},
+    {}};
 
 }  // namespace engine

@@ -7,8 +7,8 @@
 namespace engine {
 namespace {
 
-// Attributes: batch, channels, pixels: the sizes; blocked (0): maps are NCHWc16; activation (0), alpha (-inf), beta
-// (inf): see EpilogueArgs. y may lie in the memory of x.
+// Attributes: batch, channels, pixels: the sizes; blocked (0): maps are NCHWc16; bf16 (0): and of bf16; activation (0),
+// alpha (-inf), beta (inf): see EpilogueArgs. y may lie in the memory of x.
 PreparedStep prepare_scale_shift_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   ScaleShiftArgs args = {};
@@ -18,14 +18,18 @@ PreparedStep prepare_scale_shift_f32(const StepRequest& request) {
   args.epilogue = read_epilogue(attributes);
   const bool is_blocked = read_flag(attributes, "blocked");
   const std::int64_t stored_channels = is_blocked ? (args.channels + 15) / 16 * 16 : args.channels;
-  const std::size_t bytes = float_bytes({args.batch, stored_channels, args.pixels});
+  const bool is_bf16 = read_flag(attributes, "bf16");
+  if (is_bf16 && !is_blocked) throw PlanError("attribute \"bf16\" is 1 for plain maps; expected blocked ones");
+  const std::size_t bytes = float_bytes({args.batch, stored_channels, args.pixels}) / (is_bf16 ? 2 : 1);
   request.expect_operands(3, 1);
   request.expect_input(0, bytes);
   request.expect_input(1, float_bytes({args.channels}));
   request.expect_input(2, float_bytes({args.channels}));
   request.expect_output(0, bytes);
   if (bytes == 0) args.batch = 0;
-  const char* kernel = is_blocked ? "scale_shift_blocked_f32" : "scale_shift_plain_f32";
+  const char* kernel = is_bf16      ? "scale_shift_blocked_bf16"
+                       : is_blocked ? "scale_shift_blocked_f32"
+                                    : "scale_shift_plain_f32";
   return one_phase(PreparedPhase::of(request.kernels.find(kernel), args), 0, 0);
 }
 

@@ -60,8 +60,10 @@ def conv_candidates(problem: ConvProblem) -> list[Candidate]:
     return [candidate for _, candidate in ranked[:_MOST_CANDIDATES]]
 
 
-def has_bf16_kernel(groups: int, in_channels: int, out_channels: int) -> bool:
-    """Whether a convolution that is not transposed can run with products in bf16, or on bf16 maps at least."""
+def has_bf16_kernel(groups: int, in_channels: int, out_channels: int, *, transposed: bool) -> bool:
+    """Whether a convolution can run with products in bf16, or on bf16 maps at least."""
+    if transposed:
+        return groups == 1
     is_depthwise = groups == in_channels == out_channels
     return groups == 1 or is_depthwise or (in_channels // groups % 16 == 0 and out_channels // groups % 16 == 0)
 
@@ -94,7 +96,7 @@ def _estimated(problem: ConvProblem) -> Iterator[tuple[float, Candidate]]:
     """Candidates with estimates in cycles; those that differ only in what is not estimated in order of merit."""
     g = problem.geometry
     if g.transposed:
-        yield from _variants(problem, "conv_transpose_f32", [{}], 0.0)
+        yield from _variants(problem, problem.kernel("conv_transpose"), [{}], 0.0)
     elif problem.layout is Layout.PLAIN:
         yield from _variants(problem, problem.kernel("conv_planar"), [{"vectors": v} for v in _vectors(problem)], 0.0)
     elif g.is_depthwise:

@@ -46,9 +46,9 @@ class ConvolutionLowering(OpLowering):
         """Maps in blocks; an input of few channels is better read as it is."""
         groups = node.attributes.get("group", 1)
         channels = static_shape(node.input_value(_X))[1]
-        if is_transposed(node) or not has_bf16_kernel(groups, channels, static_shape(node.output(0))[1]):
+        if not has_bf16_kernel(groups, channels, static_shape(node.output(0))[1], transposed=is_transposed(node)):
             return (_option(node, Layout.BLOCKED),)
-        is_planar = groups == 1 and channels < PLANAR_CHANNELS
+        is_planar = groups == 1 and channels < PLANAR_CHANNELS and not is_transposed(node)
         sources = (Layout.PLAIN, Layout.BLOCKED) if is_planar else (Layout.BLOCKED,)
         options = [_option(node, source, precision="f32") for source in sources]
         for source in (Layout.PLAIN, Layout.BLOCKED_BF16) if is_planar else (Layout.BLOCKED_BF16,):

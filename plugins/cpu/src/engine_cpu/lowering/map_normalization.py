@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 class MapLowering(OpLowering):
     """What these have in common: input 0 and output 0 are maps of one layout, other inputs are plain vectors."""
 
+    layouts_of_maps: Sequence[Layout] = (Layout.PLAIN, Layout.BLOCKED)
+
     def check(self, node: Node) -> Refusal | None:
         return first(check_f32(node), _check_rank(node, 2))
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         vectors = (Layout.PLAIN,) * (node.num_inputs - 1)
         more = (Layout.PLAIN,) * (node.num_outputs - 1)
-        layouts = (Layout.PLAIN, Layout.BLOCKED) if len(node.output(0).shape) > 2 else (Layout.PLAIN,)
-        return tuple(LayoutOption((layout, *vectors), (layout, *more)) for layout in layouts)
+        layouts = self.layouts_of_maps if len(node.output(0).shape) > 2 else (Layout.PLAIN,)
+        return tuple(
+            LayoutOption((layout, *vectors), (layout, *more), precision="bf16" if layout.is_bf16 else "")
+            for layout in layouts
+        )
 
 
 def _step(
@@ -162,6 +167,8 @@ class LocalResponseNormalizationLowering(MapLowering):
 class BatchNormalizationLowering(MapLowering):
     """A factor and a summand for each channel, made of the four constants when the network is compiled."""
 
+    layouts_of_maps = (Layout.PLAIN, Layout.BLOCKED, Layout.BLOCKED_BF16)
+
     def check(self, node: Node) -> Refusal | None:
         if attribute(node, "training_mode"):
             return Refusal("attribute", "training_mode is 1; kernels normalize with given statistics")
@@ -175,19 +182,25 @@ class BatchNormalizationLowering(MapLowering):
             recipe = f"batch normalization {index} {epsilon!r}"
             return b.weights(parameters, recipe, lambda: _folded(b, parameters, epsilon)[index])
 
-        _step(node, b, "scale_shift_f32", [fold(0), fold(1)], {})
+        _step(node, b, "scale_shift_f32", [fold(0), fold(1)], _element(node, b))
 
 
 @lowers("ScaleShift", domain=INTERNAL_DOMAIN)
 class ScaleShiftLowering(MapLowering):
     """The same with the factors and summands given, and an activation."""
 
+    layouts_of_maps = BatchNormalizationLowering.layouts_of_maps
+
     def check(self, node: Node) -> Refusal | None:
         return first(super().check(node), check_activation(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         vectors = [b.input(node.input_value(1)), b.input(node.input_value(2))]
-        _step(node, b, "scale_shift_f32", vectors, activation_attributes(node))
+        _step(node, b, "scale_shift_f32", vectors, {**_element(node, b), **activation_attributes(node)})
+
+
+def _element(node: Node, b: SegmentBuilder) -> dict[str, Attribute]:
+    return {"bf16": int(b.option(node).inputs[0].is_bf16)}
 
 
 def _folded(b: SegmentBuilder, parameters: Sequence[Output], epsilon: float) -> list[np.ndarray[Any, np.dtype[Any]]]:
