@@ -27,8 +27,12 @@ class AliasLowering(OpLowering):
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         if not _keeps_channels(node):
             return (plain,)
-        inputs = (Layout.BLOCKED, *(Layout.PLAIN for _ in range(node.num_inputs - 1)))
-        return (plain, LayoutOption(inputs, (Layout.BLOCKED,)))
+        more = (Layout.PLAIN,) * (node.num_inputs - 1)
+        return (
+            plain,
+            LayoutOption((Layout.BLOCKED, *more), (Layout.BLOCKED,)),
+            LayoutOption((Layout.BLOCKED_BF16, *more), (Layout.BLOCKED_BF16,), precision="bf16"),
+        )
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         x, y = node.input_value(0), node.output(0)

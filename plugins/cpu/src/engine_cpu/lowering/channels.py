@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.ir import Node
-from engine_cpu.layout import BLOCK, padded_channels
+from engine.ir.element_type import f32
+from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -37,14 +38,14 @@ def select_channels(
     )
 
 
-def channel_offset(shape: Sequence[int], channel: int) -> int:
-    """The byte at which a channel that begins a block begins in the first image of a blocked f32 map."""
-    return channel * math.prod(shape[2:]) * 4
+def channel_offset(shape: Sequence[int], channel: int, layout: Layout = Layout.BLOCKED) -> int:
+    """The byte at which a channel that begins a block begins in the first image of a blocked map."""
+    return channel * math.prod(shape[2:]) * item_size(f32, layout)
 
 
-def image_bytes(shape: Sequence[int]) -> int:
-    """Bytes of one image of a blocked f32 map."""
-    return padded_channels(shape[1]) * math.prod(shape[2:]) * 4
+def image_bytes(shape: Sequence[int], layout: Layout = Layout.BLOCKED) -> int:
+    """Bytes of one image of a blocked map."""
+    return padded_channels(shape[1]) * math.prod(shape[2:]) * item_size(f32, layout)
 
 
 def starts_of(counts: Sequence[int]) -> list[int]:

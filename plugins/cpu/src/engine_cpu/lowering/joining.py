@@ -29,7 +29,12 @@ class ConcatLowering(OpLowering):
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         if not is_map(node.output(0)):
             return (plain,)
-        return (plain, LayoutOption.uniform(Layout.BLOCKED, node.num_inputs))
+        blocked = (plain, LayoutOption.uniform(Layout.BLOCKED, node.num_inputs))
+        axis = _axis(node, node.output(0))
+        counts = [static_shape(value)[axis] for value in given_inputs(node)]
+        if axis == 1 and whole_blocks(counts) < len(counts):  # lanes are moved as f32 only
+            return blocked
+        return (*blocked, LayoutOption.uniform(Layout.BLOCKED_BF16, node.num_inputs))
 
     def placements(self, node: Node, option: LayoutOption) -> Sequence[int | None]:
         layout, axis = option.outputs[0], _axis(node, node.output(0))
@@ -42,11 +47,13 @@ class ConcatLowering(OpLowering):
             size = item_size(node.output(0).element_type) * math.prod(shape[axis + 1 :])
             return [start * size for start in starts_of(counts)]
         if axis == 0:
-            return [start * image_bytes(shape) for start in starts_of(counts)]
+            return [start * image_bytes(shape, layout) for start in starts_of(counts)]
         if axis > 1:
             return [None] * len(values)
         whole = whole_blocks(counts)
-        return [channel_offset(shape, start) if i < whole else None for i, start in enumerate(starts_of(counts))]
+        return [
+            channel_offset(shape, start, layout) if i < whole else None for i, start in enumerate(starts_of(counts))
+        ]
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         y = node.output(0)
