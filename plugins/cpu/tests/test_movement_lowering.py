@@ -49,6 +49,7 @@ def segments(node: Node, isa: str | None = None) -> list[Segment]:
     return [
         build_segment([item], {item: option}, list(dict.fromkeys(sources)), node.outputs, store, Tuner(2))
         for option in lowering.layouts(node)
+        if option.precision != "bf16"
     ]
 
 

@@ -47,6 +47,7 @@ def segments(node: Node) -> list[Segment]:
     return [
         build_segment([item], {item: option}, list(dict.fromkeys(sources)), wanted, store, Tuner(2))
         for option in lowering.layouts(node)
+        if option.precision != "bf16"
     ]
 
 

@@ -47,7 +47,8 @@ class CpuPlugin(Plugin):
             case "FULL_DEVICE_NAME":
                 return f"{cpu_features().model} ({default_isa()})"
             case "OPTIMIZATION_CAPABILITIES":
-                return ("FP32", "EXPORT_IMPORT")
+                bf16 = ("BF16",) if default_isa() == "avx512bf16" else ()
+                return ("FP32", *bf16, "EXPORT_IMPORT")
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
