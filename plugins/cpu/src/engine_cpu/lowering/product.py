@@ -81,7 +81,8 @@ class Product:
 
         `is_dense`: the matrices of B follow each other without gaps, so that constant ones can be packed beforehand.
         """
-        if b.precision == "bf16" and is_dense and b.is_constant(weights) and not self.batch:
+        is_one_matrix = not self.batch and self.a_row >= self.k and self.c_row >= self.n
+        if b.precision == "bf16" and is_one_matrix and is_dense and b.is_constant(weights):
             self._add_bf16_step(node, b, weights, operands, more, attributes)
             return
         given = {**self.attributes(), **attributes}
