@@ -129,12 +129,14 @@ void narrow(const float* a, std::int64_t a_row, const float* w, std::int64_t k, 
   for (; d + kSplit <= k; d += kSplit) {
 #pragma GCC unroll 4
     for (int s = 0; s < kSplit; ++s) {
+      Vec weight[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) weight[v] = load(w + (d + s) * kWidth + v * kLanes);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const Vec value = broadcast(a[r * a_row + d + s]);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v)
-          acc[s][r][v] = fma(value, load(w + (d + s) * kWidth + v * kLanes), acc[s][r][v]);
+        for (int v = 0; v < kVectors; ++v) acc[s][r][v] = fma(value, weight[v], acc[s][r][v]);
       }
     }
   }
@@ -311,8 +313,39 @@ constexpr int kDotRows = 4;
 constexpr int kDotRows = 2;
 #endif
 constexpr int kDotColumns = 4;
+constexpr int kDotChunk = 64;  // columns that are finished together
 
-// sums[r * kLanes + c] = row r of `a` by row c of `b`.
+// Lanes kStep apart change places.
+template <int kStep>
+ENGINE_INLINE Vec swapped(Vec x) {
+  VecInt other{};
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) other[i] = i ^ kStep;
+  return __builtin_shuffle(x, other);
+}
+
+// The sum of each of four vectors: they are halved together, so that all lanes have something to add.
+ENGINE_INLINE void reduce_four(Vec a, Vec b, Vec c, Vec d, float* sums) {
+  VecInt low{}, high{}, near{}, far{};
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    constexpr int kHalf = kLanes / 2, kQuarter = kLanes / 4;
+    low[i] = i < kHalf ? i : kLanes + i - kHalf;  // the first halves of two vectors, then the second ones
+    high[i] = low[i] + kHalf;
+    near[i] = i / kHalf * kLanes + i % kHalf / kQuarter * kHalf + i % kQuarter;  // and the same of their halves
+    far[i] = near[i] + kQuarter;
+  }
+  const Vec ab = __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
+  const Vec cd = __builtin_shuffle(c, d, low) + __builtin_shuffle(c, d, high);
+  Vec all = __builtin_shuffle(ab, cd, near) + __builtin_shuffle(ab, cd, far);
+  if constexpr (kLanes >= 16) all += swapped<2>(all);
+  if constexpr (kLanes >= 8) all += swapped<1>(all);
+  float lanes[kLanes];
+  store(lanes, all);
+  for (int i = 0; i < 4; ++i) sums[i] = lanes[i * (kLanes / 4)];
+}
+
+// sums[r * kDotChunk + c] = row r of `a` by row c of `b`.
 template <int kRows, int kColumns>
 void dots(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t k, float* sums) {
   constexpr int kSplit = kRows * kColumns >= 6 ? 1 : kRows * kColumns >= 3 ? 2 : 4;
@@ -332,14 +365,21 @@ void dots(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row
       }
     }
   }
-  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    Vec totals[4] = {};
+#pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
-      Vec sum = acc[0][r][c];
-      for (int s = 1; s < kSplit; ++s) sum += acc[s][r][c];
-      float total = reduce_add(sum);
-      for (std::int64_t i = d; i < k; ++i) total += a[r * a_row + i] * b[c * b_row + i];
-      sums[r * kLanes + c] = total;
+      totals[c] = acc[0][r][c];
+#pragma GCC unroll 4
+      for (int s = 1; s < kSplit; ++s) totals[c] += acc[s][r][c];
     }
+    reduce_four(totals[0], totals[1], totals[2], totals[3], sums + r * kDotChunk);
+  }
+  if (d < k)
+    for (int r = 0; r < kRows; ++r)
+      for (int c = 0; c < kColumns; ++c)
+        for (std::int64_t i = d; i < k; ++i) sums[r * kDotChunk + c] += a[r * a_row + i] * b[c * b_row + i];
 }
 
 using DotsFn = void (*)(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t k,
@@ -372,16 +412,18 @@ void gemm_columns_f32(const void* raw_args, void* const* buffers, const KernelCo
   const std::int64_t matrices = gemm_matrices(args.shape), m = args.shape.m, n = args.shape.n;
   if (matrices * m * n == 0) return;
   const Walk walk = start(args, buffers);
-  const std::int64_t row_tiles = (m + kDotRows - 1) / kDotRows, column_tiles = (n + kDotColumns - 1) / kDotColumns;
-  const WorkRange range = split_work(matrices * row_tiles * column_tiles, context.worker, context.workers);
-  float sums[kDotRows * kLanes] = {};
+  const std::int64_t row_tiles = (m + kDotRows - 1) / kDotRows, chunks = (n + kDotChunk - 1) / kDotChunk;
+  const WorkRange range = split_work(matrices * row_tiles * chunks, context.worker, context.workers);
+  float sums[kDotRows * kDotChunk] = {};
   for (std::int64_t at = range.begin; at < range.end; ++at) {
-    const Matrix matrix = matrix_at(walk, at / (row_tiles * column_tiles));
-    const std::int64_t row = at / column_tiles % row_tiles * kDotRows, column = at % column_tiles * kDotColumns;
-    const std::int64_t rows = min64(kDotRows, m - row), columns = min64(kDotColumns, n - column);
-    pick_dots(rows, columns)(matrix.a + row * args.a.row, args.a.row, matrix.b + column * args.b_row, args.b_row,
-                             args.shape.k, sums);
-    finish_sums(walk, matrix, row, column, rows, columns, sums, kLanes);
+    const Matrix matrix = matrix_at(walk, at / (row_tiles * chunks));
+    const std::int64_t row = at / chunks % row_tiles * kDotRows, first = at % chunks * kDotChunk;
+    const std::int64_t rows = min64(kDotRows, m - row), columns = min64(kDotChunk, n - first);
+    const float* a = matrix.a + row * args.a.row;
+    for (std::int64_t c = 0; c < columns; c += kDotColumns)
+      pick_dots(rows, min64(kDotColumns, columns - c))(a, args.a.row, matrix.b + (first + c) * args.b_row, args.b_row,
+                                                       args.shape.k, sums + c);
+    finish_sums(walk, matrix, row, first, rows, columns, sums, kDotChunk);
   }
 }
 

@@ -291,6 +291,13 @@ void interleaved(const Target& target) {
   }
 }
 
+// Products of rows with rows: few columns of long rows.
+void columns(const Target& target) {
+  for (const std::int64_t n : {1, 2, 3, 4})
+    for (const std::int64_t m : {1, 2, 3, 4, 5, 11})
+      for (const std::int64_t k : {128, 131, 200, 300}) check(target, {m, n, k, {true, n == 2, m == 3}});
+}
+
 // Rows of A that meet in one set of a cache: another tiling, also for few rows.
 void long_rows(const Target& target) {
   for (const std::int64_t m : {1, 2, 3, 10})
@@ -385,6 +392,7 @@ int main() {
                     {"layouts", layouts},
                     {"batches", batches},
                     {"interleaved", interleaved},
+                    {"columns", columns},
                     {"long rows", long_rows},
                     {"every tile", every_tile},
                     {"workers", workers},

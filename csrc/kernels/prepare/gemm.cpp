@@ -30,6 +30,8 @@ constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Packed B that stays in the second-level cache, and A that stays in the last.
 constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
 constexpr std::int64_t kCachedInputFloats = 1024 * 1024;
+// Vectors in a row of A from which on products of rows with rows pay for adding their lanes up.
+constexpr std::int64_t kLongRow = 8;
 // Floats in a way of the nearest cache, after which addresses meet in one set.
 constexpr std::int64_t kWayFloats = 1024;
 // What a worker should have to do at least, in multiplications, and how many of these take as long as reading an
@@ -217,7 +219,7 @@ PackArgs packing(const GemmShape& shape, const Source& source, const GemmTiling&
 
 // How a packed B is stored. Known without M, which may change while the packed B stays.
 GemmForm packed_form(const GemmShape& shape, bool has_tiling, MatrixLayout a_layout, const TileTraits& traits) {
-  const bool is_narrow = shape.n <= kFewColumns && shape.k >= traits.lanes;
+  const bool is_narrow = shape.n <= kFewColumns && shape.k >= kLongRow * traits.lanes;
   return is_narrow && !has_tiling && a_layout == MatrixLayout::kRows ? GemmForm::kColumns : GemmForm::kTiles;
 }
 
