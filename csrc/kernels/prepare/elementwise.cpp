@@ -19,11 +19,13 @@
 namespace engine {
 namespace {
 
-constexpr std::int64_t kLongStrip = 4096, kShortestStrip = 256;
+constexpr std::int64_t kLongStrip = 4096, kShortestShare = 512, kShortestStrip = 256;
 // What the strips of a program may take of the first-level cache, beside the lines that stream through it.
-constexpr std::int64_t kStripBytes = 24 << 10;
+constexpr std::int64_t kStripBytes = 16 << 10;
 // Additions of f32 that a worker should have at least: a barrier takes as long as a few thousand.
 constexpr double kLeastShare = 8192;
+// More workers than this get shares that are less equal: short strips cost all of them.
+constexpr std::int64_t kMostShared = 8;
 
 struct Space {
   std::vector<std::int64_t> dims;
@@ -124,10 +126,11 @@ void append_copies(Program& program, Places& places, const KernelLookup& kernels
 // As long as all that a strip touches stays in the first-level cache, as short as it takes to give workers an equal
 // share.
 std::int64_t choose_strip(std::int64_t buffers, std::int64_t width, std::int64_t elements, std::int64_t workers) {
-  std::int64_t longest = buffers == 0 ? kLongStrip : 1024;
+  std::int64_t longest = kLongStrip;
   while (longest > kShortestStrip && buffers * longest * width > kStripBytes) longest /= 2;
-  const std::int64_t share = (elements / (workers * 4) + 63) / 64 * 64;
-  return std::clamp(share, kShortestStrip, longest);
+  const std::int64_t parts = workers == 1 ? 1 : std::min(workers, kMostShared) * 2;
+  const std::int64_t share = (elements / parts + 63) / 64 * 64;
+  return std::clamp(share, std::min(kShortestShare, longest), longest);
 }
 
 std::int64_t count_workers(const Program& program, std::int64_t elements) {
