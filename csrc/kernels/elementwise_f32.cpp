@@ -144,9 +144,9 @@ ENGINE_INLINE Vec square_root(Vec x) {
 ENGINE_INLINE Vec logarithm(Vec x) {
   constexpr float kSmallest = 1.17549435e-38f;
   const Vec scaled = x < kSmallest ? x * 8388608.0f : x;
-  const VecInt offset = ((VecInt)scaled - 0x3f3504f3) >> 23;
+  const VecInt offset = ((VecInt)abs(scaled) - 0x3f3504f3) >> 23;
   const Vec exponent = __builtin_convertvector(offset, Vec) - (x < kSmallest ? broadcast(23.0f) : zero());
-  const Vec f = (Vec)((VecInt)scaled - (offset << 23)) - 1.0f;
+  const Vec f = (Vec)((VecInt)abs(scaled) - offset * (1 << 23)) - 1.0f;
   const Vec square = f * f;
   Vec p = broadcast(-0.0763449296f);
   p = fma(p, f, broadcast(0.12761575f));
