@@ -181,63 +181,79 @@ ENGINE_INLINE float reduce_max(Vec x) {
   return best;
 }
 
-// e^x. x = n ln2 + r with |r| <= ln2 / 2; n comes out of the rounding constant's low bits, and 2^n is applied in two
-// factors so that results below the normal range round instead of vanishing.
-ENGINE_INLINE Vec exp(Vec x) {
+// x = n ln2 + r with |r| <= ln2 / 2, for |x| up to 2^22.
+struct Reduced {
+  Vec n, r;
+};
+ENGINE_INLINE Reduced reduce_exponent(Vec x) {
+#if defined(__AVX512F__)
+  const Vec n = (Vec)_mm512_maskz_roundscale_ps((__mmask16)-1, (__m512)(x * 1.44269504f), 8);
+#else
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
-  x = min(broadcast(89.0f), max(broadcast(-105.0f), x));
-  const Vec shifted = fma(x, broadcast(1.44269504f), broadcast(kRound));
-  const Vec n = shifted - kRound;
-  Vec r = fma(n, broadcast(-0.693359375f), x);
-  r = fma(n, broadcast(2.12194440e-4f), r);
+  const Vec n = fma(x, broadcast(1.44269504f), broadcast(kRound)) - kRound;
+#endif
+  const Vec r = fma(n, broadcast(-0.693359375f), x);
+  return {n, fma(n, broadcast(2.12194440e-4f), r)};
+}
+
+// (e^r - 1 - r) / r^2 for |r| <= ln2 / 2.
+ENGINE_INLINE Vec exp_tail(Vec r) {
   Vec p = broadcast(1.39421644e-3f);
   p = fma(p, r, broadcast(8.36377591e-3f));
   p = fma(p, r, broadcast(4.16663624e-2f));
   p = fma(p, r, broadcast(1.66665733e-1f));
-  p = fma(p, r, broadcast(0.5f));
-  p = fma(p, r * r, r) + 1.0f;
-  const VecInt exponent = (VecInt)shifted - 0x4b400000;
+  return fma(p, r, broadcast(0.5f));
+}
+
+// e^x = 2^n e^r. Results below the normal range round instead of vanishing: there is an instruction for that, or 2^n is
+// applied in two factors.
+ENGINE_INLINE Vec exp(Vec x) {
+  const Reduced parts = reduce_exponent(min(broadcast(89.0f), max(broadcast(-105.0f), x)));
+  const Vec p = fma(fma(exp_tail(parts.r), parts.r, broadcast(1.0f)), parts.r, broadcast(1.0f));
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_scalef_ps((__mmask16)-1, (__m512)p, (__m512)parts.n);
+#else
+  const VecInt exponent = __builtin_convertvector(parts.n, VecInt);
   const VecInt half = exponent >> 1;
   return p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
+#endif
 }
 
 ENGINE_INLINE Vec sigmoid(Vec x) {
   return 1.0f / (1.0f + exp(-x));
 }
 
+// m / (m + 2) with m = e^(2|x|) - 1, which nothing cancels in: 2^n (e^r - 1) + (2^n - 1).
 ENGINE_INLINE Vec tanh(Vec x) {
-  const Vec a = abs(x), z = x * x;
-  Vec p = broadcast(-6.11660955e-3f);
-  p = fma(p, z, broadcast(2.10124049e-2f));
-  p = fma(p, z, broadcast(-5.38545512e-2f));
-  p = fma(p, z, broadcast(1.33327976e-1f));
-  p = fma(p, z, broadcast(-3.33333284e-1f));
-  const Vec small = fma(p * z, x, x);
-  const Vec large = copy_sign(1.0f - 2.0f / (exp(a + a) + 1.0f), x);
-  // The comparison is false for NaN, and `large` of a NaN is NaN.
-  return a < 0.62f ? small : large;
+  const Reduced parts = reduce_exponent(min(broadcast(20.0f), abs(x + x)));
+#if defined(__AVX512F__)
+  const Vec scale = (Vec)_mm512_maskz_scalef_ps((__mmask16)-1, (__m512)broadcast(1.0f), (__m512)parts.n);
+#else
+  const Vec scale = (Vec)((__builtin_convertvector(parts.n, VecInt) + 127) << 23);
+#endif
+  const Vec m = fma(fma(exp_tail(parts.r), parts.r * parts.r, parts.r), scale, scale - 1.0f);
+  return copy_sign(m / (m + 2.0f), x);
 }
 
-// Odd polynomial below 1; above, 1 - e^q(|x|) with q fitted to log(erfc).
+// x P(x^2) / Q(x^2), fitted to the smallest relative error up to where the function rounds to 1. All coefficients are
+// positive, so that no sum cancels. What rounds beyond 1 is cut; a NaN passes every bound.
 ENGINE_INLINE Vec erf(Vec x) {
-  const Vec z = x * x;
-  Vec p = broadcast(7.88912294e-5f);
-  p = fma(p, z, broadcast(-8.02084222e-4f));
-  p = fma(p, z, broadcast(5.18953567e-3f));
-  p = fma(p, z, broadcast(-2.68544443e-2f));
-  p = fma(p, z, broadcast(1.12836003e-1f));
-  p = fma(p, z, broadcast(-3.7612626e-1f));
+  constexpr float kOne = 3.925f;
+  const Vec a = min(broadcast(kOne), abs(x)), z = a * a;
+  Vec p = broadcast(2.04602429e-6f);
+  p = fma(p, z, broadcast(2.84845184e-4f));
+  p = fma(p, z, broadcast(0.00377260288f));
+  p = fma(p, z, broadcast(0.0527694635f));
+  p = fma(p, z, broadcast(0.190594912f));
   p = fma(p, z, broadcast(1.12837911f));
-  const Vec a = min(broadcast(4.0f), abs(x));
-  Vec q = broadcast(-2.16867629e-5f);
-  q = fma(q, a, broadcast(4.41335287e-4f));
-  q = fma(q, a, broadcast(-4.20455635e-3f));
-  q = fma(q, a, broadcast(2.52082404e-2f));
-  q = fma(q, a, broadcast(-1.08418554e-1f));
-  q = fma(q, a, broadcast(-6.33219898e-1f));
-  q = fma(q, a, broadcast(-1.12957835f));
-  q = fma(q, a, broadcast(1.8803704e-4f));
-  return a < 1.0f ? p * x : copy_sign(1.0f - exp(q), x);
+  Vec q = broadcast(3.80478305e-5f);
+  q = fma(q, z, broadcast(0.00116387149f));
+  q = fma(q, z, broadcast(0.0149833038f));
+  q = fma(q, z, broadcast(0.11418321f));
+  q = fma(q, z, broadcast(0.502243102f));
+  q = fma(q, z, broadcast(1.0f));
+  const Vec inside = min(broadcast(1.0f), a * p / q);
+  return copy_sign(a >= kOne ? broadcast(1.0f) : inside, x);
 }
 
 }  // namespace engine::ENGINE_ISA_NS::simd
