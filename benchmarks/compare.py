@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from comparison.engines import ENGINES, Setup
+from comparison.engines import CLOCKS, ENGINES, Setup
 from comparison.measure import ModelResult, Plan, measure_model
 from comparison.peak import Peak
 from comparison.report import cost_table, problems, speed_table, write_json
@@ -35,7 +35,8 @@ MODELS = (
 def main() -> int:
     options = parsed()
     setup = Setup(options.threads, options.precision, options.streams, options.device, options.effort)
-    plan = Plan(options.engines, setup, options.rounds, options.block_seconds, options.rest, options.loads)
+    plan = Plan(options.engines, setup, options.rounds, options.block_seconds, options.rest, options.loads,
+                options.clock)  # fmt: skip
     results = []
     with Peak(options.threads) as peak:
         peak.measure()
@@ -72,6 +73,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each engine")
     parser.add_argument("--block-seconds", type=float, default=0.4)
     parser.add_argument("--rest", type=float, default=0.3, help="seconds before each block")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a busy machine, with one thread")
     parser.add_argument("--loads", type=int, default=3, help="fresh processes to time loading in")
     parser.add_argument("--device", default="CPU", help="of this engine")
     parser.add_argument("--effort", default="quick", help="COMPILE_EFFORT of this engine")

@@ -34,6 +34,8 @@ class Plan:
     block_seconds: float = 0.4
     rest_seconds: float = 0.3
     loads: int = 3
+    clock: str = "wall"
+    """Or "cpu", the time that the process computed."""
 
 
 @dataclass(slots=True)
@@ -178,7 +180,8 @@ def _measure_latencies(workers: dict[str, Worker], results: Mapping[str, EngineR
         for engine in _rotated(list(workers), turn):
             with _problems_of(results[engine], workers, engine):
                 time.sleep(plan.rest_seconds)
-                times = workers[engine].call("latency", seconds=plan.block_seconds, warm_up=2)["seconds"]
+                block = {"seconds": plan.block_seconds, "warm_up": 2, "clock": plan.clock}
+                times = workers[engine].call("latency", **block)["seconds"]
                 medians[engine].append(statistics.median(times))
                 fastest[engine] = min(fastest.get(engine, math.inf), *times)
     for engine in workers:

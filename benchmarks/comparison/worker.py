@@ -106,8 +106,8 @@ class _Commands:
         np.savez(path, **{f"output{index:03}": np.asarray(value) for index, value in enumerate(arrays)})
         return {}
 
-    def latency(self, seconds: float, warm_up: int) -> dict[str, Any]:
-        return {"seconds": latencies(self._call, seconds, warm_up)}
+    def latency(self, seconds: float, warm_up: int, clock: str) -> dict[str, Any]:
+        return {"seconds": latencies(self._call, seconds, warm_up, clock)}
 
     def throughput(self, seconds: float) -> dict[str, Any]:
         return {"rate": self._loaded.throughput(self._inputs, seconds)}

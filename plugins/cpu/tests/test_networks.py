@@ -20,6 +20,7 @@ from engine.native import built_isas, cpu_features
 from engine.plugin_api import SupportLevel
 from engine.testing.models import LIGHT_MODELS, light_answer, light_input, light_model, light_tolerance, relative_error
 from engine.testing.networks import NETWORKS, SeededNetwork, rounding_tolerance, seeded_network
+from engine.testing.networks.arithmetic import reduction_lengths
 
 # What real sizes meet and small ones do not, where the whole network would take too long or too much memory.
 CUT = {
@@ -149,6 +150,19 @@ def test_requests_of_several_streams_give_the_same(core: Core, name: str) -> Non
         request.wait()
         got = [request.get_output_tensor(index).data for index in range(len(expected(name)))]
         assert_close(got, expected(name), rounding_tolerance(small(name).model))
+
+
+@pytest.mark.skipif(cpu_features().isa != "avx512bf16", reason="this CPU does not multiply bf16")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_bf16_loses_what_its_bits_explain(core: Core, name: str) -> None:
+    """Each product rounds its inputs to 8 bits; errors of layers are independent, and two sides of a product err."""
+    model = small(name).model
+    tolerance = 2 * 2.0**-8 * math.sqrt(len(reduction_lengths(model)))
+    for got, right in zip(infer(core, small(name), INFERENCE_PRECISION_HINT="bf16"), expected(name), strict=True):
+        error = float(np.sqrt(np.mean((got - right) ** 2)) / np.std(right))
+        assert error <= tolerance
+        # Recurrent layers stay in f32, where rounding is finer.
+        assert error > 1e-4 or name in ("lstm", "gru"), "the hint changed nothing"
 
 
 def with_free_image_size(network: SeededNetwork) -> onnx.ModelProto:
