@@ -82,7 +82,8 @@ class Tuner:
 def _measure(candidates: Sequence[Candidate], isa: str, threads: int, limit: float) -> list[float] | None:
     """The median nanoseconds of each candidate; None where the time does not suffice for all rounds."""
     deadline = time.perf_counter() + limit
-    trials = [_Trial(candidate, isa, threads) for candidate in candidates]
+    memory = _Memory()
+    trials = [_Trial(candidate, isa, threads, memory) for candidate in candidates]
     times: list[list[int]] = [[] for _ in trials]
     for trial in trials:
         trial.run()  # pages come in, threads wake up
@@ -97,17 +98,32 @@ def _measure(candidates: Sequence[Candidate], isa: str, threads: int, limit: flo
     return [statistics.median(each) for each in times]
 
 
-class _Trial:
-    """A plan of the one step over memory of its own."""
+class _Memory:
+    """Arrays for trials that take turns: one for all that need as many bytes in the same place."""
 
-    def __init__(self, candidate: Candidate, isa: str, threads: int) -> None:
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[str, int, int], Array] = {}
+
+    def arrays(self, role: str, sizes: Sequence[int]) -> list[Array]:
+        """An array of each size, all apart."""
+        keys = [(role, place, nbytes) for place, nbytes in enumerate(sizes)]
+        for key in keys:
+            if key not in self._arrays:
+                self._arrays[key] = _filled(key[2])
+        return [self._arrays[key] for key in keys]
+
+
+class _Trial:
+    """A plan of the one step."""
+
+    def __init__(self, candidate: Candidate, isa: str, threads: int, memory: _Memory) -> None:
         builder = PlanBuilder(isa=isa)
         inputs = [builder.add_input(nbytes) for nbytes in candidate.inputs]
         outputs = [builder.add_output(nbytes) for nbytes in candidate.outputs]
         builder.add_step(candidate.kernel, inputs, outputs, candidate.attributes)
         self._context = Context(builder.build(), threads)
-        self._inputs = [_filled(nbytes) for nbytes in candidate.inputs]
-        self._outputs = [_filled(nbytes) for nbytes in candidate.outputs]
+        self._inputs = memory.arrays("input", candidate.inputs)
+        self._outputs = memory.arrays("output", candidate.outputs)
 
     def run(self) -> int:
         durations = self._context.run(self._inputs, self._outputs, profile=True)
