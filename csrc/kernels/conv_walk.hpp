@@ -28,6 +28,8 @@ struct ConvWalk {
   std::int64_t tiles;  // tiles of a segment: `wide` of pixels + 1, then the others of `pixels`
   std::int64_t wide;
   int pixels;
+  std::int64_t channel_end;  // of this worker's channel tiles
+  std::int64_t part, parts;  // which of the pixel tiles it is for which one channel tile stays, and how many there are
 };
 
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
@@ -54,6 +56,21 @@ void fill_offsets(const ConvShape& s, std::int64_t first_pixel, int pixels, Work
         const bool is_inside = ih >= 0 && ih < s.in_h && iw >= 0 && iw < s.in_w;
         *to++ = is_inside ? (ih * s.in_w + iw) * 16 : kPaddingOffset;
       }
+}
+
+// Lets a pixel tile prefetch its part of the weights of the channel tile that comes next.
+template <class Tile>
+ENGINE_INLINE void ask_for_next(const ConvWalk<Tile>& walk, std::int64_t next, std::int64_t channel_tiles,
+                                std::int64_t reduction, std::int64_t group_size, typename Tile::Call& call) {
+  if (next >= walk.channel_end || walk.parts < 2) return;
+  const PackArgs& pack = walk.args->pack;
+  const std::int64_t in_group = next % channel_tiles;
+  const std::int64_t width = in_group == channel_tiles - 1 ? pack.tail_channels : pack.tile_channels;
+  constexpr std::int64_t kInLine = 64 / sizeof(typename Tile::Call::ElementType);
+  const std::int64_t in_part = (width * reduction / kInLine + walk.parts - 1) / walk.parts;
+  call.next_lines = static_cast<std::int32_t>((in_part + pack.blocks - 1) / pack.blocks);
+  const auto* from = walk.w + next / channel_tiles * group_size + in_group * pack.tile_channels * reduction;
+  call.next = reinterpret_cast<const float*>(from) + walk.part * call.next_lines * pack.blocks * 16;
 }
 
 // Runs pixel tile `tile` of image `n` for channel tiles [range.begin, range.end), counted over all groups.
@@ -126,6 +143,7 @@ void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange
     call.bias = walk.bias ? walk.bias + channel : nullptr;
     call.scale = walk.scale ? walk.scale + channel : nullptr;
     if (args.operands.has_residual) call.residual = walk.residual + (n * args.residual_batch + at);
+    ask_for_next(walk, t + 1, channel_tiles, reduction, group_size, call);
     (is_tail ? tail : full)(call);
   }
 }
@@ -152,17 +170,21 @@ void run_conv(ConvWalk<Tile>& walk, const KernelContext& context) {
   const std::int64_t channel_tiles =
       args.pack.groups * ((args.pack.channels + args.pack.tile_channels - 1) / args.pack.tile_channels);
   const WorkRange channels = split_work(channel_tiles, context.worker % channel_split, channel_split);
+  walk.channel_end = channels.end;
   const std::int64_t image_tiles = walk.segments * walk.tiles;
   const WorkRange pixels =
       split_work(s.batch * image_tiles, context.worker / channel_split, context.workers / channel_split);
   const std::int64_t step = args.tiling.tile_block > 0 ? args.tiling.tile_block : max64(1, pixels.end - pixels.begin);
   for (std::int64_t first = pixels.begin; first < pixels.end; first += step) {
     const std::int64_t last = min64(first + step, pixels.end);
+    walk.parts = last - first;
     // One tile at a time needs its offsets once for all channels.
     const std::int64_t channel_step = last - first == 1 ? channels.end - channels.begin : 1;
     for (std::int64_t c = channels.begin; c < channels.end; c += channel_step)
-      for (std::int64_t tile = first; tile < last; ++tile)
+      for (std::int64_t tile = first; tile < last; ++tile) {
+        walk.part = tile - first;
         run_tile(walk, tile / image_tiles, tile % image_tiles, {c, c + channel_step});
+      }
   }
 }
 

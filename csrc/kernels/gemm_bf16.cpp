@@ -62,6 +62,7 @@ struct Walk {
   float* aside;               // [2][pixels][64]: a tile of C and one of the residual
   std::int64_t reduction;     // of the packed weights
   std::int64_t pixels, wide;  // rows of a tile; the first `wide` have one more
+  std::int64_t block;         // row tiles for which a column tile stays
 };
 
 ENGINE_INLINE std::int64_t position(const MixedMatrix& matrix, std::int64_t row, std::int64_t column) {
@@ -111,6 +112,18 @@ void run_partial(const Walk& walk, TileBf16Fn tile, const TileCallBf16& direct, 
     }
 }
 
+// Lets a tile prefetch its part of the column tile that comes next, a part for each row tile of the block.
+ENGINE_INLINE void ask_for_next(const Walk& walk, std::int64_t index, std::int64_t t, std::int64_t column_tiles,
+                                TileCallBf16& call) {
+  if (t + 1 >= column_tiles || walk.block < 2) return;
+  const PackArgs& pack = walk.args->pack;
+  const std::int64_t width = t + 1 == column_tiles - 1 ? pack.tail_channels : pack.tile_channels;
+  const std::int64_t lines = width * walk.reduction / 32, in_part = (lines + walk.block - 1) / walk.block;
+  call.next_lines = static_cast<std::int32_t>((in_part + pack.blocks - 1) / pack.blocks);
+  call.next = reinterpret_cast<const float*>(walk.b + (t + 1) * pack.tile_channels * walk.reduction) +
+              index % walk.block * call.next_lines * pack.blocks * 16;
+}
+
 void run_tile(const Walk& walk, std::int64_t index, std::int64_t t, std::int64_t column_tiles) {
   const GemmBf16Args& args = *walk.args;
   const PackArgs& pack = args.pack;
@@ -138,6 +151,7 @@ void run_tile(const Walk& walk, std::int64_t index, std::int64_t t, std::int64_t
     call.residual_pixel = row_step(args.residual);
   }
   call.epilogue = &args.epilogue;
+  ask_for_next(walk, index, t, column_tiles, call);
   const TileBf16Fn tile = tile_bf16_kernel(static_cast<int>(width / kLanes), pixels, PixelStep::kBlocked1);
   const bool is_rows = args.c.layout == MatrixLayout::kRows ||
                        (args.operands.has_residual && args.residual.layout == MatrixLayout::kRows);
@@ -169,11 +183,12 @@ void gemm_bf16(const void* raw_args, void* const* buffers, const KernelContext& 
   const std::int64_t column_tiles = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
   walk.pixels = args.m / row_tiles;
   walk.wide = args.m % row_tiles;
-  const std::int64_t most = args.tiling.tile_block > 0 ? min64(args.tiling.tile_block, row_tiles) : row_tiles;
+  walk.block = args.tiling.tile_block > 0 ? min64(args.tiling.tile_block, row_tiles) : row_tiles;
 
   const WorkRange range = split_work(row_tiles * column_tiles, context.worker, context.workers);
   for (std::int64_t at = range.begin; at < range.end; ++at) {
-    const std::int64_t first = at / (most * column_tiles) * most, block = min64(most, row_tiles - first);
+    const std::int64_t first = at / (walk.block * column_tiles) * walk.block,
+                       block = min64(walk.block, row_tiles - first);
     const std::int64_t inside = at - first * column_tiles;
     run_tile(walk, first + inside % block, inside / block, column_tiles);
   }

@@ -124,6 +124,7 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
     const Bf16* w = call.w + b * call.w_block + (is_last ? call.w_lead_last : call.w_lead);
     const std::int64_t* offsets = call.offsets;
     const Bf16* row = block;
+    for (int i = 0; i < call.next_lines; ++i) __builtin_prefetch(call.next + (b * call.next_lines + i) * 16, 0, 2);
     for (int r = 0; r < call.rows; ++r, row += call.x_row) {
       const Bf16* x = row;
       for (int c = 0; c < call.cols; ++c, x += call.x_col) {
