@@ -155,7 +155,7 @@ def _blocks(problem: ConvProblem, tile: int) -> list[dict[str, Attribute]]:
     block = 14
     if 4 * points * g.in_channels * g.out_channels > _CACHED_WEIGHTS:
         # One pass over the weights serves as many tiles as fit into the cache once transformed.
-        block = max(14, min(98, _CACHED_TILES // (4 * points * (g.in_channels + 32)) // 14 * 14))
+        block = max(28, min(98, _CACHED_TILES // (4 * points * (g.in_channels + 32)) // 14 * 14))
     blocks = dict.fromkeys((block, 28, 14, 56))
     variants: list[dict[str, Attribute]] = [{"output_tile": tile, "block_tiles": b} for b in blocks]
     return [*variants, {"output_tile": tile, "phases": 1}]
