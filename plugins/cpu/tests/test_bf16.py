@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from engine.core import Core
 from engine.native import built_isas, default_isa, pack
+from engine.testing.networks import seeded_network
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -162,6 +163,28 @@ def test_network() -> None:
     assert np.abs(actual - expected).max() < 15 * HALF_UNIT * np.abs(expected).max()
     assert np.abs(actual - expected).max() > 1e-5, "computed in f32"
     np.testing.assert_allclose(run_cpu(model, x, "f32"), expected, rtol=1e-4, atol=1e-5)
+
+
+NETWORKS = [
+    "resnet50", "mobilenet_v2", "efficientnet_b0", "unet", "squeezenet", "densenet121", "bert_base", "gpt2_blocks",
+    "vit_b16", "convnext_t",
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_small_networks_stay_close_to_f32(name: str) -> None:
+    network = seeded_network(name, small=True)
+    exact, approximate = (
+        Core().compile_model(network.model, "CPU", {"ALLOW_REFERENCE": False, "INFERENCE_PRECISION_HINT": precision})(
+            network.inputs
+        )
+        for precision in ("f32", "bf16")
+    )
+    for output, expected in exact.items():
+        error = np.asarray(approximate[output], np.float64) - expected
+        # Independent roundings of 2^-9 in some tens of layers, each of which hands on what came before.
+        assert np.sqrt(np.mean(error**2)) < 0.05 * np.std(expected), output
 
 
 @pytest.mark.usefixtures("everywhere")
