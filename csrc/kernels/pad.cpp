@@ -74,7 +74,8 @@ void pad(const void* arguments, void* const* buffers, const KernelContext& conte
   const std::int64_t row_bytes = args.out[args.rank - 1] * args.block;
   const WorkRange range = split_work(args.rows, context.worker, context.workers);
   for (std::int64_t row = range.begin; row < range.end; ++row)
-    pad_row(args, static_cast<const char*>(buffers[0]), static_cast<char*>(buffers[1]) + row * row_bytes, row);
+    pad_row(args, static_cast<const char*>(buffers[0]) + args.skip, static_cast<char*>(buffers[1]) + row * row_bytes,
+            row);
 }
 
 void fill(const void* arguments, void* const* buffers, const KernelContext& context) {

@@ -15,6 +15,7 @@ struct PadArgs {
   std::int64_t block;    // bytes of what lies at one index of all dimensions
   std::int64_t pattern;  // eight bytes of the constant, repeated
   std::int64_t rows;     // of the destination: its elements without those of the last dimension
+  std::int64_t skip;     // bytes of the source before what is padded
   std::int64_t in[kMaxPadDims];
   std::int64_t out[kMaxPadDims];
   std::int64_t begin[kMaxPadDims];   // what precedes the first element; negative: elements left out

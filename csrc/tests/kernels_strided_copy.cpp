@@ -234,8 +234,11 @@ void check_pad(const Target& target, const Ints& shape, const Ints& pads, std::i
   for_each_index(out, [&](const Ints& at) {
     std::int64_t in = 0;
     for (std::size_t d = 0; d < rank && in >= 0; ++d) {
-      const std::int64_t i = padded_index(mode, at[d] - pads[d], shape[d]);
-      in = i < 0 ? -1 : in * shape[d] + i;
+      // What repeats is what negative pads leave.
+      const std::int64_t first = mode == 0 ? 0 : std::max<std::int64_t>(0, -pads[d]);
+      const std::int64_t end = mode == 0 ? shape[d] : shape[d] + std::min<std::int64_t>(0, pads[rank + d]);
+      const std::int64_t i = padded_index(mode, at[d] - pads[d] - first, end - first);
+      in = i < 0 ? -1 : in * shape[d] + first + i;
     }
     const char* element_at = in < 0 ? reinterpret_cast<const char*>(&value) : from.data() + in * element;
     expected.insert(expected.end(), element_at, element_at + element);
@@ -256,8 +259,10 @@ void pads(const Target& target) {
     for (std::size_t d = 0; d < rank; ++d) {
       shape.push_back(1 + dice.roll(6));
       if (dice.roll(2) == 0) continue;
-      pads[d] = dice.roll(9) - (mode == 0 ? 1 : 0);
-      pads[rank + d] = std::max<std::int64_t>(dice.roll(9) - 2, -pads[d] - shape[d]);
+      // Only a constant can pad what nothing is left of.
+      pads[d] = std::max<std::int64_t>(dice.roll(9) - 1, mode == 0 ? -1 : 1 - shape[d]);
+      const std::int64_t least = mode == 0 ? -pads[d] - shape[d] : 1 - shape[d] - std::min<std::int64_t>(0, pads[d]);
+      pads[rank + d] = std::max<std::int64_t>(dice.roll(9) - 2, least);
     }
     check_pad(target, shape, pads, mode, std::int64_t{1} << dice.roll(4));
   }

@@ -104,6 +104,20 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     return result.astype(values.dtype)
 
 
+@evaluates("Slice")
+def slice_of(data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
+    """The elements of data between bounds (ONNX Slice-13), which clamps a backward start to the first element."""
+    chosen = range(starts.size) if axes is None else axes.reshape(-1).tolist()
+    strides = [1] * starts.size if steps is None else steps.reshape(-1).tolist()
+    cut = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(
+        starts.reshape(-1).tolist(), ends.reshape(-1).tolist(), chosen, strides, strict=True
+    ):
+        first = max(start, -data.shape[axis]) if step < 0 else start
+        cut[axis] = slice(first, end, step)
+    return data[tuple(cut)]
+
+
 @evaluates("Pad")
 def pad(data: Array, pads: Array, value: Array | None = None, axes: Array | None = None, *, mode: str) -> Array:
     """data padded, or cut where a pad is negative (ONNX Pad-25)."""

@@ -214,6 +214,16 @@ def pad(draw: Draw) -> None:
 
 
 @generator
+def slices(draw: Draw) -> None:
+    """Also bounds far outside, in both directions."""
+    rank = int(draw.ints(1, 4))
+    axes = draw.random.permutation(rank)[: int(draw.ints(1, rank + 1))]
+    steps = draw.ints(1, 4, axes.size) * draw.random.choice([-1, 1], axes.size)
+    bounds = [draw.ints(-9, 10, axes.size), draw.ints(-9, 10, axes.size), axes - rank * draw.ints(0, 2), steps]
+    draw.compare("Slice", [draw.f32(*draw.lengths(rank, 1, 6)), *bounds], constants=[1, 2, 3, 4])
+
+
+@generator
 def gather(draw: Draw) -> None:
     rank = draw.pick(1, 2, 3)
     shape, axis = draw.lengths(rank, 3, 6), int(draw.random.integers(-rank, rank))

@@ -17,7 +17,17 @@ namespace {
 
 struct PadDim {
   std::int64_t in, out, begin;
+  std::int64_t first = 0, kept = in;  // what of the source is padded
 };
+
+// What the pads repeat is what negative ones leave; a constant goes around the whole source as well.
+PadDim cut_of(PadDim dim) {
+  const std::int64_t end = dim.out - dim.in - dim.begin;
+  dim.first = std::max<std::int64_t>(0, -dim.begin);
+  dim.kept = dim.in - dim.first - std::max<std::int64_t>(0, -end);
+  dim.begin = std::max<std::int64_t>(0, dim.begin);
+  return dim;
+}
 
 std::vector<PadDim> read_pad_dims(const Attributes& attributes, PadMode mode, std::int64_t element) {
   const auto shape = read_shape(attributes, "shape", -1, kMaxPadDims);
@@ -39,10 +49,11 @@ std::vector<PadDim> read_pad_dims(const Attributes& attributes, PadMode mode, st
       throw PlanError("pads " + std::to_string(pads[d]) + " and " + std::to_string(pads[rank + d]) +
                       " leave nothing of dimension " + std::to_string(d) + " of " + std::to_string(shape[d]));
     }
-    if (mode != PadMode::constant && shape[d] == 0 && out.back() > 0) {
-      throw PlanError("dimension " + std::to_string(d) + " is empty; only a constant can pad it");
+    const PadDim dim = {shape[d], out.back(), pads[d]};
+    dims.push_back(mode == PadMode::constant ? dim : cut_of(dim));
+    if (mode != PadMode::constant && dims.back().kept <= 0 && out.back() > 0) {
+      throw PlanError("nothing is left of dimension " + std::to_string(d) + "; only a constant can pad it");
     }
-    dims.push_back({shape[d], out.back(), pads[d]});
   }
   bytes_of(out, element);
   return dims;
@@ -55,7 +66,7 @@ PadArgs make_pad_args(const std::vector<PadDim>& dims, PadMode mode, std::int64_
   args.block = element;
   std::vector<PadDim> kept;  // last first
   std::int64_t inner = 1;    // of the dimensions without pads that precede the last of `kept`
-  const auto is_whole = [](const PadDim& dim) { return dim.begin == 0 && dim.in == dim.out; };
+  const auto is_whole = [](const PadDim& dim) { return dim.begin == 0 && dim.kept == dim.out && dim.in == dim.out; };
   for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
     if (is_whole(*dim) && kept.empty()) {
       args.block *= dim->in;
@@ -73,10 +84,11 @@ PadArgs make_pad_args(const std::vector<PadDim>& dims, PadMode mode, std::int64_
   std::int64_t stride = args.block;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const std::size_t d = kept.size() - 1 - i;
-    args.in[d] = kept[i].in;
+    args.in[d] = kept[i].kept;
     args.out[d] = kept[i].out;
     args.begin[d] = kept[i].begin;
     args.stride[d] = stride;
+    args.skip += kept[i].first * stride;
     stride *= kept[i].in;
     if (i > 0) args.rows *= kept[i].out;
   }

@@ -115,7 +115,9 @@ def _number(known: Shapes, node: Node, index: int) -> int | None:
 
 
 def _slice_of(start: int, end: int, step: int, length: int) -> slice:
-    """ONNX clamps the end of a backward slice where Python would count it from the back."""
+    """ONNX clamps the bounds of a backward slice where Python would count the end from the back, or take nothing."""
+    if step < 0:
+        start = max(start, -length)
     if step < 0 and end < -length:
         return slice(start, None, step)
     return slice(start, end, step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from engine_cpu.segment import Segment, build_segment
 from engine_cpu.tuning import Tuner
 from engine_cpu.weights import WeightStore
 
-from engine import ops
+from engine import Core, ops
 from engine.errors import InputError
-from engine.ir import Constant, ElementType, Node, Parameter, boolean, f16, f32, f64, i8, i32, i64
+from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, boolean, f16, f32, f64, i8, i32, i64
 from engine.native import Context, built_isas, cpu_features, default_isa
+from engine.ops import evaluate_model
 from engine.ops.internal import ChannelShuffle
 from engine.ops.reference import evaluate
 
@@ -152,12 +153,47 @@ def test_concat_of_constants_and_of_one_value_twice() -> None:
     check(ops.Concat(x, known, x, axis=1), values(1, 16, 2, 2), layouts=2)
 
 
+def nested(x: Output) -> Output:
+    return ops.Concat(ops.Concat(x, ops.Neg(x), axis=1), x, axis=1).output(0)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("channels", [16, 20, 32])
+@pytest.mark.parametrize("convolved", [False, True])
+@pytest.mark.parametrize("joined", [
+    lambda x: ops.Concat(x, x, axis=1),
+    lambda x: ops.Concat(x, x, x, axis=0),
+    lambda x: ops.Concat(x, ops.Split(x, integers(1, 2), axis=2).output(0), axis=2),
+    lambda x: ops.Concat(ops.Slice(x, integers(16), integers(99), integers(1)), x, axis=1),
+    lambda x: ops.Concat(x, ops.Slice(x, integers(0), integers(7), integers(1)), axis=1),
+    lambda x: ops.Concat(x, ops.Reshape(x, integers(0, -1, 3, 2)), axis=1),
+    nested,
+])  # fmt: skip
+def test_concat_of_a_value_made_in_place_and_the_same_again(
+    joined: Callable[[Output], Node], convolved: bool, channels: int, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_MAX_ISA", isa)
+    x = x_of(1, channels, 3, 2)
+    y = ops.Conv(x, Constant(values(channels, channels, 1, 1) / 100)) if convolved else ops.Sqrt(ops.Abs(x))
+    model = Model([joined(y.output(0))], [x])
+    given = values(1, channels, 3, 2)
+    got = np.array(Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})([given])[0])
+    np.testing.assert_allclose(got, evaluate_model(model, [given])[0], rtol=1e-5, atol=1e-2)
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("counts", [(16, 32), (24, 16, 8), (5, 20)])
 def test_split_of_channels(counts: tuple[int, ...], batch: int, isa: str) -> None:
     x = values(batch, sum(counts), 3, 5)
     check(ops.Split(x_of(*x.shape), integers(*counts), axis=1), x, layouts=2, isa=isa)
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 7, 8), (1, 16, 0, 8)])
+def test_parts_of_nothing(shape: tuple[int, ...]) -> None:
+    x = values(*shape)
+    check(ops.Split(x_of(*shape), integers(1, 4, 3), axis=-1), x, layouts=2)
+    check(ops.Slice(x_of(*shape), integers(3), integers(5), integers(3)), x, layouts=2)
 
 
 def test_split_along_other_axes() -> None:
@@ -181,6 +217,7 @@ def test_channel_shuffle(groups: int, shape: tuple[int, ...], isa: str) -> None:
         ([5], [19], [1], [1]),
         ([16], [40], [1], [1]),
         ([-1], [-99], [1], [-3]),
+        ([-41, -9], [-99, -99], [1, 3], [-1, -2]),
         ([-1, 1], [np.iinfo(np.int64).min, 3], [3, 1], [-1, 1]),
         ([0], [99], [3], [np.iinfo(np.int64).max]),
         ([4], [4], [2], [1]),
@@ -206,6 +243,15 @@ def test_pad_of_channels_and_negative_pads() -> None:
     x = values(2, 20, 4, 5)
     check(ops.Pad(x_of(*x.shape), integers(0, 1, 0, -1, 0, 2, -1, 1)), x)
     check(ops.Pad(x_of(*x.shape), integers(0, 1, 0, 0, 0, -1, 0, 1)), x, layouts=2)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+@pytest.mark.parametrize(
+    "pads", [(0, 0, 2, -2, 0, 0, -1, 2), (-1, 0, -3, 2, 0, 0, 0, -2), (1, 0, 3, -1, -1, 0, -2, -1)]
+)
+def test_pads_repeat_what_negative_ones_leave(pads: tuple[int, ...], mode: str) -> None:
+    x = values(2, 20, 6, 5)
+    check(ops.Pad(x_of(*x.shape), integers(*pads), mode=mode), x, layouts=2)
 
 
 @pytest.mark.parametrize("upper", [0, 1])

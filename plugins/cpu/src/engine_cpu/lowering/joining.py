@@ -66,6 +66,7 @@ class ConcatLowering(OpLowering):
         whole = whole_blocks(counts) if is_by_lane else len(counts)
         if shape[0] != 1 and whole < len(counts):
             whole = 0  # what is left is no piece of memory of its own
+        has_places = any(b.is_placed(node, index) for index in range(whole))
         copies = []
         for index in range(whole):
             if b.is_placed(node, index) or not counts[index]:
@@ -73,7 +74,13 @@ class ConcatLowering(OpLowering):
             elements = physical(b.shape(values[index]), layout)
             start = starts[index] // BLOCK if is_by_lane else starts[index]
             places = physical(shape, layout).slice(axis, start, elements.shape[axis])
-            copies.append(Copy(sources[index], elements, target, places))
+            size = item_size(y.element_type, layout)
+            if has_places:
+                # The source may lie in a part of the output that is written already, so the rest is no output.
+                piece = b.part(target, places.offset * size, math.prod(elements.shape) * size)
+                copies.append(Copy(sources[index], elements, piece, Strided.row_major(elements.shape)))
+            else:
+                copies.append(Copy(sources[index], elements, target, places))
         if copies:
             copy_step(b, node, item_size(y.element_type, layout), copies)
         if whole < len(counts):
@@ -123,7 +130,8 @@ class SliceLowering(OpLowering):
         cuts = []
         for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
             size = shape[axis % len(shape)]
-            taken = range(size)[slice(start, end, step)]
+            # Going backwards, ONNX clamps a start before the first element to it, which is none at all in Python.
+            taken = range(size)[slice(max(start, -size) if step < 0 else start, end, step)]
             cuts.append((axis % len(shape), taken.start if len(taken) else 0, len(taken), step))
         _take(node, b, node.output(0), cuts)
 

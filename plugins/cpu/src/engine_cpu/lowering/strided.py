@@ -65,7 +65,7 @@ class Strided:
     def slice(self, axis: int, start: int, count: int, step: int = 1) -> Strided:
         """Elements start, start + step, ... of one axis."""
         shape, strides = list(self.shape), list(self.strides)
-        offset = self.offset + (start * strides[axis] if count else 0)
+        offset = self.offset + (start * strides[axis] if count and 0 not in shape else 0)
         shape[axis] = count
         strides[axis] *= step if count > 1 else 1
         return Strided(tuple(shape), tuple(strides), offset)
