@@ -23,6 +23,18 @@ def assign_layouts(
     return _Assignment(items, outputs, precision).solve()
 
 
+class _Value:
+    """A value that is not constant: who makes and who reads it, as (item, port); bytes that reordering it moves."""
+
+    __slots__ = ("is_output", "moved", "producer", "readers")
+
+    def __init__(self, value: Output, is_output: bool) -> None:
+        self.producer: tuple[int, int] | None = None
+        self.readers: list[tuple[int, int]] = []
+        self.is_output = is_output
+        self.moved = 2.0 * layout_bytes(static_shape(value), value.element_type, Layout.PLAIN)
+
+
 class _Assignment:
     def __init__(self, items: Sequence[Item], outputs: Collection[Output], precision: str) -> None:
         self.items = items
@@ -31,17 +43,35 @@ class _Assignment:
             for item in items
         ]
         self.chosen = [options[0] for options in self.options]
-        self.outputs = frozenset(outputs)
-        self.producer: dict[Output, tuple[int, int]] = {
-            value: (index, port) for index, item in enumerate(items) for port, value in enumerate(item.outputs)
-        }
-        self.readers: dict[Output, list[tuple[int, int]]] = {}
+        wanted = frozenset(outputs)
+        values: dict[Output, _Value] = {}
+        self.inputs: list[list[tuple[int, _Value]]] = []
         for index, item in enumerate(items):
-            for port, value in enumerate(item.inputs):
-                if value is not None and not isinstance(value.node, Constant):
-                    self.readers.setdefault(value, []).append((index, port))
-        self.moved = {value: 2.0 * _bytes(value) for value in self.readers.keys() | self.outputs}
-        self.touched = [self._values_of(index) for index in range(len(items))]
+            read = []
+            for port, output in enumerate(item.inputs):
+                if output is None or isinstance(output.node, Constant):
+                    continue
+                value = values.get(output)
+                if value is None:
+                    value = values[output] = _Value(output, output in wanted)
+                value.readers.append((index, port))
+                read.append((port, value))
+            self.inputs.append(read)
+        made: list[list[_Value]] = []
+        for index, item in enumerate(items):
+            made.append([])
+            for port, output in enumerate(item.outputs):
+                value = values.get(output)
+                if value is None and output in wanted:
+                    value = values[output] = _Value(output, True)
+                if value is not None:
+                    value.producer = (index, port)
+                    made[-1].append(value)
+        self.values = list(values.values())
+        self.touched = [
+            tuple(dict.fromkeys([*(value for _, value in read), *written]))
+            for read, written in zip(self.inputs, made, strict=True)
+        ]
 
     def solve(self) -> dict[Item, LayoutOption]:
         free = [index for index, options in enumerate(self.options) if len(options) > 1]
@@ -55,28 +85,23 @@ class _Assignment:
                 break
         return dict(zip(self.items, self.chosen, strict=True))
 
-    def _values_of(self, index: int) -> tuple[Output, ...]:
-        item = self.items[index]
-        values = [value for value in (*item.inputs, *item.outputs) if value is not None and value in self.moved]
-        return tuple(dict.fromkeys(values))
-
-    def _layout(self, value: Output) -> Layout:
-        at = self.producer.get(value)
+    def _layout(self, value: _Value) -> Layout:
+        at = value.producer
         return Layout.PLAIN if at is None else self.chosen[at[0]].outputs[at[1]]
 
     def _input_cost(self, index: int, option: LayoutOption) -> float:
-        cost = option.cost
-        for value, layout in zip(self.items[index].inputs, option.inputs, strict=True):
-            if value is not None and value in self.moved and self._layout(value) is not layout:
-                cost += self.moved[value]
-        return cost
+        moved = (v.moved for port, v in self.inputs[index] if self._layout(v) is not option.inputs[port])
+        return option.cost + sum(moved)
 
-    def _value_cost(self, value: Output) -> float:
+    def _value_cost(self, value: _Value) -> float:
+        """One reorder for each layout that is read and not the one written."""
         made = self._layout(value)
-        wanted = {self.chosen[index].inputs[port] for index, port in self.readers.get(value, ())}
-        if value in self.outputs:
-            wanted.add(Layout.PLAIN)
-        return self.moved[value] * len(wanted - {made})
+        others = [Layout.PLAIN] if value.is_output and made is not Layout.PLAIN else []
+        for index, port in value.readers:
+            layout = self.chosen[index].inputs[port]
+            if layout is not made and layout not in others:
+                others.append(layout)
+        return value.moved * len(others)
 
     def _cost(self, indices: Iterable[int]) -> float:
         values = {value for index in indices for value in self.touched[index]}
@@ -123,16 +148,12 @@ class _Assignment:
                 index = root[index]
             return index
 
-        for value, readers in self.readers.items():
-            at = self.producer.get(value)
-            joined = [index for index in (*(() if at is None else (at[0],)), *(r[0] for r in readers)) if index in root]
+        for value in self.values:
+            ends = value.readers if value.producer is None else [value.producer, *value.readers]
+            joined = [index for index, _ in ends if index in root]
             for index in joined[1:]:
                 root[find(index)] = find(joined[0])
         regions: dict[int, list[int]] = {}
         for index in free:
             regions.setdefault(find(index), []).append(index)
         return [region for region in regions.values() if len(region) > 1]
-
-
-def _bytes(value: Output) -> int:
-    return layout_bytes(static_shape(value), value.element_type, Layout.PLAIN)
