@@ -15,9 +15,10 @@
 // <cmath> for C functions, <cstring> and <immintrin.h> are fine): the linker keeps one copy of a shared inline
 // function, and that copy could be the AVX-512 one, which then runs on a CPU without it. A test checks the objects.
 //
-// Kernels never allocate, throw, log or synchronise: all checks are in the family's prepare functions (see prepare.hpp),
-// which run once at plan build and are compiled for the baseline. What only the data tells, an index out of range, is
-// reported as a Fault: the kernel goes on with some defined value, and the run fails when its steps are done.
+// Kernels never allocate, throw, log or synchronise: all checks are in the family's prepare functions (see
+// prepare.hpp), which run once at plan build and are compiled for the baseline. What only the data tells, an index out
+// of range, is reported as a Fault: the kernel goes on with some defined value, and the run fails when its steps are
+// done.
 #pragma once
 
 #include <cstddef>

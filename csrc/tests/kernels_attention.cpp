@@ -293,7 +293,7 @@ void workers(const Target& target) {
 void empty(const Target& target) {
   for (const int row_wise : {0, 1})
     for (Problem c : {Problem{0, 2, 2, 3, 4, 5, 6}, Problem{2, 2, 2, 0, 4, 5, 6}, Problem{2, 2, 2, 3, 4, 0, 6},
-                   Problem{2, 2, 2, 3, 4, 5, 0}, Problem{2, 2, 2, 3, 0, 5, 6}}) {
+                      Problem{2, 2, 2, 3, 4, 5, 0}, Problem{2, 2, 2, 3, 0, 5, 6}}) {
       c.row_wise = row_wise;
       check(target, c);
     }
