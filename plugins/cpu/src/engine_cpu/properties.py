@@ -18,7 +18,7 @@ COMPILE_EFFORT = Property(
     "none",
     CONFIG,
     "How long compiling may measure which kernels are fastest here: not at all, so that the outcome depends on nothing "
-    "but the model and the CPU; quick, about a second; full, all that there is.",
+    "but the model and the CPU; quick, some tenths of a second; full, all that there is.",
     choices=("none", "quick", "full"),
 )
 INFERENCE_PRECISION_HINT = Property(

@@ -20,7 +20,7 @@ from engine_cpu.tuning_cache import TuningCache
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-BUDGETS: Final = {"none": 0.0, "quick": 0.6, "full": 60.0}
+BUDGETS: Final = {"none": 0.0, "quick": 0.15, "full": 60.0}
 """Seconds of measuring a network may take, by COMPILE_EFFORT."""
 _ROUNDS: Final = 5
 _MARGIN: Final = 0.95
