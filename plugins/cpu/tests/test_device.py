@@ -47,6 +47,7 @@ def data_dependent() -> Model:
 
 
 def assert_close(got: Array, expected: Array) -> None:
+    """Up to rounding of the longest sums here, of some 250 products, relative to the largest value."""
     assert got.shape == expected.shape
     np.testing.assert_allclose(got, expected, rtol=0, atol=3e-5 * max(1.0, float(np.abs(expected).max(initial=0))))
 
@@ -186,17 +187,43 @@ def exported(core: Core, model: Model, **config: object) -> bytes:
 
 
 def test_a_blob_gives_the_same_bits_and_packs_nothing_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = convolutional(1, 8, 20, 20)
     x = values(1, 8, 20, 20)
-    expected = core.compile_model(model, "CPU", {"COMPILE_EFFORT": "quick"})([x])[0]
-    blob = exported(core, model, COMPILE_EFFORT="quick")
+    network = core.compile_model(convolutional(1, 8, 20, 20), "CPU", {"COMPILE_EFFORT": "quick"})
+    expected = network([x])[0]
+    stream = io.BytesIO()
+    network.export_model(stream)
+    blob = stream.getvalue()
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("an import packs and measures nothing")
 
     monkeypatch.setattr("engine_cpu.lowering.convolution.pack", fail)
     monkeypatch.setattr("engine_cpu.tuning._measure", fail)
-    assert_close(core.import_model(blob, "CPU")([x])[0], expected)
+    np.testing.assert_array_equal(core.import_model(blob, "CPU")([x])[0], expected)
+
+
+@pytest.mark.parametrize(("compiled", "imported"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "lstm"])
+def test_a_blob_runs_on_another_number_of_threads(core: Core, name: str, compiled: int, imported: int) -> None:
+    """A build machine has other cores than production; kernels and packed weights are those of the blob."""
+    made = seeded_network(name, small=True)
+    stream = io.BytesIO()
+    network = core.compile_model(made.model, "CPU", {"INFERENCE_NUM_THREADS": compiled})
+    network.export_model(stream)
+    again = core.import_model(stream.getvalue(), "CPU", {"INFERENCE_NUM_THREADS": imported})
+    assert_close(again(made.inputs)[0], network(made.inputs)[0])
+    repeated = io.BytesIO()
+    again.export_model(repeated)
+    third = core.import_model(repeated.getvalue(), "CPU", {"NUM_STREAMS": 2})
+    assert_close(third(made.inputs)[0], network(made.inputs)[0])
+
+
+def test_a_blob_keeps_its_precision(core: Core) -> None:
+    blob = exported(core, convolutional(1, 8, 20, 20))
+    if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this CPU computes in f32 whatever the hint")
+    with pytest.raises(UnsupportedError, match=r"computes in f32.*asks for bf16"):
+        core.import_model(blob, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
 
 
 def test_a_blob_holds_packed_weights_once(core: Core) -> None:
@@ -223,7 +250,11 @@ def forged(blob: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
         lambda name, data: data[: len(data) // 2] if name.startswith("packed/") else data,
         lambda name, data: b"" if name.startswith("packed/") else data,
         lambda name, data: b"{}" if name == "compilation" else data,
-        lambda name, data: json.dumps({"isa": "none", "choices": {}}).encode() if name == "compilation" else data,
+        lambda name, data: (
+            json.dumps({"isa": "none", "precision": "f32", "threads": 1, "choices": {}}).encode()
+            if name == "compilation"
+            else data
+        ),
         lambda name, data: data[:-9] if name == "graph" else data,
     ],
 )

@@ -27,7 +27,8 @@ logger = logging.getLogger("engine.cpu")
 class Compiler:
     """Makes programs of one network. `transform` is what follows once the shapes of a graph are known.
 
-    `precision` is "bf16" where products may be computed in it, and "f32" where they may not.
+    `precision` is "bf16" where products may be computed in it, and "f32" where they may not. `threads` are those that
+    run an inference; kernels are chosen for those of the tuner, which an imported network has from where it was made.
     """
 
     weights: WeightStore
@@ -35,7 +36,8 @@ class Compiler:
     streams: int
     plan_cache_size: int
     transform: Callable[[Model], Model]
-    precision: str = "f32"
+    precision: str
+    threads: int
 
     def program(self, model: Model) -> Program:
         """A program for a model whose parameters have static shapes."""
@@ -55,7 +57,7 @@ class Compiler:
         items = group_nodes(part.nodes, part.outputs)
         options = assign_layouts(items, part.outputs, self.precision)
         segment = build_segment(items, options, part.inputs, part.outputs, self.weights, self.tuner, self.precision)
-        return NativePart(segment, self.tuner.threads, self.streams), part.inputs, part.outputs
+        return NativePart(segment, self.threads, self.streams), part.inputs, part.outputs
 
 
 class DeferredPart(Part):

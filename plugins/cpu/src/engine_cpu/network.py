@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError, UnsupportedError
@@ -39,6 +40,7 @@ GRAPH = "graph"
 WEIGHTS = "weights/"
 PACKED = "packed/"
 COMPILATION = "compilation"
+_MOST_THREADS = 4096
 
 
 class CpuNetwork(ExecutableNetwork):
@@ -69,10 +71,16 @@ class CpuNetwork(ExecutableNetwork):
         """Take up an exported network: nothing is transformed, packed or measured again."""
         network = cls(plugin, config, blob.manifest)
         graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
-        isa, choices = _read_compilation(blob)
+        made = _read_compilation(blob)
+        if (asked := precision_of(config, made.isa)) != made.precision:
+            raise UnsupportedError(
+                f"{network.name}: the blob computes in {made.precision}, INFERENCE_PRECISION_HINT asks for {asked}; "
+                "leave the hint out, or compile the model for it"
+            )
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
-        weights = WeightStore(isa, lambda key: blob.section(PACKED + key), packed)
-        network._load(graph, weights, Tuner(threads_of(config), choices=choices))
+        weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
+        # Kernels and the formats of weights follow from the threads that the network was compiled for.
+        network._load(graph, weights, Tuner(made.threads, choices=made.choices))
         return network
 
     def _load(self, graph: Model, weights: WeightStore, tuner: Tuner) -> None:
@@ -82,8 +90,10 @@ class CpuNetwork(ExecutableNetwork):
         self.reference_steps = self._check_reference(graph)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
-        precision = precision_of(self.config, weights.isa)
-        compiler = Compiler(weights, tuner, streams, self.config[PLAN_CACHE_SIZE], fold_shapes, precision)
+        self.precision = precision_of(self.config, weights.isa)
+        compiler = Compiler(
+            weights, tuner, streams, self.config[PLAN_CACHE_SIZE], fold_shapes, self.precision, threads_of(self.config)
+        )
         self.is_static = all(_is_static(parameter) for parameter in graph.parameters)
         if self.is_static:
             self.program: Program | None = compiler.program(graph)
@@ -130,8 +140,8 @@ class CpuNetwork(ExecutableNetwork):
             writer.add_section(WEIGHTS + name, data)
         for key, array in self.weights.packed.items():
             writer.add_section(PACKED + key, array)
-        compilation = {"isa": self.weights.isa, "choices": self.tuner.choices}
-        writer.add_section(COMPILATION, json.dumps(compilation).encode())
+        made = Compilation(self.weights.isa, self.precision, self.tuner.threads, self.tuner.choices)
+        writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
         """Packed weights are of one instruction set."""
@@ -178,13 +188,28 @@ def _is_static(parameter: Parameter) -> bool:
     return shape is None or bool(shape.is_static)
 
 
-def _read_compilation(blob: BlobReader) -> tuple[str, dict[str, str]]:
-    """The instruction set that weights are packed for, and the choices among kernels."""
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What a network was compiled for, on which the formats of its weights depend, and the choices among kernels."""
+
+    isa: str
+    precision: str
+    threads: int
+    choices: dict[str, str]
+
+
+def _read_compilation(blob: BlobReader) -> Compilation:
     try:
         read = json.loads(bytes(blob.section(COMPILATION)))
-        isa, choices = read["isa"], dict(read["choices"])
-        if isa in built_isas() and all(isinstance(text, str) for pair in choices.items() for text in pair):
-            return isa, choices
+        made = Compilation(read["isa"], read["precision"], read["threads"], dict(read["choices"]))
+        texts = (made.isa, made.precision, *made.choices, *made.choices.values())
+        if (
+            all(isinstance(text, str) for text in texts)
+            and made.isa in built_isas()
+            and isinstance(made.threads, int)
+            and 1 <= made.threads <= _MOST_THREADS
+        ):
+            return made
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise BlobFormatError(f"section {COMPILATION} of the blob is damaged: {e}") from e
     raise BlobFormatError(f"section {COMPILATION} of the blob is damaged: {str(read)[:80]}")

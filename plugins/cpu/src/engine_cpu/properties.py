@@ -26,8 +26,8 @@ INFERENCE_PRECISION_HINT = Property(
     str,
     "f32",
     CONFIG,
-    "The precision in which f32 models compute: f32 exactly as asked, or bf16 for convolutions, products and "
-    "attention with sums in f32, on CPUs that have it.",
+    "The precision in which f32 models compute: f32 exactly as asked, or bf16 for convolutions and products, "
+    "with sums and all else in f32, on CPUs that have it.",
     choices=("f32", "bf16"),
 )
 PLAN_CACHE_SIZE = Property(
