@@ -134,6 +134,19 @@ def test_streams_run_at_once_on_different_inputs(core: Core) -> None:
     assert not wrong
 
 
+def test_cancellation_reaches_the_plan(core: Core) -> None:
+    x = Parameter(f32, [4], "x")
+    network = core.compile_model(Model([ops.Relu(x)], [x]), "CPU")
+    request = network.create_infer_request_impl()
+    request.set_inputs([values(4)])
+    request.begin()
+    request.request_cancel(Cancelled("by the user"))
+    (step,) = network.program.parts
+    with pytest.raises(Cancelled, match="by the user"):
+        step.part.run(request.inputs, [None], request)
+    assert request.infer([values(4)])[0].shape == (4,)
+
+
 def test_cancellation_stops_a_plan(core: Core) -> None:
     x = Parameter(f32, [1, 400, 400], "x")
     y = ops.MatMul(x, x)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.errors import UnsupportedError
 from engine.ir import Model, Output
 from engine.passes import Manager
 from engine.passes.common.constant_folding import ConstantFolding
@@ -13,6 +14,7 @@ from engine.passes.common.shape_simplification import ShapeSimplification
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.grouping import group_nodes
 from engine_cpu.host_part import HostPart
+from engine_cpu.lowering import refusal
 from engine_cpu.partition import GraphPart, PartKind, extract, partition
 from engine_cpu.plan_cache import PlanCache
 from engine_cpu.program import Array, NativePart, Part, Program, Run, Value
@@ -38,6 +40,7 @@ class Compiler:
     transform: Callable[[Model], Model]
     precision: str
     threads: int
+    allow_reference: bool
 
     def program(self, model: Model) -> Program:
         """A program for a model whose parameters have static shapes."""
@@ -50,6 +53,10 @@ class Compiler:
     def _part(self, part: GraphPart) -> tuple[Part, Sequence[Output], Sequence[Output]]:
         if part.kind is PartKind.HOST:
             (node,) = part.nodes
+            if not self.allow_reference:
+                why = refusal(node)
+                reason = why.reason if why else "its shape depends on data"
+                raise UnsupportedError(f"{node}: no native kernel ({reason}), and ALLOW_REFERENCE is off")
             return HostPart(node), [v for v in node.input_values if v is not None], tuple(node.outputs)
         if part.kind is PartKind.DEFERRED:
             cache = PlanCache(extract(part), self.specialized_program, self.plan_cache_size)

@@ -92,7 +92,14 @@ class CpuNetwork(ExecutableNetwork):
         self.tuner = tuner
         self.precision = precision_of(self.config, weights.isa)
         compiler = Compiler(
-            weights, tuner, streams, self.config[PLAN_CACHE_SIZE], fold_shapes, self.precision, threads_of(self.config)
+            weights,
+            tuner,
+            streams,
+            self.config[PLAN_CACHE_SIZE],
+            fold_shapes,
+            self.precision,
+            threads_of(self.config),
+            self.config[ALLOW_REFERENCE],
         )
         self.is_static = all(_is_static(parameter) for parameter in graph.parameters)
         if self.is_static:
