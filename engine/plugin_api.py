@@ -40,6 +40,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.ir import Constant, ElementType, Model, Parameter, PartialShape, Result, TensorType, ValueType
+from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
 from engine.properties import (
     CONFIG,
     DEVICE_ID,
@@ -74,12 +75,13 @@ from engine.runtime.lifecycle import ForkSafeLock
 
 __all__ = [
     "API_VERSION", "CONFIG", "METRIC", "AsyncInferRequest", "BlobManifest", "BlobReader", "BlobWriter", "Busy",
-    "Cancelled", "Config", "CoreHandle", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError", "ElementType",
-    "EngineError", "ExecutableNetwork", "Executor", "InferError", "InferResult", "InlineExecutor", "InputError",
-    "Model", "Mutability", "NodeProfile", "PartialShape", "Pipeline", "Plugin", "PluginContractError", "PluginError",
-    "Port", "ProfilingInfo", "Property", "PropertyError", "PropertySet", "QueryResult", "Signature", "Stage",
-    "StageProfile", "Support", "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor", "UnsupportedError",
-    "ValueType", "compile_network", "engine_version", "import_network", "query_network", "shared_executor",
+    "Cancelled", "Config", "CoreHandle", "Crossing", "DeadlineExceeded", "DeviceError", "DeviceNotFoundError",
+    "ElementType", "EngineError", "ExecutableNetwork", "Executor", "InferError", "InferResult", "InlineExecutor",
+    "InputError", "Model", "Mutability", "NodeProfile", "NodeRefusal", "PartialShape", "Pipeline", "PlacedSubgraph",
+    "PlacementReport", "Plugin", "PluginContractError", "PluginError", "Port", "ProfilingInfo", "Property",
+    "PropertyError", "PropertySet", "QueryResult", "Signature", "Stage", "StageProfile", "Support", "SupportLevel",
+    "SyncInferRequest", "TensorType", "ThreadExecutor", "UnsupportedError", "ValueType", "compile_network",
+    "engine_version", "import_network", "query_network", "shared_executor",
 ]  # fmt: skip
 
 API_VERSION: Final = 1
@@ -506,16 +508,20 @@ class QueryResult:
     Parameters, constants and results may be left out.
 
     `atoms` are sets of nodes that the device supports only together: no partitioner separates them.
+    `placement` is what a device that runs on others tells of how it would divide the model among them.
     """
 
     nodes: Mapping[str, Support]
     atoms: tuple[frozenset[str], ...] = field(default=())
+    placement: PlacementReport | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.nodes, Mapping) or not all(isinstance(s, Support) for s in self.nodes.values()):
             raise PluginContractError(f"a QueryResult maps friendly names to Support; got {self.nodes!r:.120}")
         if not isinstance(self.atoms, tuple) or not all(isinstance(atom, frozenset) for atom in self.atoms):
             raise PluginContractError(f"a QueryResult's atoms are a tuple of frozensets; got {self.atoms!r:.120}")
+        if not isinstance(self.placement, (PlacementReport, type(None))):
+            raise PluginContractError(f"a QueryResult's placement is a PlacementReport; got {self.placement!r:.120}")
 
     def at(self, level: SupportLevel) -> dict[str, Support]:
         """Return the nodes of one level."""

@@ -1,0 +1,138 @@
+"""What a device that runs on others tells of where it puts a model: the report behind `engine query --why`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSubgraph:
+    """A part of a model that one device runs as a whole.
+
+    Attributes:
+        index: its number; lower ones run first where they depend on each other.
+        device: the device string.
+        nodes: friendly names, in an order in which they can run.
+        depends_on: the subgraphs whose results it reads.
+        predicted_seconds: what the cost model expects; None where it has no figures.
+        measured_seconds: what was measured on the device; None where nothing was.
+    """
+
+    index: int
+    device: str
+    nodes: tuple[str, ...]
+    depends_on: tuple[int, ...] = ()
+    predicted_seconds: float | None = None
+    measured_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A value that one subgraph makes and another reads; one that several read is listed for each.
+
+    `byte_size` is None where a length is known only during an inference.
+    """
+
+    value: str
+    source: int
+    target: int
+    byte_size: int | None
+    predicted_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefusal:
+    """Why a device does not run a node, or runs it only on the reference evaluator (`level`)."""
+
+    node: str
+    op_type: str
+    device: str
+    level: str
+    cause: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementReport:
+    """How a model is divided among devices, and why.
+
+    Attributes:
+        devices: the devices asked, best first.
+        strategy, mode: how subgraphs were formed.
+        placement: how nodes were assigned: "priority" or "measured".
+        subgraphs: in an order in which they can run.
+        crossings: the values that go from one subgraph to another.
+        lower_bound: no partition of these affinities has fewer subgraphs.
+        refusals: for every node that a device of higher priority does not run natively, that device's reason.
+        sources: for every node, by friendly name, what put it where it is: "user", "priority", "measured", "atom".
+        predicted_seconds: for each mode that was compared, how long one inference is expected to take.
+        measured_seconds: how long one inference took; None where it was not measured.
+        findings: sentences on what costs more than it gains.
+    """
+
+    devices: tuple[str, ...]
+    strategy: str
+    mode: str
+    placement: str
+    subgraphs: tuple[PlacedSubgraph, ...]
+    crossings: tuple[Crossing, ...]
+    lower_bound: int
+    refusals: tuple[NodeRefusal, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    predicted_seconds: Mapping[str, float] = field(default_factory=dict)
+    measured_seconds: float | None = None
+    findings: tuple[str, ...] = ()
+
+    @property
+    def crossing_bytes(self) -> int:
+        """The bytes that go between subgraphs in one inference, as far as lengths are known."""
+        return sum(crossing.byte_size or 0 for crossing in self.crossings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "devices": list(self.devices),
+            "strategy": self.strategy,
+            "mode": self.mode,
+            "placement": self.placement,
+            "lower_bound": self.lower_bound,
+            "crossing_bytes": self.crossing_bytes,
+            "subgraphs": [
+                {
+                    "index": s.index,
+                    "device": s.device,
+                    "nodes": list(s.nodes),
+                    "depends_on": list(s.depends_on),
+                    "predicted_seconds": s.predicted_seconds,
+                    "measured_seconds": s.measured_seconds,
+                }
+                for s in self.subgraphs
+            ],
+            "crossings": [
+                {
+                    "value": c.value,
+                    "source": c.source,
+                    "target": c.target,
+                    "byte_size": c.byte_size,
+                    "predicted_seconds": c.predicted_seconds,
+                }
+                for c in self.crossings
+            ],
+            "refusals": [
+                {
+                    "node": r.node,
+                    "op": r.op_type,
+                    "device": r.device,
+                    "level": r.level,
+                    "cause": r.cause,
+                    "reason": r.reason,
+                }
+                for r in self.refusals
+            ],
+            "sources": dict(self.sources),
+            "predicted_seconds": dict(self.predicted_seconds),
+            "measured_seconds": self.measured_seconds,
+            "findings": list(self.findings),
+        }

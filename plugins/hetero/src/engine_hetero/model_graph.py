@@ -1,0 +1,159 @@
+"""A model as the partitioner sees it: numbered operations, and the values that flow between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.ir import Constant, ElementType, Node, Output, Parameter, Result, TensorType
+from engine.ir.element_type import string
+from engine.plugin_api import Model
+
+Ints: TypeAlias = NDArray[np.int64]
+
+SHAPE_SOURCES: Final = frozenset({"Shape", "Size"})
+"""The operators whose results follow from the type of what they read."""
+
+_SMALL: Final = 64
+"""Shape arithmetic handles at most this many elements: the lengths of a tensor, a few tables of them."""
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """The operations that a device has to run, and the edges between them.
+
+    What is cheap to have everywhere is no node here: constants, and the arithmetic on lengths of tensors, are cloned
+    into every subgraph that reads them (`floating`).
+
+    Attributes:
+        model: whose graph it is; it must not change.
+        nodes: the operations, producers before consumers; their index is their number.
+        index: the number of each.
+        edges: (E, 2), producer and consumer; one for each pair of them and value.
+        values: (E,) the value that flows along each edge: the producer's, or the lengths of it that the consumer needs.
+        byte_sizes: (E,) its size; lengths that are not known count as one.
+        floating: operations on lengths, which belong to no subgraph.
+    """
+
+    model: Model
+    nodes: tuple[Node, ...]
+    index: Mapping[Node, int]
+    edges: Ints
+    values: tuple[Output, ...]
+    byte_sizes: Ints
+    floating: frozenset[Node]
+
+    @classmethod
+    def of(cls, model: Model) -> ModelGraph:
+        """The graph of `model`. Linear."""
+        floating = _floating(model)
+        nodes = tuple(n for n in model.ordered_nodes() if not _is_leaf(n) and n not in floating)
+        index = {node: number for number, node in enumerate(nodes)}
+        asked = _asked_lengths(model, floating)
+        edges: dict[tuple[int, int, Output], None] = {}
+        for number, node in enumerate(nodes):
+            for value in _distinct(node.input_values):
+                if value.node in index:
+                    edges[index[value.node], number, value] = None
+                for lengths in asked.get(value.node, ()):
+                    source = lengths.node.input_value(0).node
+                    if source in index:
+                        edges[index[source], number, lengths] = None
+        pairs = np.array([edge[:2] for edge in edges], np.int64).reshape(-1, 2)
+        values = tuple(edge[2] for edge in edges)
+        sizes = np.array([byte_size(value) for value in values], np.int64)
+        return cls(model, nodes, index, pairs, values, sizes, floating)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The friendly names of the nodes."""
+        return tuple(node.friendly_name for node in self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+def byte_size(value: Output, unknown: int = 1) -> int:
+    """The bytes of a value; a length that is not known counts as `unknown`, a value that is no tensor as nothing."""
+    if not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
+        return 0
+    count = 1
+    for dimension in value.shape:
+        count *= dimension.get_length() if dimension.is_static else unknown
+    return _bytes_of(value.element_type, count)
+
+
+def has_known_size(value: Output) -> bool:
+    """Whether the bytes of a value are known before an inference."""
+    return isinstance(value.type, TensorType) and value.shape.is_static
+
+
+def _bytes_of(element_type: ElementType, count: int) -> int:
+    return count * element_type.numpy.itemsize
+
+
+def _distinct(values: Iterable[Output | None]) -> Iterable[Output]:
+    return dict.fromkeys(value for value in values if value is not None)
+
+
+def _asked_lengths(model: Model, floating: frozenset[Node]) -> dict[Node, tuple[Output, ...]]:
+    """For every floating operation, the results of those `Shape` and `Size` that it is computed from."""
+    asked: dict[Node, tuple[Output, ...]] = {}
+    for node in model.ordered_nodes():
+        if node not in floating:
+            continue
+        if node.op_type in SHAPE_SOURCES and node.input_value(0).node not in floating:
+            asked[node] = (node.output(0),)
+        else:
+            sources = _distinct(node.input_values)
+            asked[node] = tuple(dict.fromkeys(each for value in sources for each in asked.get(value.node, ())))
+    return asked
+
+
+def _floating(model: Model) -> frozenset[Node]:
+    """The arithmetic on lengths: what is computed from shapes and constants alone, and is small.
+
+    What a result reads is no part of it, since a result is read from a subgraph.
+    """
+    found: dict[Node, None] = {}
+    for node in model.ordered_nodes():
+        if _is_leaf(node) or node.bodies or not all(_is_small(output) for output in node.outputs):
+            continue
+        if node.op_type in SHAPE_SOURCES and not node.domain:
+            found[node] = None
+        else:
+            sources = {value.node for value in node.input_values if value is not None}
+            if all(isinstance(s, Constant) or s in found for s in sources) and any(s in found for s in sources):
+                found[node] = None
+    for result in model.results:
+        _unfloat(result.input_value(0).node, found)
+    for sink in model.sinks:
+        _unfloat(sink, found)
+    return frozenset(found)
+
+
+def _unfloat(node: Node, found: dict[Node, None]) -> None:
+    """Make a node, and what it is computed from, ordinary operations."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if found.pop(node, _NOT_THERE) is not _NOT_THERE:
+            stack.extend(value.node for value in node.input_values if value is not None)
+
+
+_NOT_THERE: Final[Any] = object()
+
+
+def _is_small(output: Output) -> bool:
+    if not isinstance(output.type, TensorType) or output.element_type is string:
+        return False
+    return output.shape.is_static and output.shape.size() <= _SMALL
+
+
+def _is_leaf(node: Node) -> bool:
+    return isinstance(node, (Parameter, Constant, Result))

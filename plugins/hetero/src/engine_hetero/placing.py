@@ -1,0 +1,188 @@
+"""Which device runs which operation: what users state, what the devices answer, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from engine_hetero.model_graph import Ints, ModelGraph
+
+from engine.errors import UnsupportedError
+from engine.plugin_api import QueryResult, Support, SupportLevel
+
+UNPLACED: Final = -1
+REFUSED, REFERENCE, NATIVE = 0, 1, 2
+_RANKS: Final = {
+    SupportLevel.REFUSED: REFUSED,
+    SupportLevel.REFERENCE: REFERENCE,
+    SupportLevel.NATIVE: NATIVE,
+}
+_MOST_LISTED: Final = 20
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A device for every node of a graph.
+
+    Attributes:
+        claims: what the devices said.
+        affinity: (N,) index of the device that runs each node.
+        sources: (N,) what decided: "user", "priority", "measured", or "atom" where a node follows its atom.
+        atoms: (N,) nodes of one number stay together; -1 stands alone.
+    """
+
+    claims: Claims
+    affinity: Ints
+    sources: tuple[str, ...]
+    atoms: Ints
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What devices said of a graph, as arrays.
+
+    Attributes:
+        devices: the device strings, best first.
+        answers: what each said.
+        levels: (D, N) REFUSED, REFERENCE or NATIVE.
+        atoms: for each device the sets of nodes that it runs only together.
+    """
+
+    graph: ModelGraph
+    devices: tuple[str, ...]
+    answers: tuple[QueryResult, ...]
+    levels: Ints
+    atoms: tuple[tuple[Ints, ...], ...]
+
+    @classmethod
+    def of(cls, graph: ModelGraph, devices: Sequence[str], answers: Sequence[QueryResult]) -> Claims:
+        """Number what the answers say by name; what they say of nodes that are not in the graph is left out."""
+        ranks = [[_RANKS[answer[name].level] for name in graph.names] for answer in answers]
+        levels = np.array(ranks, np.int64).reshape(len(devices), len(graph))
+        numbers = {name: number for number, name in enumerate(graph.names)}
+        atoms = []
+        for answer in answers:
+            found = [np.array(sorted(numbers[n] for n in atom if n in numbers), np.int64) for atom in answer.atoms]
+            atoms.append(tuple(_disjoint(found)))
+        return cls(graph, tuple(devices), tuple(answers), levels, tuple(atoms))
+
+    def without(self, device: int, names: frozenset[str]) -> Claims:
+        """The claims, where one device no longer claims some nodes."""
+        levels = self.levels.copy()
+        levels[device, [number for number, name in enumerate(self.graph.names) if name in names]] = REFUSED
+        return Claims(self.graph, self.devices, self.answers, levels, self.atoms)
+
+    def support(self, device: int, number: int) -> Support:
+        """What a device said of a node."""
+        return self.answers[device][self.graph.names[number]]
+
+    def reason(self, device: int, number: int) -> str:
+        """Why a device cannot have a node."""
+        support = self.support(device, number)
+        if support.level is SupportLevel.REFUSED:
+            return support.reason
+        if self.levels[device, number] == REFUSED:
+            return "claimed, and then refused when the subgraph was compiled"
+        atom = next((a for a in self.atoms[device] if number in a), None)
+        names = "" if atom is None else ", ".join(f"`{self.graph.names[n]}`" for n in atom if n != number)
+        return f"supported only together with {names}, of which a part is elsewhere"
+
+
+def _disjoint(atoms: Sequence[Ints]) -> list[Ints]:
+    """Sets that share a node belong together; sets of one node are none."""
+    joined: list[set[int]] = []
+    for atom in atoms:
+        members = set(atom.tolist())
+        apart = [group for group in joined if not group & members]
+        joined = [*apart, members.union(*(group for group in joined if group & members))]
+    return [np.array(sorted(group), np.int64) for group in joined if len(group) > 1]
+
+
+Choose: TypeAlias = Callable[[Ints], Ints]
+"""From (D, N) levels, the device of each node: one whose level is not REFUSED."""
+
+
+def place_by_priority(claims: Claims, stated: Ints) -> Placement:
+    """Every node on the first device that runs it natively; else the first that evaluates it; users' choices stand.
+
+    Args:
+        stated: (N,) the device that a user asked for, or `UNPLACED`.
+
+    Raises `UnsupportedError` naming every node that no device runs, with each device's reason.
+    """
+    return settle(claims, stated, lambda levels: np.argmax(levels, axis=0).astype(np.int64), "priority")
+
+
+def settle(claims: Claims, stated: Ints, choose: Choose, source: str) -> Placement:
+    """Place by `choose`, again and again until every atom is on one device or off the device that needs it whole.
+
+    A device loses an atom of which a user put a part elsewhere. Otherwise the atom moves to the device as a whole.
+    Every round takes choices away, so that there is an end. Raises as `place_by_priority`.
+    """
+    levels = claims.levels.copy()
+    for device in range(len(claims.devices)):
+        levels[device, (stated != UNPLACED) & (stated != device)] = REFUSED
+    moved = np.zeros(len(claims.graph), bool)
+    while True:
+        _require_placeable(claims, levels, stated)
+        affinity = choose(levels)
+        torn = _torn_atoms(claims, affinity)
+        if not torn:
+            break
+        for device, atom in torn:
+            if (levels[device, atom] != REFUSED).all():
+                moved[atom] |= affinity[atom] != device
+                levels[np.ix_(np.arange(len(levels)) != device, atom)] = REFUSED
+            else:
+                levels[device, atom] = REFUSED
+    sources = tuple(
+        "user" if device != UNPLACED else "atom" if follows else source
+        for device, follows in zip(stated, moved, strict=True)
+    )
+    return Placement(claims, affinity, sources, _atom_numbers(claims, affinity))
+
+
+def _torn_atoms(claims: Claims, affinity: Ints) -> list[tuple[int, Ints]]:
+    """The atoms of which a part is on the device that needs the whole."""
+    torn = []
+    for device, atoms in enumerate(claims.atoms):
+        for atom in atoms:
+            inside = affinity[atom] == device
+            if inside.any() and not inside.all():
+                torn.append((device, atom))
+    return torn
+
+
+def _atom_numbers(claims: Claims, affinity: Ints) -> Ints:
+    """(N,) one number for each atom of the device that it is on; atoms of one device share no node."""
+    numbers = np.full(len(claims.graph), -1, np.int64)
+    count = 0
+    for device, atoms in enumerate(claims.atoms):
+        for atom in atoms:
+            if (affinity[atom] == device).all():
+                numbers[atom] = count
+                count += 1
+    return numbers
+
+
+def _require_placeable(claims: Claims, levels: Ints, stated: Ints) -> None:
+    unplaced = np.flatnonzero((levels == REFUSED).all(axis=0))
+    if not len(unplaced):
+        return
+    lines = [_why_unplaceable(claims, int(number), int(stated[number])) for number in unplaced[:_MOST_LISTED]]
+    if (rest := len(unplaced) - len(lines)) > 0:
+        lines.append(f"and {rest} more")
+    raise UnsupportedError(
+        f"{len(unplaced)} of {len(claims.graph)} nodes of `{claims.graph.model.name}` cannot be placed on "
+        f"{', '.join(claims.devices)}:\n" + "\n".join(lines)
+    )
+
+
+def _why_unplaceable(claims: Claims, number: int, stated: int) -> str:
+    node = claims.graph.nodes[number]
+    asked = [stated] if stated != UNPLACED else range(len(claims.devices))
+    where = f" (affinity {claims.devices[stated]})" if stated != UNPLACED else ""
+    reasons = [f"{claims.devices[device]}: {claims.reason(device, number)}" for device in asked]
+    return f"  {node.op_type} `{node.friendly_name}`{where}: {'; '.join(reasons)}"
