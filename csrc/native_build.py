@@ -116,7 +116,8 @@ def core_units(variant: Variant) -> list[Unit]:
     prepare = sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
     if missing := listed - {path.stem for path in prepare}:
         raise BuildError(f"families.def: there is no csrc/kernels/prepare/<family>.cpp for {sorted(missing)}")
-    return [_baseline_unit(path, variant) for path in [*sorted((SOURCES / "executor").glob("*.cpp")), *prepare]]
+    rooms = [path for room in ("executor", "graph") for path in sorted((SOURCES / room).glob("*.cpp"))]
+    return [_baseline_unit(path, variant) for path in [*rooms, *prepare]]
 
 
 def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:

@@ -31,7 +31,7 @@ VARIANTS = {
     "plain": Variant(OBJECTS / "plain", ("-O3",)),
 }
 # Kernel tests call workers one after the other, so that TSan has nothing to see in them, nor in kernels themselves.
-THREADED = "executor"
+THREADED = ("executor", "graph_closure")
 OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "TSAN_OPTIONS": "halt_on_error=1"}
 
 

@@ -119,5 +119,9 @@ class PlanError(EngineError):
     """A native plan cannot be built: the message names step, kernel and operand."""
 
 
+class PartitionError(EngineError):
+    """A graph cannot be partitioned as asked, or a partition is none: the message names nodes and subgraphs."""
+
+
 class OutOfMemoryError(EngineError, MemoryError):
     """Memory that a model or a plan needs cannot be had."""

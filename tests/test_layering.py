@@ -166,7 +166,7 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
             "engine/ir/deep/node.py",
             "from ...errors import EngineError\nfrom .. import types\nfrom . import other\n",
         ),
-        ("engine/native.py", "from engine import _core\n"),
+        ("engine/native/extension.py", "from engine import _core\n"),
         ("engine/testing/suite.py", "import pytest\nfrom engine import Core\n"),
         (
             "plugins/one/src/engine_one/__init__.py",

@@ -1,4 +1,5 @@
-// The Python module engine._core. `engine/native.py` is its only user and gives it types, documents and errors.
+// The Python module engine._core. The package `engine/native` is its only user and gives it types, documents and
+// errors.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/graph.hpp"
 #include "executor/arena.hpp"
 #include "executor/context.hpp"
 #include "executor/core_set.hpp"
@@ -149,7 +151,7 @@ void translate(std::exception_ptr pointer) {
     raise(error_types().cancelled, error.what());
   } catch (const std::bad_alloc&) {
     raise(error_types().memory,
-          "a plan or a context needs more memory than there is; use smaller shapes or fewer streams");
+          "the native core needs more memory than there is; use smaller shapes, fewer streams or a smaller graph");
   }
 }
 
@@ -281,6 +283,8 @@ PYBIND11_MODULE(_core, module) {
            py::arg("cancel") = nullptr, py::arg("profile") = false)
       .def_property_readonly("max_workers", &Context::max_workers)
       .def_property_readonly("memory_bytes", &Context::memory_bytes);
+
+  bind_graph(module);
 }
 
 }  // namespace engine

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-from engine_hetero.model_graph import Ints, ModelGraph
 
 from engine.errors import UnsupportedError
 from engine.plugin_api import QueryResult, Support, SupportLevel
+from engine_hetero.model_graph import Ints, ModelGraph
 
 UNPLACED: Final = -1
 REFUSED, REFERENCE, NATIVE = 0, 1, 2

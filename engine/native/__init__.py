@@ -6,9 +6,9 @@
     context = Context(builder.build())
     context.run([x_array], [y_array])
 
-This is the only importer of `engine._core`. Where the extension is missing or cannot be loaded, this module can still
-be imported, and what is used of it raises `NativeCoreError`. Sizes are bytes; what they mean is between kernels and
-callers.
+`engine.native.graph` has the graph algorithms. This package is the only importer of `engine._core`. Where the extension
+is missing or cannot be loaded, it can still be imported, and what is used of it raises `NativeCoreError`. Sizes are
+bytes; what they mean is between kernels and callers.
 """
 
 from __future__ import annotations
@@ -17,35 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from engine.errors import Busy, Cancelled, InputError, NativeCoreError, OutOfMemoryError, PlanError, PropertyError
+from engine.native.extension import _core
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-
-class _MissingCore:
-    """Stands for an extension that cannot be imported: raises when it is used."""
-
-    def __init__(self, reason: ImportError) -> None:
-        self._reason = reason
-
-    def __getattr__(self, name: str) -> Any:
-        raise NativeCoreError(
-            f"the native core cannot be loaded ({self._reason}); it is compiled when engine-sdk is installed: "
-            "install it again with a C++17 compiler (g++) on PATH"
-        )
-
-
-try:
-    from engine import _core
-except ImportError as error:
-    _core = _MissingCore(error)  # type: ignore[assignment]
-else:
-    _core.set_error_types(
-        plan=PlanError, setting=PropertyError, input=InputError, busy=Busy, cancelled=Cancelled, memory=OutOfMemoryError
-    )
 
 __all__ = [
     "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "StepInfo", "built_isas", "cores", "cpu_features",

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from . import graph as graph
+
 def set_error_types(
     *,
     plan: type[Exception],

@@ -1,0 +1,10 @@
+// The submodule engine._core.graph. `engine/native/graph.py` is its only user.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace engine {
+
+void bind_graph(pybind11::module_& parent);
+
+}  // namespace engine

@@ -1,0 +1,43 @@
+"""The extension module `_core`, or what stands for it where it cannot be loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import (
+    Busy,
+    Cancelled,
+    GraphError,
+    InputError,
+    NativeCoreError,
+    OutOfMemoryError,
+    PartitionError,
+    PlanError,
+    PropertyError,
+)
+
+
+class _MissingCore:
+    """Stands for an extension that cannot be imported: raises when it is used."""
+
+    def __init__(self, reason: ImportError) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        raise NativeCoreError(
+            f"the native core cannot be loaded ({self._reason}); it is compiled when engine-sdk is installed: "
+            "install it again with a C++17 compiler (g++) on PATH"
+        )
+
+
+try:
+    from engine import _core
+except ImportError as error:
+    _core = _MissingCore(error)  # type: ignore[assignment]
+else:
+    _core.set_error_types(
+        plan=PlanError, setting=PropertyError, input=InputError, busy=Busy, cancelled=Cancelled, memory=OutOfMemoryError
+    )
+    _core.graph.set_error_types(graph=GraphError, partition=PartitionError)
+
+__all__ = ["_core"]

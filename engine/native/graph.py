@@ -1,0 +1,208 @@
+"""Graph algorithms of the native core, over graphs given as arrays.
+
+A graph is `edges`, an (E, 2) array of integers (from, to), and a number of nodes; it has to be acyclic. Everything here
+releases the GIL, takes time near-linear in nodes and edges unless it says otherwise, and may be called by any thread.
+All functions raise `GraphError` for a malformed graph, naming the nodes of a cycle, and `PartitionError` for other
+arguments that do not fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import PartitionError
+from engine.native.extension import _core
+
+__all__ = [
+    "CLOSURE_BYTES", "Closure", "Costs", "RawPartition", "TraceStep", "check_partition", "lower_bound", "partition",
+    "strategies", "transitive_closure", "verify_runs",
+]  # fmt: skip
+
+Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Reals: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+CLOSURE_BYTES = 1 << 30
+"""The most memory that a transitive closure takes unless told otherwise; enough for 130,000 nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The seconds that running takes, for comparing partitions; what is left out has defaults."""
+
+    node_seconds: npt.ArrayLike | None = None
+    """(N,): of each node on its device."""
+    edge_seconds: npt.ArrayLike | None = None
+    """(E,): to bring what an edge carries from one device to another."""
+    overhead_seconds: float | None = None
+    """To start one subgraph."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """A step of a strategy that can be followed."""
+
+    kind: str
+    """root, merge, fail, rollback, end, or choose."""
+    device: int
+    node: int
+    condition: str
+    """Of the subgraph after the step: ok, possible or violated."""
+    through: int
+    """The node that makes it possible or violated; -1 where it is ok."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawPartition:
+    """What `partition` found."""
+
+    subgraph: Integers
+    """(N,): the subgraph of each node, 0..count-1."""
+    run: Integers
+    """(N,): the certificate: one number for all nodes of a subgraph, rising on every edge between two subgraphs."""
+    order: Integers
+    """(count,): the subgraphs in an order in which they can be run."""
+    device: Integers
+    """(count,): the device of each subgraph."""
+    lower_bound: int
+    crossing_bytes: int
+    splits: int
+    """How many subgraphs the repair of a cyclic result has added."""
+    statistics: dict[str, float]
+
+
+def strategies() -> tuple[str, ...]:
+    """Return the names of the strategies that `partition` knows."""
+    return tuple(_core.graph.strategies())
+
+
+def partition(
+    edges: npt.ArrayLike,
+    affinity: npt.ArrayLike,
+    strategy: str = "potential",
+    mode: str = "min_subgraphs",
+    bytes: npt.ArrayLike | None = None,
+    *,
+    atoms: npt.ArrayLike | None = None,
+    costs: Costs | None = None,
+    trace: list[TraceStep] | None = None,
+    closure_bytes: int = CLOSURE_BYTES,
+    threads: int = 1,
+) -> RawPartition:
+    """Partition a graph into subgraphs of one device each whose quotient graph is acyclic.
+
+    affinity: (N,), the device of each node; bytes: (E,), what each edge carries; atoms: (N,), nodes of one number >= 0
+    stay together. `trace` receives the steps of strategies that have some.
+    """
+    costs = costs or Costs()
+    raw = _core.graph.partition(
+        _edges(edges),
+        _integers(affinity, "affinity"),
+        strategy=strategy,
+        mode=mode,
+        bytes=_optional_integers(bytes, "bytes"),
+        atoms=_optional_integers(atoms, "atoms"),
+        node_seconds=_optional_reals(costs.node_seconds, "node_seconds"),
+        edge_seconds=_optional_reals(costs.edge_seconds, "edge_seconds"),
+        overhead_seconds=costs.overhead_seconds,
+        closure_bytes=closure_bytes,
+        threads=threads,
+        trace=trace is not None,
+    )
+    if trace is not None:
+        trace.extend(TraceStep(*step) for step in raw["trace"])
+    return RawPartition(
+        raw["subgraph"],
+        raw["run"],
+        raw["order"],
+        raw["device"],
+        raw["lower_bound"],
+        raw["crossing_bytes"],
+        raw["splits"],
+        raw["statistics"],
+    )
+
+
+def check_partition(edges: npt.ArrayLike, subgraph: npt.ArrayLike) -> Integers:
+    """Return an order in which subgraphs can be run; subgraph: (N,), 0..count-1.
+
+    Raises PartitionError where subgraphs wait for each other, naming those of a cycle.
+    """
+    return _core.graph.check_partition(_edges(edges), _integers(subgraph, "subgraph"))
+
+
+def verify_runs(edges: npt.ArrayLike, subgraph: npt.ArrayLike, run: npt.ArrayLike) -> None:
+    """Check a certificate that subgraphs do not wait for each other; run: (N,), the run of each node.
+
+    Raises PartitionError, naming a node or an edge, unless all nodes of a subgraph have one run and it rises on every
+    edge between two subgraphs.
+    """
+    _core.graph.verify_runs(_edges(edges), _integers(subgraph, "subgraph"), _integers(run, "run"))
+
+
+def lower_bound(edges: npt.ArrayLike, affinity: npt.ArrayLike) -> int:
+    """Return a number of subgraphs that no partition can be below; with two devices, the least that there is."""
+    return _core.graph.lower_bound(_edges(edges), _integers(affinity, "affinity"))
+
+
+class Closure:
+    """Which node of a graph reaches which."""
+
+    __slots__ = ("_closure",)
+
+    def __init__(self, closure: _core.graph.Closure) -> None:
+        self._closure = closure
+
+    def reaches(self, source: int, target: int) -> bool:
+        """Whether a path of one edge or more leads from one node to the other."""
+        return self._closure.reaches(source, target)
+
+    def path_nodes(self, source: int, target: int) -> Integers:
+        """Return the nodes on all paths from one node to the other, without the two, ascending; remembered."""
+        return self._closure.path_nodes(source, target)
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes."""
+        return self._closure.bytes
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is a table, with answers in constant time; otherwise each is a search."""
+        return self._closure.is_dense
+
+
+def transitive_closure(edges: npt.ArrayLike, nodes: int, max_bytes: int = CLOSURE_BYTES, threads: int = 1) -> Closure:
+    """Return the closure of a graph: a table of about nodes^2 / 16 bytes, or no table where `max_bytes` is less."""
+    return Closure(_core.graph.Closure(_edges(edges), nodes, max_bytes, threads))
+
+
+def _edges(edges: npt.ArrayLike) -> Integers:
+    array = np.asarray(edges)
+    # An empty list has no shape to be wrong.
+    return _integers(array.reshape(0, 2) if array.shape == (0,) else array, "edges")
+
+
+def _integers(values: npt.ArrayLike, name: str) -> Integers:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size > 0:
+        raise PartitionError(f"{name} has elements of type {array.dtype}; expected integers")
+    if array.dtype == np.uint64 and array.size > 0 and int(array.max()) > np.iinfo(np.int64).max:
+        raise PartitionError(f"{name} has the number {array.max()}; expected numbers of 64 bits with a sign")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def _optional_integers(values: npt.ArrayLike | None, name: str) -> Integers | None:
+    return None if values is None else _integers(values, name)
+
+
+def _optional_reals(values: npt.ArrayLike | None, name: str) -> Reals | None:
+    if values is None:
+        return None
+    array = np.asarray(values)
+    if array.dtype.kind not in "iuf" and array.size > 0:
+        raise PartitionError(f"{name} has elements of type {array.dtype}; expected numbers")
+    return np.ascontiguousarray(array, np.float64)
