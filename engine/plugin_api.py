@@ -40,7 +40,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.ir import Constant, ElementType, Model, Parameter, PartialShape, Result, TensorType, ValueType
-from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
+from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport, inconsistencies
 from engine.properties import (
     CONFIG,
     DEVICE_ID,
@@ -584,6 +584,9 @@ def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | N
             f"plugin {plugin.name}: query_model must answer for each of the model's operations, and no others; "
             f"see {listed}"
         )
+    if answer.placement is not None and (faults := inconsistencies(answer.placement)):
+        listed = "; ".join(faults[:3])
+        raise PluginContractError(f"plugin {plugin.name}: query_model reports a placement that cannot be: {listed}")
     return answer
 
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final, TypeAlias
 import onnx
 
 from engine.errors import ModelWriteError
+from engine.files import complete_file
 from engine.ir import Constant, Model
 from engine.onnx.exporter import MAX_INLINE_BYTES, export_proto, weight_bytes
 from engine.onnx.wire import encode_length
@@ -150,17 +151,8 @@ def _checked_stream(stream: BinaryIO) -> Iterator[BinaryIO]:
 @contextmanager
 def _atomic(path: Path) -> Iterator[BinaryIO]:
     """A file that gets the name `path` when the block ends well, and is removed when it does not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(6).hex()}.tmp")
     try:
-        try:
-            file = open(temporary, "xb")  # noqa: SIM115 - closed before it is renamed
-        except (OSError, ValueError) as e:
-            raise ModelWriteError(f"`{path}` cannot be written: {getattr(e, 'strerror', None) or e}") from e
-        with file:
+        with complete_file(path) as file:
             yield file
-        try:
-            os.replace(temporary, path)
-        except OSError as e:
-            raise ModelWriteError(f"`{path}` cannot be written: {e.strerror or e}") from e
-    finally:
-        temporary.unlink(missing_ok=True)
+    except (OSError, ValueError) as e:
+        raise ModelWriteError(f"`{path}` cannot be written: {getattr(e, 'strerror', None) or e}") from e

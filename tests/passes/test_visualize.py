@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import ops
+from engine.drawing.layered_layout import Box, place
 from engine.errors import PassError
 from engine.ir import Constant, Model, Parameter, boolean, f32
 from engine.passes import Manager, VisualizeTree
-from engine.passes.common.layered_layout import Box, place
 
 SVG = "{http://www.w3.org/2000/svg}"
 

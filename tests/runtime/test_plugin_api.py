@@ -29,6 +29,8 @@ from engine.plugin_api import (
     CONFIG,
     METRIC,
     ExecutableNetwork,
+    PlacedSubgraph,
+    PlacementReport,
     Plugin,
     Property,
     QueryResult,
@@ -190,6 +192,23 @@ def test_a_query_must_answer_for_the_models_operations_and_no_others(plugin):
     ):
         with pytest.raises(PluginContractError, match="must answer for each of the model's operations"):
             ask(wrong)
+
+
+def test_a_query_may_report_a_placement_that_can_be(plugin):
+    parameter = Parameter(f32, [2], "x")
+    model = Model([ops.Relu(parameter, friendly_name="relu")], [parameter])
+    subgraph = PlacedSubgraph(0, "CPU", ("relu",))
+    report = PlacementReport(("CPU",), "potential", "auto", "priority", (subgraph,), (), 1, sources={"relu": "user"})
+
+    def ask(placement):
+        answer = QueryResult({"relu": Support.native()}, placement=placement)
+        return query_network(tuned(plugin, query_model=lambda self, model, config: answer), model)
+
+    assert ask(report).placement is report
+    with pytest.raises(PluginContractError, match=r"plugin TINY: .* cannot be: the lower bound is 2; expected 0 to 1"):
+        ask(dataclasses.replace(report, lower_bound=2))
+    with pytest.raises(PluginContractError, match="placement is a PlacementReport"):
+        ask({"subgraphs": []})
 
 
 @pytest.mark.parametrize("create", [lambda self: None, raising(OSError("no memory"))])

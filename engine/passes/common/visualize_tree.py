@@ -5,24 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from engine.drawing.layered_layout import Box, place
+from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, palette, printable, text
 from engine.errors import PassError
+from engine.files import complete_file
 from engine.ir import Constant, Model, Node
 from engine.passes.base import ModelPass
-from engine.passes.common.layered_layout import Box, place
 from engine.passes.settings import is_on
 
 SHAPES = "ENGINE_VISUALIZE_TREE_OUTPUT_SHAPES"
 TYPES = "ENGINE_VISUALIZE_TREE_OUTPUT_TYPES"
 TIME = "time_ms"
 """The rt_info key whose value, in milliseconds, the picture shows for a node that `times` does not name."""
-
-_PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#ff9d98", "#d6a5c9", "#f2cf5b", "#83bcb6", "#bab0ac")
-_CHAR = 7.0
-_LINE = 16.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +75,9 @@ class VisualizeTree(ModelPass):
 def write_picture(model: Model, path: Path, options: PictureOptions | None = None) -> None:
     """Write `model` as SVG or dot, by the suffix of `path`."""
     options = options or PictureOptions.from_environment()
-    text = to_dot(model, options) if path.suffix == ".dot" else to_svg(model, options)
-    path.write_text(text, encoding="utf-8")
+    drawing = to_dot(model, options) if path.suffix == ".dot" else to_svg(model, options)
+    with complete_file(path) as file:
+        file.write(drawing.encode())
 
 
 def to_dot(model: Model, options: PictureOptions) -> str:
@@ -113,22 +111,12 @@ def to_svg(model: Model, options: PictureOptions) -> str:
     parts: list[str] = []
     width, y = 200.0, 0.0
     for title, graph in _graphs(model, model.name):
-        parts.append(f'<text x="24" y="{y + 20:.0f}" font-weight="bold">{escape(_printable(title))}</text>')
+        parts.append(text(24, y + 20, title, 'font-weight="bold"'))
         shapes, graph_width, height = _svg_graph(graph, options, colours, y)
         parts += shapes
         width, y = max(width, graph_width), y + height
-    legend = [
-        f'<g><rect x="{24 + 140 * i}" y="{y:.0f}" width="12" height="12" fill="{colour}"/>'
-        f'<text x="{42 + 140 * i}" y="{y + 11:.0f}">{escape(_printable(name))}</text></g>'
-        for i, (name, colour) in enumerate(colours.items())
-    ]
     width = max(width, 40 + 140 * len(colours))
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{y + 30:.0f}" '
-        'font-family="monospace" font-size="11"><defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" '
-        'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#666"/></marker></defs>'
-    )
-    return "\n".join([head, *parts, *legend, "</svg>", ""])
+    return document(width, y + 30, [*parts, *legend(colours, y)])
 
 
 def _graphs(model: Model, title: str) -> Iterable[tuple[str, Model]]:
@@ -144,7 +132,7 @@ def _svg_graph(
     nodes = model.ordered_nodes()
     index = {node: i for i, node in enumerate(nodes)}
     labels = [_label(node, options) for node in nodes]
-    sizes = [(max(map(len, label)) * _CHAR + 12, len(label) * _LINE + 8) for label in labels]
+    sizes = [(max(map(len, label)) * CHARACTER_WIDTH + 12, len(label) * LINE_HEIGHT + 8) for label in labels]
     edges = [(index[s.node], i) for i, node in enumerate(nodes) for s in node.input_values if s is not None]
     boxes = place(sizes, edges)
     parts = [_svg_edge(boxes[a], boxes[b], top) for a, b in edges]
@@ -164,10 +152,7 @@ def _svg_edge(source: Box, target: Box, top: float) -> str:
 
 
 def _svg_box(label: list[str], box: Box, colour: str, top: float) -> str:
-    rows = "".join(
-        f'<text x="{box.x + 6:.0f}" y="{box.y + top + _LINE * (i + 0.9):.0f}">{escape(line)}</text>'
-        for i, line in enumerate(label)
-    )
+    rows = "".join(text(box.x + 6, box.y + top + LINE_HEIGHT * (i + 0.9), line) for i, line in enumerate(label))
     return (
         f'<g><rect x="{box.x:.0f}" y="{box.y + top:.0f}" width="{box.width:.0f}" height="{box.height:.0f}" rx="4" '
         f'fill="{colour}" stroke="#444"/>{rows}</g>'
@@ -180,39 +165,32 @@ def _label(node: Node, options: PictureOptions) -> list[str]:
     if isinstance(node, Constant) and node.output(0).shape.size() <= 4:
         lines.append(str(node.data.tolist()))
     for value_type in node._types:
-        text = str(value_type)
+        described = str(value_type)
         if not options.types and not options.shapes:
             break
-        bracket = text.find("[") if text.endswith("]") else -1
+        bracket = described.find("[") if described.endswith("]") else -1
         if bracket >= 0 and not options.shapes:
-            text = text[:bracket]
+            described = described[:bracket]
         elif bracket >= 0 and not options.types:
-            text = text[bracket:]
-        lines.append(text)
+            described = described[bracket:]
+        lines.append(described)
     info = node._rt_info or {}
     milliseconds = options.times.get(node.friendly_name, info.get(TIME)) if node._types else None
     if milliseconds is not None:
         lines.append(f"{milliseconds:.3f} ms")
     if options.rt_info:
         lines += [f"{key}: {value}" for key, value in info.items() if key != TIME]
-    return [_printable(line) for line in lines]
-
-
-def _printable(line: str) -> str:
-    """One line of at most 60 characters, none of which a document could not hold."""
-    line = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
-    return line if len(line) <= 60 else line[:57] + "..."
+    return [printable(line) for line in lines]
 
 
 def _colours(model: Model) -> dict[str, str]:
     """A colour for each affinity in the model, in order of appearance."""
-    affinities = dict.fromkeys(
+    return palette(
         str(node._rt_info["affinity"])
         for _, graph in _graphs(model, "")
         for node in graph.ordered_nodes()
         if node._rt_info and "affinity" in node._rt_info
     )
-    return {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(affinities)}
 
 
 def _colour(node: Node, colours: dict[str, str]) -> str:

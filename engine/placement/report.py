@@ -1,4 +1,4 @@
-"""What a device that runs on others tells of where it puts a model: the report behind `engine query --why`."""
+"""The report itself: subgraphs, what crosses between them, who refused what, and what is expected of it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class PlacedSubgraph:
         depends_on: the subgraphs whose results it reads.
         predicted_seconds: what the cost model expects; None where it has no figures.
         measured_seconds: what was measured on the device; None where nothing was.
+        op_types: the operator of each node, in their order.
     """
 
     index: int
@@ -26,6 +27,7 @@ class PlacedSubgraph:
     depends_on: tuple[int, ...] = ()
     predicted_seconds: float | None = None
     measured_seconds: float | None = None
+    op_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class PlacementReport:
 
     Attributes:
         devices: the devices asked, best first.
-        strategy, mode: how subgraphs were formed.
+        strategy, mode: how subgraphs were formed; the mode is the chosen one where several were compared.
         placement: how nodes were assigned: "priority" or "measured".
         subgraphs: in an order in which they can run.
         crossings: the values that go from one subgraph to another.
@@ -70,6 +72,9 @@ class PlacementReport:
         predicted_seconds: for each mode that was compared, how long one inference is expected to take.
         measured_seconds: how long one inference took; None where it was not measured.
         findings: sentences on what costs more than it gains.
+        cloned: operations that are in no subgraph, since each that needs them computes them for itself: arithmetic
+            on lengths of tensors, and what is computed when the model is compiled.
+        costs: what predictions rest on: "default" figures, or "measured" ones.
     """
 
     devices: tuple[str, ...]
@@ -84,6 +89,13 @@ class PlacementReport:
     predicted_seconds: Mapping[str, float] = field(default_factory=dict)
     measured_seconds: float | None = None
     findings: tuple[str, ...] = ()
+    cloned: tuple[str, ...] = ()
+    costs: str = "default"
+
+    @property
+    def node_count(self) -> int:
+        """The number of operations in subgraphs."""
+        return sum(len(subgraph.nodes) for subgraph in self.subgraphs)
 
     @property
     def crossing_bytes(self) -> int:
@@ -107,6 +119,7 @@ class PlacementReport:
                     "depends_on": list(s.depends_on),
                     "predicted_seconds": s.predicted_seconds,
                     "measured_seconds": s.measured_seconds,
+                    "op_types": list(s.op_types),
                 }
                 for s in self.subgraphs
             ],
@@ -135,4 +148,6 @@ class PlacementReport:
             "predicted_seconds": dict(self.predicted_seconds),
             "measured_seconds": self.measured_seconds,
             "findings": list(self.findings),
+            "cloned": list(self.cloned),
+            "costs": self.costs,
         }

@@ -1,0 +1,48 @@
+"""What pictures share: colours, text that any document can hold, and the frame of an SVG document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+_PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#ff9d98", "#d6a5c9", "#f2cf5b", "#83bcb6", "#bab0ac")
+CHARACTER_WIDTH = 7.0
+"""The width of a character of a document's text, in pixels."""
+LINE_HEIGHT = 16.0
+
+_LONGEST = 60
+
+
+def palette(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, in order of appearance; colours repeat where there are more names."""
+    return {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(dict.fromkeys(names))}
+
+
+def printable(line: str, longest: int = _LONGEST) -> str:
+    """One line of at most `longest` characters, none of which a document could not hold."""
+    line = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return line if len(line) <= longest else line[: longest - 3] + "..."
+
+
+def text(x: float, y: float, line: str, attributes: str = "") -> str:
+    """A line of text, escaped, with its baseline at `y`."""
+    return f'<text x="{x:.0f}" y="{y:.0f}"{attributes and " "}{attributes}>{escape(printable(line))}</text>'
+
+
+def document(width: float, height: float, parts: Iterable[str]) -> str:
+    """A whole document of `parts`; `url(#a)` is an arrow's head, as `marker-end`."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        'font-family="monospace" font-size="11"><defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" '
+        'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#666"/></marker></defs>'
+    )
+    return "\n".join([head, *parts, "</svg>", ""])
+
+
+def legend(colours: dict[str, str], y: float) -> list[str]:
+    """What each colour stands for, in a row."""
+    return [
+        f'<g><rect x="{24 + 140 * i}" y="{y:.0f}" width="12" height="12" fill="{colour}"/>'
+        f"{text(42 + 140 * i, y + 11, name)}</g>"
+        for i, (name, colour) in enumerate(colours.items())
+    ]
