@@ -14,6 +14,7 @@
 #include "graph/closure.hpp"
 #include "graph/dag.hpp"
 #include "graph/errors.hpp"
+#include "graph/min_cut.hpp"
 #include "graph/partition.hpp"
 #include "graph/path_nodes.hpp"
 #include "graph/quotient.hpp"
@@ -82,13 +83,16 @@ auto optional_list(const std::optional<List>& array, const char* name, std::int6
   return list(*array, name);
 }
 
+void expect_edges(const Integers& edges) {
+  if (edges.ndim() == 2 && edges.shape(1) == 2) return;
+  std::string shape;
+  for (py::ssize_t i = 0; i < edges.ndim(); ++i) shape += (i > 0 ? ", " : "") + std::to_string(edges.shape(i));
+  throw graph::GraphError("edges has the shape (" + shape + "); expected (E, 2): from and to of each edge");
+}
+
 // The graph reads what the array holds before this returns.
 std::shared_ptr<Dag> make_dag(const Integers& edges, std::int64_t nodes) {
-  if (edges.ndim() != 2 || edges.shape(1) != 2) {
-    std::string shape;
-    for (py::ssize_t i = 0; i < edges.ndim(); ++i) shape += (i > 0 ? ", " : "") + std::to_string(edges.shape(i));
-    throw graph::GraphError("edges has the shape (" + shape + "); expected (E, 2): from and to of each edge");
-  }
+  expect_edges(edges);
   const std::int64_t* data = edges.data();
   const std::int64_t count = edges.shape(0);
   const py::gil_scoped_release no_gil;
@@ -189,6 +193,21 @@ std::int64_t lower_bound(const Integers& edges, const Integers& affinity) {
   return graph::lower_bound_of(*dag, given);
 }
 
+py::tuple min_cut(const Integers& edges, const Integers& first, const Integers& second, const Integers& forward,
+                  const Integers& backward) {
+  const graph::CutCosts costs{list(first, "first"), list(second, "second"), list(forward, "forward"),
+                              list(backward, "backward")};
+  const auto nodes = static_cast<std::int64_t>(costs.first.size());
+  expect_edges(edges);
+  graph::Cut cut;
+  {
+    const py::gil_scoped_release no_gil;
+    const std::vector<graph::Edge> checked = graph::checked_edges(nodes, edges.data(), edges.shape(0));
+    cut = graph::min_cut(static_cast<Node>(nodes), checked, costs);
+  }
+  return py::make_tuple(to_array(std::vector<Node>(cut.is_second.begin(), cut.is_second.end())), cut.cost);
+}
+
 // A closure with the graph that it is of.
 class BoundClosure {
  public:
@@ -251,6 +270,9 @@ void bind_graph(py::module_& parent) {
   module.def("check_partition", check_partition, py::arg("edges"), py::arg("subgraph"));
   module.def("verify_runs", verify_runs, py::arg("edges"), py::arg("subgraph"), py::arg("run"));
   module.def("lower_bound", lower_bound, py::arg("edges"), py::arg("affinity"));
+
+  module.def("min_cut", min_cut, py::arg("edges"), py::arg("first"), py::arg("second"), py::arg("forward"),
+             py::arg("backward"));
 
   py::class_<BoundClosure>(module, "Closure")
       .def(py::init<const Integers&, std::int64_t, std::size_t, int>(), py::arg("edges"), py::arg("nodes"),

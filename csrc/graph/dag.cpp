@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 1;
 
+}  // namespace
+
 std::vector<Edge> checked_edges(std::int64_t nodes, const std::int64_t* edges, std::int64_t edge_count) {
   if (nodes < 0 || nodes > kMost || edge_count < 0 || edge_count > kMost) {
     throw GraphError("a graph of " + std::to_string(nodes) + " nodes and " + std::to_string(edge_count) +
@@ -30,8 +32,6 @@ std::vector<Edge> checked_edges(std::int64_t nodes, const std::int64_t* edges, s
   }
   return checked;
 }
-
-}  // namespace
 
 Dag::Dag(std::int64_t nodes, const std::int64_t* edges, std::int64_t edge_count)
     : Dag(static_cast<Node>(std::clamp<std::int64_t>(nodes, 0, kMost)), checked_edges(nodes, edges, edge_count)) {}

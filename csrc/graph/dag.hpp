@@ -32,6 +32,10 @@ struct Edge {
   Node to;
 };
 
+// Reads `edge_count` pairs (from, to). Throws GraphError for more nodes or edges than 32 bits number, and for nodes
+// that are not in 0..nodes-1.
+std::vector<Edge> checked_edges(std::int64_t nodes, const std::int64_t* edges, std::int64_t edge_count);
+
 // The edges of a graph by one of their ends: the neighbours of each node in one direction.
 struct Adjacency {
   std::vector<std::int32_t> begin;  // of each node, in `target`; one more than there are nodes

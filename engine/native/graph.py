@@ -18,8 +18,8 @@ from engine.errors import PartitionError
 from engine.native.extension import _core
 
 __all__ = [
-    "CLOSURE_BYTES", "Closure", "Costs", "RawPartition", "TraceStep", "check_partition", "lower_bound", "partition",
-    "strategies", "transitive_closure", "verify_runs",
+    "CLOSURE_BYTES", "Closure", "Costs", "Cut", "RawPartition", "TraceStep", "check_partition", "lower_bound",
+    "min_cut", "partition", "strategies", "transitive_closure", "verify_runs",
 ]  # fmt: skip
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -141,6 +141,36 @@ def verify_runs(edges: npt.ArrayLike, subgraph: npt.ArrayLike, run: npt.ArrayLik
     edge between two subgraphs.
     """
     _core.graph.verify_runs(_edges(edges), _integers(subgraph, "subgraph"), _integers(run, "run"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The cheapest way to give each node one of two sides."""
+
+    side: Integers
+    """(N,): 0 for the first side, 1 for the second."""
+    cost: int
+
+
+def min_cut(
+    edges: npt.ArrayLike,
+    first: npt.ArrayLike,
+    second: npt.ArrayLike,
+    forward: npt.ArrayLike,
+    backward: npt.ArrayLike | None = None,
+) -> Cut:
+    """Return the cheapest choice of a side for each node; of several, the one with fewest nodes on the first side.
+
+    first, second: (N,), the cost of each node on either side; forward, backward: (E,), the cost of each edge whose
+    ends are apart, `from` on the first side or on the second; without `backward` both cost the same. Costs are integers
+    and 0 or more, and all together fit into 64 bits. The graph may have cycles. Near-linear in practice.
+    """
+    costs_forward = _integers(forward, "forward")
+    costs_backward = costs_forward if backward is None else _integers(backward, "backward")
+    side, cost = _core.graph.min_cut(
+        _edges(edges), _integers(first, "first"), _integers(second, "second"), costs_forward, costs_backward
+    )
+    return Cut(side, cost)
 
 
 def lower_bound(edges: npt.ArrayLike, affinity: npt.ArrayLike) -> int:
