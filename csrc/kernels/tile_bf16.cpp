@@ -118,16 +118,19 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
   }
 
   const Bf16* block = call.x;
-  for (int b = 0; b < call.blocks; ++b, block += call.x_block) {
-    const bool is_last = b == call.blocks - 1;
-    const int depth = is_last ? call.last_depth : call.depth;
-    const Bf16* w = call.w + b * call.w_block + (is_last ? call.w_lead_last : call.w_lead);
-    const std::int64_t* offsets = call.offsets;
+  for (int b = 0; b < call.blocks; ++b) {
+    // What the call says is read again where it is needed: held in registers it would push accumulators out of theirs.
+    const TileCallBf16* at = &call;
+    ENGINE_FORGET(at);
+    const bool is_last = b == at->blocks - 1;
+    const int depth = is_last ? at->last_depth : at->depth;
+    const Bf16* w = at->w + b * at->w_block + (is_last ? at->w_lead_last : at->w_lead);
+    const std::int64_t* offsets = at->offsets;
     const Bf16* row = block;
-    for (int i = 0; i < call.next_lines; ++i) __builtin_prefetch(call.next + (b * call.next_lines + i) * 16, 0, 2);
-    for (int r = 0; r < call.rows; ++r, row += call.x_row) {
+    for (int i = 0; i < at->next_lines; ++i) __builtin_prefetch(at->next + (b * at->next_lines + i) * 16, 0, 2);
+    for (int r = 0; r < at->rows; ++r) {
       const Bf16* x = row;
-      for (int c = 0; c < call.cols; ++c, x += call.x_col) {
+      for (int c = 0; c < at->cols; ++c) {
         if constexpr (kIsIndirect) {
           IndirectPixels<kPixels> pixels;
           pixels.depth = 0;
@@ -137,7 +140,12 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
             pixels.pixel[p] = offset == kPaddingOffset ? kZeros : block + offset;
           }
           offsets += kPixels;
-          for (; pixels.depth + 1 < depth; pixels.depth += 2, w += kStride) multiply<false>(w, pixels, acc);
+          // More pointers than general registers: what has none would take vector registers from the accumulators.
+          __asm__ volatile("" : "+m"(block), "+m"(offsets), "+m"(at), "+m"(b), "+m"(r), "+m"(c));
+          for (; pixels.depth + 1 < depth; pixels.depth += 2, w += kStride) {
+            if constexpr (kPixels > 11) __asm__ volatile("" : "+m"(pixels.pixel));
+            multiply<false>(w, pixels, acc);
+          }
           if (pixels.depth < depth) {
             multiply<true>(w, pixels, acc);
             w += kStride;
@@ -154,8 +162,12 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
             w += kStride;
           }
         }
+        ENGINE_FORGET(at);
+        x += at->x_col;
       }
+      row += at->x_row;
     }
+    block += at->x_block;
   }
 
   if (call.scale) {
