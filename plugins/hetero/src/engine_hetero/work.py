@@ -1,0 +1,142 @@
+"""How much a node computes and moves, from its types alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from engine.ir import Node, Output, TensorType
+from engine.ops import attribute
+from engine.passes.runtime_info import is_operation
+from engine_hetero.model_graph import byte_size
+
+ASSUMED_TRIPS: Final = 8
+"""How often the body of a Loop is taken to run, and that of a Scan over unknown lengths."""
+
+_VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size"})
+_RECURRENT: Final = ("LSTM", "GRU", "RNN")
+
+
+class Work(NamedTuple):
+    """The arithmetic operations of a node, and the bytes that it reads and writes."""
+
+    operations: float
+    bytes: float
+
+
+def work_of(node: Node) -> Work:
+    """The work of a node: exact where all lengths are known, unknown ones counted as one.
+
+    Matrix products, convolutions, attention and recurrent layers count their multiplications and additions; the
+    rest, one operation for each element of the results. A node with bodies counts these as often as they run.
+    """
+    if node.op_type in _VIEWS and not node.domain:
+        return Work(0.0, 0.0)
+    values = [value for value in (*node.input_values, *node.outputs) if value is not None]
+    moved = float(sum(byte_size(value) for value in values))
+    count = _OPERATIONS.get(node.op_type)
+    operations = float(sum(_size(output) for output in node.outputs)) if count is None else count(node)
+    for body in node.bodies.values():
+        inner = [work_of(each) for each in body.ordered_nodes() if is_operation(each)]
+        trips = _trips(node)
+        operations += trips * sum(each.operations for each in inner)
+        moved += trips * sum(each.bytes for each in inner)
+    return Work(operations, moved)
+
+
+def _trips(node: Node) -> int:
+    if node.op_type == "If":
+        return 1
+    if node.op_type == "Scan":
+        scanned: Any = attribute(node, "num_scan_inputs")
+        axes: Any = attribute(node, "scan_input_axes") or (0,)
+        shape = _lengths(node.input_values[node.num_formal_inputs - scanned])
+        if -len(shape) <= axes[0] < len(shape):
+            return shape[axes[0]] if shape[axes[0]] > 1 else ASSUMED_TRIPS
+    return ASSUMED_TRIPS
+
+
+def _lengths(value: Output | None) -> tuple[int, ...]:
+    """The lengths of a tensor, 1 where one is unknown; of anything else, and of an unknown rank, none."""
+    if value is None or not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
+        return ()
+    return tuple(dim.get_length() if dim.is_static else 1 for dim in value.shape)
+
+
+def _size(value: Output | None) -> int:
+    return math.prod(_lengths(value))
+
+
+def _product(node: Node) -> float:
+    """Every element of the result is a sum over the last axis of the first factor."""
+    shape = _lengths(node.input_value(0))
+    return 2.0 * _size(node.output(0)) * (shape[-1] if shape else 1)
+
+
+def _gemm(node: Node) -> float:
+    shape = _lengths(node.input_value(0))
+    if len(shape) != 2:
+        return float(_size(node.output(0)))
+    return 2.0 * _size(node.output(0)) * shape[0 if attribute(node, "transA") else 1]
+
+
+def _conv(node: Node, weights: int = 1) -> float:
+    """[M, C / group, ...]: every element of the result is a sum over the weights of its channel."""
+    shape = _lengths(node.input_value(weights))
+    return 2.0 * _size(node.output(0)) * math.prod(shape[1:])
+
+
+def _conv_transpose(node: Node) -> float:
+    """[C, M / group, ...]: every element of the input is multiplied with the weights of its channel."""
+    return 2.0 * _size(node.input_value(0)) * math.prod(_lengths(node.input_value(1))[1:])
+
+
+def _attention(node: Node) -> float:
+    """Q K^T and P V, over all that is remembered: B * H * S * T products of size D, and as many of size E."""
+    query, key, value = (_lengths(node.input_value(index)) for index in range(3))
+    past = _lengths(node.input_values[4]) if node.has_input(4) else ()
+    length = (key[-2] if len(key) > 1 else 1) + (past[-2] if len(past) == 4 else 0)
+    if len(query) == 3:
+        heads: Any = attribute(node, "q_num_heads") or 1
+        kv_heads: Any = attribute(node, "kv_num_heads") or 1
+        rows, sizes = query[0] * query[1], query[2] + value[2] // kv_heads * heads
+    elif len(query) == 4:
+        rows, sizes = query[0] * query[1] * query[2], query[3] + value[3]
+    else:
+        return float(_size(node.output(0)))
+    return float(2 * rows * length * sizes)
+
+
+def _recurrent(node: Node) -> float:
+    """X: [S, B, I], W: [directions, gates * H, I], R: [directions, gates * H, H]."""
+    steps = math.prod(_lengths(node.input_value(0))[:2])
+    return 2.0 * steps * (_size(node.input_value(1)) + _size(node.input_value(2)))
+
+
+def _einsum(node: Node) -> float:
+    """One multiplication and addition for each combination of the subscripts."""
+    equation: Any = attribute(node, "equation")
+    terms = str(equation).replace(" ", "").split("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, value in zip(terms, node.input_values, strict=False):
+        letters = term.replace("...", "")
+        if "..." not in term:
+            sizes |= dict(zip(letters, _lengths(value), strict=False))
+    return 2.0 * max(math.prod(sizes.values()), _size(node.output(0)))
+
+
+_OPERATIONS: Final[dict[str, Callable[[Node], float]]] = {
+    "MatMul": _product,
+    "MatMulInteger": _product,
+    "QLinearMatMul": _product,
+    "Gemm": _gemm,
+    "Conv": _conv,
+    "ConvInteger": _conv,
+    "DeformConv": _conv,
+    "QLinearConv": lambda node: _conv(node, 3),
+    "ConvTranspose": _conv_transpose,
+    "Attention": _attention,
+    "Einsum": _einsum,
+    **dict.fromkeys(_RECURRENT, _recurrent),
+}
