@@ -14,9 +14,12 @@ from engine_cpu.lowering.checks import SHAPE_SOURCES
 def query(model: Model, graph: Model, *, allow_reference: bool) -> QueryResult:
     """Answer for the operations of `model`, of which `graph` is the transformed copy.
 
-    An operation runs as what it became part of; what was folded away runs nowhere, which is native enough.
+    An operation runs as what it became part of; what was folded away runs nowhere, which is native enough. Operations
+    that became one are an atom where one of them alone would not run natively: what is joined only to be faster may
+    be separated.
     """
-    operations = {n.friendly_name for n in model.ordered_nodes() if not _is_border(n)}
+    named = {n.friendly_name: n for n in model.ordered_nodes() if not _is_border(n)}
+    operations = named.keys()
     answers = dict.fromkeys(operations, Support.native())
     atoms = []
     reasons = reference_reasons(graph)
@@ -26,7 +29,7 @@ def query(model: Model, graph: Model, *, allow_reference: bool) -> QueryResult:
         names = (set(node.rt_info.get(FUSED_NAMES, ())) | {node.friendly_name}) & operations
         if (why := reasons.get(node)) is not None:
             answers |= dict.fromkeys(names, _support(node, why, allow_reference))
-        if len(names) > 1:
+        if len(names) > 1 and any(_reference_reason(named[name]) is not None for name in names):
             atoms.append(frozenset(names))
     return QueryResult(answers, _disjoint(atoms))
 

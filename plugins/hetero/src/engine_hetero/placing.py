@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -100,6 +100,14 @@ def _disjoint(atoms: Sequence[Ints]) -> list[Ints]:
     return [np.array(sorted(group), np.int64) for group in joined if len(group) > 1]
 
 
+class UnplaceableError(UnsupportedError):
+    """Nodes that no device runs: `reasons` by node number, naming each device that was asked."""
+
+    def __init__(self, message: str, reasons: Mapping[int, str]) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
+
 Choose: TypeAlias = Callable[[Ints], Ints]
 """From (D, N) levels, the device of each node: one whose level is not REFUSED."""
 
@@ -110,7 +118,7 @@ def place_by_priority(claims: Claims, stated: Ints) -> Placement:
     Args:
         stated: (N,) the device that a user asked for, or `UNPLACED`.
 
-    Raises `UnsupportedError` naming every node that no device runs, with each device's reason.
+    Raises `UnplaceableError` naming every node that no device runs, with each device's reason.
     """
     return settle(claims, stated, lambda levels: np.argmax(levels, axis=0).astype(np.int64), "priority")
 
@@ -168,21 +176,24 @@ def _atom_numbers(claims: Claims, affinity: Ints) -> Ints:
 
 
 def _require_placeable(claims: Claims, levels: Ints, stated: Ints) -> None:
-    unplaced = np.flatnonzero((levels == REFUSED).all(axis=0))
-    if not len(unplaced):
+    unplaced = np.flatnonzero((levels == REFUSED).all(axis=0)).tolist()
+    if not unplaced:
         return
-    lines = [_why_unplaceable(claims, int(number), int(stated[number])) for number in unplaced[:_MOST_LISTED]]
+    reasons = {number: _why_unplaceable(claims, number, int(stated[number])) for number in unplaced}
+    lines = []
+    for number, reason in list(reasons.items())[:_MOST_LISTED]:
+        node = claims.graph.nodes[number]
+        lines.append(f"  {node.op_type} `{node.friendly_name}`: {reason}")
     if (rest := len(unplaced) - len(lines)) > 0:
-        lines.append(f"and {rest} more")
-    raise UnsupportedError(
+        lines.append(f"  and {rest} more")
+    raise UnplaceableError(
         f"{len(unplaced)} of {len(claims.graph)} nodes of `{claims.graph.model.name}` cannot be placed on "
-        f"{', '.join(claims.devices)}:\n" + "\n".join(lines)
+        f"{', '.join(claims.devices)}:\n" + "\n".join(lines),
+        reasons,
     )
 
 
 def _why_unplaceable(claims: Claims, number: int, stated: int) -> str:
-    node = claims.graph.nodes[number]
     asked = [stated] if stated != UNPLACED else range(len(claims.devices))
-    where = f" (affinity {claims.devices[stated]})" if stated != UNPLACED else ""
-    reasons = [f"{claims.devices[device]}: {claims.reason(device, number)}" for device in asked]
-    return f"  {node.op_type} `{node.friendly_name}`{where}: {'; '.join(reasons)}"
+    where = f"affinity {claims.devices[stated]}; " if stated != UNPLACED else ""
+    return where + "; ".join(f"{claims.devices[device]}: {claims.reason(device, number)}" for device in asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.plugin_api import CONFIG, Property
+from engine.plugin_api import CONFIG, METRIC, Property
 
 PLACEMENT = Property(
     "PLACEMENT",
@@ -39,3 +39,45 @@ MEASURE_SECONDS = Property(
     minimum=0.0,
     maximum=86400.0,
 )
+PARTITION_STRATEGY = Property(
+    "PARTITION_STRATEGY",
+    str,
+    "potential",
+    CONFIG,
+    "How subgraphs are formed: `potential` (fewest subgraphs, proven for two devices), `rollback` (OpenVINO's "
+    "published algorithm) or `restriction_map` (TVM's proposal).",
+    choices=("potential",),
+)
+PARTITION_MODE = Property(
+    "PARTITION_MODE",
+    str,
+    "auto",
+    CONFIG,
+    "What `potential` prefers: the fewest subgraphs (`min_subgraphs`), subgraphs that are connected and may run at the "
+    "same time (`connected`), or whichever is expected to take less time (`auto`).",
+    choices=("auto", "min_subgraphs", "connected"),
+)
+DEVICE_CONFIGS = Property(
+    "DEVICE_PROPERTIES",
+    dict,
+    {},
+    CONFIG,
+    'Configuration for single devices of the list: {"CPU": {"COMPILE_EFFORT": "quick"}}.',
+)
+SUBGRAPH_COUNT = Property(
+    "SUBGRAPH_COUNT", int, None, METRIC, "The number of subgraphs that the model was divided into."
+)
+SUBGRAPH_LOWER_BOUND = Property(
+    "SUBGRAPH_LOWER_BOUND",
+    int,
+    None,
+    METRIC,
+    "No division of these placements has fewer subgraphs; exact for two devices.",
+)
+SUBGRAPH_DEVICES = Property(
+    "SUBGRAPH_DEVICES", tuple, None, METRIC, "The device of each subgraph, in an order in which they can run."
+)
+OWN_PROPERTIES = (
+    PLACEMENT, AFFINITY_FILE, CALIBRATION_FILE, MEASURE_SECONDS, PARTITION_STRATEGY, PARTITION_MODE, DEVICE_CONFIGS,
+)  # fmt: skip
+"""The config keys of HETERO alone."""

@@ -1,0 +1,67 @@
+"""What a blob of HETERO holds: the wiring, the certificate, and a blob of each part's own device."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from engine.errors import BlobCorruptError, BlobError, BlobFormatError
+from engine.plugin_api import BlobReader, BlobWriter, CoreHandle, ExecutableNetwork
+from engine_hetero.certificate import Certificate
+from engine_hetero.dataflow import Dataflow
+from engine_hetero.device_list import DeviceList
+from engine_hetero.wiring import Wiring
+
+_WIRING = "wiring"
+_CERTIFICATE = "certificate"
+
+
+def write_parts(writer: BlobWriter, dataflow: Dataflow, certificate: Certificate) -> None:
+    """Add the sections. Raises `UnsupportedError` where the device of a part cannot export."""
+    writer.add_section(_WIRING, json.dumps(dataflow.wiring.to_json(), separators=(",", ":")).encode())
+    writer.add_section(_CERTIFICATE, certificate.to_bytes())
+    for number, network in enumerate(dataflow.networks):
+        stream = io.BytesIO()
+        network.export_model(stream)
+        writer.add_section(_part(number), stream.getbuffer())
+
+
+def read_parts(
+    core: CoreHandle, blob: BlobReader, devices: DeviceList
+) -> tuple[Wiring, Certificate, list[ExecutableNetwork]]:
+    """The parts of a blob, imported on their devices once the certificate is verified.
+
+    Raises `BlobCorruptError` where certificate, wiring and parts contradict each other, `BlobFormatError` for what is
+    malformed, `BlobError` naming the part that its device cannot import.
+    """
+    try:
+        wiring = Wiring.from_json(json.loads(bytes(blob.section(_WIRING))))
+    except (ValueError, RecursionError) as e:
+        raise BlobFormatError(f"the wiring of the parts is no JSON: {e}") from e
+    certificate = Certificate.from_bytes(bytes(blob.section(_CERTIFICATE)))
+    certificate.verify(wiring)
+    for device in dict.fromkeys(part.device for part in wiring.parts):
+        if device not in devices.names:
+            raise BlobError(
+                f"the blob has a part for {device}, which is not among the devices {', '.join(devices.names)}; "
+                "import it with the devices that it was compiled for, or compile the model again"
+            )
+    networks = [_import(core, blob, devices, number, part.device) for number, part in enumerate(wiring.parts)]
+    for number, (part, network) in enumerate(zip(wiring.parts, networks, strict=True)):
+        if (len(part.inputs), part.output_count) != (len(network.inputs), len(network.outputs)):
+            raise BlobCorruptError(
+                f"part {number} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; the wiring says "
+                f"{len(part.inputs)} and {part.output_count}"
+            )
+    return wiring, certificate, networks
+
+
+def _import(core: CoreHandle, blob: BlobReader, devices: DeviceList, number: int, device: str) -> ExecutableNetwork:
+    try:
+        return core.import_model(blob.section(_part(number)), device, devices.config_of(device))
+    except BlobError as e:
+        raise type(e)(f"part {number} on {device}: {e}") from e
+
+
+def _part(number: int) -> str:
+    return f"part{number}"

@@ -1,0 +1,48 @@
+"""Brings a model into the form in which devices are asked about it."""
+
+from __future__ import annotations
+
+from engine.passes import Manager
+from engine.passes.common.constant_folding import ConstantFolding
+from engine.passes.common.dead_code_elimination import DeadCodeElimination
+from engine.passes.common.identity_elimination import IdentityElimination
+from engine.passes.common.init_node_info import InitNodeInfo
+from engine.passes.common.shape_simplification import ShapeSimplification
+from engine.passes.runtime_info import FUSED_NAMES, is_operation
+from engine.plugin_api import Model
+
+
+def canonical_model(model: Model) -> Model:
+    """A copy of `model` without what no device needs to run, in which every operation has a name of its own.
+
+    Nothing is recognised or fused: what devices make of their subgraphs is theirs, and users see their own nodes.
+    """
+    copy = model.clone()
+    manager = Manager(name="CanonicalModel")
+    for item in (InitNodeInfo, ShapeSimplification, ConstantFolding, IdentityElimination, DeadCodeElimination):
+        manager.register_pass(item)
+    manager.run_passes(copy)
+    _name_apart(copy)
+    return copy
+
+
+def original_names(model: Model) -> dict[str, tuple[str, ...]]:
+    """For each operation of a canonical model the user's nodes that it stands for."""
+    return {
+        node.friendly_name: node.rt_info.get(FUSED_NAMES, (node.friendly_name,))
+        for node in model.ordered_nodes()
+        if is_operation(node)
+    }
+
+
+def _name_apart(model: Model) -> None:
+    """Rename operations whose name another has: devices answer by name."""
+    taken: set[str] = set()
+    for node in model.ordered_nodes():
+        if not is_operation(node):
+            continue
+        name, count = node.friendly_name, 1
+        while node.friendly_name in taken:
+            count += 1
+            node.friendly_name = f"{name}:{count}"
+        taken.add(node.friendly_name)

@@ -1,0 +1,109 @@
+"""The proof that a division is sound, small enough to travel in a blob and to be checked wherever it arrives.
+
+Every operation has a run number that never falls along an edge, and rises wherever an edge leaves a subgraph: so no
+path that leaves a subgraph comes back to it, and the subgraphs can run one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.errors import BlobCorruptError, EngineError
+from engine.native.graph import verify_runs
+from engine_hetero.model_graph import Ints
+from engine_hetero.wiring import NETWORK, Wiring
+
+if TYPE_CHECKING:
+    from engine_hetero.planning import Plan
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The graph that was divided, and the numbers that prove the division.
+
+    Attributes:
+        names: (N,) the operations.
+        edges: (E, 2) producer and consumer.
+        part: (N,) the part of each operation.
+        run: (N,) its run number.
+        lower_bound: how many subgraphs the placement needs at least.
+    """
+
+    names: tuple[str, ...]
+    edges: Ints
+    part: Ints
+    run: Ints
+    lower_bound: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Certificate:
+        """The certificate of a division."""
+        part = np.empty(len(plan.graph), np.int64)
+        for number, members in enumerate(plan.members):
+            part[list(members)] = number
+        found = plan.partition
+        return cls(plan.graph.names, plan.graph.edges, part, found.run, found.lower_bound)
+
+    def verify(self, wiring: Wiring) -> None:
+        """Raise `BlobCorruptError` unless the numbers prove the division, and the parts are connected as it says."""
+        try:
+            verify_runs(self.edges, self.part, self.run)
+        except EngineError as e:
+            raise BlobCorruptError(f"the partition's certificate does not hold: {e}") from e
+        counts = np.bincount(self.part, minlength=len(wiring.parts))
+        if len(counts) > len(wiring.parts) or any(n != p.node_count for n, p in zip(counts, wiring.parts, strict=True)):
+            raise BlobCorruptError(
+                f"the partition's certificate is of parts with {counts.tolist()!r:.100} nodes, and the blob has parts "
+                f"with {[part.node_count for part in wiring.parts]!r:.100}"
+            )
+        ends = self.part[self.edges]
+        proven = set(map(tuple, ends[ends[:, 0] != ends[:, 1]].tolist()))
+        wired = {(s.part, p) for p, part in enumerate(wiring.parts) for s in part.inputs if s.part != NETWORK}
+        if proven != wired:
+            pair = min(proven ^ wired)
+            known, other = ("certificate", "wiring") if pair in proven else ("wiring", "certificate")
+            raise BlobCorruptError(
+                f"part {pair[1]} reads part {pair[0]} by the partition's {known}, and not by its {other}"
+            )
+
+    def to_bytes(self) -> bytes:
+        """The certificate as JSON."""
+        values = {
+            "names": self.names,
+            "edges": self.edges.tolist(),
+            "part": self.part.tolist(),
+            "run": self.run.tolist(),
+            "lower_bound": self.lower_bound,
+        }
+        return json.dumps(values, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Certificate:
+        """Read what `to_bytes` wrote. Raises `BlobCorruptError` for anything else."""
+        try:
+            value = json.loads(data)
+            names = tuple(value["names"])
+            if not all(isinstance(name, str) for name in names) or not isinstance(value["lower_bound"], int):
+                raise TypeError("names are strings, the lower bound is a number")
+            edges = _integers(value["edges"]).reshape(-1, 2)
+            certificate = cls(names, edges, _integers(value["part"]), _integers(value["run"]), value["lower_bound"])
+        except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as e:
+            raise BlobCorruptError(f"the partition's certificate is malformed: {type(e).__name__}: {e}") from e
+        count = len(names)
+        ranges = [(edges, count), (certificate.part, count), (certificate.run, count)]
+        if any(len(values) and not (values.min() >= 0 and values.max() < limit) for values, limit in ranges):
+            raise BlobCorruptError("the partition's certificate has numbers that are out of range")
+        if not len(certificate.part) == len(certificate.run) == count:
+            raise BlobCorruptError(f"the partition's certificate is not of {count} nodes throughout")
+        return certificate
+
+
+def _integers(values: Any) -> Ints:
+    array = np.array(values if values else [], dtype=np.int64 if not values else None)
+    if array.dtype.kind != "i":
+        raise TypeError(f"expected integers, got {array.dtype}")
+    return array.astype(np.int64)

@@ -1,0 +1,95 @@
+"""Compiles every part on its device, all at the same time, and says what went wrong where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from engine.plugin_api import (
+    CoreHandle,
+    DeviceError,
+    DeviceNotFoundError,
+    EngineError,
+    ExecutableNetwork,
+    SupportLevel,
+    UnsupportedError,
+)
+from engine_hetero.device_list import DeviceList
+from engine_hetero.splitting import PartModel
+
+_MOST_THREADS = 16
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A part that its device claimed, node by node, and then did not compile."""
+
+    number: int
+    part: PartModel
+    error: UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Compiles parts through the core, each with its device's configuration."""
+
+    core: CoreHandle
+    devices: DeviceList
+
+    def compile(self, parts: Sequence[PartModel]) -> list[ExecutableNetwork] | Refused:
+        """The network of each part, or the first part that its device refuses.
+
+        Raises `DeviceNotFoundError` where a device is no longer there, `DeviceError` where it fails, each naming
+        part, device and cause.
+        """
+        if not parts:
+            return []
+        with ThreadPoolExecutor(min(len(parts), _MOST_THREADS), "HETERO:compile") as pool:
+            networks = list(pool.map(self._compile, range(len(parts)), parts))
+        refused = [each for each in networks if isinstance(each, Refused)]
+        return refused[0] if refused else [each for each in networks if not isinstance(each, Refused)]
+
+    def _compile(self, number: int, part: PartModel) -> ExecutableNetwork | Refused:
+        try:
+            return self.core.compile_model(part.model, part.device, self.devices.config_of(part.device))
+        except UnsupportedError as e:
+            return Refused(number, part, e)
+        except DeviceNotFoundError as e:
+            raise DeviceNotFoundError(
+                f"{described(number, part)}: the device answered the query and is gone now: {e}"
+            ) from e
+        except EngineError as e:
+            raise DeviceError(f"{described(number, part)} cannot be compiled: {type(e).__name__}: {e}") from e
+
+    def ask_again(self, refused: Refused) -> frozenset[str]:
+        """The nodes of a refused part that its device, asked about the part alone, does not claim any more.
+
+        Raises `UnsupportedError` where it still claims all of them.
+        """
+        part = refused.part
+        answer = self.core.query_model(part.model, part.device, self.devices.config_of(part.device))
+        names = frozenset(answer.at(SupportLevel.REFUSED))
+        if not names:
+            raise self.contradiction(refused)
+        return names
+
+    def contradiction(self, refused: Refused) -> UnsupportedError:
+        """The error for a device that claims nodes and refuses their subgraph."""
+        error = UnsupportedError(
+            f"{described(refused.number, refused.part)}: the device claims every one of its nodes, also when asked "
+            f"again, and refuses to compile them: {refused.error}; put the node that it names on another device "
+            '(rt_info["affinity"] or AFFINITY_FILE), and report it to the maker of the plugin'
+        )
+        error.__cause__ = refused.error
+        return error
+
+
+def described(number: int, part: PartModel) -> str:
+    """How messages name a part."""
+    names = [
+        n.friendly_name for n in part.model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")
+    ]
+    more = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"subgraph {number} on {part.device} ({', '.join(f'`{name}`' for name in names[:_MOST_NAMED])}{more})"

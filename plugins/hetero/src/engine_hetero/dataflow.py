@@ -1,0 +1,128 @@
+"""What all requests of a network share of how its parts run: networks, bindings, and what may start early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.ir import TensorType
+from engine.native import empty_aligned
+from engine.plugin_api import ExecutableNetwork, Executor
+from engine_hetero.wiring import NETWORK, Source, Wiring
+
+_WORTH_A_THREAD: Final = 1e-4
+"""Seconds of a part below which handing it to another thread costs more than it gains (a hop takes 20 to 50 us)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartLinks:
+    """How one part's request is fed and what is taken from it.
+
+    Attributes:
+        bound_inputs: (input, source) whose tensor is bound once, to the memory that another part writes.
+        inputs: (input, source) that are set before each inference.
+        kept: the outputs that are read after an inference: by parts with unbound inputs, and as results.
+        early: the parts that may start on their own device as soon as this one is done.
+    """
+
+    bound_inputs: tuple[tuple[int, Source], ...]
+    inputs: tuple[tuple[int, Source], ...]
+    kept: tuple[int, ...]
+    early: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataflow:
+    """The parts of a compiled network and how they are connected. Immutable, shared by all requests.
+
+    Attributes:
+        networks: each part's.
+        executors: where each part runs in the background: one executor a device.
+        links: each part's.
+        buffers: the (part, output) whose memory is bound once: tensors of known shape that other parts read.
+        first: the parts that may start before any other has run, beside the first one.
+        outputs: of each output of the network its index, its source, and whether it must be copied from there.
+    """
+
+    wiring: Wiring
+    networks: tuple[ExecutableNetwork, ...]
+    executors: tuple[Executor, ...]
+    links: tuple[PartLinks, ...]
+    buffers: tuple[tuple[int, int], ...]
+    first: tuple[int, ...]
+    outputs: tuple[tuple[int, Source, bool], ...]
+
+    @classmethod
+    def of(cls, wiring: Wiring, networks: Sequence[ExecutableNetwork], executors: Sequence[Executor]) -> Dataflow:
+        """Decide what is bound once and what may start early."""
+        bound = {
+            (source.part, source.index)
+            for part in wiring.parts
+            for source in part.inputs
+            if source.part != NETWORK and source.lengths is None and _is_bindable(networks[source.part], source.index)
+        }
+        read = {(s.part, s.index) for part in wiring.parts for s in part.inputs if (s.part, s.index) not in bound}
+        read |= {(source.part, source.index) for source in wiring.outputs}
+        # Lengths are taken from an array, be it bound or not.
+        read |= {(s.part, s.index) for part in wiring.parts for s in part.inputs if s.lengths is not None}
+        early = _early_starts(wiring)
+        links = []
+        for number, part in enumerate(wiring.parts):
+            once: list[tuple[int, Source]] = []
+            each: list[tuple[int, Source]] = []
+            for position, source in enumerate(part.inputs):
+                is_bound = source.lengths is None and (source.part, source.index) in bound
+                (once if is_bound else each).append((position, source))
+            kept = tuple(index for index in range(part.output_count) if (number, index) in read)
+            links.append(PartLinks(tuple(once), tuple(each), kept, tuple(early[number + 1])))
+        buffers = tuple(sorted(bound))
+        outputs = tuple(_outputs(wiring, bound))
+        return cls(wiring, tuple(networks), tuple(executors), tuple(links), buffers, tuple(early[0]), outputs)
+
+    def new_buffers(self) -> dict[tuple[int, int], NDArray[np.generic]]:
+        """Memory for one request: what parts write and other parts read, without a copy on the host between."""
+        buffers = {}
+        for part, index in self.buffers:
+            port = self.networks[part].outputs[index]
+            buffers[part, index] = _empty(port.shape.get_shape(), port.element_type.numpy)
+        return buffers
+
+
+def _outputs(wiring: Wiring, bound: set[tuple[int, int]]) -> Iterator[tuple[int, Source, bool]]:
+    """A part gives a new array, which can be handed on once; inputs and memory that is bound are copied."""
+    given: set[Source] = set()
+    for index, source in enumerate(wiring.outputs):
+        yield index, source, source.part == NETWORK or (source.part, source.index) in bound or source in given
+        given.add(source)
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    count = int(np.prod(shape, dtype=np.int64))
+    return empty_aligned(max(count * dtype.itemsize, 1))[: count * dtype.itemsize].view(dtype).reshape(shape)
+
+
+def _is_bindable(network: ExecutableNetwork, index: int) -> bool:
+    value_type = network.outputs[index].type
+    if not isinstance(value_type, TensorType) or value_type.shape.is_dynamic:
+        return False
+    return value_type.element_type.numpy != np.dtype(object)
+
+
+def _early_starts(wiring: Wiring) -> list[list[int]]:
+    """After each part, and first of all before any: the parts that can start then and would only come later.
+
+    A part starts early where all that it needs is there, another part is next in turn, and that one is on another
+    device. Those that take less than a hop between threads wait for their turn.
+    """
+    early: list[list[int]] = [[] for _ in range(len(wiring.parts) + 1)]
+    for number, part in enumerate(wiring.parts):
+        ready = max(part.depends_on, default=NETWORK)
+        between = {other.device for other in wiring.parts[ready + 1 : number]}
+        is_long = part.predicted_seconds is None or part.predicted_seconds >= _WORTH_A_THREAD
+        if between - {part.device} and is_long:
+            early[ready + 1].append(number)
+    return early

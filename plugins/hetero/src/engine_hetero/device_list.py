@@ -1,0 +1,77 @@
+"""The devices that HETERO may use, and how each is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.plugin_api import Config, CoreHandle, DeviceNotFoundError, PropertyError
+from engine.properties import (
+    DEVICE_PRIORITIES,
+    ENABLE_MMAP,
+    INFERENCE_NUM_THREADS,
+    NUM_STREAMS,
+    PERF_COUNT,
+    PERFORMANCE_HINT,
+)
+from engine_hetero.properties import DEVICE_CONFIGS
+
+_PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP)
+"""What a user says of HETERO holds for the devices that it runs on."""
+
+
+@dataclass(frozen=True)
+class DeviceList:
+    """Device strings, best first, and the configuration of each."""
+
+    names: tuple[str, ...]
+    configs: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, own_name: str, core: CoreHandle, config: Config) -> DeviceList:
+        """What a configuration lists.
+
+        Raises `DeviceNotFoundError` where there is none, for HETERO itself, and for a device that is not there;
+        `PropertyError` for configuration of a device that is not listed.
+        """
+        listed = tuple(config[DEVICE_PRIORITIES].split(",")) if config[DEVICE_PRIORITIES] else ()
+        if not listed:
+            raise DeviceNotFoundError(
+                f"{own_name} runs a model on other devices and was given none; list them, best first: "
+                f'"{own_name}:{",".join(_others(own_name, core)) or "CPU"}"'
+            )
+        for name in listed:
+            if _is_own(own_name, name):
+                raise DeviceNotFoundError(
+                    f"device {name!r} in the list {','.join(listed)!r}: {own_name} cannot run within {own_name}; "
+                    "list its devices instead"
+                )
+            # Of an id, too, the core says whether it is there, and names those that are.
+            core.get_property(name, "SUPPORTED_CONFIG_KEYS")
+        given: Mapping[str, Any] = config[DEVICE_CONFIGS.name]
+        if unknown := [name for name in given if name not in listed]:
+            raise PropertyError(
+                f"{DEVICE_CONFIGS.name} configures {unknown[0]!r}, which is not among the devices {', '.join(listed)}"
+            )
+        return cls(listed, {name: _config_of(name, core, config, given.get(name, {})) for name in listed})
+
+    def config_of(self, name: str) -> Mapping[str, Any]:
+        """The configuration with which a device compiles, imports and answers."""
+        return self.configs[name]
+
+
+def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping[str, Any]:
+    if not isinstance(own, Mapping):
+        raise PropertyError(f"{DEVICE_CONFIGS.name}: expected a mapping of names to values for {name}, got {own!r:.80}")
+    keys = core.get_property(name, "SUPPORTED_CONFIG_KEYS")
+    passed = {p.name: config[p] for p in _PASSED_ON if p.name in config.explicit and p.name in keys}
+    return {**passed, **own}
+
+
+def _others(own_name: str, core: CoreHandle) -> list[str]:
+    return [name for name in core.available_devices if not _is_own(own_name, name)]
+
+
+def _is_own(own_name: str, device: str) -> bool:
+    return device.partition(".")[0] == own_name

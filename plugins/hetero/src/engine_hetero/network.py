@@ -1,0 +1,132 @@
+"""The executable network: a network for each subgraph, and how they are connected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.plugin_api import (
+    BlobManifest,
+    BlobReader,
+    BlobWriter,
+    Config,
+    ExecutableNetwork,
+    Executor,
+    Model,
+    Pipeline,
+    Plugin,
+    SyncInferRequest,
+    ThreadExecutor,
+    shared_executor,
+)
+from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
+from engine_hetero.blob_parts import read_parts, write_parts
+from engine_hetero.certificate import Certificate
+from engine_hetero.compiling import Compiler, Refused
+from engine_hetero.dataflow import Dataflow
+from engine_hetero.device_list import DeviceList
+from engine_hetero.planning import Planner
+from engine_hetero.properties import SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_LOWER_BOUND
+from engine_hetero.request import HeteroInferRequest
+from engine_hetero.wiring import Wiring
+
+
+class HeteroNetwork(ExecutableNetwork):
+    """Holds the parts' networks; the wiring and the certificate go with them into a blob."""
+
+    metrics = (SUBGRAPH_COUNT, SUBGRAPH_LOWER_BOUND, SUBGRAPH_DEVICES)
+    dataflow: Dataflow
+    certificate: Certificate
+
+    @classmethod
+    def compiled(cls, plugin: Plugin, config: Config, model: Model, devices: DeviceList) -> HeteroNetwork:
+        """Place, partition and compile a model.
+
+        A device that claimed nodes and refuses their subgraph is asked once more, and believed.
+        """
+        network = cls(plugin, config, model)
+        planner = Planner(plugin.core, model, devices, config)
+        compiler = Compiler(plugin.core, devices)
+        plan = planner.plan()
+        parts, wiring = plan.split()
+        networks = compiler.compile(parts)
+        if isinstance(networks, Refused):
+            planner.withdraw(networks.part.device, compiler.ask_again(networks))
+            plan = planner.plan()
+            parts, wiring = plan.split()
+            networks = compiler.compile(parts)
+        if isinstance(networks, Refused):
+            raise compiler.contradiction(networks)
+        network.certificate = Certificate.of(plan)
+        network.connect(wiring, networks)
+        return network
+
+    @classmethod
+    def imported(cls, plugin: Plugin, config: Config, blob: BlobReader, devices: DeviceList) -> HeteroNetwork:
+        """Take up what `export_sections` wrote, once its certificate has been verified."""
+        manifest: BlobManifest = blob.manifest
+        network = cls(plugin, config, manifest)
+        wiring, network.certificate, networks = read_parts(plugin.core, blob, devices)
+        network.connect(wiring, networks)
+        return network
+
+    def connect(self, wiring: Wiring, networks: Sequence[ExecutableNetwork]) -> None:
+        """The step that compiling and importing share. `graph` is the parts' graphs, in order."""
+        executors = self._device_executors(networks, wiring)
+        self.dataflow = Dataflow.of(wiring, networks, [executors[part.device] for part in wiring.parts])
+        self.graph = tuple(network.graph for network in networks)
+
+    def _device_executors(self, networks: Sequence[ExecutableNetwork], wiring: Wiring) -> Mapping[str, Executor]:
+        """For each device a queue of the network's own, as wide as the device's networks can use at once."""
+        executors: dict[str, Executor] = {}
+        for device in dict.fromkeys(part.device for part in wiring.parts):
+            own = [n for n, part in zip(networks, wiring.parts, strict=True) if part.device == device]
+            if self.config[EXCLUSIVE_ASYNC_REQUESTS]:
+                device_id = own[0].plugin.resolve_device_id(own[0].config[DEVICE_ID])
+                executors[device] = shared_executor(f"{own[0].plugin.name}.{device_id}")
+            else:
+                executors[device] = ThreadExecutor(f"{self.plugin.name}:{self.name}:{device}", _requests_of(own))
+        return executors
+
+    def create_infer_request_impl(self) -> SyncInferRequest:
+        """One more request: of every part one of its own."""
+        return HeteroInferRequest(self, self.dataflow)
+
+    def pipeline(self, request: SyncInferRequest) -> Pipeline:
+        """One stage a subgraph, on its device's executor; what comes before and after goes with the nearest one."""
+        assert isinstance(request, HeteroInferRequest)
+        executors = self.dataflow.executors or (self.task_executor,)
+        parts = [(executor, request.part_stage(p)) for p, executor in enumerate(self.dataflow.executors)]
+        return [(executors[0], request.infer_preprocess), *parts, (executors[-1], request.infer_postprocess)]
+
+    def export_sections(self, writer: BlobWriter) -> None:
+        """The wiring, the certificate, and each part's own blob."""
+        write_parts(writer, self.dataflow, self.certificate)
+
+    def metric(self, name: str) -> object:
+        """What is known of the division; all devices together say how many requests keep them busy."""
+        parts = self.dataflow.wiring.parts
+        match name:
+            case SUBGRAPH_COUNT.name:
+                return len(parts)
+            case SUBGRAPH_LOWER_BOUND.name:
+                return self.certificate.lower_bound
+            case SUBGRAPH_DEVICES.name:
+                return tuple(part.device for part in parts)
+            case "EXECUTION_DEVICES":
+                return tuple(dict.fromkeys(part.device for part in parts))
+            case OPTIMAL_NUMBER_OF_INFER_REQUESTS.name:
+                networks = self.dataflow.networks
+                devices = dict.fromkeys(part.device for part in parts)
+                return (
+                    sum(
+                        _requests_of([n for n, p in zip(networks, parts, strict=True) if p.device == device])
+                        for device in devices
+                    )
+                    or None
+                )
+        return None
+
+
+def _requests_of(networks: Sequence[ExecutableNetwork]) -> int:
+    """How many requests keep a device busy that runs these networks."""
+    return max(int(network.get_metric(OPTIMAL_NUMBER_OF_INFER_REQUESTS.name)) for network in networks)

@@ -1,0 +1,51 @@
+"""The plugin: what `Core` discovers."""
+
+from __future__ import annotations
+
+from engine.plugin_api import (
+    API_VERSION,
+    BlobReader,
+    Config,
+    ExecutableNetwork,
+    Model,
+    Plugin,
+    QueryResult,
+)
+from engine.properties import DEVICE_PRIORITIES
+from engine_hetero.device_list import DeviceList
+from engine_hetero.explain import answer
+from engine_hetero.network import HeteroNetwork
+from engine_hetero.properties import OWN_PROPERTIES
+
+
+class HeteroPlugin(Plugin):
+    """Other devices together, as one device."""
+
+    name = "HETERO"
+    version = "0.1.0"
+    api_version = API_VERSION
+    properties = (DEVICE_PRIORITIES, *OWN_PROPERTIES)
+
+    def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
+        """A network of parts, each compiled for its device."""
+        return HeteroNetwork.compiled(self, config, model, self._devices(config))
+
+    def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
+        """A network from what `HeteroNetwork.export_sections` wrote."""
+        return HeteroNetwork.imported(self, config, blob, self._devices(config))
+
+    def query_model(self, model: Model, config: Config) -> QueryResult:
+        """How each operation would run, on which device, in which subgraph, and why not elsewhere."""
+        return answer(self.core, model, self._devices(config), config)
+
+    def metric(self, name: str, device_id: str) -> object:
+        """The facts about the device; None leaves the declared default."""
+        match name:
+            case "FULL_DEVICE_NAME":
+                return "One model over several devices"
+            case "OPTIMIZATION_CAPABILITIES":
+                return ("EXPORT_IMPORT",)
+        return None
+
+    def _devices(self, config: Config) -> DeviceList:
+        return DeviceList.of(self.name, self.core, config)

@@ -1,0 +1,248 @@
+"""One inference over all parts: each runs when its turn comes, or earlier, on its own device, where it can."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from engine.plugin_api import (
+    AsyncInferRequest,
+    Cancelled,
+    DeadlineExceeded,
+    DeviceError,
+    EngineError,
+    InputError,
+    NodeProfile,
+    SyncInferRequest,
+)
+from engine.runtime.deadlines import deadline_timer
+from engine_hetero.dataflow import Dataflow
+from engine_hetero.wiring import NETWORK, Lengths, Source
+
+if TYPE_CHECKING:
+    from engine_hetero.network import HeteroNetwork
+
+
+class HeteroInferRequest(SyncInferRequest):
+    """Holds one request of every part, and the memory of the values that go from part to part."""
+
+    def __init__(self, network: HeteroNetwork, dataflow: Dataflow) -> None:
+        super().__init__(network)
+        self.dataflow = dataflow
+        self.requests: list[AsyncInferRequest] = [part.create_infer_request() for part in dataflow.networks]
+        buffers = dataflow.new_buffers()
+        for (part, index), buffer in buffers.items():
+            self.requests[part].set_output_tensor(index, buffer)
+        for request, links in zip(self.requests, dataflow.links, strict=True):
+            for position, source in links.bound_inputs:
+                request.set_input_tensor(position, buffers[source.part, source.index])
+        self.values: list[dict[int, Any]] = [{} for _ in self.requests]
+        # A chain of parts needs no bookkeeping: each runs when its turn comes.
+        has_early = bool(dataflow.first) or any(links.early for links in dataflow.links)
+        self.turns = Turns(len(self.requests)) if has_early else None
+        self._times: list[tuple[int, int]] = [(0, 0)] * len(self.requests)
+
+    # -- stages -------------------------------------------------------------------------------------------
+
+    def infer_preprocess(self) -> None:
+        """Begin: nothing has run. What needs nothing of the first part starts beside it."""
+        if self.turns is not None:
+            self.turns.begin()
+            self._start_early(self.turns, self.dataflow.first)
+
+    def start_pipeline(self) -> None:
+        """All parts in this thread, but for those that run on other devices meanwhile."""
+        for part in range(len(self.requests)):
+            self.check_cancelled()
+            self.run_part(part)
+
+    def infer_postprocess(self) -> None:
+        """Give the outputs, which are new arrays of the parts, and let go of everything else."""
+        for index, source, copy in self.dataflow.outputs:
+            self.store_output(index, self._value(source), copy=copy)
+        if self.is_profiling:
+            self._record()
+        self._forget_values()
+
+    def abort_pipeline(self) -> None:
+        """Have no part run on for an inference that is over."""
+        if self.turns is not None:
+            for part in self.turns.abandon():
+                self.requests[part].cancel()
+            self.turns.wait_until_idle()
+        self._forget_values()
+
+    def part_stage(self, part: int) -> Callable[[], None]:
+        """The stage of an asynchronous inference that runs one part."""
+
+        def stage() -> None:
+            self.run_part(part)
+
+        stage.__name__ = f"subgraph_{part}"
+        return stage
+
+    def request_cancel(self, error: EngineError) -> None:
+        """Stop the parts that run, too."""
+        super().request_cancel(error)
+        self._cancel_parts(error, _FIRST_RETRY)
+
+    def _cancel_parts(self, error: EngineError, retry: float) -> None:
+        """Cancel the parts that run, and again until the inference has ended: one may be about to begin."""
+        if self._cancellation is error:
+            for request in self.requests:
+                request.cancel()
+            deadline_timer.call_after(retry, partial(self._cancel_parts, error, min(2 * retry, 1.0)))
+
+    # -- parts --------------------------------------------------------------------------------------------
+
+    def run_part(self, part: int) -> None:
+        """Run a part, or wait for it where it was started early, then start what can be started early.
+
+        Raises `DeviceError` naming device, part and cause; `InputError` likewise.
+        """
+        turns = self.turns
+        if turns is None:
+            self._infer(part)
+            return
+        if turns.claim(part):
+            self._finish(turns, part)
+        turns.wait(part)
+        self._start_early(turns, self.dataflow.links[part].early)
+
+    def _start_early(self, turns: Turns, parts: tuple[int, ...]) -> None:
+        for part in parts:
+            self.dataflow.executors[part].submit(self._early_task(turns, part))
+
+    def _early_task(self, turns: Turns, part: int) -> Callable[[], None]:
+        inference = turns.inference
+
+        def task() -> None:
+            if turns.claim(part, inference):  # else its turn came first, or the inference is over
+                self._finish(turns, part)
+
+        return task
+
+    def _finish(self, turns: Turns, part: int) -> None:
+        """Run a claimed part; whatever it raises is raised where its turn comes."""
+        error: BaseException | None = None
+        try:
+            self.check_cancelled()
+            self._infer(part)
+        except BaseException as e:
+            error = e
+        turns.finish(part, error)
+
+    def _infer(self, part: int) -> None:
+        links, request = self.dataflow.links[part], self.requests[part]
+        start = time.perf_counter_ns() if self.is_profiling else 0
+        try:
+            request.infer({position: self._value(source) for position, source in links.inputs})
+            if links.kept:
+                values = self.values[part]
+                for index in links.kept:
+                    values[index] = request.get_output_tensor(index)
+        except EngineError as e:
+            raise self._explained(part, e) from e
+        if self.is_profiling:
+            self._times[part] = start, time.perf_counter_ns()
+
+    def _value(self, source: Source) -> Any:
+        value = self.inputs[source.index] if source.part == NETWORK else self.values[source.part][source.index]
+        return value if source.lengths is None else _lengths(value, source.lengths)
+
+    def _explained(self, part: int, error: EngineError) -> EngineError:
+        """The error with what a user needs to know of where it happened."""
+        self.check_cancelled()
+        if isinstance(error, (Cancelled, DeadlineExceeded)):
+            return error
+        wiring = self.dataflow.wiring.parts[part]
+        text = (
+            f"{self.signature.network}: subgraph {part} of {len(self.requests)} ({wiring.node_count} nodes) failed on "
+            f"{wiring.device}: {error}"
+        )
+        return InputError(text) if isinstance(error, InputError) else DeviceError(text)
+
+    def _record(self) -> None:
+        """One record for each part, then those of its nodes, under names that no other node of this inference has."""
+        names: set[str] = set()
+        for part, request in enumerate(self.requests):
+            device = self.dataflow.wiring.parts[part].device
+            start, end = self._times[part]
+            self.record_node(f"subgraph {part}", "Subgraph", device, start, end)
+            for node in request.profiling_info.nodes:
+                name = node.name if node.name not in names else f"{node.name} (subgraph {part})"
+                names.add(name)
+                self.record_nodes([NodeProfile(name, node.op_type, node.status, node.start_ns, node.duration_ns)])
+
+    def _forget_values(self) -> None:
+        for values in self.values:
+            values.clear()
+
+
+_FIRST_RETRY: Final = 0.001
+"""Seconds after which parts are cancelled once more."""
+
+
+class Turns:
+    """Who runs each part of the inference at hand: its own stage, or a task that was started early. Thread-safe."""
+
+    def __init__(self, parts: int) -> None:
+        self.inference = 0
+        self._parts = parts
+        self._claimed: set[int] = set()
+        self._done: dict[int, BaseException | None] = {}
+        self._changed = threading.Condition()
+
+    def begin(self) -> None:
+        """Forget the last inference."""
+        with self._changed:
+            self.inference += 1
+            self._claimed.clear()
+            self._done.clear()
+
+    def claim(self, part: int, inference: int | None = None) -> bool:
+        """Whether the caller shall run the part; of all that ask, one is told so. Never of an earlier inference."""
+        with self._changed:
+            if part in self._claimed or (inference is not None and inference != self.inference):
+                return False
+            self._claimed.add(part)
+            return True
+
+    def finish(self, part: int, error: BaseException | None) -> None:
+        """Say that a claimed part has run."""
+        with self._changed:
+            self._done[part] = error
+            self._changed.notify_all()
+
+    def wait(self, part: int) -> None:
+        """Wait for a part that another thread runs; raise what it raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: part in self._done)
+            error = self._done[part]
+        if error is not None:
+            raise error
+
+    def abandon(self) -> list[int]:
+        """Let nobody claim anything any more; return the parts that run."""
+        with self._changed:
+            running = sorted(self._claimed - self._done.keys())
+            self._claimed.update(range(self._parts))
+            self.inference += 1
+            self._done.update(dict.fromkeys(set(range(self._parts)) - set(running) - self._done.keys()))
+            return running
+
+    def wait_until_idle(self) -> None:
+        """Wait for the parts that run."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._claimed <= self._done.keys())
+
+
+def _lengths(value: Any, lengths: Lengths) -> np.ndarray[Any, Any]:
+    if lengths.is_size:
+        return np.array(value.size, np.int64)
+    return np.array(value.shape[lengths.start : lengths.end], np.int64)

@@ -1,0 +1,186 @@
+"""Cuts a model into one model a subgraph, and notes how these are connected.
+
+Constants are cloned into every part that reads them, and so is the arithmetic on lengths of tensors. The lengths of
+a tensor that a part does not have are given to it by the host, which knows them; the tensor itself stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.ir import Constant, Node, Output, Parameter, Result
+from engine.plugin_api import Model
+from engine_hetero.model_graph import SHAPE_SOURCES, ModelGraph
+from engine_hetero.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
+
+
+@dataclass(frozen=True)
+class PartModel:
+    """A subgraph as a model of its own.
+
+    Attributes:
+        model: parameters and results are named like the values that they stand for.
+        device: the device string.
+        nodes: the numbers of its operations in the graph.
+        outputs: the value of the graph that each result gives.
+    """
+
+    model: Model
+    device: str
+    nodes: tuple[int, ...]
+    outputs: tuple[Output, ...]
+
+
+def split(
+    graph: ModelGraph, members: Sequence[Sequence[int]], devices: Sequence[str]
+) -> tuple[tuple[PartModel, ...], Wiring]:
+    """The parts of a graph and their wiring.
+
+    Args:
+        members: the numbers of each part's nodes, ascending; parts come in an order in which they can run.
+        devices: each part's device. Where there is no part, the first is that of a part for constant results.
+    """
+    return _Splitter(graph, members, devices).split()
+
+
+class _Splitter:
+    """Finds what every part reads and gives, then builds the parts in order."""
+
+    def __init__(self, graph: ModelGraph, members: Sequence[Sequence[int]], devices: Sequence[str]) -> None:
+        self.graph = graph
+        self.devices = devices
+        results = [result.input_value(0) for result in graph.model.results]
+        self.constant_results = [value for value in dict.fromkeys(results) if isinstance(value.node, Constant)]
+        self.members = list(members) or ([()] if self.constant_results else [])
+        self.part_of = {graph.nodes[number]: p for p, numbers in enumerate(self.members) for number in numbers}
+        self.inputs_of_network = {parameter.output(0): i for i, parameter in enumerate(graph.model.parameters)}
+        self.read = [self._read_by(numbers) for numbers in self.members]
+        self.floating = [self._floating_of(p) for p in range(len(self.members))]
+        self.outputs: list[dict[Output, int]] = [{} for _ in self.members]
+        for value in (*(v for read in self.read for v in read), *results):
+            if (part := self.part_of.get(value.node)) is not None and value not in self.outputs[part]:
+                self.outputs[part][value] = len(self.outputs[part])
+        for value in self.constant_results:
+            self.outputs[0][value] = len(self.outputs[0])
+        self.order = {node: position for position, node in enumerate(graph.model.ordered_nodes())}
+
+    def _read_by(self, numbers: Iterable[int]) -> dict[Output, None]:
+        """The values that nodes read from outside of their part, constants and lengths aside."""
+        inside = {self.graph.nodes[number] for number in numbers}
+        return {
+            value: None
+            for number in numbers
+            for value in self.graph.nodes[number].input_values
+            if value is not None
+            and value.node not in inside
+            and value.node not in self.graph.floating
+            and not isinstance(value.node, Constant)
+        }
+
+    def _floating_of(self, part: int) -> dict[Node, None]:
+        """The arithmetic on lengths that the nodes of a part need."""
+        stack = [self.graph.nodes[number] for number in self.members[part]]
+        found: dict[Node, None] = {}
+        while stack:
+            for value in stack.pop().input_values:
+                if value is not None and value.node in self.graph.floating and value.node not in found:
+                    found[value.node] = None
+                    stack.append(value.node)
+        return found
+
+    def split(self) -> tuple[tuple[PartModel, ...], Wiring]:
+        self._ask_for_lengths()
+        parts = [self._part(p) for p in range(len(self.members))]
+        outputs = tuple(self._source(value) for value in (r.input_value(0) for r in self.graph.model.results))
+        wirings = tuple(
+            PartWiring(part.device, tuple(sources), len(part.outputs), len(part.nodes)) for part, sources in parts
+        )
+        return tuple(part for part, _ in parts), Wiring(wirings, outputs, len(self.inputs_of_network))
+
+    def _ask_for_lengths(self) -> None:
+        """Have parts compute the lengths of those of their values that others do not get."""
+        for part, floating in enumerate(self.floating):
+            for node in floating:
+                if self._is_given(node, part):
+                    value = node.input_value(0)
+                    maker = self.part_of.get(value.node)
+                    if maker is not None and value not in self.outputs[maker]:
+                        self.outputs[maker].setdefault(node.output(0), len(self.outputs[maker]))
+
+    def _is_given(self, node: Node, part: int) -> bool:
+        """Whether a part gets the result of a `Shape` or `Size` rather than computing it."""
+        if node.op_type not in SHAPE_SOURCES or node.domain:
+            return False
+        value = node.input_value(0)
+        is_here = self.part_of.get(value.node) == part or value in self.read[part]
+        return not is_here and not isinstance(value.node, Constant) and value.node not in self.graph.floating
+
+    def _part(self, part: int) -> tuple[PartModel, list[Source]]:
+        border: dict[Output, Parameter] = {}
+        sources: list[Source] = []
+        copies: dict[Output, Output] = {}
+        made: dict[Node, Node] = {}
+
+        def read(value: Output) -> Output:
+            """The copy of a value in this part: made before, or a constant, or from outside."""
+            if value in copies:
+                return copies[value]
+            if isinstance(value.node, Constant):
+                copy = value.node.clone_with_new_inputs([]).output(0)
+            else:
+                border[value] = Parameter(value.type, friendly_name=value.name)
+                sources.append(self._source(value))
+                copy = border[value].output(0)
+            copies[value] = copy
+            return copy
+
+        own = [self.graph.nodes[number] for number in self.members[part]]
+        asked = [value.node for value in self.outputs[part] if value.node in self.graph.floating]
+        given = {node for node in self.floating[part] if self._is_given(node, part)}
+        needed = {*own, *asked, *(node for node in self.floating[part] if node not in given)}
+        for node in sorted(needed, key=self.order.__getitem__):
+            copy = node.clone_with_new_inputs([None if v is None else read(v) for v in node.input_values])
+            made[node] = copy
+            copies.update(zip(node.outputs, copy.outputs, strict=True))
+        results = [Result(read(value), value.name) for value in self.outputs[part]]
+        sinks = [made[sink] for sink in self.graph.model.sinks if sink in made]
+        model = _model(self.graph.model, part, results, list(border.values()), sinks)
+        placed = PartModel(model, self.devices[part], tuple(self.members[part]), tuple(self.outputs[part]))
+        return placed, sources
+
+    def _source(self, value: Output) -> Source:
+        """Where a part, or the network, finds a value of the graph."""
+        if value in self.inputs_of_network:
+            return Source(NETWORK, self.inputs_of_network[value])
+        if value.node in self.graph.floating:
+            tensor = value.node.input_value(0)
+            if tensor in self.inputs_of_network:
+                return Source(NETWORK, self.inputs_of_network[tensor], _lengths(value.node))
+            part = self.part_of[tensor.node]
+            if tensor in self.outputs[part]:
+                return Source(part, self.outputs[part][tensor], _lengths(value.node))
+            return Source(part, self.outputs[part][value])
+        part = 0 if isinstance(value.node, Constant) else self.part_of[value.node]
+        return Source(part, self.outputs[part][value])
+
+
+def _lengths(node: Node) -> Lengths:
+    attributes: Any = node.attributes
+    return Lengths(node.op_type == "Size", attributes.get("start"), attributes.get("end"))
+
+
+def _model(whole: Model, part: int, results: list[Result], parameters: list[Parameter], sinks: Sequence[Node]) -> Model:
+    """A model with names that are unique among its inputs and among its outputs."""
+    for nodes in (results, parameters):
+        taken: set[str] = set()
+        for node in nodes:
+            name, count = node.friendly_name, 1
+            while node.friendly_name in taken:
+                count += 1
+                node.friendly_name = f"{name}:{count}"
+            taken.add(node.friendly_name)
+    model = Model(results, parameters, sinks, name=f"{whole.name}.{part}")
+    model.opset_imports = dict(whole.opset_imports)
+    return model

@@ -1,0 +1,145 @@
+"""How the parts of a model are connected: what each reads and gives, as plain data that a blob can carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.errors import BlobFormatError
+
+NETWORK: Final = -1
+"""The part number that stands for the network's own inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What is taken of a value instead of the value: its shape from `start` to `end`, or its number of elements."""
+
+    is_size: bool = False
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value comes from: an output of a part, or, where `part` is NETWORK, an input of the network."""
+
+    part: int
+    index: int
+    lengths: Lengths | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartWiring:
+    """One part: its device, what each of its inputs reads, how many outputs it has.
+
+    `predicted_seconds` is what the cost model expects of one inference; None where it has no figures.
+    """
+
+    device: str
+    inputs: tuple[Source, ...]
+    output_count: int
+    node_count: int
+    predicted_seconds: float | None = None
+
+    @property
+    def depends_on(self) -> tuple[int, ...]:
+        """The parts that must have run before, ascending."""
+        return tuple(sorted({source.part for source in self.inputs} - {NETWORK}))
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """All parts, in an order in which they can run, and where the network's outputs come from.
+
+    Raises `BlobFormatError` where a part reads what is not there before it.
+    """
+
+    parts: tuple[PartWiring, ...]
+    outputs: tuple[Source, ...]
+    input_count: int
+
+    def __post_init__(self) -> None:
+        for number, part in enumerate(self.parts):
+            for source in part.inputs:
+                self._check(source, number, f"part {number}")
+        for source in self.outputs:
+            self._check(source, len(self.parts), "the network")
+
+    def _check(self, source: Source, reader: int, where: str) -> None:
+        if source.part == NETWORK:
+            count = self.input_count
+        elif 0 <= source.part < reader:
+            count = self.parts[source.part].output_count
+        else:
+            raise BlobFormatError(f"{where} reads part {source.part}, which does not run before it")
+        if not 0 <= source.index < count:
+            raise BlobFormatError(f"{where} reads value {source.index} of part {source.part}, which has {count}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The wiring as JSON values."""
+        return {
+            "input_count": self.input_count,
+            "outputs": [_source_to_json(source) for source in self.outputs],
+            "parts": [
+                {
+                    "device": part.device,
+                    "inputs": [_source_to_json(source) for source in part.inputs],
+                    "output_count": part.output_count,
+                    "node_count": part.node_count,
+                    "predicted_seconds": part.predicted_seconds,
+                }
+                for part in self.parts
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Wiring:
+        """Read what `to_json` returned. Raises `BlobFormatError` for anything else."""
+        try:
+            return _wiring(value)
+        except (KeyError, TypeError, ValueError) as e:
+            raise BlobFormatError(f"the wiring of the parts is malformed: {type(e).__name__}: {e}") from e
+
+
+def _source_to_json(source: Source) -> list[Any]:
+    lengths = source.lengths
+    taken = [] if lengths is None else [["size"] if lengths.is_size else ["shape", lengths.start, lengths.end]]
+    return [source.part, source.index, *taken]
+
+
+def _source(value: Any) -> Source:
+    match value:
+        case [int(part), int(index)]:
+            return Source(part, index)
+        case [int(part), int(index), ["size"]]:
+            return Source(part, index, Lengths(is_size=True))
+        case [int(part), int(index), ["shape", (int() | None) as start, (int() | None) as end]]:
+            return Source(part, index, Lengths(False, start, end))
+    raise TypeError(f"a source is [part, index] or [part, index, lengths]; got {value!r:.80}")
+
+
+def _wiring(value: Any) -> Wiring:
+    parts = tuple(_part(part) for part in _list(value["parts"]))
+    return Wiring(parts, tuple(map(_source, _list(value["outputs"]))), _count(value["input_count"]))
+
+
+def _part(value: Any) -> PartWiring:
+    device, seconds = value["device"], value["predicted_seconds"]
+    if not isinstance(device, str) or not device or not isinstance(seconds, (int, float, type(None))):
+        raise TypeError(f"a part has a device and predicted seconds; got {device!r:.80} and {seconds!r:.80}")
+    inputs = tuple(map(_source, _list(value["inputs"])))
+    return PartWiring(device, inputs, _count(value["output_count"]), _count(value["node_count"]), seconds)
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, got {type(value).__name__}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"expected a count, got {value!r:.80}")
+    return value

@@ -1,0 +1,30 @@
+import pytest
+
+from engine.core import Core
+from engine.testing import BehaviourSuite
+
+
+class TestHeteroBehaviour(BehaviourSuite):
+    device = "HETERO:TEMPLATE,CPU"
+
+
+class TestHeteroBehindCpu(BehaviourSuite):
+    """What CPU has no kernels for runs on the other device."""
+
+    device = "HETERO:CPU,TEMPLATE"
+    config = {"DEVICE_PROPERTIES": {"CPU": {"ALLOW_REFERENCE": False}}}
+
+
+class TestHeteroOfTwoHalves(BehaviourSuite):
+    """About every other node on another device, so that most models are in several parts."""
+
+    device = "HETERO:PICKY,CPU"
+
+    @pytest.fixture
+    def core(self, picky_core: Core) -> Core:
+        return picky_core
+
+    # Another process, and a core of the check's own, have no device PICKY.
+    test_import_in_another_process = None
+    test_case_in_another_process = None
+    test_cached_network = None
