@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from engine.ir import Constant, Parameter, Result
-from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
-from engine.plugin_api import Config, CoreHandle, Model, QueryResult, Support, SupportLevel
+from engine.plugin_api import (
+    Config,
+    CoreHandle,
+    Crossing,
+    Model,
+    NodeRefusal,
+    PlacedSubgraph,
+    PlacementReport,
+    QueryResult,
+    Support,
+    SupportLevel,
+)
 from engine_hetero.canonical import original_names
 from engine_hetero.device_list import DeviceList
 from engine_hetero.model_graph import ModelGraph, byte_size, has_known_size
