@@ -1,0 +1,147 @@
+"""Places nodes where they cost least, transfers included: by least cuts, two devices at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from engine.errors import UnsupportedError
+from engine_hetero.cost_cut import Groups, Values, cut
+from engine_hetero.costs import CostModel
+from engine_hetero.model_graph import Ints
+from engine_hetero.placing import REFUSED, UNPLACED, Claims, Placement, place_by_priority, settle
+
+_MOST_ROUNDS: Final = 20
+"""Each lowers the costs; more than a few are rare."""
+
+
+def place_by_cost(claims: Claims, stated: Ints, costs: CostModel) -> Placement:
+    """Every node where running it and moving what it reads and gives costs least; users' choices stand.
+
+    For two devices the sum is the least that there is. For more, devices exchange nodes two at a time, optimally, as
+    long as that lowers the sum. It is never above that of placing by priority, or of any one device that can run all.
+
+    Args:
+        stated: (N,) the device that a user asked for, or `UNPLACED`.
+        costs: of the devices of `claims`, in their order.
+
+    Raises `UnsupportedError` naming every node that no device runs, with each device's reason.
+    """
+    search = _Search(claims, costs, Values.of(claims.graph), _by_priority(claims, stated))
+    placement = settle(claims, stated, search.choose, "measured")
+    starts = search.starts(_levels_left(claims, stated))
+    fallback = min(starts, key=search.seconds, default=placement.affinity)
+    if search.seconds(placement.affinity) <= search.seconds(fallback):
+        return placement
+    # Mending atoms that cannot be kept whole has cost more than the exchange had gained.
+    return settle(claims, stated, lambda levels: fallback, "measured")
+
+
+def _by_priority(claims: Claims, stated: Ints) -> Ints | None:
+    try:
+        return place_by_priority(claims, stated).affinity
+    except UnsupportedError:  # where atoms overlap, another choice may still be possible
+        return None
+
+
+def _levels_left(claims: Claims, stated: Ints) -> Ints:
+    """(D, N) how the devices run the nodes that users leave to them."""
+    elsewhere = (stated != UNPLACED) & (stated != np.arange(len(claims.devices))[:, None])
+    return np.where(elsewhere, REFUSED, claims.levels).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Looks for the cheapest placement, given what each device may have."""
+
+    claims: Claims
+    costs: CostModel
+    values: Values
+    by_priority: Ints | None
+
+    def seconds(self, affinity: Ints) -> float:
+        return float(self.costs.placed_seconds(affinity).sum()) + self.values.seconds(self.costs, affinity)
+
+    def choose(self, levels: Ints) -> Ints:
+        """The cheapest placement found, with whole atoms where these can be had."""
+        by_level: Ints = levels.argmax(axis=0)
+        levels = self._without_lost_atoms(levels)
+        if (levels == REFUSED).all(axis=0).any():  # `settle` finds the atoms that this tears, and says so
+            return by_level
+        seconds = np.where(levels == REFUSED, np.inf, self.costs.node_seconds)
+        cheapest = seconds.argmin(axis=0).astype(np.int64)
+        starts = self.starts(levels)
+        begin = starts or [cheapest]
+        # For two devices, one cut finds the best from anywhere.
+        found = [self._exchanged(levels, start) for start in (begin[:1] if len(levels) == 2 else begin)]
+        whole = [affinity for affinity in found if self._is_whole(affinity)]
+        return min((*whole, *starts) or found, key=self.seconds)
+
+    def starts(self, levels: Ints) -> list[Ints]:
+        """Placements with whole atoms that need no search: by priority, and on any device that can run all."""
+        count = levels.shape[1]
+        starts = [np.full(count, device) for device in range(len(levels)) if (levels[device] != REFUSED).all()]
+        if self.by_priority is not None and (levels[self.by_priority, np.arange(count)] != REFUSED).all():
+            starts.append(self.by_priority)
+        return starts
+
+    def _without_lost_atoms(self, levels: Ints) -> Ints:
+        """The levels, where a device that cannot have a part of its atom has nothing of it."""
+        levels = levels.copy()
+        for device, atoms in enumerate(self.claims.atoms):
+            for atom in atoms:
+                if (levels[device, atom] == REFUSED).any():
+                    levels[device, atom] = REFUSED
+        return levels
+
+    def _is_whole(self, affinity: Ints) -> bool:
+        inside = ((affinity[atom] == d) for d, atoms in enumerate(self.claims.atoms) for atom in atoms)
+        return all(each.all() or not each.any() for each in inside)
+
+    def _exchanged(self, levels: Ints, affinity: Ints) -> Ints:
+        """Let pairs of devices exchange nodes until no pair lowers the costs."""
+        # Of equal costs, a cut puts the fewest nodes on the first of the pair: that of lower priority.
+        pairs = [(low, high) for high, low in combinations(range(len(levels)), 2)]
+        if len(pairs) == 1:
+            return self._cut(levels, affinity, pairs[0])
+        seconds = self.seconds(affinity)
+        for _ in range(_MOST_ROUNDS):
+            before = seconds
+            for pair in pairs:
+                candidate = self._cut(levels, affinity, pair)
+                if (lower := self.seconds(candidate)) < seconds:
+                    affinity, seconds = candidate, lower
+            if seconds == before:
+                break
+        return affinity
+
+    def _cut(self, levels: Ints, affinity: Ints, pair: tuple[int, int]) -> Ints:
+        """The cheapest placement in which nodes of two devices change places between these."""
+        groups = self._groups(levels, affinity, pair)
+        side = cut(self.values, self.costs, affinity, groups, pair)
+        result = affinity.copy()
+        nodes = np.flatnonzero(groups.number >= 0)
+        result[nodes] = np.array(pair)[side[groups.number[nodes]]]
+        return result
+
+    def _groups(self, levels: Ints, affinity: Ints, pair: tuple[int, int]) -> Groups:
+        """The nodes on two devices, those of one atom together, and what the devices cannot have.
+
+        An atom that one of the devices could have is wholly on it or wholly not, which of two devices is the other.
+        """
+        movable = np.isin(affinity, pair)
+        groups = Groups.single(movable, levels[list(pair)] == REFUSED)
+        split = np.zeros((2, len(affinity)), bool)
+        for side, device in enumerate(pair):
+            for atom in self.claims.atoms[device]:
+                if levels[device, atom[0]] == REFUSED:
+                    continue
+                if movable[atom].all():
+                    groups.join(atom)
+                else:
+                    split[side, atom] = True  # a part is on a third device
+        groups.close(split)
+        return groups
