@@ -8,7 +8,7 @@ from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.shape_simplification import ShapeSimplification
-from engine.passes.runtime_info import FUSED_NAMES, is_operation
+from engine.passes.runtime_info import is_operation
 from engine.plugin_api import Model
 
 
@@ -24,15 +24,6 @@ def canonical_model(model: Model) -> Model:
     manager.run_passes(copy)
     _name_apart(copy)
     return copy
-
-
-def original_names(model: Model) -> dict[str, tuple[str, ...]]:
-    """For each operation of a canonical model the user's nodes that it stands for."""
-    return {
-        node.friendly_name: node.rt_info.get(FUSED_NAMES, (node.friendly_name,))
-        for node in model.ordered_nodes()
-        if is_operation(node)
-    }
 
 
 def _name_apart(model: Model) -> None:

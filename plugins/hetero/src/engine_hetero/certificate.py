@@ -42,11 +42,8 @@ class Certificate:
     @classmethod
     def of(cls, plan: Plan) -> Certificate:
         """The certificate of a division."""
-        part = np.empty(len(plan.graph), np.int64)
-        for number, members in enumerate(plan.members):
-            part[list(members)] = number
         found = plan.partition
-        return cls(plan.graph.names, plan.graph.edges, part, found.run, found.lower_bound)
+        return cls(plan.graph.names, plan.graph.edges, plan.part_of_node(), found.run, found.lower_bound)
 
     def verify(self, wiring: Wiring) -> None:
         """Raise `BlobCorruptError` unless the numbers prove the division, and the parts are connected as it says."""

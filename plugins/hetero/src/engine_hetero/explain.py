@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from engine.ir import Constant, Parameter, Result
+from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import (
     Config,
     CoreHandle,
@@ -17,103 +18,113 @@ from engine.plugin_api import (
     Support,
     SupportLevel,
 )
-from engine_hetero.canonical import original_names
 from engine_hetero.device_list import DeviceList
 from engine_hetero.model_graph import ModelGraph, byte_size, has_known_size
 from engine_hetero.placing import Claims, UnplaceableError
 from engine_hetero.planning import Plan, Planner
-from engine_hetero.properties import PARTITION_MODE, PARTITION_STRATEGY, PLACEMENT
+from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
 
 
 def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) -> QueryResult:
     """How each of the model's own operations would run; one that is folded away runs nowhere, which is native."""
     planner = Planner(core, model, devices, config)
     graph = planner.graph
+    originals = _originals(model, graph)
     try:
         plan = planner.plan()
     except UnplaceableError as e:
-        supports = {graph.names[n]: Support.refused("placement", reason) for n, reason in e.reasons.items()}
-        return QueryResult(_by_original_name(model, graph, supports))
+        refused = {n: Support.refused("placement", reason) for n, reason in e.reasons.items()}
+        return QueryResult(_by_original_name(model, originals, refused))
     claims = plan.placement.claims
-    supports = {
-        graph.names[number]: claims.support(int(device), number)
-        for number, device in enumerate(plan.placement.affinity)
-    }
-    return QueryResult(_by_original_name(model, graph, supports), placement=report(plan, config))
+    supports = {number: claims.support(int(d), number) for number, d in enumerate(plan.placement.affinity)}
+    answers = _by_original_name(model, originals, supports)
+    return QueryResult(answers, placement=report(plan, config, originals, answers))
 
 
-def _by_original_name(model: Model, graph: ModelGraph, supports: dict[str, Support]) -> dict[str, Support]:
-    operations = [n.friendly_name for n in model.ordered_nodes() if not isinstance(n, (Parameter, Constant, Result))]
-    answers = dict.fromkeys(operations, Support.native())
-    for name, originals in original_names(graph.model).items():
-        if name in supports:
-            answers |= {original: supports[name] for original in originals if original in answers}
+Originals: TypeAlias = Sequence[Mapping[str, str]]
+"""For each node of a graph the user's operations that it stands for: operators by name."""
+
+
+def _originals(model: Model, graph: ModelGraph) -> Originals:
+    """Every operation of the model with the first node that stands for it; a node may have none."""
+    left = {n.friendly_name: n.op_type for n in model.ordered_nodes() if is_operation(n)}
+    return [
+        {name: left.pop(name) for name in node.rt_info.get(FUSED_NAMES, (node.friendly_name,)) if name in left}
+        for node in graph.nodes
+    ]
+
+
+def _by_original_name(model: Model, originals: Originals, supports: Mapping[int, Support]) -> dict[str, Support]:
+    answers = {n.friendly_name: Support.native() for n in model.ordered_nodes() if is_operation(n)}
+    for number, support in supports.items():
+        answers |= dict.fromkeys(originals[number], support)
     return answers
 
 
-def report(plan: Plan, config: Config) -> PlacementReport:
-    """What a person wants to know of a division."""
+def report(plan: Plan, config: Config, originals: Originals, operations: Iterable[str]) -> PlacementReport:
+    """What a person wants to know of a division, in the names of the model's own operations."""
     placement = plan.placement
     crossings = _crossings(plan)
+    sources = {name: source for names, source in zip(originals, placement.sources, strict=True) for name in names}
     return PlacementReport(
         devices=placement.claims.devices,
         strategy=config[PARTITION_STRATEGY],
-        mode=config[PARTITION_MODE],
+        mode=plan.mode,
         placement=config[PLACEMENT],
-        subgraphs=_subgraphs(plan, crossings),
+        subgraphs=_subgraphs(plan, crossings, originals),
         crossings=crossings,
         lower_bound=plan.partition.lower_bound,
-        refusals=_refusals(placement.claims, plan),
-        sources=dict(zip(plan.graph.names, placement.sources, strict=True)),
+        refusals=tuple(_refusals(placement.claims, plan, originals)),
+        sources=sources,
+        predicted_seconds=plan.predicted_seconds,
+        cloned=tuple(name for name in operations if name not in sources),
+        costs=plan.costs.origin,
     )
 
 
-def _subgraphs(plan: Plan, crossings: tuple[Crossing, ...]) -> tuple[PlacedSubgraph, ...]:
-    names = plan.graph.names
+def _subgraphs(plan: Plan, crossings: Sequence[Crossing], originals: Originals) -> tuple[PlacedSubgraph, ...]:
     needs: list[set[int]] = [set() for _ in plan.members]
     for crossing in crossings:
         needs[crossing.target].add(crossing.source)
-    return tuple(
-        PlacedSubgraph(
-            number,
-            device,
-            tuple(names[n] for n in members),
-            tuple(sorted(needs[number])),
+    placed = []
+    for number, (device, members) in enumerate(zip(plan.devices(), plan.members, strict=True)):
+        operations = {name: op_type for n in members for name, op_type in originals[n].items()}
+        placed.append(
+            PlacedSubgraph(
+                number,
+                device,
+                tuple(operations),
+                tuple(sorted(needs[number])),
+                plan.part_seconds[number],
+                op_types=tuple(operations.values()),
+            )
         )
-        for number, (device, members) in enumerate(zip(plan.devices(), plan.members, strict=True))
-    )
+    return tuple(placed)
 
 
 def _crossings(plan: Plan) -> tuple[Crossing, ...]:
     """Each value once for each subgraph that reads it."""
     graph = plan.graph
-    part = np.empty(len(graph), np.int64)
-    for number, members in enumerate(plan.members):
-        part[list(members)] = number
+    part = plan.part_of_node()
+    affinity = plan.placement.affinity
+    edge_seconds = plan.costs.edge_seconds(graph, affinity, part)
     found: dict[tuple[str, int, int], Crossing] = {}
-    for (source, target), value in zip(graph.edges, graph.values, strict=True):
+    for (source, target), value, seconds in zip(graph.edges, graph.values, edge_seconds, strict=True):
         ends = int(part[source]), int(part[target])
         if ends[0] != ends[1]:
             size = byte_size(value) if has_known_size(value) else None
-            found.setdefault((value.name, *ends), Crossing(value.name, *ends, size))
+            found.setdefault((value.name, *ends), Crossing(value.name, *ends, size, float(seconds)))
     return tuple(found.values())
 
 
-def _refusals(claims: Claims, plan: Plan) -> tuple[NodeRefusal, ...]:
-    """Why each node is not on a device that was to be preferred."""
-    refusals = []
-    for number, node in enumerate(plan.graph.nodes):
+def _refusals(claims: Claims, plan: Plan, originals: Originals) -> Iterator[NodeRefusal]:
+    """Why each node is not on a device that was to be preferred, and why not natively on its own."""
+    for number, operations in enumerate(originals):
         for device in range(int(plan.placement.affinity[number]) + 1):
             support = claims.support(device, number)
-            if support.level is not SupportLevel.NATIVE:
-                refusals.append(
-                    NodeRefusal(
-                        node.friendly_name,
-                        node.op_type,
-                        claims.devices[device],
-                        support.level.value,
-                        support.cause,
-                        support.reason,
-                    )
+            if support.level is SupportLevel.NATIVE:
+                continue
+            for name, op_type in operations.items():
+                yield NodeRefusal(
+                    name, op_type, claims.devices[device], support.level.value, support.cause, support.reason
                 )
-    return tuple(refusals)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
+
+from engine.native.graph import Costs
 from engine.plugin_api import Config, CoreHandle, Model, QueryResult
 from engine_hetero.canonical import canonical_model
+from engine_hetero.costs import CostModel, default_costs
 from engine_hetero.device_list import DeviceList
-from engine_hetero.model_graph import ModelGraph
+from engine_hetero.model_graph import Ints, ModelGraph
 from engine_hetero.partitioning import Partition, partition
 from engine_hetero.placing import Claims, Placement, place_by_priority
 from engine_hetero.properties import AFFINITY_FILE, PARTITION_MODE, PARTITION_STRATEGY
@@ -22,12 +27,16 @@ class Plan:
 
     Attributes:
         members: the numbers of each part's nodes, ascending; parts in an order in which they can run.
+        costs: what the division was weighed with.
+        stated_mode: the mode that was asked for.
     """
 
     graph: ModelGraph
     placement: Placement
     partition: Partition
     members: tuple[tuple[int, ...], ...]
+    costs: CostModel
+    stated_mode: str
 
     def devices(self) -> tuple[str, ...]:
         """Each part's device."""
@@ -37,7 +46,40 @@ class Plan:
     def split(self) -> tuple[tuple[PartModel, ...], Wiring]:
         """The parts as models, and their wiring with what each is expected to take."""
         listed = self.placement.claims.devices
-        return split(self.graph, self.members, self.devices() or listed[:1])
+        parts, wiring = split(self.graph, self.members, self.devices() or listed[:1])
+        timed = [
+            replace(part, predicted_seconds=seconds)
+            for part, seconds in zip(wiring.parts, self.part_seconds or (0.0,), strict=False)
+        ]
+        return parts, replace(wiring, parts=tuple(timed))
+
+    def part_of_node(self) -> Ints:
+        """(N,) the part of each node."""
+        numbers = np.empty(len(self.graph), np.int64)
+        for part, members in enumerate(self.members):
+            numbers[list(members)] = part
+        return numbers
+
+    @cached_property
+    def part_seconds(self) -> tuple[float, ...]:
+        """What each part is expected to take, from its start to its end."""
+        affinity = self.placement.affinity
+        seconds = self.costs.placed_seconds(affinity)
+        overhead = self.costs.subgraph_overhead
+        return tuple(float(seconds[list(m)].sum() + overhead[affinity[m[0]]]) for m in self.members)
+
+    @property
+    def mode(self) -> str:
+        """The mode that was chosen: where two were compared, the one that is expected to take less time."""
+        is_connected = self.partition.statistics.get("is_connected")
+        return self.stated_mode if is_connected is None else "connected" if is_connected else "min_subgraphs"
+
+    @property
+    def predicted_seconds(self) -> dict[str, float]:
+        """What an inference is expected to take in each mode that was looked at, parts on different devices at once."""
+        figures = self.partition.statistics
+        names = ("min_subgraphs", "connected")
+        return {name: figures[f"{name}.seconds"] for name in names if f"{name}.seconds" in figures}
 
 
 class Planner:
@@ -66,15 +108,22 @@ class Planner:
     def plan(self) -> Plan:
         """Place every node and form the subgraphs."""
         stated = stated_affinity(self.graph, self.devices.names, self.config[AFFINITY_FILE])
+        costs = default_costs(self.graph, self.devices.names, self.claims.levels)
         placement = place_by_priority(self.claims, stated)
-        found = self._partition(placement)
+        found = self._partition(placement, costs)
         members: list[list[int]] = [[] for _ in range(found.count)]
         rank = {int(subgraph): position for position, subgraph in enumerate(found.order)}
         for number, subgraph in enumerate(found.subgraph):
             members[rank[int(subgraph)]].append(number)
-        return Plan(self.graph, placement, found, tuple(map(tuple, members)))
+        return Plan(self.graph, placement, found, tuple(map(tuple, members)), costs, self.config[PARTITION_MODE])
 
-    def _partition(self, placement: Placement) -> Partition:
+    def _partition(self, placement: Placement, costs: CostModel) -> Partition:
+        source, target = placement.affinity[self.graph.edges].T
+        weighed = Costs(
+            costs.placed_seconds(placement.affinity),
+            costs.transfer_seconds(source, target, self.graph.byte_sizes),
+            float(costs.subgraph_overhead.max()),
+        )
         return partition(
             self.graph.edges,
             placement.affinity,
@@ -82,4 +131,5 @@ class Planner:
             self.config[PARTITION_MODE],
             self.graph.byte_sizes,
             atoms=placement.atoms,
+            costs=weighed,
         )
