@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import reprlib
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.blob.digest import sha256
 from engine.blob.manifest import BlobManifest, BlobSection, decode_manifest
 from engine.blob.source import ALIGNMENT, Source
 from engine.errors import BlobFormatError, BlobIncompatibleError
@@ -60,7 +60,7 @@ def read_prologue(source: Source) -> Prologue:
         )
     _check_size(source, blob_size)
     manifest_bytes = bytes(source.read(manifest_size))
-    if hashlib.sha256(manifest_bytes).digest() != digest:
+    if sha256(manifest_bytes).digest() != digest:
         raise BlobFormatError(f"{source.where}: the manifest does not have the hash in the header; {_AGAIN}")
     try:
         manifest = decode_manifest(manifest_bytes)
@@ -77,9 +77,9 @@ def read_prologue(source: Source) -> Prologue:
 
 def pack_header(manifest_bytes: bytes, blob_size: int) -> bytes:
     """The header of a blob of `blob_size` bytes with this manifest."""
-    digest = hashlib.sha256(manifest_bytes).digest()
+    digest = sha256(manifest_bytes).digest()
     fields = _HEADER.pack(_MAGIC, FORMAT_VERSION, len(manifest_bytes), blob_size, digest)
-    return fields + hashlib.sha256(fields).digest()
+    return fields + sha256(fields).digest()
 
 
 def aligned(size: int) -> int:
@@ -102,7 +102,7 @@ def _read_header(source: Source) -> tuple[int, int, bytes]:
         )
     rest = bytes(source.read(HEADER_SIZE - len(magic)))
     head, check = (magic + rest)[: _HEADER.size], rest[-32:]
-    if hashlib.sha256(head).digest() != check:
+    if sha256(head).digest() != check:
         raise BlobFormatError(f"{source.where}: the header does not have its own hash; {_AGAIN}")
     _, version, manifest_size, blob_size, digest = _HEADER.unpack(head)
     if version != FORMAT_VERSION:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import reprlib
 from dataclasses import dataclass, field
 from threading import Lock
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from engine.blob.container import read_prologue
+from engine.blob.digest import sha256
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.source import BlobInput, open_source
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
@@ -106,7 +106,7 @@ class BlobReader:
             )
 
     def _verify(self, section: BlobSection, view: memoryview) -> None:
-        digest = hashlib.sha256(view).hexdigest()
+        digest = sha256(view).hexdigest()
         if digest != section.sha256:
             raise BlobCorruptError(
                 f"{self._where}: section {section.name!r} ({section.size} bytes) has SHA-256 {digest}, the "

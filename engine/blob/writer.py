@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import stat
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.blob.container import HEADER_SIZE, MAX_MANIFEST_SIZE, aligned, pack_header
+from engine.blob.digest import sha256
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
 from engine.errors import BlobError, EngineError
 
@@ -90,7 +89,7 @@ class BlobWriter:
         Raises `BlobError`, with the system's error as cause.
         """
         target = _target(path)
-        temporary = os.path.join(os.path.dirname(target), f".{uuid.uuid4().hex}.tmp")
+        temporary = os.path.join(os.path.dirname(target), f".{os.urandom(16).hex()}.tmp")
         try:
             with open(temporary, "xb", buffering=0) as file:
                 written = self.write(file)
@@ -111,7 +110,7 @@ class BlobWriter:
         sections = []
         end = 0
         for name, buffers in self._sections.items():
-            digest = hashlib.sha256()
+            digest = sha256()
             for buffer in buffers:
                 digest.update(buffer)
             section = BlobSection(name, aligned(end), sum(map(len, buffers)), digest.hexdigest())

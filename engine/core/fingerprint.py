@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any, Final
 
+from engine.blob.digest import sha256
 from engine.core.compatibility import host_features
 from engine.errors import EngineError
 from engine.ir import Model, Node
@@ -26,7 +26,7 @@ def cache_key(model: Model, identity: dict[str, Any]) -> str:
     from engine.onnx import split_model
 
     skeleton, weights = split_model(_with_stable_names(model))
-    digest = hashlib.sha256()
+    digest = sha256()
     _add(digest, json.dumps(identity, sort_keys=True).encode())
     _add(digest, skeleton)
     for name, _, data in weights:

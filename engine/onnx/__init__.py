@@ -1,11 +1,28 @@
 """ONNX models in and out: `read_model`, `write_model`, `model_to_proto`; and the parts of a blob, `split_model`."""
 
-from engine.onnx.exporter import model_to_proto
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from engine.onnx.importer import read_model
 from engine.onnx.parts import Section, join_model, split_model
 from engine.onnx.source import ModelSource
-from engine.onnx.writer import write_model
+
+if TYPE_CHECKING:
+    from engine.onnx.exporter import model_to_proto
+    from engine.onnx.writer import write_model
 
 __all__ = [
     "ModelSource", "Section", "join_model", "model_to_proto", "read_model", "split_model", "write_model",
 ]  # fmt: skip
+
+# Loaded when first used: most processes read models and write none.
+_HOMES = {"model_to_proto": "engine.onnx.exporter", "write_model": "engine.onnx.writer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value

@@ -17,8 +17,6 @@ from engine.ir.collector import paused_collector
 from engine.onnx.annotations import RT_INFO, parse_rt_info, rt_info_text
 from engine.onnx.calls import CallChecker
 from engine.onnx.graph_builder import GraphBuilder, ImportContext
-from engine.onnx.graph_writer import ExportContext, GraphWriter
-from engine.onnx.naming import Scope
 from engine.onnx.ordering import order_graph
 from engine.onnx.shapes import TypeReader
 from engine.onnx.skeleton import INLINE_BYTES, RAW_DATA, parse_model
@@ -56,6 +54,9 @@ def split_model(model: Model, omit: Callable[[Constant], bool] | None = None) ->
     What `rt_info` holds that JSON cannot is left out. Data of contiguous constants is not copied. Raises
     `ModelWriteError`.
     """
+    from engine.onnx.graph_writer import ExportContext, GraphWriter  # reading and compiling do without
+    from engine.onnx.naming import Scope
+
     sections: list[Section] = []
 
     def write_tensor(constant: Constant, name: str, is_main: bool) -> onnx.TensorProto:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -84,7 +83,7 @@ def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types:
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
     """Give a temporary name beside `path`, renamed when the block ends well: nobody ever reads half a file."""
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{os.urandom(16).hex()}.tmp")
     try:
         yield temporary
         temporary.replace(path)

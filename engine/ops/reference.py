@@ -6,27 +6,25 @@ optional). Outputs may alias inputs; inputs are never written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
 import onnx
-import onnx.reference.ops
-import onnx.reference.ops.aionnx_preview
-import onnx.reference.ops.aionnx_preview_training
-import onnx.reference.ops.aionnxml
 
 from engine.errors import DeviceError, InferError, UnsupportedError
 from engine.ir import Node
 from engine.ops.protos import attribute_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
 
-_LOADERS: Final[dict[str, Callable[..., Any]]] = {
-    "": onnx.reference.ops.load_op,
-    "ai.onnx.ml": onnx.reference.ops.aionnxml.load_op,
-    "ai.onnx.preview": onnx.reference.ops.aionnx_preview.load_op,
-    "ai.onnx.preview.training": onnx.reference.ops.aionnx_preview_training.load_op,
+_HOMES: Final[dict[str, str]] = {
+    "": "onnx.reference.ops",
+    "ai.onnx.ml": "onnx.reference.ops.aionnxml",
+    "ai.onnx.preview": "onnx.reference.ops.aionnx_preview",
+    "ai.onnx.preview.training": "onnx.reference.ops.aionnx_preview_training",
 }
+"""The modules that load the operators of a domain; 11 MB of memory, which most models do without."""
 _RUN_PARAMS: Final[dict[str, Any]] = {
     "log": lambda pattern, *arguments: None,
     "opsets": CANONICAL_VERSIONS,
@@ -92,11 +90,15 @@ def _compile_onnx(node: Node) -> Evaluator:
         definition = op.attributes.get(name) if op else None
         proto.attribute.append(attribute_to_proto(name, value, definition.kind if definition else None))
     try:
-        implementation = _LOADERS[node.domain](node.domain, node.op_type, CANONICAL_VERSIONS[node.domain])
-        run = implementation(proto, _RUN_PARAMS).run
+        run = load_onnx_implementation(node.op_type, node.domain)(proto, _RUN_PARAMS).run
     except Exception as e:
         raise UnsupportedError(f"{node}: operator {op} has no reference evaluation: {e}") from e
     return lambda inputs: run(*inputs)
+
+
+def load_onnx_implementation(op_type: str, domain: str) -> Any:
+    """The class of `onnx.reference` that evaluates an operator; raises what that raises where there is none."""
+    return import_module(_HOMES[domain]).load_op(domain, op_type, CANONICAL_VERSIONS[domain])
 
 
 def _settle(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -106,20 +106,26 @@ class OpDef:
         self.name: str = schema.name
         self.domain: str = schema.domain
         self.schema = schema
-        self.inputs = tuple(_port(port) for port in schema.inputs)
-        self.outputs = tuple(_port(port) for port in schema.outputs)
         self.min_inputs: int = schema.min_input
         self.max_inputs: int = schema.max_input
         self.min_outputs: int = max(schema.min_output, 1)
         self.max_outputs: int = schema.max_output
-        self.attributes = {name: _attribute(a) for name, a in schema.attributes.items()}
-        self.required = tuple(name for name, a in self.attributes.items() if a.required)
-        self.is_plain = self.max_outputs == 1 and self.min_inputs == self.max_inputs and not self.required
         self.is_commutative = not self.domain and self.name in _COMMUTATIVE
         self.is_deterministic = self.domain != "" or self.name not in _RANDOM
         self.rule: TypeRule | None = None
         self.evaluator: EvaluatorFactory | None = None
         self.count_outputs: Callable[[Sequence[Any], dict[str, Any]], int] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Read the rest of the schema when it is first asked for: of two hundred operators a model has a dozen."""
+        if name not in _READ_LATER:
+            raise AttributeError(f"{self!r} has no attribute {name!r}")
+        self.inputs = tuple(_port(port) for port in self.schema.inputs)
+        self.outputs = tuple(_port(port) for port in self.schema.outputs)
+        self.attributes = {name: _attribute(a) for name, a in self.schema.attributes.items()}
+        self.required = tuple(name for name, a in self.attributes.items() if a.required)
+        self.is_plain = self.max_outputs == 1 and self.min_inputs == self.max_inputs and not self.required
+        return getattr(self, name)
 
     @property
     def since_version(self) -> int:
@@ -157,21 +163,22 @@ def get_op(op_type: str, domain: str = "") -> OpDef:
 
 def find_op(op_type: str, domain: str = "") -> OpDef | None:
     """The definition of an operator; None where the canonical opset has none of that name."""
-    if domain:
-        return _OTHER_OPS.get((domain, op_type))
-    return _OPS.get(op_type)
+    ops = _OPS.get(domain)
+    return None if ops is None else ops[op_type]
 
 
 def all_ops() -> list[OpDef]:
     """Every operator of the canonical opsets, ONNX's own first, by name; internal ones (`register_op`) are not."""
-    return list(_DEFINITIONS.values())
+    names = sorted({(s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain in CANONICAL_VERSIONS})
+    return [op for domain, name in names if (op := find_op(name, domain)) is not None]
 
 
 def register_op(op: OpDef) -> None:
     """Make an operator of a domain of ours known: see `engine.ops.internal`. Raises `ModelError` for a taken name."""
-    if op.domain in CANONICAL_VERSIONS or (op.domain, op.name) in _OTHER_OPS:
+    ops = _OPS.setdefault(op.domain, _Ops(op.domain))
+    if op.domain in CANONICAL_VERSIONS or op.name in ops:
         raise ModelError(f"operator {op} is defined already, or of a domain that ONNX defines")
-    _OTHER_OPS[op.domain, op.name] = op
+    ops[op.name] = op
 
 
 def attribute(node: Node, name: str) -> Any:
@@ -286,24 +293,33 @@ def _attribute(attribute: onnx.defs.OpSchema.Attribute) -> AttributeDef:
     )
 
 
-def _definitions(domains: Iterable[str]) -> dict[tuple[str, str], OpDef]:
-    found: dict[tuple[str, str], OpDef] = {}
-    names = sorted({(s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain in domains})
-    for domain, name in names:
-        try:
-            schema = onnx.defs.get_schema(name, CANONICAL_VERSIONS[domain], domain)
-        except onnx.defs.SchemaError:
-            continue  # came after the canonical opset
-        if (domain, name) in KEPT_DEPRECATED and schema.deprecated:
-            schema = onnx.defs.get_schema(name, schema.since_version - 1, domain)  # the same, and inferred by ONNX
-        if not schema.deprecated:
-            found[domain, name] = OpDef(schema)
-    return found
+class _Ops(dict[str, "OpDef | None"]):
+    """The operators of a domain by name, each made when it is first looked up; None for what is no operator."""
+
+    __slots__ = ("_domain",)
+
+    def __init__(self, domain: str) -> None:
+        self._domain = domain
+
+    def __missing__(self, name: str) -> OpDef | None:
+        op = _definition(name, self._domain)
+        return None if op is None else self.setdefault(name, op)  # another thread may have been faster
 
 
-_DEFINITIONS: Final = _definitions(CANONICAL_VERSIONS)
-_OPS: Final = {name: op for (domain, name), op in _DEFINITIONS.items() if not domain}
-_OTHER_OPS: Final = {key: op for key, op in _DEFINITIONS.items() if key[0]}
+def _definition(name: str, domain: str) -> OpDef | None:
+    if domain not in CANONICAL_VERSIONS:
+        return None
+    try:
+        schema = onnx.defs.get_schema(name, CANONICAL_VERSIONS[domain], domain)
+    except onnx.defs.SchemaError:
+        return None  # unknown, or newer than the canonical opset
+    if (domain, name) in KEPT_DEPRECATED and schema.deprecated:
+        schema = onnx.defs.get_schema(name, schema.since_version - 1, domain)  # the same, and inferred by ONNX
+    return None if schema.deprecated else OpDef(schema)
+
+
+_READ_LATER: Final = frozenset(["inputs", "outputs", "attributes", "required", "is_plain"])
+_OPS: Final = {domain: _Ops(domain) for domain in CANONICAL_VERSIONS}
 
 
 def _unknown(op_type: str, domain: str) -> str:

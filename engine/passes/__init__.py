@@ -3,23 +3,30 @@
 Passes that are ready to use beyond the ones here are in `engine.passes.common`; `engine passes list` shows all.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from engine.passes import pattern
 from engine.passes.base import MatcherPass, ModelPass, Pass
-from engine.passes.catalog import PassInfo, find_pass, list_passes
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.init_node_info import InitNodeInfo
-from engine.passes.common.serialize import Serialize
 from engine.passes.common.validate import Validate
-from engine.passes.common.visualize_tree import VisualizeTree
-from engine.passes.compare import compare_models
 from engine.passes.config import PassConfig
-from engine.passes.equivalence import check_equivalence
-from engine.passes.explain import explain_pass
 from engine.passes.folding import constant_fold
 from engine.passes.manager import Manager, PassRecord
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite
 from engine.passes.runtime_info import RuntimeAttribute, check_rt_info, copy_runtime_info
 from engine.passes.surgery import insert_after, replace_node, replace_output_update_name
+
+if TYPE_CHECKING:
+    from engine.passes.catalog import PassInfo, find_pass, list_passes
+    from engine.passes.common.serialize import Serialize
+    from engine.passes.common.visualize_tree import VisualizeTree
+    from engine.passes.compare import compare_models
+    from engine.passes.equivalence import check_equivalence
+    from engine.passes.explain import explain_pass
 
 __all__ = [
     "BackwardGraphRewrite",
@@ -50,3 +57,22 @@ __all__ = [
     "replace_node",
     "replace_output_update_name",
 ]
+
+# Tools of people who write passes, loaded when first used: compiling does without their memory.
+_HOMES = {
+    "PassInfo": "engine.passes.catalog",
+    "Serialize": "engine.passes.common.serialize",
+    "VisualizeTree": "engine.passes.common.visualize_tree",
+    "check_equivalence": "engine.passes.equivalence",
+    "compare_models": "engine.passes.compare",
+    "explain_pass": "engine.passes.explain",
+    "find_pass": "engine.passes.catalog",
+    "list_passes": "engine.passes.catalog",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value

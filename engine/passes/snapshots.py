@@ -10,8 +10,6 @@ from typing import Final
 
 from engine.errors import EngineError, PassError
 from engine.ir import Model
-from engine.onnx import write_model
-from engine.passes.common.visualize_tree import write_picture
 from engine.passes.settings import is_on
 
 TRACING: Final = "ENGINE_ENABLE_VISUALIZE_TRACING"
@@ -59,11 +57,15 @@ class Snapshots:
         if path.suffix == ".txt":
             path.write_text(model.to_text() + "\n", encoding="utf-8")
         elif path.suffix == ".onnx":
+            from engine.onnx import write_model
+
             try:
                 write_model(model, path)
             except EngineError as e:  # between two passes a model may hold what ONNX cannot express
                 _log.warning("no snapshot %s: %s", path, e)
         else:
+            from engine.passes.common.visualize_tree import write_picture
+
             write_picture(model, path)
 
 

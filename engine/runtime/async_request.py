@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.errors import (
     Busy,
@@ -26,6 +25,9 @@ from engine.runtime.result import InferResult, ProfilingInfo
 from engine.runtime.run import Callback, RequestState, Run, require_callable, seconds, wake
 from engine.runtime.sync_request import Stage, SyncInferRequest
 from engine.runtime.values import Array, Value
+
+if TYPE_CHECKING:
+    import asyncio
 
 Pipeline: TypeAlias = Sequence[tuple[Executor, Stage]]
 
@@ -140,6 +142,8 @@ class AsyncInferRequest(Participant):
         return self._awaited().__await__()
 
     async def _awaited(self) -> InferResult:
+        import asyncio  # 6 MB, which who awaits has already
+
         run = self._started()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:

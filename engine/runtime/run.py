@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import threading
 from collections.abc import Callable
@@ -13,6 +12,8 @@ from engine.runtime.deadlines import Deadline
 from engine.runtime.result import InferResult
 
 if TYPE_CHECKING:
+    import asyncio
+
     from engine.runtime.async_request import AsyncInferRequest
 
 Callback: TypeAlias = "Callable[[AsyncInferRequest, EngineError | None], object]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -10,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from engine.blob.digest import sha256
 from engine.native import cpu_features, default_isa, kernels
 from engine.plugin_api import engine_version
 
@@ -27,7 +27,7 @@ class TuningCache:
 
     def __init__(self, folder: str) -> None:
         key = tuning_key()
-        name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+        name = sha256(json.dumps(key).encode()).hexdigest()[:16]
         self.path = Path(folder) / f"cpu-tuning-{name}.json"
         self._key = key
         self._entries: dict[str, str] = self._read()
@@ -80,5 +80,5 @@ class TuningCache:
 
 def tuning_key() -> list[str]:
     """What measurements depend on."""
-    table = hashlib.sha256("\n".join(kernels()).encode()).hexdigest()[:16]
+    table = sha256("\n".join(kernels()).encode()).hexdigest()[:16]
     return [cpu_features().model, default_isa(), engine_version(), table]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from engine.blob.digest import sha256
 from engine.ir import Constant, Model, Output
 from engine.native import empty_aligned
 
@@ -81,7 +81,7 @@ def _identity(node: object) -> str:
     known = node.rt_info.get(_IDENTITY)
     if known is not None:
         return str(known)
-    digest = hashlib.sha256(repr((node.element_type.name, node.shape)).encode())
+    digest = sha256(repr((node.element_type.name, node.shape)).encode())
     digest.update(np.ascontiguousarray(node.data).tobytes())
     return digest.hexdigest()[:24]
 
