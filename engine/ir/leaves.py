@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,27 @@ class Constant(Node):
         node._load = load
         Node.__init__(node, "Constant", types=[value_type], friendly_name=friendly_name)
         return node
+
+    @classmethod
+    def derived(cls, sources: Sequence[Constant], value_type: TensorType, compute: Callable[..., Array]) -> Constant:
+        """A constant that `compute` makes of the data of others, on each access that follows a `release`.
+
+        The sources' own data is let go of then, as far as it can be read again: of all the weights that a pass
+        changes, only those that a device just packs are in memory. `compute` returns an array of the type's shape and
+        dtype, and does not fail.
+        """
+        # Nodes of a graph would keep all of the graph.
+        kept = [source.clone_with_new_inputs([]) for source in sources]
+        for source in kept:
+            source.release()
+
+        def load() -> Array:
+            data = compute(*[source.data for source in kept])
+            for source in kept:
+                source.release()
+            return data
+
+        return cls.lazy(value_type, load)
 
     @property
     def data(self) -> Array:

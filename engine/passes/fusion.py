@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from engine.ir import Constant, Dimension, Model, Node, Output, TensorType
+from engine.ir import Constant, Dimension, Model, Node, Output, PartialShape, TensorType
 from engine.ops.tensors import Array
 from engine.passes.base import MatcherPass
 from engine.passes.pattern import Matcher
@@ -16,6 +17,7 @@ from engine.passes.runtime_info import copy_runtime_info
 
 Maker: TypeAlias = "Callable[[Matcher], Node | Sequence[Node] | None]"
 """Makes what stands for a match: a node, or several of which the last one stands for the root; None to leave it."""
+_SMALL_BYTES: Final = 1 << 16
 
 
 class FusionPass(MatcherPass):
@@ -100,6 +102,17 @@ def operation(value: Output | None, *op_types: str) -> Node | None:
 def constant_data(value: Output | None) -> Array | None:
     """The data of a constant; None for any other value."""
     return value.node.data if value is not None and isinstance(value.node, Constant) else None
+
+
+def derived_constant(sources: Sequence[Constant], shape: Sequence[int], compute: Callable[..., Array]) -> Constant:
+    """What `compute` makes of the data of constants of one element type, in that type: when it is read, if it is large.
+
+    What stays in memory of weights that several passes change one after the other is what a device makes of them.
+    """
+    element_type = sources[0].element_type
+    if element_type.byte_size(math.prod(shape)) <= _SMALL_BYTES:
+        return Constant(compute(*[source.data for source in sources]))
+    return Constant.derived(sources, TensorType(element_type, PartialShape(shape)), compute)
 
 
 def scalar(value: Output | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,36 @@ def test_lazy_constants_load_once_and_again_after_release() -> None:
     constant.release()
     assert constant.data.sum() == 2
     assert len(loads) == 2
+
+
+def test_derived_constants_are_computed_when_they_are_read() -> None:
+    calls: list[int] = []
+
+    def load() -> np.ndarray:
+        calls.append(1)
+        return np.full((2,), 3, np.float32)
+
+    value_type = TensorType(f32, Parameter(f32, [2]).output(0).shape)
+    source, other = Constant.lazy(value_type, load), Constant(np.array([1, 2], np.float32))
+    product = Constant.derived([source, other], value_type, np.multiply)
+    twice = Constant.derived([product], value_type, lambda data: data + data)
+    assert not calls
+    assert twice.data.tolist() == [6, 12]
+    assert not source.is_loaded
+    assert not product.is_loaded, "what lies between is let go of"
+    twice.release()
+    assert twice.data.tolist() == [6, 12]
+    assert len(calls) == 2
+
+
+def test_derived_constants_keep_no_graph_alive() -> None:
+    source = Constant(np.ones(2, np.float32))
+    reader = weakref.ref(ops.Relu(source))
+    derived = Constant.derived([source], source.output(0).type, np.negative)  # type: ignore[arg-type]
+    del source
+    gc.collect()
+    assert reader() is None
+    assert derived.data.tolist() == [-1, -1]
 
 
 def test_a_deep_chain_is_ordered_cloned_and_freed_without_recursion() -> None:

@@ -10,7 +10,7 @@ from engine.ops import attribute
 from engine.ops.internal import ChannelNormalization
 from engine.passes.common.layout_rules import Perm
 from engine.passes.common.transpose_sinking import TransposeSinking
-from engine.passes.fusion import dims_of
+from engine.passes.fusion import derived_constant, dims_of
 
 
 class ChannelsFirstSinking(TransposeSinking):
@@ -46,8 +46,9 @@ class ChannelsFirstSinking(TransposeSinking):
         if node.op_type == "MatMul" and not node.domain:
             table = node.input_value(1).node
             assert isinstance(table, Constant)
-            kernel = table.data.T.reshape(*table.data.T.shape, *(1,) * (len(perm) - 2))
-            return ops.Conv(source, Constant(np.ascontiguousarray(kernel)))
+            shape = (*table.shape[::-1], *(1,) * (len(perm) - 2))
+            kernel = derived_constant([table], shape, lambda data: np.ascontiguousarray(data.T).reshape(shape))
+            return ops.Conv(source, kernel)
         return super().moved(node, inputs, perm)
 
     def inputs(self, node: Node) -> range:

@@ -8,6 +8,7 @@ from engine import ops
 from engine.ir import Constant, Node, Output
 from engine.ops.tensors import Array
 from engine.passes.base import MatcherPass
+from engine.passes.fusion import derived_constant
 from engine.passes.pattern import Matcher, attrs_match, consumers_count, wrap_const, wrap_type
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_node
@@ -54,21 +55,26 @@ def _fold(convolution: Node, norm: Node) -> tuple[Constant, Constant] | None:
     scale, shift, mean, variance = (p.data.astype(np.float64) for p in parameters if p is not None)
     factor = scale / np.sqrt(variance + epsilon)
     offset = (0.0 if bias is None else bias.data.astype(np.float64)) - mean
-    return Constant(scaled_weights(convolution, weights.data, factor)), Constant(
-        (offset * factor + shift).astype(weights.data.dtype)
-    )
+    bias_data = (offset * factor + shift).astype(weights.element_type.numpy)
+    return scaled_weights(convolution, weights, factor), Constant(bias_data)
 
 
-def scaled_weights(convolution: Node, weights: Array, factor: Array) -> Array:
+def scaled_weights(convolution: Node, weights: Constant, factor: Array) -> Constant:
     """The weights of a Conv or ConvTranspose that multiply each output channel by its `factor`, [M] float64."""
-    old = weights.astype(np.float64)
+    shape = weights.shape
     if convolution.op_type == "Conv":
-        return (old * factor.reshape(-1, *([1] * (old.ndim - 1)))).astype(weights.dtype)
+        spread = factor.reshape(-1, *([1] * (len(shape) - 1)))
+        return derived_constant([weights], shape, lambda old: _product(old, spread))
     # [C, M / group, ...]: output channel g * M / group + m stands at [:, m] of the rows of group g.
     group = int(ops.attribute(convolution, "group"))
-    grouped = old.reshape(group, old.shape[0] // group, *old.shape[1:])
-    spread = factor.reshape(group, 1, old.shape[1], *([1] * (old.ndim - 2)))
-    return (grouped * spread).reshape(old.shape).astype(weights.dtype)
+    grouped = (group, shape[0] // group, *shape[1:])
+    spread = factor.reshape(group, 1, shape[1], *([1] * (len(shape) - 2)))
+    return derived_constant([weights], shape, lambda old: _product(old.reshape(grouped), spread).reshape(shape))
+
+
+def _product(weights: Array, factor: Array) -> Array:
+    """In double precision, rounded once, without an array of doubles."""
+    return np.multiply(weights, factor, out=np.empty_like(weights), dtype=np.float64, casting="unsafe")
 
 
 def _constant(value: Output) -> Constant | None:

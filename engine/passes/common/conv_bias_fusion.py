@@ -47,13 +47,13 @@ class ConvMultiplyFusion(FusionPass):
 
         def make(m: Matcher) -> list[Node] | None:
             node = m.pattern_value_map[conv].node
-            weights = constant_data(node.input_value(1))
+            weights = node.input_value(1).node
             scale = per_channel(m.pattern_value_map[factor], m.pattern_value_map[conv])
             bias = constant_data(node.input_value(2)) if node.has_input(2) else None
-            if weights is None or scale is None or (node.has_input(2) and bias is None):
+            if not isinstance(weights, Constant) or scale is None or (node.has_input(2) and bias is None):
                 return None
             wide = scale.astype(np.float64)
-            new = Constant(scaled_weights(node, weights, wide))
+            new = scaled_weights(node, weights, wide)
             shift = None if bias is None else Constant((bias.astype(np.float64) * wide).astype(bias.dtype))
             return _with_parameters(node, new.output(0), shift)
 

@@ -9,7 +9,7 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Model, Node, Output
 from engine.passes.base import ModelPass
-from engine.passes.fusion import as_vector, constant_data, dims_of, feeds_result, operation
+from engine.passes.fusion import as_vector, constant_data, derived_constant, dims_of, feeds_result, operation
 from engine.passes.runtime_info import copy_runtime_info
 
 _FEWEST = 3
@@ -80,15 +80,17 @@ def _join(group: list[_Projection]) -> None:
     """Put a packed product in the place of the projections."""
     source = group[0].matmul.input_value(0)
     widths = [projection.weights.shape[1].get_length() for projection in group]
-    tables = [constant_data(projection.weights) for projection in group]
-    weights = Constant(np.concatenate([table for table in tables if table is not None], axis=1))
+    tables = [projection.weights.node for projection in group if isinstance(projection.weights.node, Constant)]
+    shape = (tables[0].shape[0], sum(widths))
+    weights = derived_constant(tables, shape, lambda *parts: np.concatenate(parts, axis=1))
     packed = ops.MatMul(source, weights)
     copy_runtime_info([projection.matmul for projection in group], packed)
     has_bias = any(projection.bias is not None for projection in group)
     whole = packed
     if has_bias:
         parts = [constant_data(projection.bias) for projection in group]
-        biases = [np.zeros(n, weights.data.dtype) if p is None else p for p, n in zip(parts, widths, strict=True)]
+        dtype = weights.element_type.numpy
+        biases = [np.zeros(n, dtype) if p is None else p for p, n in zip(parts, widths, strict=True)]
         whole = ops.Add(packed, Constant(np.concatenate(biases)))
         copy_runtime_info([projection.last for projection in group], whole)
     split = ops.Split(whole, Constant(np.array(widths, np.int64)), axis=-1, num_outputs=len(group))

@@ -9,7 +9,7 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Node, Output
 from engine.passes.base import MatcherPass
-from engine.passes.fusion import dims_of, operation, replace_by, reshape_target
+from engine.passes.fusion import derived_constant, dims_of, operation, replace_by, reshape_target
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.surgery import replace_output_update_name
 
@@ -75,5 +75,7 @@ def transposed(value: Output, perm: Sequence[int]) -> Output:
     if list(perm) == sorted(perm):
         return value
     if isinstance(value.node, Constant):
-        return Constant(np.ascontiguousarray(np.transpose(value.node.data, perm))).output(0)
+        shape = [value.node.shape[axis] for axis in perm]
+        made = derived_constant([value.node], shape, lambda data: np.ascontiguousarray(np.transpose(data, perm)))
+        return made.output(0)
     return ops.Transpose(value, perm=tuple(perm)).output(0)

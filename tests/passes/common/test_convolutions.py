@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import Constant, Model, Node, Parameter, f32
+from engine.ir import Constant, ElementType, Model, Node, Parameter, f32
 from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
 from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFusion
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
@@ -46,6 +46,21 @@ def test_batch_normalization_goes_into_the_weights(kind: str, group: int, bias: 
     x, conv = convolution(kind, group, bias)
     model = Model([normalization(conv, M)], [x])
     assert apply(model, ConvBatchNormFusion) == {kind: 1}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+def test_large_weights_are_computed_when_they_are_read(kind: str, dtype: str) -> None:
+    """A model whose weights are all changed by passes would be in memory twice while it is compiled."""
+    old = RNG.standard_normal((64, 64, 5, 5)).astype(dtype)
+    factor = RNG.standard_normal((64, 1, 1)).astype(dtype)
+    x = Parameter(ElementType.from_numpy(old.dtype), [1, 64, 8, 8], "x")
+    model = Model([ops.Mul(ops.create(kind, [x, Constant(old)]), Constant(factor))], [x])
+    ConvMultiplyFusion().run_on_model(model)
+    weights = next(node for node in model.ordered_nodes() if isinstance(node, Constant))
+    assert not weights.is_loaded
+    spread = factor.astype(np.float64).reshape((64, 1, 1, 1) if kind == "Conv" else (1, 64, 1, 1))
+    np.testing.assert_array_equal(weights.data, (old.astype(np.float64) * spread).astype(dtype))
 
 
 def test_a_convolution_that_is_read_elsewhere_keeps_its_weights(apply: Apply) -> None:
