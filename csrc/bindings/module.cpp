@@ -279,6 +279,12 @@ PYBIND11_MODULE(_core, module) {
              return std::make_unique<Context>(std::move(plan), max_threads);
            }),
            py::arg("plan"), py::arg("max_threads") = 0)
+      .def_static(
+          "in_turns",
+          [](const std::vector<std::shared_ptr<Plan>>& plans, int max_threads) {
+            return Context::in_turns({plans.begin(), plans.end()}, max_threads);
+          },
+          py::arg("plans"), py::arg("max_threads") = 0)
       .def("run", run_context, py::arg("inputs"), py::arg("outputs"), py::arg("threads") = 0,
            py::arg("cancel") = nullptr, py::arg("profile") = false)
       .def_property_readonly("max_workers", &Context::max_workers)

@@ -98,21 +98,47 @@ struct Context::Run {
   }
 };
 
-Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores)
+Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores, std::shared_ptr<Memory> memory)
     : plan_(std::move(plan)),
       cores_(cores),
       max_workers_((cores != nullptr ? *cores : CoreSet::shared()).cores()),
       scratch_stride_(scratch_stride(plan_->scratch_bytes)),
-      arena_(plan_->arena.total_bytes, plan_->arena.alignment) {
+      memory_(std::move(memory)) {
   if (max_workers > 0) max_workers_ = std::min(max_workers_, max_workers);
   max_workers_ = std::min(max_workers_, plan_->max_workers);
-  scratch_ = AlignedMemory(checked_multiply(scratch_stride_, static_cast<std::size_t>(max_workers_)), 64);
+}
+
+Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores)
+    : Context(std::move(plan), max_workers, cores, std::make_shared<Memory>()) {
+  memory_->arena = AlignedMemory(plan_->arena.total_bytes, plan_->arena.alignment);
+  memory_->scratch = AlignedMemory(scratch_bytes(), 64);
+  point_into_memory();
+}
+
+std::vector<std::unique_ptr<Context>> Context::in_turns(const std::vector<std::shared_ptr<const Plan>>& plans,
+                                                        int max_workers) {
+  const auto memory = std::make_shared<Memory>();
+  std::vector<std::unique_ptr<Context>> contexts;
+  std::size_t arena = 0, alignment = 64, scratch = 0;
+  for (const auto& plan : plans) {
+    contexts.emplace_back(new Context(plan, max_workers, nullptr, memory));
+    arena = std::max(arena, plan->arena.total_bytes);
+    alignment = std::max(alignment, plan->arena.alignment);
+    scratch = std::max(scratch, contexts.back()->scratch_bytes());
+  }
+  memory->arena = AlignedMemory(arena, alignment);
+  memory->scratch = AlignedMemory(scratch, 64);
+  for (const auto& context : contexts) context->point_into_memory();
+  return contexts;
+}
+
+void Context::point_into_memory() {
   pointers_.resize(plan_->operands.size(), nullptr);
   for (std::size_t i = 0; i < plan_->operands.size(); ++i) {
     const Plan::Operand& operand = plan_->operands[i];
     switch (operand.kind) {
       case BufferKind::arena:
-        pointers_[i] = arena_.data() + operand.offset;
+        pointers_[i] = memory_->arena.data() + operand.offset;
         break;
       case BufferKind::constant:
         pointers_[i] = const_cast<void*>(operand.data);
@@ -124,23 +150,24 @@ Context::Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cor
 }
 
 std::size_t Context::memory_bytes() const {
-  return plan_->arena.total_bytes + scratch_stride_ * static_cast<std::size_t>(max_workers_);
+  return plan_->arena.total_bytes + scratch_bytes();
 }
 
 bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options) {
   check_bindings(inputs, outputs);
   CoreSet& cores = cores_ != nullptr ? *cores_ : CoreSet::shared();
   CoreSet* user = nullptr;
-  if (!user_.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
+  if (!memory_->user.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
     // A user of another set was a thread of the parent process, which does not exist here.
-    if (user == &cores || !user_.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
-      throw ContextBusy("the context is running in another thread; make a context for each stream");
+    if (user == &cores || !memory_->user.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
+      throw ContextBusy(
+          "the context, or one that takes turns with it, is running in another thread; make a context for each stream");
     }
   }
   struct Release {
     std::atomic<CoreSet*>& user;
     ~Release() { user.store(nullptr, std::memory_order_release); }
-  } const release{user_};
+  } const release{memory_->user};
 
   if (options.profile != nullptr) options.profile->assign(plan_->steps.size(), 0);
   const int wanted = options.threads > 0 ? std::min(options.threads, max_workers_) : max_workers_;
@@ -152,7 +179,7 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
   }
   Run run{*plan_,
           pointers_.data(),
-          scratch_.data(),
+          memory_->scratch.data(),
           scratch_stride_,
           options.cancel,
           options.profile != nullptr ? options.profile->data() : nullptr,

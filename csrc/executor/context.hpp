@@ -43,6 +43,10 @@ class Context {
   // `max_workers` bounds the scratch memory; 0: all cores. Throws std::bad_alloc.
   explicit Context(std::shared_ptr<const Plan> plan, int max_workers = 0, CoreSet* cores = nullptr);
 
+  // Contexts of several plans over the memory of the largest: one of them runs at a time. Throws std::bad_alloc.
+  static std::vector<std::unique_ptr<Context>> in_turns(const std::vector<std::shared_ptr<const Plan>>& plans,
+                                                        int max_workers = 0);
+
   // Runs all steps. Inputs and outputs are used in place; they must not overlap, and are checked for size and
   // alignment (std::invalid_argument). Returns false where it was cancelled: outputs are undefined then. Throws
   // ContextBusy, and DataFault when all steps are done; nothing else once the first has started.
@@ -60,18 +64,27 @@ class Context {
     std::size_t offset;
   };
   struct Run;
+  struct Memory {
+    AlignedMemory arena;
+    AlignedMemory scratch;
+    std::atomic<CoreSet*> user{nullptr};  // the cores that run in it now
+  };
 
+  Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores, std::shared_ptr<Memory> memory);
+
+  std::size_t scratch_bytes() const {
+    return checked_multiply(scratch_stride_, static_cast<std::size_t>(max_workers_));
+  }
+  void point_into_memory();
   void check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs) const;
 
   std::shared_ptr<const Plan> plan_;
   CoreSet* cores_;  // null: that of the process, which a forked child replaces
   int max_workers_;
   std::size_t scratch_stride_;
-  AlignedMemory arena_;
-  AlignedMemory scratch_;
+  std::shared_ptr<Memory> memory_;
   std::vector<void*> pointers_;
   std::vector<Patch> patches_;
-  std::atomic<CoreSet*> user_{nullptr};  // the cores that run it now
 };
 
 }  // namespace engine

@@ -75,6 +75,8 @@ class PlanBuilder:
 
 class Context:
     def __init__(self, plan: Plan, max_threads: int = 0) -> None: ...
+    @staticmethod
+    def in_turns(plans: Sequence[Plan], max_threads: int = 0) -> list[Context]: ...
     def run(
         self,
         inputs: Sequence[np.ndarray[Any, Any]],

@@ -248,6 +248,16 @@ class Context:
     def __init__(self, plan: Plan, max_threads: int = 0) -> None:
         self._context = _core.Context(plan._plan, max_threads)
 
+    @classmethod
+    def in_turns(cls, plans: Sequence[Plan], max_threads: int = 0) -> list[Context]:
+        """Contexts of several plans over the memory of the largest: while one runs, running another raises Busy."""
+        contexts = []
+        for made in _core.Context.in_turns([plan._plan for plan in plans], max_threads):
+            context = cls.__new__(cls)
+            context._context = made
+            contexts.append(context)
+        return contexts
+
     def run(
         self,
         inputs: Sequence[Array],

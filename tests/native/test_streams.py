@@ -55,6 +55,30 @@ def test_a_thread_limit_holds_whatever_the_machine_has() -> None:
     assert Context(chain(3, 64)).max_workers == 1, "steps of 64 bytes have work for one"
 
 
+def test_contexts_in_turns_compute_in_one_memory() -> None:
+    """Candidates for a step are measured so: each with memory of its own would multiply what a compilation takes."""
+    plans = [chain(3, 1 << 20), chain(3, 64), chain(4, 1 << 16)]
+    contexts = Context.in_turns(plans)
+    for _ in range(2):
+        for plan, context in zip(plans, contexts, strict=True):
+            x = np.random.default_rng(plan.inputs[0]).integers(0, 255, plan.inputs[0], np.uint8)
+            y = np.empty_like(x)
+            context.run([x], [y])
+            np.testing.assert_array_equal(x, y)
+    assert Context.in_turns([]) == []
+
+
+def test_contexts_in_turns_do_not_run_at_once() -> None:
+    one, other = Context.in_turns([chain(LONG, 1 << 20), chain(2, 64)])
+    flag = CancelFlag()
+    thread, _ = running(one, np.ones(1 << 20, np.uint8), np.zeros(1 << 20, np.uint8), flag)
+    with pytest.raises(Busy, match="takes turns"):
+        run_often(other, np.ones(64, np.uint8), np.zeros(64, np.uint8))
+    flag.cancel()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def running(context: Context, x: Array, y: Array, flag: CancelFlag) -> tuple[threading.Thread, list[object]]:
     """Run in another thread; return it with the list that takes the outcome."""
     outcome: list[object] = []

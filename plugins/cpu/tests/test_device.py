@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from engine_cpu.transform import transform_model
 
 from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter
@@ -191,6 +194,37 @@ def test_reference_steps_can_be_refused(core: Core) -> None:
 
 
 # -- blobs -------------------------------------------------------------------------------------------------
+
+
+def test_compiling_loads_no_module_that_it_does_not_need() -> None:
+    """Each of these takes megabytes in the memory of a process that serves a small model."""
+    program = """
+import sys
+from engine import Core
+from engine.ir import Model, Parameter, f32
+from engine import ops
+x = Parameter(f32, [1, 8, 16, 16], "x")
+network = Core().compile_model(Model([ops.Relu(ops.AveragePool(x, kernel_shape=(2, 2)))], [x]), "CPU")
+network.create_infer_request()
+unwanted = ["asyncio", "hashlib", "numpy.random", "onnx.reference", "statistics"]
+unwanted += ["engine.onnx.downgrade", "engine.passes.equivalence"]
+print([name for name in unwanted if name in sys.modules])
+"""
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    assert output.strip() == "[]"
+
+
+def test_weights_are_in_memory_once_while_they_are_packed() -> None:
+    x = Parameter(f32, [1, 64, 14, 14], "x")
+    scale, shift, mean, variance = (Constant(np.full(64, value, np.float32)) for value in (1.5, 0.5, 0.1, 2.0))
+    value = x.output(0)
+    for seed in range(3):
+        convolution = ops.Conv(value, Constant(values(64, 64, 3, 3, seed=seed) / 20), pads=(1, 1, 1, 1))
+        value = ops.Relu(ops.BatchNormalization(convolution, scale, shift, mean, variance)).output(0)
+    graph = transform_model(Model([value], [x]))
+    weights = [n for n in graph.ordered_nodes() if isinstance(n, Constant) and n.byte_size > 1 << 17]
+    assert len(weights) == 3
+    assert not any(constant.is_loaded for constant in weights)
 
 
 def exported(core: Core, model: Model, **config: object) -> bytes:

@@ -6,7 +6,6 @@ the caches do not hold, as in a network; the default gives way only to what is c
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import Node
-from engine.native import Attribute, Context, PlanBuilder, cpu_features, empty_aligned
+from engine.native import Attribute, Context, Plan, PlanBuilder, cpu_features, empty_aligned
 from engine_cpu.tuning_cache import TuningCache
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -83,7 +82,9 @@ def _measure(candidates: Sequence[Candidate], isa: str, threads: int, limit: flo
     """The median nanoseconds of each candidate; None where the time does not suffice for all rounds."""
     deadline = time.perf_counter() + limit
     memory = _Memory()
-    trials = [_Trial(candidate, isa, threads, memory) for candidate in candidates]
+    contexts = Context.in_turns([_plan(candidate, isa) for candidate in candidates], threads)
+    trials = [_Trial(context, c, memory) for context, c in zip(contexts, candidates, strict=True)]
+    source, target = memory.arrays("eviction", [2 * max(cpu_features().l2_bytes, 1 << 20)] * 2)
     times: list[list[int]] = [[] for _ in trials]
     for trial in trials:
         trial.run()  # pages come in, threads wake up
@@ -91,11 +92,11 @@ def _measure(candidates: Sequence[Candidate], isa: str, threads: int, limit: flo
             return None
     for _ in range(_ROUNDS):
         for index, trial in enumerate(trials):
-            _evict()
+            np.copyto(target, source)  # pushes what the last trial left out of the caches of single cores
             times[index].append(trial.run())
             if time.perf_counter() > deadline:
                 return None
-    return [statistics.median(each) for each in times]
+    return [sorted(each)[_ROUNDS // 2] for each in times]
 
 
 class _Memory:
@@ -113,15 +114,20 @@ class _Memory:
         return [self._arrays[key] for key in keys]
 
 
-class _Trial:
+def _plan(candidate: Candidate, isa: str) -> Plan:
     """A plan of the one step."""
+    builder = PlanBuilder(isa=isa)
+    inputs = [builder.add_input(nbytes) for nbytes in candidate.inputs]
+    outputs = [builder.add_output(nbytes) for nbytes in candidate.outputs]
+    builder.add_step(candidate.kernel, inputs, outputs, candidate.attributes)
+    return builder.build()
 
-    def __init__(self, candidate: Candidate, isa: str, threads: int, memory: _Memory) -> None:
-        builder = PlanBuilder(isa=isa)
-        inputs = [builder.add_input(nbytes) for nbytes in candidate.inputs]
-        outputs = [builder.add_output(nbytes) for nbytes in candidate.outputs]
-        builder.add_step(candidate.kernel, inputs, outputs, candidate.attributes)
-        self._context = Context(builder.build(), threads)
+
+class _Trial:
+    """A candidate with all that it takes to run it."""
+
+    def __init__(self, context: Context, candidate: Candidate, memory: _Memory) -> None:
+        self._context = context
         self._inputs = memory.arrays("input", candidate.inputs)
         self._outputs = memory.arrays("output", candidate.outputs)
 
@@ -136,14 +142,3 @@ def _filled(nbytes: int) -> Array:
     block = empty_aligned(nbytes)
     block.fill(0x3C)  # about 0.01 in f32 and in bf16
     return block
-
-
-_eviction: dict[str, Array] = {}
-
-
-def _evict() -> None:
-    """Push what the last trial left out of the caches of single cores."""
-    if not _eviction:
-        nbytes = 2 * max(cpu_features().l2_bytes, 1 << 20)
-        _eviction.update(source=_filled(nbytes), target=_filled(nbytes))
-    np.copyto(_eviction["target"], _eviction["source"])
