@@ -38,6 +38,12 @@ def read_parts(
         wiring = Wiring.from_json(json.loads(bytes(blob.section(_WIRING))))
     except (ValueError, RecursionError) as e:
         raise BlobFormatError(f"the wiring of the parts is no JSON: {e}") from e
+    ports = len(blob.manifest.inputs), len(blob.manifest.outputs)
+    if (wiring.input_count, len(wiring.outputs)) != ports:
+        raise BlobCorruptError(
+            f"the network has {ports[0]} inputs and {ports[1]} outputs; the wiring of its parts says "
+            f"{wiring.input_count} and {len(wiring.outputs)}"
+        )
     certificate = Certificate.from_bytes(bytes(blob.section(_CERTIFICATE)))
     certificate.verify(wiring)
     for device in dict.fromkeys(part.device for part in wiring.parts):

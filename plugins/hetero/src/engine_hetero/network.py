@@ -96,6 +96,7 @@ class HeteroNetwork(ExecutableNetwork):
         assert isinstance(request, HeteroInferRequest)
         executors = self.dataflow.executors or (self.task_executor,)
         parts = [(executor, request.part_stage(p)) for p, executor in enumerate(self.dataflow.executors)]
+        parts = parts or [(self.task_executor, request.start_pipeline)]
         return [(executors[0], request.infer_preprocess), *parts, (executors[-1], request.infer_postprocess)]
 
     def export_sections(self, writer: BlobWriter) -> None:
