@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from engine.drawing.table import printable
+
 _PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#ff9d98", "#d6a5c9", "#f2cf5b", "#83bcb6", "#bab0ac")
 CHARACTER_WIDTH = 7.0
 """The width of a character of a document's text, in pixels."""
 LINE_HEIGHT = 16.0
-
-_LONGEST = 60
+LONGEST = 60
+"""The most characters of a line in a picture."""
 
 
 def palette(names: Iterable[str]) -> dict[str, str]:
@@ -18,15 +20,14 @@ def palette(names: Iterable[str]) -> dict[str, str]:
     return {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(dict.fromkeys(names))}
 
 
-def printable(line: str, longest: int = _LONGEST) -> str:
-    """One line of at most `longest` characters, none of which a document could not hold."""
-    line = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
-    return line if len(line) <= longest else line[: longest - 3] + "..."
+def text(x: float, y: float, line: str, attributes: str = "", longest: int = LONGEST) -> str:
+    """A line of text of at most `longest` characters, escaped, with its baseline at `y`."""
+    return f'<text x="{x:.0f}" y="{y:.0f}"{attributes and " "}{attributes}>{escape(printable(line, longest))}</text>'
 
 
-def text(x: float, y: float, line: str, attributes: str = "") -> str:
-    """A line of text, escaped, with its baseline at `y`."""
-    return f'<text x="{x:.0f}" y="{y:.0f}"{attributes and " "}{attributes}>{escape(printable(line))}</text>'
+def tooltip(lines: Iterable[str]) -> str:
+    """What a viewer shows when it points at the element that this is put into."""
+    return f"<title>{escape(chr(10).join(map(printable, lines)))}</title>"
 
 
 def document(width: float, height: float, parts: Iterable[str]) -> str:

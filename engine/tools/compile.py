@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
+from engine.drawing.table import byte_count
 from engine.tools.options import UsageError, add_config, add_device, add_json
-from engine.tools.output import byte_count, print_json
+from engine.tools.output import print_json
 
 SUMMARY = "compile a model for a device and write a blob"
 DESCRIPTION = """\

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.drawing.table import byte_count
 from engine.tools.options import MODEL_OR_BLOB, add_json
-from engine.tools.output import byte_count, print_json, print_table, setting
+from engine.tools.output import print_json, print_table, setting
 
 if TYPE_CHECKING:
     from engine.blob import BlobManifest, BlobReader

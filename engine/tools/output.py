@@ -1,4 +1,4 @@
-"""How commands print: aligned tables, JSON, and short forms of numbers and sizes."""
+"""How commands print: aligned tables, JSON, and settings."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from engine.drawing.table import table
+
 
 def print_table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> None:
     """Print rows in columns; columns in which every cell is a number are aligned to the right."""
-    body = [list(row) for row in rows]
-    if not body:
-        return
-    numeric = [all(isinstance(row[i], (int, float)) for row in body) for i in range(len(body[0]))]
-    cells = [[str(cell) for cell in row] for row in ([list(header)] if header else []) + body]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    for row in cells:
-        padded = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(row, widths, numeric, strict=True)]
-        print("  ".join(padded).rstrip())
+    for line in table(rows, header):
+        print(line)
 
 
 def print_json(value: object) -> None:
@@ -45,13 +40,3 @@ def setting(value: object) -> str:
     if isinstance(value, Mapping):
         return json.dumps(_plain(value))
     return str(value)
-
-
-def byte_count(size: int) -> str:
-    """Return a size for people: `4.9 MB`."""
-    number = float(size)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            break
-        number /= 1000
-    return f"{size} bytes" if unit == "bytes" else f"{number:.1f} {unit}"

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.tools.options import add_config, add_device, add_json
+from engine.placement.picture import SUFFIXES, write_picture
+from engine.placement.text import placement_text
+from engine.tools.options import UsageError, add_config, add_device, add_json
 from engine.tools.output import print_json, print_table
 
 if TYPE_CHECKING:
     from engine.ir import Model
     from engine.plugin_api import QueryResult
 
-SUMMARY = "say which nodes of a model a device supports"
+SUMMARY = "say which nodes of a model a device supports, and where one that runs on others puts them"
 DESCRIPTION = """\
 Ask a device, for every node of a model, whether it runs it natively, by reference evaluation on the host (right but
 slow), or not at all, and print the counts by operator. The exit code is 1 where a node is refused.
+
+A device that runs on others, such as HETERO:OPENCL,CPU, also tells how it would divide the model. `--why` then prints
+the subgraphs with their operators, the bytes that cross between them and the time that is predicted for them, the
+lower bound on their number, what each device refused and why, and what costs more than it gains.
 """
 EXAMPLES = """\
 engine query model.onnx -d TEMPLATE          # counts by operator
 engine query model.onnx -d TEMPLATE --why    # each node that is not native, with the reason
 engine query model.onnx -d TEMPLATE --nodes  # each node
+engine query model.onnx -d HETERO:OPENCL,CPU --why                     # how the model is divided, and why
+engine query model.onnx -d HETERO:OPENCL,CPU --why -c PLACEMENT=measured  # the same, by times measured here
+engine query model.onnx -d HETERO:OPENCL,CPU --picture placement.html  # a picture of it
 """
 _LEVELS = ("native", "reference", "refused")
 
@@ -31,8 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     add_device(parser)
     add_config(parser)
-    parser.add_argument("--why", action="store_true", help="list the nodes that are not native, with reasons")
-    parser.add_argument("--nodes", action="store_true", help="list every node")
+    parser.add_argument(
+        "--why", action="store_true", help="list the nodes that are not native, with reasons, and how nodes are placed"
+    )
+    parser.add_argument("--nodes", action="store_true", help="list every node, and with --why everything about each")
+    parser.add_argument(
+        "--picture",
+        metavar="FILE",
+        help=f"write a picture ({' or '.join(SUFFIXES)}) of how a device that runs on others divides the model",
+    )
     add_json(parser)
 
 
@@ -41,17 +59,47 @@ def run(args: argparse.Namespace) -> int:
     from engine.core import Core
     from engine.tools.networks import parse_config, require_device
 
+    if args.picture is not None:
+        _require_picture(args.picture)
     core = Core()
     device = require_device(core, args)
     config = parse_config(core, device, args.config)
     model = core.read_model(args.model)
     answer = core.query_model(model, device, config)
+    is_drawn = args.picture is not None and _draw(model, answer, args.picture, device)
     nodes = _nodes(model, answer)
     if args.json:
-        print_json({"device": device, "supported": answer.is_supported, "nodes": nodes, "atoms": _atoms(answer)})
+        report = {"device": device, "supported": answer.is_supported, "nodes": nodes, "atoms": _atoms(answer)}
+        if answer.placement is not None:
+            report["placement"] = answer.placement.to_json()
+        print_json(report)
     else:
-        _print(nodes, answer, args)
+        _print(model, nodes, answer, args)
+        if is_drawn:
+            print(f"\nwrote {args.picture}")
     return 0 if answer.is_supported else 1
+
+
+def _require_picture(path: str) -> None:
+    from engine.tools.networks import require_folder
+
+    if Path(path).suffix not in SUFFIXES:
+        raise UsageError(f"--picture {path}: a picture is a file whose name ends with {' or '.join(SUFFIXES)}")
+    require_folder(path)
+
+
+def _draw(model: Model, answer: QueryResult, path: str, device: str) -> bool:
+    """Write the picture where there is something to draw; say why where there is not."""
+    if answer.placement is not None:
+        write_picture(answer.placement, path, model.name)
+        return True
+    if answer.is_supported:
+        raise UsageError(
+            f"--picture: {device} runs the model itself; a picture shows how a device that runs on others, such as "
+            "HETERO:OPENCL,CPU, divides it"
+        )
+    print(f"engine query: no picture: {device} does not place a model of which nodes are refused", file=sys.stderr)
+    return False
 
 
 def _nodes(model: Model, answer: QueryResult) -> list[dict[str, Any]]:
@@ -72,7 +120,7 @@ def _atoms(answer: QueryResult) -> list[list[str]]:
     return [sorted(atom) for atom in answer.atoms]
 
 
-def _print(nodes: list[dict[str, Any]], answer: QueryResult, args: argparse.Namespace) -> None:
+def _print(model: Model, nodes: list[dict[str, Any]], answer: QueryResult, args: argparse.Namespace) -> None:
     counts = Counter((node["op"], node["support"]) for node in nodes)
     operators = sorted({node["op"] for node in nodes})
     rows: list[list[object]] = [[op, *(counts[op, level] for level in _LEVELS)] for op in operators]
@@ -83,9 +131,17 @@ def _print(nodes: list[dict[str, Any]], answer: QueryResult, args: argparse.Name
         print_table([(node["name"], node["op"], node["support"]) for node in nodes], ("NODE", "OPERATOR", "SUPPORT"))
     if args.why:
         print()
-        for node in nodes:
-            if node["support"] != "native":
-                cause = f" ({node['cause']})" if node["cause"] else ""
-                print(f"{node['support']}: {node['op']} `{node['name']}`{cause}: {node['reason']}")
-        for atom in _atoms(answer):
-            print(f"together or not at all: {', '.join(atom)}")
+        _print_why(model, nodes, answer, args.nodes)
+
+
+def _print_why(model: Model, nodes: list[dict[str, Any]], answer: QueryResult, is_complete: bool) -> None:
+    told: set[str] = set()
+    if answer.placement is not None:
+        print(placement_text(answer.placement, model.name, is_complete=is_complete, hint="--nodes lists all"))
+        told = {refusal.node for refusal in answer.placement.refusals}
+    for node in nodes:
+        if node["support"] != "native" and node["name"] not in told:
+            cause = f" ({node['cause']})" if node["cause"] else ""
+            print(f"{node['support']}: {node['op']} `{node['name']}`{cause}: {node['reason']}")
+    for atom in _atoms(answer):
+        print(f"together or not at all: {', '.join(atom)}")

@@ -21,6 +21,8 @@ from engine.plugin_api import (
     ExecutableNetwork,
     Model,
     Pipeline,
+    PlacedSubgraph,
+    PlacementReport,
     Property,
     QueryResult,
     Support,
@@ -298,6 +300,32 @@ class AnswersForSomeNodes(_Device):
     def query_model(self, model: Model, config: Config) -> QueryResult:
         nodes = super().query_model(model, config).nodes
         return QueryResult(dict(list(nodes.items())[1:]))
+
+
+@device
+class PlacesEveryOperation(_Device):
+    """No fault: it says that it puts each operation into a subgraph of its own."""
+
+    def query_model(self, model: Model, config: Config) -> QueryResult:
+        answer = super().query_model(model, config)
+        return QueryResult(answer.nodes, answer.atoms, self.placement(list(answer.nodes)))
+
+    def placement(self, names: list[str]) -> PlacementReport:
+        subgraphs = tuple(PlacedSubgraph(i, self.name, (name,)) for i, name in enumerate(names))
+        sources = dict.fromkeys(names, "priority")
+        return PlacementReport((self.name,), "single", "single", "priority", subgraphs, (), 1, sources=sources)
+
+
+@device
+class PlacesAnOperationTwice(PlacesEveryOperation):
+    def placement(self, names: list[str]) -> PlacementReport:
+        return super().placement([*names, names[0]])
+
+
+@device
+class ForgetsToPlaceAnOperation(PlacesEveryOperation):
+    def placement(self, names: list[str]) -> PlacementReport:
+        return super().placement(names[1:])
 
 
 @device

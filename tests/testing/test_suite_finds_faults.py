@@ -51,6 +51,18 @@ FAULTS: list[tuple[str, str, dict[str, Any], str]] = [
     ("PROMISES_TOO_MUCH", "test_case", {"case": "softmax"}, "there is no Softmax"),
     ("PROMISES_TOO_LITTLE", "test_compiling_agrees_with_the_query", {"case": "softmax"}, "DID NOT RAISE"),
     ("ANSWERS_FOR_SOME_NODES", "test_query_answers_for_every_node", {"case": "convolution"}, "must answer for each"),
+    (
+        "PLACES_AN_OPERATION_TWICE",
+        "test_query_answers_for_every_node",
+        {"case": "convolution"},
+        "in more than one subgraph",
+    ),
+    (
+        "FORGETS_TO_PLACE_AN_OPERATION",
+        "test_query_answers_for_every_node",
+        {"case": "convolution"},
+        "1 nodes are in no subgraph",
+    ),
     ("CHANGES_THE_MODEL", "test_compiling_agrees_with_the_query", {"case": "convolution"}, "_compiled"),
     ("KEEPS_NETWORKS", "test_network_is_freed_with_its_last_request", {}, "the network is freed"),
     ("FORGETS_EXPORTED_CONFIG", "test_configuration_travels_and_is_overridden", {}, "NUM_STREAMS|THROUGHPUT|True"),
@@ -70,6 +82,7 @@ SKIPS: list[tuple[str, str, dict[str, Any], str]] = [
 PASSES: list[tuple[str, str, dict[str, Any]]] = [
     ("CANNOT_EXPORT", "test_export_that_is_not_declared_is_refused", {}),
     ("KNOWS_NO_STRINGS", "test_case", {"case": "convolution"}),
+    ("PLACES_EVERY_OPERATION", "test_query_answers_for_every_node", {"case": "convolution"}),
 ]
 
 

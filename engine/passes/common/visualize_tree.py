@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.drawing.layered_layout import Box, place
-from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, palette, printable, text
+from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, LONGEST, document, legend, palette, text
+from engine.drawing.table import printable
 from engine.errors import PassError
 from engine.files import complete_file
 from engine.ir import Constant, Model, Node
@@ -180,7 +181,7 @@ def _label(node: Node, options: PictureOptions) -> list[str]:
         lines.append(f"{milliseconds:.3f} ms")
     if options.rt_info:
         lines += [f"{key}: {value}" for key, value in info.items() if key != TIME]
-    return [printable(line) for line in lines]
+    return [printable(line, LONGEST) for line in lines]
 
 
 def _colours(model: Model) -> dict[str, str]:

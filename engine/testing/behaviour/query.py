@@ -9,6 +9,7 @@ from onnx import helper
 from engine.core import Core
 from engine.errors import EngineError, ModelError, UnsupportedError
 from engine.ir import Constant, Parameter, Result
+from engine.placement import inconsistencies
 from engine.plugin_api import SupportLevel
 from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.cases import CASES, Case, basic_model, basic_run, make_model, tensor
@@ -19,12 +20,18 @@ class QueryChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_query_answers_for_every_node(self, core: Core, case: Case) -> None:
-        """By friendly name, with a reason where a node is refused; the model stays as it is."""
+        """By friendly name, with a reason where a node is refused; the model stays as it is.
+
+        A placement that is reported has each operation in one subgraph, of a device that is listed, and subgraphs
+        in an order in which they can run.
+        """
         model = core.read_model(case.model)
         before = model.to_text()
         answer = core.query_model(model, self.device, dict(self.config))
         nodes = [node for node in model.ordered_nodes() if not isinstance(node, (Parameter, Constant, Result))]
-        assert {node.friendly_name for node in nodes} <= set(answer)
+        names = {node.friendly_name for node in nodes}
+        assert names <= set(answer)
+        assert answer.placement is None or inconsistencies(answer.placement, names) == ()
         assert model.to_text() == before
         for name, support in answer.nodes.items():
             if support.level is SupportLevel.REFUSED:

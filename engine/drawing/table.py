@@ -1,0 +1,50 @@
+"""What is printed for people: aligned tables, safe text, and short forms of sizes and times."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+
+def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), right: Collection[int] = ()) -> list[str]:
+    """The lines of a table; columns in which every cell is a number, and those in `right`, are aligned to the right."""
+    body = [list(row) for row in rows]
+    if not body:
+        return []
+    columns = range(len(body[0]))
+    is_right = [i in right or all(isinstance(row[i], (int, float)) for row in body) for i in columns]
+    cells = [[str(cell) for cell in row] for row in ([list(header)] if header else []) + body]
+    widths = [max(len(row[i]) for row in cells) for i in columns]
+    padded = [
+        [c.rjust(w) if aligned else c.ljust(w) for c, w, aligned in zip(row, widths, is_right, strict=True)]
+        for row in cells
+    ]
+    return ["  ".join(row).rstrip() for row in padded]
+
+
+def printable(line: str, longest: int | None = None) -> str:
+    """One line of at most `longest` characters, none of which a terminal or a document could trip over."""
+    line = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+    return line if longest is None or len(line) <= longest else line[: longest - 3] + "..."
+
+
+def byte_count(size: int) -> str:
+    """Return a size for people: `4.9 MB`."""
+    number = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{size} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: `1.25 ms`."""
+    if not seconds:
+        return "0 us"
+    number = seconds * 1e6
+    for unit in ("us", "ms", "s"):
+        if number < 1000 or unit == "s":
+            break
+        number /= 1000
+    digits = 2 if number < 10 else 1 if number < 100 else 0
+    return f"{number:.{digits}f} {unit}"

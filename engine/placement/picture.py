@@ -1,0 +1,88 @@
+"""A placement report as a picture: subgraphs coloured by device, between them what crosses, as wide as it is big."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, palette, text
+from engine.drawing.table import byte_count, duration, printable
+from engine.files import complete_file
+from engine.placement.picture_graph import draw_graph
+from engine.placement.report import PlacementReport
+from engine.placement.text import placement_text
+
+SUFFIXES: Final = (".svg", ".html")
+
+_LONGEST_LINE = 160
+_MOST_FINDINGS = 10
+_MARGIN = 24
+_KEY = (
+    "inside a box: its operations; thick border: placed by the user; dashed border: goes with its atom; "
+    "italics: evaluated on the host"
+)
+_STYLE = (
+    "body{font-family:monospace;font-size:13px;margin:16px;background:#fff;color:#222}"
+    "div{overflow:auto;border:1px solid #ccc;max-height:80vh}pre{overflow:auto}"
+)
+
+
+def write_picture(report: PlacementReport, path: str | os.PathLike[str], model: str) -> None:
+    """Write a picture of a report of `model` to a file, which appears when it is complete.
+
+    Raises `ValueError` where the path does not end with one of `SUFFIXES`, `OSError` where it cannot be written.
+    """
+    suffix = Path(path).suffix
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{os.fspath(path)}: a picture is a file whose name ends with {' or '.join(SUFFIXES)}")
+    picture = to_html(report, model) if suffix == ".html" else to_svg(report, model)
+    with complete_file(path) as file:
+        file.write(picture.encode())
+
+
+def to_svg(report: PlacementReport, model: str) -> str:
+    """The picture as an SVG document, which needs nothing else. Operations are shown where there are a few hundred."""
+    colours = palette(report.devices)
+    y = float(_MARGIN)
+    parts, widths = [], [200.0, 40.0 + 140 * len(colours)]
+    for line, attributes in _heading(report, model):
+        parts.append(text(_MARGIN, y, line, attributes, _LONGEST_LINE))
+        widths.append(min(len(line), _LONGEST_LINE) * CHARACTER_WIDTH + 2 * _MARGIN)
+        y += LINE_HEIGHT
+    parts += legend(colours, y)
+    graph = draw_graph(report, colours, y + 2 * LINE_HEIGHT)
+    if graph.has_operations:
+        parts.append(text(_MARGIN, y + 2 * LINE_HEIGHT, _KEY, 'fill="#555"', _LONGEST_LINE))
+        widths.append(len(_KEY) * CHARACTER_WIDTH + 2 * _MARGIN)
+    return document(max(*widths, graph.width), graph.bottom + _MARGIN, [*parts, *graph.parts])
+
+
+def to_html(report: PlacementReport, model: str) -> str:
+    """The picture and the whole report as text, as an HTML document, which needs nothing else."""
+    title = escape(f"Placement of {printable(model)}")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body>\n<h1>{title}</h1>\n<div>\n{to_svg(report, model)}</div>\n"
+        f"<pre>{escape(placement_text(report, model, is_complete=True))}</pre>\n</body></html>\n"
+    )
+
+
+def _heading(report: PlacementReport, model: str) -> Iterator[tuple[str, str]]:
+    """Lines, with the attributes of their text."""
+    yield f"placement of `{printable(model)}` over {', '.join(report.devices)}", 'font-weight="bold"'
+    yield (
+        f"{report.node_count} operations in {len(report.subgraphs)} subgraphs; lower bound {report.lower_bound}; "
+        f"{byte_count(report.crossing_bytes)} crossing in {len(report.crossings)} transfers",
+        "",
+    )
+    times = [f"{mode}: {duration(seconds)} predicted" for mode, seconds in report.predicted_seconds.items()]
+    if report.measured_seconds is not None:
+        times.append(f"{duration(report.measured_seconds)} measured")
+    yield "; ".join([f"strategy {report.strategy}, mode {report.mode}, placement {report.placement}", *times]), ""
+    for finding in report.findings[:_MOST_FINDINGS]:
+        yield f"costs more than it gains: {finding}", 'fill="#b00020"'
+    if (rest := len(report.findings) - _MOST_FINDINGS) > 0:
+        yield f"and {rest} more findings", 'fill="#b00020"'

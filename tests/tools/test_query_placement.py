@@ -1,0 +1,106 @@
+"""`engine query` of a device that runs on others: how it divides a model, why, and a picture of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import onnx
+import pytest
+from onnx import helper
+
+from engine.testing.behaviour.cases import make_model, tensor
+
+Engine = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model; the devices of `composite_device` are installed."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    info = tmp_path / "site" / "composite_device-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: composite-device\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[engine.plugins]\nSPLIT = composite_device:SplitPlugin\nPICKY = composite_device:PickyPlugin\n"
+    )
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Softmax", ["a"], ["b"], name="softmax"),
+        helper.make_node("Mul", ["a", "b"], ["y"], name="product"),
+    ]
+    model = make_model(nodes, [tensor("x", [4, 250])], [tensor("y", [4, 250])], name="gate")
+    onnx.save(model, tmp_path / "gate.onnx")
+    return tmp_path
+
+
+def test_why_prints_subgraphs_totals_reasons_and_findings(engine: Engine, folder: Path) -> None:
+    done = engine("query", "gate.onnx", "-d", "SPLIT:PICKY,TEMPLATE", "--why", cwd=folder)
+    assert (done.code, done.err) == (0, "")
+    for line in (
+        "placement of `gate` over PICKY, TEMPLATE: 3 operations in 3 subgraphs",
+        "       1  TEMPLATE      1  Softmax     4.0 kB   4.0 kB    1.00 ms         -  0",
+        "subgraphs       3; lower bound 2: no partition has fewer than 2",
+        "bytes crossing  12.0 kB in 3 transfers",
+        "predicted time  serial 3.00 ms; from default costs",
+        "measured time   nothing was measured; the device does with --config PLACEMENT=measured",
+        "  PICKY refuses 1 Softmax (op), now on TEMPLATE",
+        "    PICKY runs Relu and Mul; put the rest elsewhere",
+        "  moving `softmax` to TEMPLATE costs 2.00 ms more than it gains",
+    ):
+        assert line in done.out.splitlines()
+    complete = engine("query", "gate.onnx", "-d", "SPLIT:PICKY,TEMPLATE", "--why", "--nodes", cwd=folder).out
+    assert "    `softmax`: PICKY runs Relu and Mul; put the rest elsewhere" in complete.splitlines()
+    assert "placement" not in engine("query", "gate.onnx", "-d", "SPLIT:PICKY,TEMPLATE", cwd=folder).out
+
+
+def test_json_has_the_report(engine: Engine, folder: Path) -> None:
+    found = json.loads(engine("query", "gate.onnx", "-d", "SPLIT:PICKY,TEMPLATE", "--json", cwd=folder).out)
+    assert [s["nodes"] for s in found["placement"]["subgraphs"]] == [["relu"], ["softmax"], ["product"]]
+    assert found["placement"]["devices"] == ["PICKY", "TEMPLATE"]
+    assert "placement" not in json.loads(engine("query", "gate.onnx", "-d", "TEMPLATE", "--json", cwd=folder).out)
+
+
+@pytest.mark.parametrize("name", ["picture.svg", "picture.html"])
+def test_a_picture_is_written(engine: Engine, folder: Path, name: str) -> None:
+    done = engine("query", "gate.onnx", "-d", "SPLIT:PICKY,TEMPLATE", "--picture", name, cwd=folder)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith(f"wrote {name}\n")
+    written = (folder / name).read_text(encoding="utf-8")
+    for text in ("Softmax softmax", "PICKY", "4.0 kB"):
+        assert text in written
+    if name.endswith(".svg"):
+        ElementTree.fromstring(written)
+    assert sorted(file.name for file in folder.iterdir()) == sorted(["gate.onnx", "site", name])
+
+
+@pytest.mark.parametrize(
+    ("device", "picture", "code", "words"),
+    [
+        ("TEMPLATE", "picture.svg", 2, "TEMPLATE runs the model itself"),
+        ("SPLIT:PICKY,TEMPLATE", "picture.png", 2, "ends with .svg or .html"),
+        ("SPLIT:PICKY,TEMPLATE", ".svg", 2, "ends with .svg or .html"),
+        ("SPLIT:PICKY,TEMPLATE", "nowhere/picture.svg", 2, "there is no folder"),
+        ("SPLIT:PICKY,TEMPLATE", "folder.svg", 3, "folder.svg"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused(
+    engine: Engine, folder: Path, device: str, picture: str, code: int, words: str
+) -> None:
+    (folder / "folder.svg").mkdir()
+    done = engine("query", "gate.onnx", "-d", device, "--picture", picture, cwd=folder)
+    assert (done.code, done.out) == (code, "")
+    assert words in done.err
+    assert sorted(file.name for file in folder.iterdir()) == ["folder.svg", "gate.onnx", "site"]
+
+
+def test_what_no_device_runs_is_told_instead_of_a_placement(engine: Engine, folder: Path) -> None:
+    done = engine("query", "gate.onnx", "-d", "SPLIT:PICKY", "--why", "--picture", "picture.svg", cwd=folder)
+    assert done.code == 1
+    assert "refused: Softmax `softmax` (placement): none of the devices runs it; list another one" in done.out
+    assert "no picture: SPLIT:PICKY does not place a model of which nodes are refused" in done.err
+    assert not (folder / "picture.svg").exists()
