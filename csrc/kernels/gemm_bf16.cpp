@@ -10,8 +10,6 @@ namespace {
 
 using namespace simd;
 
-constexpr std::int64_t kPanelRows = 16;  // rows converted together: what they leave in a block of the panel is adjacent
-
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
@@ -27,30 +25,43 @@ ENGINE_INLINE void convert_block(const Element* from, std::int64_t valid, Bf16* 
   for (int l = 0; l < 16; l += kLanes) store(to + l, load(from + l));
 }
 
-template <class Element>
-void convert_rows(const GemmBf16Args& args, const Element* a, WorkRange rows, Bf16* panel) {
-  const bool is_blocked = args.a.layout == MatrixLayout::kBlocked;
-  for (std::int64_t first = rows.begin; first < rows.end; first += kPanelRows) {
-    const std::int64_t last = min64(first + kPanelRows, rows.end);
-    for (std::int64_t k = 0; k < args.k; k += 16) {
-      Bf16* to = panel + k / 16 * args.panel_block;
-      for (std::int64_t r = first; r < last; ++r) {
-        const Element* from = is_blocked ? a + k / 16 * args.a.row + r * 16 : a + r * args.a.row + k;
-        convert_block(from, min64(16, args.k - k), to + r * 16);
-      }
-    }
-  }
+// The rows of A in tiles that differ by one row at most.
+struct RowTiles {
+  std::int64_t count;
+  std::int64_t pixels, wide;  // rows of a tile; the first `wide` have one more
+  ENGINE_ALWAYS_INLINE std::int64_t first_row(std::int64_t index) const { return index * pixels + min64(index, wide); }
+  ENGINE_ALWAYS_INLINE std::int64_t rows(std::int64_t index) const { return pixels + (index < wide); }
+};
+
+ENGINE_INLINE RowTiles row_tiles(const GemmBf16Args& args) {
+  const std::int64_t count = (args.m + args.tiling.pixels - 1) / args.tiling.pixels;
+  return {count, args.m / count, args.m % count};
 }
 
-// Split over rows.
+template <class Element>
+void convert_tile(const GemmBf16Args& args, const Element* a, std::int64_t first, std::int64_t rows, Bf16* to) {
+  const bool is_blocked = args.a.layout == MatrixLayout::kBlocked;
+  for (std::int64_t k = 0; k < args.k; k += 16)
+    for (std::int64_t r = first; r < first + rows; ++r, to += 16) {
+      const Element* from = is_blocked ? a + k / 16 * args.a.row + r * 16 : a + r * args.a.row + k;
+      convert_block(from, min64(16, args.k - k), to);
+    }
+}
+
+// Split over tiles of rows.
 void gemm_panel_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmBf16Args& args = *static_cast<const GemmBf16Args*>(raw_args);
-  const WorkRange rows = split_work(args.m, context.worker, context.workers);
-  Bf16* panel = static_cast<Bf16*>(buffers[args.panel_at]);
-  if (args.a.element_bytes == 2)
-    convert_rows(args, static_cast<const Bf16*>(buffers[0]), rows, panel);
-  else
-    convert_rows(args, static_cast<const float*>(buffers[0]), rows, panel);
+  if (args.m == 0) return;
+  const RowTiles tiles = row_tiles(args);
+  const WorkRange range = split_work(tiles.count, context.worker, context.workers);
+  for (std::int64_t t = range.begin; t < range.end; ++t) {
+    const std::int64_t first = tiles.first_row(t);
+    Bf16* panel = static_cast<Bf16*>(buffers[args.panel_at]) + first * ((args.k + 15) / 16 * 16);
+    if (args.a.element_bytes == 2)
+      convert_tile(args, static_cast<const Bf16*>(buffers[0]), first, tiles.rows(t), panel);
+    else
+      convert_tile(args, static_cast<const float*>(buffers[0]), first, tiles.rows(t), panel);
+  }
 }
 
 struct Walk {
@@ -59,10 +70,10 @@ struct Walk {
   const float *bias, *scale;
   EitherPointer<const char> residual;
   EitherPointer<char> c;
-  float* aside;               // [2][pixels][64]: a tile of C and one of the residual
-  std::int64_t reduction;     // of the packed weights
-  std::int64_t pixels, wide;  // rows of a tile; the first `wide` have one more
-  std::int64_t block;         // row tiles for which a column tile stays
+  float* aside;            // [2][pixels][64]: a tile of C and one of the residual
+  std::int64_t reduction;  // of the packed weights
+  RowTiles tiles;
+  std::int64_t block;  // row tiles for which a column tile stays
 };
 
 ENGINE_INLINE std::int64_t position(const MixedMatrix& matrix, std::int64_t row, std::int64_t column) {
@@ -127,13 +138,13 @@ ENGINE_INLINE void ask_for_next(const Walk& walk, std::int64_t index, std::int64
 void run_tile(const Walk& walk, std::int64_t index, std::int64_t t, std::int64_t column_tiles) {
   const GemmBf16Args& args = *walk.args;
   const PackArgs& pack = args.pack;
-  const int pixels = static_cast<int>(walk.pixels + (index < walk.wide));
-  const std::int64_t row = index * walk.pixels + min64(index, walk.wide);
+  const int pixels = static_cast<int>(walk.tiles.rows(index));
+  const std::int64_t row = walk.tiles.first_row(index);
   const std::int64_t width = t == column_tiles - 1 ? pack.tail_channels : pack.tile_channels;
   const std::int64_t column = t * pack.tile_channels, valid = min64(width, args.n - column);
   TileCallBf16 call = {};
-  call.x = walk.panel + row * 16;
-  call.x_block = args.panel_block;
+  call.x = walk.panel + row * (args.panel_block != 0 ? 16 : (args.k + 15) / 16 * 16);
+  call.x_block = args.panel_block != 0 ? args.panel_block : pixels * 16;
   call.w = walk.b + column * walk.reduction;
   call.w_block = 16 * width;
   call.blocks = pack.blocks;
@@ -179,16 +190,14 @@ void gemm_bf16(const void* raw_args, void* const* buffers, const KernelContext& 
   walk.aside = static_cast<float*>(context.scratch);
   const PackArgs& pack = args.pack;
   walk.reduction = std::int64_t{16} * (pack.blocks - 1) + (pack.last_depth + 1) / 2 * 2;
-  const std::int64_t row_tiles = (args.m + args.tiling.pixels - 1) / args.tiling.pixels;
   const std::int64_t column_tiles = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
-  walk.pixels = args.m / row_tiles;
-  walk.wide = args.m % row_tiles;
-  walk.block = args.tiling.tile_block > 0 ? min64(args.tiling.tile_block, row_tiles) : row_tiles;
+  walk.tiles = row_tiles(args);
+  const std::int64_t count = walk.tiles.count;
+  walk.block = args.tiling.tile_block > 0 ? min64(args.tiling.tile_block, count) : count;
 
-  const WorkRange range = split_work(row_tiles * column_tiles, context.worker, context.workers);
+  const WorkRange range = split_work(count * column_tiles, context.worker, context.workers);
   for (std::int64_t at = range.begin; at < range.end; ++at) {
-    const std::int64_t first = at / (walk.block * column_tiles) * walk.block,
-                       block = min64(walk.block, row_tiles - first);
+    const std::int64_t first = at / (walk.block * column_tiles) * walk.block, block = min64(walk.block, count - first);
     const std::int64_t inside = at - first * column_tiles;
     run_tile(walk, first + inside % block, inside / block, column_tiles);
   }

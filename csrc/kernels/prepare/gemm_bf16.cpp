@@ -150,8 +150,8 @@ PreparedStep prepare_gemm_bf16(const StepRequest& request) {
   step.work = 2.0 * args.m * args.n * args.k;
   if (args.a.layout != MatrixLayout::kBlocked || args.a.element_bytes != 2) {
     args.panel_at = args.c_at + 1;
-    args.panel_block = args.m * kBlock;
-    step.temporaries.push_back(checked_product({divide_up(args.k, kBlock), args.panel_block, 2}));
+    args.panel_block = 0;
+    step.temporaries.push_back(checked_product({divide_up(args.k, kBlock) * kBlock, args.m, 2}));
     step.phases.push_back(PreparedPhase::of(request.kernels.find("gemm_panel_bf16"), args));
     step.phases.back().max_workers = useful_workers(kReadWork * args.m * args.k);
   }
