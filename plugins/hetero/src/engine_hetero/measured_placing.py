@@ -16,6 +16,8 @@ from engine_hetero.placing import REFUSED, UNPLACED, Claims, Placement, place_by
 
 _MOST_ROUNDS: Final = 20
 """Each lowers the costs; more than a few are rare."""
+_LEAST_GAIN: Final = 1e-5
+"""A round of exchanges that lowers the costs by less is the last."""
 
 
 def place_by_cost(claims: Claims, stated: Ints, costs: CostModel) -> Placement:
@@ -114,7 +116,7 @@ class _Search:
                 candidate = self._cut(levels, affinity, pair)
                 if (lower := self.seconds(candidate)) < seconds:
                     affinity, seconds = candidate, lower
-            if seconds == before:
+            if seconds >= before * (1 - _LEAST_GAIN):
                 break
         return affinity
 
