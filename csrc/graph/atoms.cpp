@@ -61,17 +61,22 @@ std::string describe_walk(const Dag& dag, const Atoms& atoms, const std::vector<
       }
     }
   }
-  std::vector<Node> path;
+  // Backwards: into the atom, out of the one before.
+  std::vector<Edge> steps;
   Node atom = queue[0];
   do {
-    path.push_back(entered[atom].to);
-    path.push_back(entered[atom].from);
+    steps.push_back(entered[atom]);
     atom = atoms.of[entered[atom].from];
   } while (atom != queue[0]);
-  path.erase(std::unique(path.begin(), path.end()), path.end());
+  std::reverse(steps.begin(), steps.end());
   std::string text;
-  for (auto node = path.rbegin(); node != path.rend(); ++node) {
-    text += (text.empty() ? "" : " -> ") + std::to_string(*node) + " (device " + std::to_string(affinity[*node]) + ")";
+  const auto name = [&](Node node) {
+    return std::to_string(node) + " (device " + std::to_string(affinity[node]) + ")";
+  };
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (i == 0) text += name(steps[i].from);
+    if (i > 0 && steps[i].from != steps[i - 1].to) text += " with " + name(steps[i].from);
+    text += " -> " + name(steps[i].to);
   }
   return text;
 }

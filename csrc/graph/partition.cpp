@@ -140,7 +140,7 @@ class Contracted {
     problem_.device.resize(nodes);
     problem_.size.assign(nodes, 0);
     problem_.costs.overhead_seconds = request_.costs.overhead_seconds;
-    if (problem_.mode != Mode::min_subgraphs) problem_.costs.node_seconds.assign(nodes, 0.0);
+    if (problem_.mode == Mode::automatic) problem_.costs.node_seconds.assign(nodes, 0.0);
     for (Node node = 0; node < given_.nodes(); ++node) {
       const Node atom = atom_of(node);
       problem_.device[atom] = devices_.of_node[node];
@@ -155,11 +155,12 @@ class Contracted {
     const std::size_t edges = problem_.dag.edges().size();
     const std::vector<double>& seconds = request_.costs.edge_seconds;
     problem_.bytes.resize(edges);
-    if (problem_.mode != Mode::min_subgraphs) problem_.costs.edge_seconds.resize(edges);
+    problem_.has_bytes = request_.bytes.size() > 0;
+    if (problem_.mode == Mode::automatic) problem_.costs.edge_seconds.resize(edges);
     for (std::size_t i = 0; i < edges; ++i) {
       const std::size_t given = is_contracted_ ? kept_[i] : i;
-      const std::int64_t bytes = request_.bytes.size() > 0 ? request_.bytes[given] : 0;
-      problem_.bytes[i] = request_.bytes.size() > 0 ? bytes : 1;
+      const std::int64_t bytes = problem_.has_bytes ? request_.bytes[given] : 0;
+      problem_.bytes[i] = problem_.has_bytes ? bytes : 1;
       if (problem_.costs.edge_seconds.empty()) continue;
       problem_.costs.edge_seconds[i] =
           seconds.empty() ? kTransferSeconds + kSecondsPerByte * static_cast<double>(bytes) : seconds[given];

@@ -1,14 +1,51 @@
 #include "graph/potential.hpp"
 
+#include <string>
 #include <utility>
 
+#include "graph/connected.hpp"
+#include "graph/refine.hpp"
 #include "graph/runs.hpp"
+#include "graph/schedule.hpp"
 
 namespace engine::graph {
+namespace {
 
-Labels potential(const Problem& problem, Statistics&) {
+Labels as_labels(const Runs& runs) {
+  return {runs.of, static_cast<Node>(runs.device.size())};
+}
+
+// Both ways to cut up one set of runs, compared by how long they take.
+Labels choose(const Problem& problem, const Runs& runs, Statistics& statistics) {
+  const auto report = [&](const std::string& name, const Labels& labels) {
+    const double seconds = schedule_seconds(problem, labels);
+    statistics[name + ".seconds"] = seconds;
+    statistics[name + ".count"] = labels.count;
+    if (problem.has_bytes) {
+      statistics[name + ".crossing_bytes"] = static_cast<double>(crossing_bytes(problem, labels.subgraph));
+    }
+    return seconds;
+  };
+  Labels fewest = as_labels(runs);
+  Labels connected = connect(problem, runs);
+  const bool is_connected = report("connected", connected) < report("min_subgraphs", fewest);
+  statistics["is_connected"] = is_connected;
+  return is_connected ? connected : fewest;
+}
+
+}  // namespace
+
+Labels potential(const Problem& problem, Statistics& statistics) {
   Runs runs = find_runs(problem);
-  return {std::move(runs.of), static_cast<Node>(runs.device.size())};
+  refine(problem, runs);
+  switch (problem.mode) {
+    case Mode::connected:
+      return connect(problem, runs);
+    case Mode::automatic:
+      return choose(problem, runs, statistics);
+    default:
+      return as_labels(runs);
+  }
 }
 
 }  // namespace engine::graph

@@ -28,7 +28,8 @@ struct Problem {
   std::int32_t devices = 0;
   std::vector<std::int64_t> size = {};   // of each node: how many nodes of the caller's it stands for
   std::vector<std::int64_t> bytes = {};  // of each edge; where the caller gave none, 1
-  Costs costs = {};
+  bool has_bytes = false;
+  Costs costs = {};  // in Mode::automatic
   Mode mode = Mode::min_subgraphs;
   std::size_t closure_bytes = 0;  // the most memory that a transitive closure may take
   int threads = 1;

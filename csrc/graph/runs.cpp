@@ -1,69 +1,144 @@
 #include "graph/runs.hpp"
 
 #include <algorithm>
+#include <utility>
+
+#include "graph/drain.hpp"
 
 namespace engine::graph {
 namespace {
 
-// Kahn's algorithm with a queue for each device: the current device empties its queue, then another one goes on.
-class Drain {
- public:
-  explicit Drain(const Problem& problem) : problem_(problem) {}
+// Passes that take out spare runs, from either end in turn.
+constexpr std::int64_t kMostPasses = 6;
+constexpr std::int64_t kPassVisits = 1'000'000;
+// What drains side by side may cost, in visits of nodes: some 20 ms.
+constexpr std::int64_t kBeamVisits = 150'000'000;
+// Widths that are worth it, and that have stopped to help.
+constexpr std::int64_t kLeastWidth = 2;
+constexpr std::int64_t kMostWidth = 16;
+// Turns that are looked for one by one, as most are near.
+constexpr std::int32_t kNear = 8;
+// Graphs above are not read from their end as well: each reading takes long, and they differ by little.
+constexpr Node kLargeGraph = 50'000;
 
-  // Begins with the device `first`, and goes on with the one that has most nodes ready. No runs where `first` has
-  // nothing to begin with.
-  Runs run(std::int32_t first) {
-    const Dag& dag = problem_.dag;
-    waiting_.resize(static_cast<std::size_t>(dag.nodes()));
-    ready_.assign(static_cast<std::size_t>(problem_.devices), {});
-    for (Node node = 0; node < dag.nodes(); ++node) {
-      waiting_[node] = static_cast<std::int32_t>(dag.predecessors(node).size());
-      if (waiting_[node] == 0) ready_[problem_.device[node]].push_back(node);
+class Search {
+ public:
+  explicit Search(const Problem& problem) : problem_(problem) {}
+
+  Sequence run() {
+    for (const bool is_backward : {false, true}) {
+      if (is_backward && (is_exact() || problem_.dag.nodes() > kLargeGraph)) break;
+      const View view{problem_.dag, is_backward};
+      const std::vector<std::int32_t> ways = ways_ahead(problem_, view);
+      offer(best_drain(view, ways, Turn::longest_way));
+      if (is_exact()) break;
+      offer(shortened(best_drain(view, ways, Turn::most_ready)));
+      offer(shortened(best_));
+      try_beam(view, ways);
     }
-    Runs runs;
-    runs.of.resize(waiting_.size());
-    for (std::int32_t device = first; !ready_[device].empty(); device = next_device()) {
-      empty(device, static_cast<std::int32_t>(runs.device.size()), runs.of);
-      runs.device.push_back(device);
-    }
-    return runs;
+    return std::move(best_);
   }
 
  private:
-  void empty(std::int32_t device, std::int32_t run, std::vector<std::int32_t>& run_of) {
-    std::vector<Node>& queue = ready_[device];
-    while (!queue.empty()) {
-      const Node node = queue.back();
-      queue.pop_back();
-      run_of[node] = run;
-      for (const Node next : problem_.dag.successors(node)) {
-        if (--waiting_[next] == 0) ready_[problem_.device[next]].push_back(next);
-      }
+  // With two devices, who goes next is no choice.
+  bool is_exact() const { return problem_.devices <= 2; }
+
+  Sequence best_drain(const View& view, const std::vector<std::int32_t>& ways, Turn turn) const {
+    Sequence best;
+    for (std::int32_t first = 0; first < problem_.devices; ++first) {
+      Sequence sequence = drain(problem_, view, ways, turn, first);
+      if (best.empty() || (!sequence.empty() && sequence.size() < best.size())) best = std::move(sequence);
     }
+    return best;
   }
 
-  std::int32_t next_device() const {
-    const auto most = std::max_element(ready_.begin(), ready_.end(),
-                                       [](const auto& a, const auto& b) { return a.size() < b.size(); });
-    return static_cast<std::int32_t>(most - ready_.begin());
+  void try_beam(const View& view, const std::vector<std::int32_t>& ways) {
+    const std::int64_t visits = static_cast<std::int64_t>(best_.size()) * problem_.devices * problem_.dag.nodes();
+    const std::int64_t width = std::min(kMostWidth, kBeamVisits / std::max<std::int64_t>(visits, 1));
+    if (width >= kLeastWidth) offer(shortened(beam_drain(problem_, view, ways, static_cast<std::size_t>(width))));
+  }
+
+  void offer(Sequence sequence) {
+    if (best_.empty() || sequence.size() < best_.size()) best_ = std::move(sequence);
+  }
+
+  Sequence shortened(Sequence sequence) const {
+    const std::int64_t passes = std::clamp<std::int64_t>(kPassVisits / problem_.dag.nodes(), 2, kMostPasses);
+    int unchanged = 0;
+    for (std::int64_t pass = 0; unchanged < 2 && pass < passes; ++pass) {
+      const std::size_t before = sequence.size();
+      sequence = without_spare_runs(problem_, View{problem_.dag, pass % 2 == 1}, sequence);
+      unchanged = sequence.size() < before ? 0 : unchanged + 1;
+    }
+    return sequence;
   }
 
   const Problem& problem_;
-  std::vector<std::int32_t> waiting_;
-  std::vector<std::vector<Node>> ready_;
+  Sequence best_;
 };
 
 }  // namespace
 
-Runs find_runs(const Problem& problem) {
-  Runs best;
-  Drain drain(problem);
-  for (std::int32_t first = 0; first < problem.devices; ++first) {
-    Runs runs = drain.run(first);
-    if (runs.device.empty()) continue;
-    if (best.device.empty() || runs.device.size() < best.device.size()) best = std::move(runs);
+Turns::Turns(const Sequence& sequence, std::int32_t devices)
+    : sequence_(sequence), of_device_(static_cast<std::size_t>(devices)) {
+  for (std::size_t run = 0; run < sequence.size(); ++run) {
+    of_device_[sequence[run]].push_back(static_cast<std::int32_t>(run));
   }
-  return best;
+}
+
+std::int32_t Turns::at_or_after(std::int32_t device, std::int32_t run) const {
+  const std::int32_t end = std::min(run + kNear, static_cast<std::int32_t>(sequence_.size()));
+  for (std::int32_t near = run; near < end; ++near) {
+    if (sequence_[near] == device) return near;
+  }
+  const std::vector<std::int32_t>& turns = of_device_[device];
+  const auto found = std::lower_bound(turns.begin(), turns.end(), run);
+  return found == turns.end() ? -1 : *found;
+}
+
+std::int32_t Turns::at_or_before(std::int32_t device, std::int32_t run) const {
+  const std::int32_t end = std::max(run - kNear, -1);
+  for (std::int32_t near = run; near > end; --near) {
+    if (sequence_[near] == device) return near;
+  }
+  const std::vector<std::int32_t>& turns = of_device_[device];
+  const auto found = std::upper_bound(turns.begin(), turns.end(), run);
+  return found == turns.begin() ? -1 : found[-1];
+}
+
+std::vector<std::int32_t> earliest_runs(const Problem& problem, const Sequence& sequence) {
+  const Turns turns(sequence, problem.devices);
+  std::vector<std::int32_t> run_of(problem.device.size());
+  for (const Node node : problem.dag.order()) {
+    std::int32_t run = 0;
+    for (const Node before : problem.dag.predecessors(node)) run = std::max(run, run_of[before]);
+    run = turns.at_or_after(problem.device[node], run);
+    if (run < 0) return {};
+    run_of[node] = run;
+  }
+  return run_of;
+}
+
+std::vector<std::int32_t> latest_runs(const Problem& problem, const Sequence& sequence) {
+  const Turns turns(sequence, problem.devices);
+  std::vector<std::int32_t> run_of(problem.device.size());
+  const std::vector<Node>& order = problem.dag.order();
+  for (auto node = order.rbegin(); node != order.rend(); ++node) {
+    auto run = static_cast<std::int32_t>(sequence.size()) - 1;
+    for (const Node next : problem.dag.successors(*node)) run = std::min(run, run_of[next]);
+    run = turns.at_or_before(problem.device[*node], run);
+    if (run < 0) return {};
+    run_of[*node] = run;
+  }
+  return run_of;
+}
+
+Runs find_runs(const Problem& problem) {
+  Runs runs;
+  if (problem.dag.nodes() == 0) return runs;
+  runs.device = Search(problem).run();
+  runs.of = earliest_runs(problem, runs.device);
+  return runs;
 }
 
 }  // namespace engine::graph
