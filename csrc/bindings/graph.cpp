@@ -110,7 +110,7 @@ Integers to_array(const std::vector<Node>& values) {
 }
 
 const char* name_of(graph::TraceStep::Kind kind) {
-  constexpr const char* kNames[] = {"root", "merge", "fail", "rollback", "end", "choose"};
+  constexpr const char* kNames[] = {"roots", "root", "merge", "fail", "rollback", "end", "choose", "cut"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -121,8 +121,9 @@ const char* name_of(graph::TraceStep::Condition condition) {
 
 py::list to_list(const graph::Trace& trace) {
   py::list steps;
-  for (const graph::TraceStep& step : trace) {
-    steps.append(py::make_tuple(name_of(step.kind), step.device, step.node, name_of(step.condition), step.through));
+  for (const graph::TraceStep& step : trace.steps()) {
+    steps.append(py::make_tuple(name_of(step.kind), step.device, step.node, name_of(step.condition),
+                                py::tuple(py::cast(step.nodes))));
   }
   return steps;
 }

@@ -29,11 +29,16 @@ class Closure {
   // The nodes on all paths from one to the other, without the two, ascending. O(V + E).
   std::vector<Node> path_nodes(Node from, Node to) const;
 
- private:
-  // Tables of one row for each node in topological order. A row begins with the word of its own node, as nothing before
-  // is reached.
-  std::size_t row_words(Node place) const { return row_length_ - static_cast<std::size_t>(place) / 64; }
+  // The place of a node in topological order.
+  Node place(Node node) const { return place_[node]; }
+  // The words of a whole row of bits.
+  std::size_t row_length() const { return row_length_; }
+  // Where it is dense: what a node reaches, by places, as bits. A row begins with the word of its own node, as nothing
+  // before is reached: words 0..place/64-1 are not there.
   const std::uint64_t* row(Node place) const { return words_.data() + row_begin_[place] - place / 64; }
+
+ private:
+  std::size_t row_words(Node place) const { return row_length_ - static_cast<std::size_t>(place) / 64; }
   void fill(int threads);
   void fill_columns(std::size_t first, std::size_t last);
   bool search(Node from, Node to) const;

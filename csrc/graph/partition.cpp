@@ -11,6 +11,8 @@
 #include "graph/errors.hpp"
 #include "graph/potential.hpp"
 #include "graph/quotient.hpp"
+#include "graph/restriction_map.hpp"
+#include "graph/rollback.hpp"
 
 namespace engine::graph {
 namespace {
@@ -20,7 +22,8 @@ struct NamedStrategy {
   Strategy run;
 };
 
-constexpr NamedStrategy kStrategies[] = {{"potential", potential}};
+constexpr NamedStrategy kStrategies[] = {
+    {"potential", potential}, {"rollback", rollback}, {"restriction_map", restriction_map}};
 
 struct NamedMode {
   const char* name;
@@ -115,9 +118,9 @@ class Contracted {
   void translate(Trace& trace) const {
     std::vector<Node> first(static_cast<std::size_t>(problem_.dag.nodes()));
     for (Node node = given_.nodes(); node-- > 0;) first[atom_of(node)] = node;
-    for (TraceStep& step : trace) {
-      step.node = first[step.node];
-      if (step.through >= 0) step.through = first[step.through];
+    for (TraceStep& step : trace.steps()) {
+      if (step.node >= 0) step.node = first[step.node];
+      for (Node& node : step.nodes) node = first[node];
       step.device = static_cast<std::int32_t>(device(step.device));
     }
   }

@@ -1,7 +1,9 @@
 // What a strategy did, step by step, for those who want to follow it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "graph/dag.hpp"
@@ -9,16 +11,36 @@
 namespace engine::graph {
 
 struct TraceStep {
-  enum class Kind { root, merge, fail, rollback, end, choose };
+  enum class Kind { roots, root, merge, fail, rollback, end, choose, cut };
   enum class Condition { ok, possible, violated };
 
   Kind kind;
   std::int32_t device;  // as the caller numbers them
-  Node node;            // the node in question; of `end` and `choose`, the root of the candidate
-  Condition condition;  // of the subgraph after the step
-  Node through;         // the node that makes it possible or violated; -1 where it is ok
+  Node node;  // the one in question; of `end` and `choose`, the root of the candidate; of `roots` and `cut`, -1
+  Condition condition;  // of the candidate after the step
+  // Of `roots`, the nodes that a candidate may grow from; of `choose`, the subgraph; otherwise the nodes that make the
+  // condition what it is. Ascending.
+  std::vector<Node> nodes;
 };
 
-using Trace = std::vector<TraceStep>;
+// Steps up to a number of them, of which the last is `cut` where there were more.
+class Trace {
+ public:
+  static constexpr std::size_t kMostSteps = 100000;
+
+  const std::vector<TraceStep>& steps() const { return steps_; }
+  std::vector<TraceStep>& steps() { return steps_; }
+  bool is_full() const { return steps_.size() > kMostSteps; }
+
+  void add(TraceStep step) {
+    if (is_full()) return;
+    const std::int32_t device = step.device;
+    steps_.push_back(std::move(step));
+    if (is_full()) steps_.back() = {TraceStep::Kind::cut, device, -1, TraceStep::Condition::ok, {}};
+  }
+
+ private:
+  std::vector<TraceStep> steps_;
+};
 
 }  // namespace engine::graph

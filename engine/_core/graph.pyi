@@ -13,7 +13,7 @@ class PartitionResult(TypedDict):
     crossing_bytes: int
     splits: int
     statistics: dict[str, float]
-    trace: list[tuple[str, int, int, str, int]]
+    trace: list[tuple[str, int, int, str, tuple[int, ...]]]
 
 def set_error_types(*, graph: type[Exception], partition: type[Exception]) -> None: ...
 def strategies() -> list[str]: ...

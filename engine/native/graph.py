@@ -46,13 +46,14 @@ class TraceStep:
     """A step of a strategy that can be followed."""
 
     kind: str
-    """root, merge, fail, rollback, end, or choose."""
+    """roots, root, merge, fail, rollback, end, choose; or cut, the last one where there were more than 100,000."""
     device: int
     node: int
+    """The one in question; of `end` and `choose`, the root of the candidate; of `roots` and `cut`, -1."""
     condition: str
-    """Of the subgraph after the step: ok, possible or violated."""
-    through: int
-    """The node that makes it possible or violated; -1 where it is ok."""
+    """Of the candidate after the step: ok, possible or violated."""
+    nodes: tuple[int, ...]
+    """Of `roots`, where a candidate may grow from; of `choose`, the subgraph; otherwise what makes the condition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.native import graph
+from engine_hetero.rollback_trace import trace_lines
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+_log = logging.getLogger("engine.hetero")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,12 +65,19 @@ def partition(
     strategy: `potential`, `rollback` or `restriction_map`; mode, for `potential`: `min_subgraphs`, `connected` (more
     subgraphs, which can overlap), or `auto`, whichever of the two a schedule with `costs` says is done first.
     atoms: (N,) integers; nodes of one number >= 0 are never in two subgraphs, and neither is what lies between them.
-    trace: receives the steps of `rollback`.
+    trace: receives the steps of `rollback`, up to 100,000. They are logged by "engine.hetero", too, at DEBUG.
 
     Raises GraphError where the graph is malformed, naming the nodes of a cycle, and PartitionError for anything else
     that does not fit. O(N + E) time and memory for `potential` in the mode `min_subgraphs`.
     """
-    raw = graph.partition(edges, affinity, strategy, mode, bytes, atoms=atoms, costs=costs, trace=trace)
+    is_logged = strategy == "rollback" and _log.isEnabledFor(logging.DEBUG)
+    steps: list[graph.TraceStep] | None = [] if is_logged or trace is not None else None
+    raw = graph.partition(edges, affinity, strategy, mode, bytes, atoms=atoms, costs=costs, trace=steps)
+    if trace is not None and steps is not None:
+        trace.extend(steps)
+    if is_logged:
+        for line in trace_lines(steps or ()):
+            _log.debug("%s", line)
     return Partition(
         subgraph=raw.subgraph,
         count=len(raw.order),

@@ -1,0 +1,63 @@
+"""The steps of the strategy `rollback` as text, with the lists that OpenVINO's hetero design shows at each."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from engine.native.graph import TraceStep
+
+_ACTIONS = {"root": "select root", "merge": "merge", "fail": "failed to merge", "rollback": "roll back"}
+
+
+def trace_lines(steps: Iterable[TraceStep]) -> Iterator[str]:
+    """Write each step as a line: what is done, the subgraph and the rejected nodes after it, and the condition.
+
+    An atom goes by its first node. The lists make the text quadratic in the size of a subgraph at worst.
+    """
+    subgraph: list[int] = []
+    rejected: list[int] = []
+    candidates: list[str] = []
+    device = -1  # of the subgraph that was chosen last
+    for step in steps:
+        match step.kind:
+            case "roots":
+                if step.device == device and not candidates and step.nodes:
+                    yield f"device {device}: remaining nodes {_listed(step.nodes)}"
+                end = "" if step.nodes else " no roots, end"
+                yield f"device {step.device}: possible roots {_listed(step.nodes)}{end}"
+            case "end":
+                candidates.append(_listed(subgraph))
+                yield "there are no nodes to merge, end"
+            case "choose":
+                yield f"subgraphs {', '.join(candidates)}: select {_listed(step.nodes)}"
+                candidates, device = [], step.device
+            case "cut":
+                yield "the trace ends here, the algorithm does not: further steps were not recorded"
+            case _:
+                if step.kind == "root":
+                    subgraph, rejected = [], []
+                if step.kind == "rollback":
+                    subgraph.remove(step.node)
+                insort(rejected if step.kind in ("fail", "rollback") else subgraph, step.node)
+                yield (
+                    f"{_ACTIONS[step.kind]} {_listed([step.node])}: subgraph {_listed(subgraph)}, "
+                    f"rejected {_listed(rejected)}, global condition: {_condition(step)}"
+                )
+
+
+def _condition(step: TraceStep) -> str:
+    if step.condition == "violated":
+        return f"there are self-references throughout a node {_listed(step.nodes)}, reject"
+    if step.condition == "possible":
+        return (
+            f"there are possible self-references throughout a node {_listed(step.nodes)} but they are not known yet, ok"
+        )
+    return "ok"
+
+
+def _listed(nodes: Iterable[int]) -> str:
+    return f"[{','.join(map(str, nodes))}]"
