@@ -6,7 +6,7 @@ from engine.errors import UnsupportedError
 from engine.ir import Constant, Model, Node, Parameter, Result, TensorType
 from engine.ops.reference import compile_node
 from engine.passes.runtime_info import FUSED_NAMES
-from engine.plugin_api import QueryResult, Support
+from engine.plugin_api import QueryResult, Support, SupportLevel
 from engine_cpu.lowering import Refusal, refusal
 from engine_cpu.lowering.checks import SHAPE_SOURCES
 
@@ -15,7 +15,7 @@ def query(model: Model, graph: Model, *, allow_reference: bool) -> QueryResult:
     """Answer for the operations of `model`, of which `graph` is the transformed copy.
 
     An operation runs as what it became part of; what was folded away runs nowhere, which is native enough. Operations
-    that became one are an atom where one of them alone would not run natively: what is joined only to be faster may
+    that became one are an atom where one of them alone would not run as well: what is joined only to be faster may
     be separated.
     """
     named = {n.friendly_name: n for n in model.ordered_nodes() if not _is_border(n)}
@@ -27,9 +27,9 @@ def query(model: Model, graph: Model, *, allow_reference: bool) -> QueryResult:
         if _is_border(node):
             continue
         names = (set(node.rt_info.get(FUSED_NAMES, ())) | {node.friendly_name}) & operations
-        if (why := reasons.get(node)) is not None:
-            answers |= dict.fromkeys(names, _support(node, why, allow_reference))
-        if len(names) > 1 and any(_reference_reason(named[name]) is not None for name in names):
+        support = _support(node, reasons.get(node), allow_reference)
+        answers |= dict.fromkeys(names, support)
+        if len(names) > 1 and any(_is_worse_alone(named[name], support, allow_reference) for name in names):
             atoms.append(frozenset(names))
     return QueryResult(answers, _disjoint(atoms))
 
@@ -55,7 +55,15 @@ def _reference_reason(node: Node) -> Refusal | None:
     return refusal(node)
 
 
-def _support(node: Node, why: Refusal, allow_reference: bool) -> Support:
+def _is_worse_alone(node: Node, together: Support, allow_reference: bool) -> bool:
+    """Whether an operation of the user's model would not run as it does as part of something larger."""
+    alone = _support(node, _reference_reason(node), allow_reference)
+    return alone.level is not together.level and alone.level is not SupportLevel.NATIVE
+
+
+def _support(node: Node, why: Refusal | None, allow_reference: bool) -> Support:
+    if why is None:
+        return Support.native()
     if not allow_reference:
         return Support.refused(why.cause, f"{why.reason}; ALLOW_REFERENCE is off")
     try:
