@@ -66,11 +66,8 @@ ENGINE_INLINE void ask_for_next(const ConvWalk<Tile>& walk, std::int64_t next, s
   const PackArgs& pack = walk.args->pack;
   const std::int64_t in_group = next % channel_tiles;
   const std::int64_t width = in_group == channel_tiles - 1 ? pack.tail_channels : pack.tile_channels;
-  constexpr std::int64_t kInLine = 64 / sizeof(typename Tile::Call::ElementType);
-  const std::int64_t in_part = (width * reduction / kInLine + walk.parts - 1) / walk.parts;
-  call.next_lines = static_cast<std::int32_t>((in_part + pack.blocks - 1) / pack.blocks);
   const auto* from = walk.w + next / channel_tiles * group_size + in_group * pack.tile_channels * reduction;
-  call.next = reinterpret_cast<const float*>(from) + walk.part * call.next_lines * pack.blocks * 16;
+  prefetch_part(call, from, width, reduction / Tile::kDepthStep, walk.part, walk.parts);
 }
 
 // Runs pixel tile `tile` of image `n` for channel tiles [range.begin, range.end), counted over all groups.
@@ -141,6 +138,7 @@ void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange
     call.w_lead_last = rows.begin * pack.cols * last_depth * width;
     call.y = walk.y + (n * args.y_batch + at);
     call.bias = walk.bias ? walk.bias + channel : nullptr;
+    call.next_step = 0;
     call.scale = walk.scale ? walk.scale + channel : nullptr;
     if (args.operands.has_residual) call.residual = walk.residual + (n * args.residual_batch + at);
     ask_for_next(walk, t + 1, channel_tiles, reduction, group_size, call);

@@ -226,10 +226,8 @@ ENGINE_INLINE void ask_for_next(const GemmArgs& args, const Tiles& tiles, const 
   if (t + 1 >= tiles.columns || tiles.block < 2) return;
   const PackArgs& pack = args.pack;
   const std::int64_t width = t + 1 == tiles.columns - 1 ? pack.tail_channels : pack.tile_channels;
-  const std::int64_t lines = width * args.shape.k / 16, first = index % tiles.block;
-  const std::int64_t in_part = (lines + tiles.block - 1) / tiles.block;
-  call.next_lines = static_cast<std::int32_t>((in_part + pack.blocks - 1) / pack.blocks);
-  call.next = matrix.b + (t + 1) * pack.tile_channels * args.shape.k + first * call.next_lines * pack.blocks * 16;
+  prefetch_part(call, matrix.b + (t + 1) * pack.tile_channels * args.shape.k, width, args.shape.k, index % tiles.block,
+                tiles.block);
 }
 
 void run_tile(const Walk& walk, const Tiles& tiles, const Matrix& matrix, std::int64_t index, std::int64_t t) {

@@ -129,10 +129,8 @@ ENGINE_INLINE void ask_for_next(const Walk& walk, std::int64_t index, std::int64
   if (t + 1 >= column_tiles || walk.block < 2) return;
   const PackArgs& pack = walk.args->pack;
   const std::int64_t width = t + 1 == column_tiles - 1 ? pack.tail_channels : pack.tile_channels;
-  const std::int64_t lines = width * walk.reduction / 32, in_part = (lines + walk.block - 1) / walk.block;
-  call.next_lines = static_cast<std::int32_t>((in_part + pack.blocks - 1) / pack.blocks);
-  call.next = reinterpret_cast<const float*>(walk.b + (t + 1) * pack.tile_channels * walk.reduction) +
-              index % walk.block * call.next_lines * pack.blocks * 16;
+  prefetch_part(call, walk.b + (t + 1) * pack.tile_channels * walk.reduction, width, walk.reduction / 2,
+                index % walk.block, walk.block);
 }
 
 void run_tile(const Walk& walk, std::int64_t index, std::int64_t t, std::int64_t column_tiles) {

@@ -39,6 +39,8 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
     for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
   }
 
+  const std::int64_t next_step = call.next_step;
+  const char* next = next_step != 0 ? call.next : reinterpret_cast<const char*>(call.w);
   const float* block = call.x;
   for (int b = 0; b < call.blocks; ++b, block += call.x_block) {
     const bool is_last = b == call.blocks - 1;
@@ -46,7 +48,6 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
     const float* w = call.w + b * call.w_block + (is_last ? call.w_lead_last : call.w_lead);
     const std::int64_t* offsets = call.offsets;
     const float* row = block;
-    for (int i = 0; i < call.next_lines; ++i) __builtin_prefetch(call.next + (b * call.next_lines + i) * 16, 0, 2);
     for (int r = 0; r < call.rows; ++r, row += call.x_row) {
       const float* x = row;
       for (int c = 0; c < call.cols; ++c, x += call.x_col) {
@@ -69,6 +70,8 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
               for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
             }
             w += kVectors * kLanes;
+            __builtin_prefetch(next, 0, 2);
+            next += next_step;
           }
         } else {
           const float* at = x;
@@ -85,6 +88,8 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
               for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
             }
             w += kVectors * kLanes;
+            __builtin_prefetch(next, 0, 2);
+            next += next_step;
           }
         }
       }

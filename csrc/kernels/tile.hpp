@@ -72,8 +72,8 @@ struct TileCallOf {
   std::int64_t residual_block;
   std::int64_t residual_pixel;
   const EpilogueArgs* epilogue;
-  const float* next;        // what will be read after this tile and may be far away: `next_lines` lines of 64 bytes
-  std::int32_t next_lines;  // of it are prefetched with each block
+  const char* next;        // what will be read after this tile and may be far away: prefetched in steps of `next_step`
+  std::int32_t next_step;  // bytes, one with each value of depth (bf16: each two); 0: nothing is
 };
 using TileCall = TileCallOf<float, float*, const float*>;
 
@@ -99,6 +99,16 @@ extern const TileTraits tile_traits;
 
 // The kernel for a tile of exactly this shape; null where there is none.
 TileFn tile_kernel(int vectors, int pixels, PixelStep step);
+
+// Lets tile `part` of the `parts` that share their weights prefetch its part of the weights that come next: `width`
+// channels, `steps` values of depth (bf16: pairs). Steps that are spread evenly leave the first level its buffers for
+// what the tile itself reads; all lines of a block at once would fill them.
+template <class Call>
+ENGINE_ALWAYS_INLINE void prefetch_part(Call& call, const typename Call::ElementType* weights, std::int64_t width,
+                                        std::int64_t steps, std::int64_t part, std::int64_t parts) {
+  call.next_step = static_cast<std::int32_t>((width * 4 + parts - 1) / parts);
+  call.next = reinterpret_cast<const char*>(weights) + part * steps * call.next_step;
+}
 
 // What walks over tiles are templates of: a call, how many depths the kernels take at a time, and where to find one.
 struct TileF32 {

@@ -127,7 +127,9 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
     const Bf16* w = at->w + b * at->w_block + (is_last ? at->w_lead_last : at->w_lead);
     const std::int64_t* offsets = at->offsets;
     const Bf16* row = block;
-    for (int i = 0; i < at->next_lines; ++i) __builtin_prefetch(at->next + (b * at->next_lines + i) * 16, 0, 2);
+    // All steps of a block at once: there is no register to spread them.
+    const std::int64_t ahead = std::int64_t{at->next_step} * at->rows * at->cols * 8;
+    for (std::int64_t i = 0; i < ahead; i += 64) __builtin_prefetch(at->next + b * ahead + i, 0, 2);
     for (int r = 0; r < at->rows; ++r) {
       const Bf16* x = row;
       for (int c = 0; c < at->cols; ++c) {

@@ -207,9 +207,11 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
   }
 }
 
-// Product of one point: `tiles` pixels of V by the weights of one channel tile.
+// Product of one point: `tiles` pixels of V by the weights of one channel tile. Meanwhile `next`, the weights of the
+// point that follows, come in from memory; null where there are none.
 ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int64_t v_block, const float* u,
-                              std::int64_t width, std::int64_t tiles, float* m, std::int64_t m_block) {
+                              std::int64_t width, std::int64_t tiles, float* m, std::int64_t m_block,
+                              const float* next) {
   static const EpilogueArgs kPlain{};
   const std::int64_t count = (tiles + args.pixels - 1) / args.pixels;
   const int pixels = static_cast<int>(tiles / count);
@@ -230,6 +232,7 @@ ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int
   const TileFn plain = tile_kernel(vectors, pixels, PixelStep::kBlocked1);
   std::int64_t at = 0;
   for (std::int64_t i = 0; i < count; ++i) {
+    if (next) prefetch_part(call, next, width, args.shape.in_channels, i, count);
     call.x = v + at * 16;
     call.y = m + at * 16;
     (i < wide ? wider : plain)(call);
@@ -262,6 +265,23 @@ ENGINE_INLINE ChannelTiles channel_tiles(const WinogradArgs& args) {
   return {(args.shape.out_channels + args.tile_channels - 1) / args.tile_channels};
 }
 
+// What one worker does of a fused step: some tiles, for some channel tiles.
+struct FusedShare {
+  WorkRange tiles, channels;
+};
+FusedShare fused_share(const WinogradArgs& args, std::int64_t channel_tiles, const KernelContext& context) {
+  // Channel tiles that share a block stay together.
+  std::int64_t together = 1;
+  while (together * args.tile_channels % 16 != 0) ++together;
+  const std::int64_t groups = (channel_tiles + together - 1) / together;
+  int split = static_cast<int>(min64(args.by_channels ? context.workers : 1, groups));
+  while (split > 1 && context.workers % split != 0) --split;
+  if (split < 1) split = 1;
+  const WorkRange own = split_work(groups, context.worker % split, split);
+  return {split_work(args.tiles, context.worker / split, context.workers / split),
+          {own.begin * together, min64(own.end * together, channel_tiles)}};
+}
+
 template <int kTile, class Map>
 void fused(const WinogradArgs& args, void* const* buffers, const KernelContext& context) {
   constexpr int kPoints = Transform<kTile>::kPoints * Transform<kTile>::kPoints;
@@ -270,24 +290,29 @@ void fused(const WinogradArgs& args, void* const* buffers, const KernelContext& 
   const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
   const std::int64_t in_channels = args.shape.in_channels, in_blocks = blocks_of(in_channels);
   const ChannelTiles channels = channel_tiles(args);
-  const WorkRange range = split_work(args.tiles, context.worker, context.workers);
+  const FusedShare own = fused_share(args, channels.count, context);
+  const WorkRange range = own.tiles;
   const std::int64_t parts = (range.end - range.begin + args.block_tiles - 1) / args.block_tiles;
   const std::int64_t v_stride = winograd_point_stride(in_blocks, args.block_tiles);
   const std::int64_t m_stride = winograd_point_stride(blocks_of(args.tile_channels), args.block_tiles);
   float* v = static_cast<float*>(context.scratch);
   float* m = v + kPoints * v_stride;
+  const float* first_weights = u + own.channels.begin * args.tile_channels * in_channels * kPoints;
   for (std::int64_t part = 0; part < parts; ++part) {
     const WorkRange share = split_work(range.end - range.begin, static_cast<int>(part), static_cast<int>(parts));
     const std::int64_t begin = range.begin + share.begin, end = range.begin + share.end, tiles = end - begin;
     for (std::int64_t b = 0; b < in_blocks; ++b)
       transform_input<kTile>(args, x, b, begin, end, v + b * tiles * 16, v_stride);
     // A vector narrower than a block (lanes 4, one vector) fills a block in several channel tiles.
-    for (std::int64_t t = 0; t < channels.count; ++t) {
+    for (std::int64_t t = own.channels.begin; t < own.channels.end; ++t) {
       const std::int64_t width = channels.width(args, t), channel = t * args.tile_channels;
       const float* weights = u + channel * in_channels * kPoints;
+      const bool is_last = t == own.channels.end - 1;
+      const float* after_last = part + 1 < parts ? first_weights : nullptr;
       for (int p = 0; p < kPoints; ++p)
         multiply(args, v + p * v_stride, tiles * 16, weights + p * in_channels * width, width, tiles,
-                 m + p * m_stride + channel % 16, tiles * 16);
+                 m + p * m_stride + channel % 16, tiles * 16,
+                 is_last && p == kPoints - 1 ? after_last : weights + (p + 1) * in_channels * width);
       const bool is_block_done = (channel + width) % 16 == 0 || t == channels.count - 1;
       if (!is_block_done) continue;
       for (std::int64_t c = channel / 16 * 16; c < channel + width; c += 16)
@@ -340,7 +365,8 @@ void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelC
     const std::int64_t t = i / points, p = i % points;
     const std::int64_t width = channels.width(args, t), channel = t * args.tile_channels;
     multiply(args, v + p * v_stride, args.tiles * 16, u + channel * in_channels * points + p * in_channels * width,
-             width, args.tiles, m + p * m_stride + channel / 16 * args.tiles * 16 + channel % 16, args.tiles * 16);
+             width, args.tiles, m + p * m_stride + channel / 16 * args.tiles * 16 + channel % 16, args.tiles * 16,
+             i + 1 < range.end ? u + channel * in_channels * points + (p + 1) * in_channels * width : nullptr);
   }
 }
 

@@ -24,6 +24,7 @@ struct WinogradArgs {
   std::int32_t tail_channels;
   std::int32_t pixels;       // most Winograd tiles of a register tile
   bool in_phases;            // how a step runs it; nothing else depends on this
+  bool by_channels;          // fused: workers share the channels, and each transforms the input; else the tiles
   std::int32_t block_tiles;  // fused: tiles transformed together, in the worker's scratch
   std::int64_t tiles_h, tiles_w;
   std::int64_t tiles;  // batch * tiles_h * tiles_w

@@ -49,8 +49,8 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
 
   const std::string type = kIsBf16 ? "bf16" : "f32";
   const KernelEntry& fused = target.find("winograd_fused_" + type);
-  const WinogradArgs args = make_winograd_args(s, operands, epilogue, output_tile, vectors, block,
-                                               *static_cast<const TileTraits*>(fused.traits));
+  WinogradArgs args = make_winograd_args(s, operands, epilogue, output_tile, vectors, block,
+                                         *static_cast<const TileTraits*>(fused.traits));
   Guarded source(w), u(winograd_weight_floats(args), kNan);
   run(target.find("winograd_weights_f32"), &args, {source.data(), u.data()}, 2, 0);
   GuardedEither input(reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan), !kIsBf16);
@@ -60,7 +60,9 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
   scale.resize(padded, kNan);
   Guarded bias_buffer(bias), scale_buffer(scale), v(winograd_input_floats(args), kNan);
   Guarded m(winograd_product_floats(args), kNan);
-  for (const bool in_phases : {false, true}) {
+  for (const char* way : {" fused by tiles", " fused by channels", " phases"}) {
+    const bool in_phases = way == std::string(" phases");
+    args.by_channels = way == std::string(" fused by channels");
     GuardedEither output(std::vector<float>(s.batch * padded * out_hw, kNan), !kIsBf16);
     std::vector<void*> buffers{input.data(), u.data()};
     if (operands.has_bias) buffers.push_back(bias_buffer.data());
@@ -78,7 +80,7 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
     // The transforms amplify rounding: for F(4, 3) by about ten.
     expect_close(expected, reference::from_blocked(output.values(), s.batch, s.out_channels, out_hw),
                  (output_tile == 4 ? 10 : 2) * sum_tolerance(s.in_channels * 9) + (kIsBf16 ? 1.0 / 256 : 0.0),
-                 what + (in_phases ? " phases" : " fused"));
+                 what + way);
   }
 }
 

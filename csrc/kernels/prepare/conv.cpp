@@ -13,8 +13,6 @@ namespace {
 constexpr std::int64_t kChannelBlock = 16;
 // Packed weights of this size stay in the second-level cache beside the input rows of a tile.
 constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
-// Up to this size they come from the third level fast enough to be read again for each tile of pixels.
-constexpr std::int64_t kNearWeightBytes = 5 * 1024 * 1024;
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) {
   return (value + by - 1) / by;
@@ -36,7 +34,7 @@ ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, 
   const std::int64_t weights =
       shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w * traits.weight_bytes;
   // More tiles share one pass over weights that come from further away.
-  tiling.tile_block = weights <= kNearWeightBytes ? 1 : kConvOffsetSlots;
+  tiling.tile_block = weights <= kCachedWeightBytes ? 1 : kConvOffsetSlots;
   tiling.channel_split = weights <= kCachedWeightBytes ? 1 : std::numeric_limits<std::int32_t>::max();
   return tiling;
 }

@@ -9,6 +9,10 @@
 namespace engine {
 namespace {
 
+// Weights of this size come from memory, so that it is worth transforming the input once for each worker to read them
+// only once.
+constexpr std::int64_t kStreamedWeightBytes = 3 * 1024 * 1024;
+
 std::int64_t divide_up(std::int64_t value, std::int64_t by) {
   return (value + by - 1) / by;
 }
@@ -36,6 +40,7 @@ WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& oper
   args.tiles_w = divide_up(shape.out_w, output_tile);
   args.tiles = shape.batch * args.tiles_h * args.tiles_w;
   args.block_tiles = block_tiles == 0 ? 2 * args.pixels : block_tiles;
+  args.by_channels = winograd_weight_floats(args) * std::int64_t{sizeof(float)} > kStreamedWeightBytes;
   args.x_batch = divide_up(shape.in_channels, 16) * 16 * shape.in_h * shape.in_w;
   args.y_batch = divide_up(shape.out_channels, 16) * 16 * shape.out_h * shape.out_w;
   args.residual_batch = args.y_batch;
@@ -82,6 +87,7 @@ WinogradArgs read_winograd(const StepRequest& request) {
   WinogradArgs args = make_winograd_args(shape, read_conv_operands(attributes), read_epilogue(attributes),
                                          static_cast<int>(tile), vectors, block, traits);
   args.in_phases = attributes.has("phases") && attributes.integer("phases", 0, 1) == 1;
+  if (attributes.has("by_channels")) args.by_channels = attributes.integer("by_channels", 0, 1) == 1;
   return args;
 }
 
@@ -91,7 +97,8 @@ struct MapKernels {
   std::int64_t element_bytes;
 };
 
-// Attribute `phases` (0): in three phases with V and M in temporaries, instead of fused.
+// Attributes `phases` (0): in three phases with V and M in temporaries, instead of fused; `by_channels` (by the size of
+// the weights): see WinogradArgs.
 PreparedStep prepare_winograd(const StepRequest& request, const MapKernels& kernels) {
   WinogradArgs args = read_winograd(request);
   const ConvShape& s = args.shape;

@@ -16,9 +16,9 @@ PLANAR_CHANNELS: Final = 16
 """Inputs of fewer channels than this waste lanes in blocks, and may be read as they are."""
 
 _MOST_CANDIDATES: Final = 8
-# Cycles of a core: sixteen multiply-adds each half cycle at best, eight bytes from memory each cycle for all cores.
+# Cycles of a core: sixteen multiply-adds each half cycle at best, twelve bytes from memory each cycle for all cores.
 _FMA_CYCLES: Final = 0.5
-_MEMORY_BYTES: Final = 8.0
+_MEMORY_BYTES: Final = 12.0
 # What a Winograd transform takes, for one tile of 16 channels: input and output.
 _TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
 # Weights and transformed tiles that stay in a second-level cache.
