@@ -27,6 +27,11 @@ def printable(line: str, longest: int | None = None) -> str:
     return line if longest is None or len(line) <= longest else line[: longest - 3] + "..."
 
 
+def count(number: int, what: str) -> str:
+    """Return how many things there are: `1 subgraph`, `2 subgraphs`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def byte_count(size: int) -> str:
     """Return a size for people: `4.9 MB`."""
     number = float(size)

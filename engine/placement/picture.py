@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, document, legend, palette, text
-from engine.drawing.table import byte_count, duration, printable
+from engine.drawing.table import byte_count, count, duration, printable
 from engine.files import complete_file
 from engine.placement.picture_graph import draw_graph
 from engine.placement.report import PlacementReport
@@ -74,8 +74,9 @@ def _heading(report: PlacementReport, model: str) -> Iterator[tuple[str, str]]:
     """Lines, with the attributes of their text."""
     yield f"placement of `{printable(model)}` over {', '.join(report.devices)}", 'font-weight="bold"'
     yield (
-        f"{report.node_count} operations in {len(report.subgraphs)} subgraphs; lower bound {report.lower_bound}; "
-        f"{byte_count(report.crossing_bytes)} crossing in {len(report.crossings)} transfers",
+        f"{count(report.node_count, 'operation')} in {count(len(report.subgraphs), 'subgraph')}; lower bound "
+        f"{report.lower_bound}; {byte_count(report.crossing_bytes)} crossing in "
+        f"{count(len(report.crossings), 'transfer')}",
         "",
     )
     times = [f"{mode}: {duration(seconds)} predicted" for mode, seconds in report.predicted_seconds.items()]

@@ -9,7 +9,7 @@ from math import ceil, log2, sqrt
 
 from engine.drawing.layered_layout import Box, place
 from engine.drawing.svg import CHARACTER_WIDTH, LINE_HEIGHT, LONGEST, text, tooltip
-from engine.drawing.table import duration
+from engine.drawing.table import count, duration
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
 from engine.placement.text import operator_summary, transfer_size
 
@@ -102,7 +102,6 @@ class _Painter:
         return f"<g>{''.join(parts)}</g>"
 
     def _lines(self, subgraph: PlacedSubgraph) -> list[str]:
-        count = len(subgraph.nodes)
         evaluated = sum(self._is_evaluated(name, subgraph.device) for name in subgraph.nodes)
         note = f", {evaluated} evaluated on the host" if evaluated else ""
         times = [
@@ -111,7 +110,7 @@ class _Painter:
             if seconds is not None
         ]
         operators = [] if self._is_detailed else [operator_summary(subgraph)]
-        lines = [f"{subgraph.index}: {subgraph.device}", f"{count} operation{'s' * (count != 1)}{note}", *operators]
+        lines = [f"{subgraph.index}: {subgraph.device}", f"{count(len(subgraph.nodes), 'operation')}{note}", *operators]
         return [line for line in [*lines, ", ".join(times)] if line]
 
     def _operations(self, subgraph: PlacedSubgraph, x: float, y: float, colour: str) -> Iterator[str]:
@@ -134,10 +133,10 @@ class _Painter:
         return any(refusal.device == device and refusal.level == "reference" for refusal in refusals)
 
 
-def _grid(count: int) -> tuple[int, int]:
+def _grid(number: int) -> tuple[int, int]:
     """Rows and columns for so many operations, which are listed downwards; about as high as wide."""
-    rows = min(count, max(_FEWEST_ROWS, ceil(sqrt(count * _OPERATION_WIDTH / LINE_HEIGHT))))
-    return rows, ceil(count / rows) if rows else 0
+    rows = min(number, max(_FEWEST_ROWS, ceil(sqrt(number * _OPERATION_WIDTH / LINE_HEIGHT))))
+    return rows, ceil(number / rows) if rows else 0
 
 
 def _edges(

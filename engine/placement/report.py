@@ -74,7 +74,7 @@ class PlacementReport:
         findings: sentences on what costs more than it gains.
         cloned: operations that are in no subgraph, since each that needs them computes them for itself: arithmetic
             on lengths of tensors, and what is computed when the model is compiled.
-        costs: what predictions rest on: "default" figures, or "measured" ones.
+        costs: what predictions rest on: "default" figures, "measured" ones, or "measured and default".
     """
 
     devices: tuple[str, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from engine.drawing.table import byte_count, duration, printable, table
+from engine.drawing.table import byte_count, count, duration, printable, table
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
 
 _MOST_SUBGRAPHS = 30
@@ -56,8 +56,8 @@ class _Cut:
 def operator_summary(subgraph: PlacedSubgraph, most: int = 3) -> str:
     """The main operators of a subgraph: `Conv x5, Relu x4, 3 others`."""
     counts = Counter(map(printable, subgraph.op_types))
-    shown = [f"{op} x{count}" if count > 1 else op for op, count in counts.most_common(most)]
-    others = sum(counts.values()) - sum(count for _, count in counts.most_common(most))
+    shown = [f"{op} x{number}" if number > 1 else op for op, number in counts.most_common(most)]
+    others = sum(counts.values()) - sum(number for _, number in counts.most_common(most))
     return ", ".join([*shown, f"{others} others"] if others else shown)
 
 
@@ -71,13 +71,13 @@ def transfer_size(crossings: Iterable[Crossing]) -> str:
 
 
 def _heading(report: PlacementReport, model: str) -> list[str]:
-    cloned = f", and {len(report.cloned)} computed wherever they are needed" if report.cloned else ""
+    cloned = f", and {len(report.cloned)} computed wherever needed" if report.cloned else ""
     sources = Counter(report.sources.values()).most_common()
     return [
         f"placement of `{printable(model)}` over {', '.join(report.devices)}: "
-        f"{report.node_count} operations in {len(report.subgraphs)} subgraphs{cloned}",
+        f"{count(report.node_count, 'operation')} in {count(len(report.subgraphs), 'subgraph')}{cloned}",
         f"strategy {report.strategy}, mode {report.mode}, placement {report.placement}; "
-        f"operations placed by {', '.join(f'{source}: {count}' for source, count in sources) or 'nobody'}",
+        f"operations placed by {', '.join(f'{source}: {number}' for source, number in sources) or 'nobody'}",
     ]
 
 
@@ -130,29 +130,32 @@ def _devices(report: PlacementReport) -> list[str]:
 
 
 def _totals(report: PlacementReport) -> list[str]:
-    count, bound = len(report.subgraphs), report.lower_bound
-    fewest = "the fewest that there can be" if count == bound else f"no partition has fewer than {bound}"
+    subgraphs, bound = len(report.subgraphs), report.lower_bound
+    fewest = "the fewest that there can be" if subgraphs == bound else f"no partition has fewer than {bound}"
     unknown = sum(crossing.byte_size is None for crossing in report.crossings)
     rest = f"; the lengths of {unknown} are known only during an inference" if unknown else ""
     transfers = _sum(crossing.predicted_seconds for crossing in report.crossings)
     rows = [
-        ("subgraphs", f"{count}; lower bound {bound}: {fewest}"),
-        ("bytes crossing", f"{byte_count(report.crossing_bytes)} in {len(report.crossings)} transfers{rest}"),
-        ("transfer time", f"{transfers}, predicted" if transfers != "-" else "not predicted"),
+        ("subgraphs", f"{subgraphs}; lower bound {bound}: {fewest}"),
+        ("bytes crossing", f"{byte_count(report.crossing_bytes)} in {count(len(report.crossings), 'transfer')}{rest}"),
         ("predicted time", _predicted(report)),
+        ("of transfers", transfers if report.crossings else "none"),
         ("measured time", _measured(report)),
     ]
     return table(rows)
 
 
 def _predicted(report: PlacementReport) -> str:
-    if not report.predicted_seconds:
-        return "none: nothing is known of what these devices take"
-    modes = [
-        f"{mode} {duration(seconds)}{' (chosen)' if mode == report.mode and len(report.predicted_seconds) > 1 else ''}"
-        for mode, seconds in report.predicted_seconds.items()
+    compared = report.predicted_seconds
+    times = [
+        f"{mode} {duration(seconds)}{' (chosen)' if mode == report.mode and len(compared) > 1 else ''}"
+        for mode, seconds in compared.items()
     ]
-    return f"{', '.join(modes)}; from {report.costs} costs"
+    parts = [subgraph.predicted_seconds for subgraph in report.subgraphs if subgraph.predicted_seconds is not None]
+    if not times and not parts:
+        return "none: nothing is known of what these devices take"
+    guess = ", which only serve to compare" if report.costs == "default" else ""
+    return f"{', '.join(times) or f'{duration(sum(parts))} for all subgraphs'}; from {report.costs} costs{guess}"
 
 
 def _measured(report: PlacementReport) -> str:
@@ -160,7 +163,7 @@ def _measured(report: PlacementReport) -> str:
         return duration(report.measured_seconds)
     measured = [subgraph.measured_seconds for subgraph in report.subgraphs if subgraph.measured_seconds is not None]
     if measured:
-        return f"{duration(sum(measured))} for {len(measured)} of {len(report.subgraphs)} subgraphs"
+        return f"{duration(sum(measured))} for {len(measured)} of {count(len(report.subgraphs), 'subgraph')}"
     if report.placement == "measured":
         return "nothing was measured of these subgraphs"
     return "nothing was measured; the device does with --config PLACEMENT=measured"
@@ -189,7 +192,7 @@ def _refusals(report: PlacementReport, cut: _Cut) -> list[str]:
     for refusal in report.refusals:
         groups[refusal.device, refusal.level, refusal.op_type, refusal.cause].append(refusal)
     if not groups:
-        return [f"every operation runs natively on {report.devices[0]}"] if report.devices else []
+        return ["every operation runs natively, and no device that comes first refused one"]
     where = {name: subgraph.device for subgraph in report.subgraphs for name in subgraph.nodes}
     order = {device: position for position, device in enumerate(report.devices)}
     lines = ["not native on a device that comes first, or evaluated on the host, and why:"]
@@ -221,6 +224,8 @@ def _name(refusal: NodeRefusal) -> str:
 def _findings(report: PlacementReport) -> list[str]:
     if report.findings:
         return ["costs more than it gains:", *(f"  {printable(finding)}" for finding in report.findings)]
+    if not report.crossings:
+        return ["nothing crosses, so that no transfer or split costs more than it gains"]
     if not report.predicted_seconds:
         return ["whether a transfer or a split costs more than it gains is not known without predictions"]
     return ["no transfer or split is known to cost more than it gains"]

@@ -11,7 +11,7 @@ from engine.placement import Crossing, NodeRefusal, PlacedSubgraph, PlacementRep
 from engine.placement.text import operator_summary, placement_text, transfer_size
 
 SMALL = """\
-placement of `small` over GPU, CPU: 5 operations in 3 subgraphs, and 1 computed wherever they are needed
+placement of `small` over GPU, CPU: 5 operations in 3 subgraphs, and 1 computed wherever needed
 strategy potential, mode connected, placement priority; operations placed by priority: 3, user: 1, atom: 1
 
 SUBGRAPH  DEVICE  NODES  OPERATORS           IN      OUT  PREDICTED  MEASURED  READS FROM
@@ -25,8 +25,8 @@ CPU             1      1             0     500 us         -
 
 subgraphs       3; lower bound 2: no partition has fewer than 2
 bytes crossing  8.0 MB in 3 transfers; the lengths of 1 are known only during an inference
-transfer time   400 us, predicted
-predicted time  min_subgraphs 4.50 ms, connected 3.90 ms (chosen); from default costs
+predicted time  min_subgraphs 4.50 ms, connected 3.90 ms (chosen); from default costs, which only serve to compare
+of transfers    400 us
 measured time   nothing was measured; the device does with --config PLACEMENT=measured
 
 LARGEST TRANSFERS  FROM -> TO           BYTES  PREDICTED
@@ -59,6 +59,8 @@ def test_long_lists_end_early_and_say_how_to_get_the_rest(chain: PlacementReport
         "  A refuses 500 Gelu (op), now on B",
         "    `a1`, `a3`, `a5` and 497 more nodes (--nodes lists all)",
         "    no 1 and 499 more reasons (--nodes lists all)",
+        "predicted time  none: nothing is known of what these devices take",
+        "of transfers    -",
         "measured time   1.50 s",
     ):
         assert line in lines
@@ -75,16 +77,30 @@ def test_long_lists_end_early_and_say_how_to_get_the_rest(chain: PlacementReport
         ({"lower_bound": 3}, "subgraphs       3; lower bound 3: the fewest that there can be"),
         ({"measured_seconds": 0.0123}, "measured time   12.3 ms"),
         ({"placement": "measured"}, "measured time   nothing was measured of these subgraphs"),
-        ({"predicted_seconds": {"connected": 0.002}}, "predicted time  connected 2.00 ms; from default costs"),
+        (
+            {"predicted_seconds": {"connected": 0.002}},
+            (
+                {"predicted_seconds": {"connected": 0.002}},
+                "predicted time  connected 2.00 ms; from default costs, which only serve to compare",
+            ),
+        ),
         ({"costs": "measured", "predicted_seconds": {"a": 2.0}}, "predicted time  a 2.00 s; from measured costs"),
-        ({"predicted_seconds": {}}, "predicted time  none: nothing is known of what these devices take"),
-        ({"refusals": ()}, "every operation runs natively on GPU"),
+        (
+            {"predicted_seconds": {}},
+            "predicted time  3.50 ms for all subgraphs; from default costs, which only serve to compare",
+        ),
+        ({"refusals": ()}, "every operation runs natively, and no device that comes first refused one"),
         ({"findings": ()}, "no transfer or split is known to cost more than it gains"),
         (
             {"findings": (), "predicted_seconds": {}},
             "whether a transfer or a split costs more than it gains is not known without predictions",
         ),
         ({"crossings": ()}, "bytes crossing  0 bytes in 0 transfers"),
+        ({"crossings": ()}, "of transfers    none"),
+        (
+            {"crossings": (), "findings": ()},
+            "nothing crosses, so that no transfer or split costs more than it gains",
+        ),
     ],
 )
 def test_what_is_not_known_is_said(report: PlacementReport, changes: dict[str, object], line: str) -> None:

@@ -46,7 +46,7 @@ def test_why_prints_subgraphs_totals_reasons_and_findings(engine: Engine, folder
         "       1  TEMPLATE      1  Softmax     4.0 kB   4.0 kB    1.00 ms         -  0",
         "subgraphs       3; lower bound 2: no partition has fewer than 2",
         "bytes crossing  12.0 kB in 3 transfers",
-        "predicted time  serial 3.00 ms; from default costs",
+        "predicted time  serial 3.00 ms; from default costs, which only serve to compare",
         "measured time   nothing was measured; the device does with --config PLACEMENT=measured",
         "  PICKY refuses 1 Softmax (op), now on TEMPLATE",
         "    PICKY runs Relu and Mul; put the rest elsewhere",
