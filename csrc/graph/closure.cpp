@@ -14,7 +14,9 @@ constexpr std::size_t kBlock = 16;
 
 std::size_t Closure::table_bytes(Node nodes) {
   const std::size_t words = (static_cast<std::size_t>(nodes) + 63) / 64;
-  return words * (words + 1) / 2 * 64 * sizeof(std::uint64_t);
+  // 64 rows of each length, but fewer of the last one, which is a word long.
+  const std::size_t missing = 64 * words - static_cast<std::size_t>(nodes);
+  return (words * (words + 1) / 2 * 64 - missing) * sizeof(std::uint64_t);
 }
 
 Closure::Closure(const Dag& dag, std::size_t max_bytes, int threads)
