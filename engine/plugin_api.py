@@ -14,6 +14,7 @@ Everything that these signatures mention can be imported from here. What a subcl
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import os
 from abc import ABC, abstractmethod
@@ -601,6 +602,7 @@ def plugin_errors(plugin: str, doing: str) -> Iterator[None]:
         raise PluginError(f"plugin {plugin}: {doing} failed: {type(e).__name__}: {e}") from e
 
 
+@functools.cache
 def engine_version() -> str:
     """Return the version of the engine, which blobs record; "0+source" where it is imported uninstalled."""
     try:

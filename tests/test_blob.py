@@ -701,6 +701,28 @@ def test_threads_wait_for_one_verification(monkeypatch: pytest.MonkeyPatch) -> N
     assert hashed == [2_000_000]
 
 
+def test_sections_that_are_verified_ahead_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = {str(index): bytes([index]) * 500_000 for index in range(8)}
+    reader = BlobReader(make_blob(sections))
+    hashed = counting_hashes(monkeypatch)
+    reader.verify_ahead()
+    assert {name: bytes(reader.section(name)) for name in sections} == sections
+    assert hashed == [500_000] * 8
+
+
+def test_damage_that_is_found_ahead_is_raised_where_it_is_used() -> None:
+    blob = bytearray(make_blob(SECTIONS))
+    blob[-1] ^= 1
+    reader = BlobReader(bytes(blob))
+    reader.verify_ahead()
+    for thread in threading.enumerate():
+        if thread.name == "engine-blob":
+            thread.join()
+    with pytest.raises(BlobCorruptError, match="section 'last'"):
+        reader.section("last")
+    assert reader.section("weights") == SECTIONS["weights"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_views_outlive_the_reader(kind: str, tmp_path: Path) -> None:
     source, options = opened_from(kind, make_blob(SECTIONS), tmp_path)

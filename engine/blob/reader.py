@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import reprlib
+from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
 
@@ -82,6 +83,13 @@ class BlobReader:
                 entry.is_verified = True
         return view
 
+    def verify_ahead(self) -> None:
+        """Begin to verify the sections in another thread, from the last to the first, while the caller uses the first.
+
+        Hashes take most of the time of importing a network; what is wrong is raised where the section is used.
+        """
+        Thread(target=self._verify_backwards, name="engine-blob", daemon=True).start()
+
     def verify(self) -> None:
         """Verify the hash of every section that has not been used yet; raises `BlobCorruptError`."""
         for name in self._entries:
@@ -98,6 +106,11 @@ class BlobReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _verify_backwards(self) -> None:
+        with suppress(BlobError):
+            for name in reversed(self._entries):
+                self.section(name)
 
     def _check_zero(self, padding: memoryview, place: str) -> None:
         if any(padding):

@@ -70,6 +70,7 @@ class CpuNetwork(ExecutableNetwork):
     def imported(cls, plugin: CpuPlugin, config: Config, blob: BlobReader) -> CpuNetwork:
         """Take up an exported network: nothing is transformed, packed or measured again."""
         network = cls(plugin, config, blob.manifest)
+        blob.verify_ahead()
         graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
         made = _read_compilation(blob)
         if (asked := precision_of(config, made.isa)) != made.precision:
