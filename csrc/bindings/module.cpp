@@ -225,6 +225,15 @@ PYBIND11_MODULE(_core, module) {
     return names;
   });
   module.def("kernels", [] { return KernelRegistry::built_in().operations(); });
+  module.def("kernel_isas", [] {
+    py::dict isas;
+    for (const auto& [name, found] : KernelRegistry::built_in().instruction_sets()) {
+      py::list names;
+      for (const Isa isa : found) names.append(isa_name(isa));
+      isas[py::str(name.data(), name.size())] = py::tuple(names);
+    }
+    return isas;
+  });
   module.def("cores", [] { return CoreSet::shared().cores(); });
   module.def("started_threads", [] { return CoreSet::shared().started_threads(); });
   module.def("lay_out_arena", lay_out, py::arg("buffers"));

@@ -86,6 +86,14 @@ std::vector<std::string_view> KernelRegistry::operations() const {
   return names;
 }
 
+std::map<std::string_view, std::vector<Isa>> KernelRegistry::instruction_sets() const {
+  std::map<std::string_view, std::vector<Isa>> isas;
+  for (const auto& [name, found] : kernels_) {
+    for (const FoundKernel& kernel : found) isas[name].push_back(kernel.isa);
+  }
+  return isas;
+}
+
 FoundKernel KernelRegistry::kernel(std::string_view name, Isa limit) const {
   FoundKernel best{nullptr, Isa::generic};
   const auto at = kernels_.find(name);

@@ -29,6 +29,9 @@ class KernelRegistry {
   const OperationEntry& operation(std::string_view name) const;
   std::vector<std::string_view> operations() const;
 
+  // The instruction sets that have a kernel of their own, ascending, by the kernel's name.
+  std::map<std::string_view, std::vector<Isa>> instruction_sets() const;
+
   // The highest instruction set, `limit` at most, that has the kernel; entry is null where none has.
   FoundKernel kernel(std::string_view name, Isa limit) const;
   // Of a kernel's function: the instruction set it was compiled for. Throws PlanError for an unknown function.

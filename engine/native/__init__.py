@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "StepInfo", "built_isas", "cores", "cpu_features",
-    "default_isa", "empty_aligned", "kernels", "lay_out_arena", "pack", "run_kernel", "started_threads",
+    "default_isa", "empty_aligned", "kernel_isas", "kernels", "lay_out_arena", "pack", "run_kernel", "started_threads",
 ]  # fmt: skip
 
 Attribute: TypeAlias = "int | float | Sequence[int] | Sequence[float]"
@@ -82,6 +82,14 @@ def built_isas() -> tuple[str, ...]:
 def kernels() -> tuple[str, ...]:
     """Return the names that `PlanBuilder.add_step` takes."""
     return tuple(_core.kernels())
+
+
+def kernel_isas() -> dict[str, tuple[str, ...]]:
+    """Return the instruction sets, ascending, that have a kernel of their own, by the kernel's name.
+
+    A step of several kernels names one of its own; plans take the highest that is not above theirs.
+    """
+    return _core.kernel_isas()
 
 
 def cores() -> int:

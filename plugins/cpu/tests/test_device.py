@@ -16,8 +16,18 @@ from engine_cpu.transform import transform_model
 
 from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter
-from engine.errors import BlobError, Cancelled, EngineError, InputError, OutOfMemoryError, PlanError, UnsupportedError
+from engine.errors import (
+    BlobError,
+    BlobIncompatibleError,
+    Cancelled,
+    EngineError,
+    InputError,
+    OutOfMemoryError,
+    PlanError,
+    UnsupportedError,
+)
 from engine.ir import Constant, Model, Parameter, f32, i64
+from engine.native import cpu_features
 from engine.ops import evaluate_model
 from engine.testing.networks import seeded_network
 
@@ -271,6 +281,26 @@ def test_a_blob_keeps_its_precision(core: Core) -> None:
         pytest.skip("this CPU computes in f32 whatever the hint")
     with pytest.raises(UnsupportedError, match=r"computes in f32.*asks for bf16"):
         core.import_model(blob, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+
+
+@pytest.mark.skipif(cpu_features().isa not in ("avx512vnni", "avx512bf16"), reason="this CPU has no more than AVX-512")
+def test_a_blob_asks_for_no_more_than_its_kernels_need(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network is compiled on a new machine and runs on older ones as well."""
+    x, model = values(1, 8, 20, 20), convolutional(1, 8, 20, 20)
+    network = core.compile_model(model, "CPU", {"COMPILE_EFFORT": "quick"})
+    blob = io.BytesIO()
+    network.export_model(blob)
+    assert BlobReader(blob.getvalue()).manifest.requirements == {"isa": ["avx512"]}
+    in_bf16 = exported(core, model, INFERENCE_PRECISION_HINT="bf16")
+    monkeypatch.setenv("ENGINE_MAX_ISA", "avx512")
+    older = core.import_model(blob.getvalue(), "CPU")
+    np.testing.assert_array_equal(older([x])[0], network([x])[0])
+    if BlobReader(in_bf16).manifest.requirements == {"isa": ["avx512bf16"]}:
+        with pytest.raises(BlobIncompatibleError, match="avx512bf16"):
+            core.import_model(in_bf16, "CPU")
+    monkeypatch.setenv("ENGINE_MAX_ISA", "avx2")
+    with pytest.raises(BlobIncompatibleError, match="avx512"):
+        core.import_model(blob.getvalue(), "CPU")
 
 
 def test_a_blob_holds_packed_weights_once(core: Core) -> None:

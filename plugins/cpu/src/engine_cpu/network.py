@@ -15,6 +15,7 @@ from engine.onnx.skeleton import INLINE_BYTES
 from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork, SyncInferRequest
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.compiler import Compiler, fold_shapes, logger
+from engine_cpu.instruction_sets import needed_isa
 from engine_cpu.plan_cache import PlanCache
 from engine_cpu.program import NativePart, Program
 from engine_cpu.properties import (
@@ -59,7 +60,9 @@ class CpuNetwork(ExecutableNetwork):
             constant.release()  # what the passes have read of a mapped file
         cache = TuningCache(config[CACHE_DIR]) if config[CACHE_DIR] else None
         threads = threads_of(config)
-        network._load(graph, WeightStore(default_isa()), Tuner(threads, BUDGETS[config[COMPILE_EFFORT]], {}, cache))
+        precision = precision_of(config, default_isa())
+        weights = WeightStore(needed_isa(precision, default_isa()))
+        network._load(graph, weights, Tuner(threads, BUDGETS[config[COMPILE_EFFORT]], {}, cache), precision)
         if cache is not None:
             cache.save()
         if network.is_static:
@@ -73,7 +76,7 @@ class CpuNetwork(ExecutableNetwork):
         blob.verify_ahead()
         graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
         made = _read_compilation(blob)
-        if (asked := precision_of(config, made.isa)) != made.precision:
+        if (asked := precision_of(config, default_isa())) != made.precision:
             raise UnsupportedError(
                 f"{network.name}: the blob computes in {made.precision}, INFERENCE_PRECISION_HINT asks for {asked}; "
                 "leave the hint out, or compile the model for it"
@@ -81,17 +84,17 @@ class CpuNetwork(ExecutableNetwork):
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and the formats of weights follow from the threads that the network was compiled for.
-        network._load(graph, weights, Tuner(made.threads, choices=made.choices))
+        network._load(graph, weights, Tuner(made.threads, choices=made.choices), made.precision)
         return network
 
-    def _load(self, graph: Model, weights: WeightStore, tuner: Tuner) -> None:
+    def _load(self, graph: Model, weights: WeightStore, tuner: Tuner, precision: str) -> None:
         """What compiling and importing share."""
         self.graph = graph
         self.weights = weights
         self.reference_steps = self._check_reference(graph)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
-        self.precision = precision_of(self.config, weights.isa)
+        self.precision = precision
         compiler = Compiler(
             weights,
             tuner,
@@ -152,7 +155,7 @@ class CpuNetwork(ExecutableNetwork):
         writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
-        """Packed weights are of one instruction set."""
+        """Kernels and packed weights are of one instruction set."""
         return {"isa": [self.weights.isa]}
 
     def metric(self, name: str) -> object:
