@@ -39,7 +39,7 @@ class CpuPlugin(Plugin):
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """How each operation would run here."""
-        return query(model, transform_model(model), allow_reference=config[ALLOW_REFERENCE])
+        return query(model, transform_model(model, keep_names=True), allow_reference=config[ALLOW_REFERENCE])
 
     def metric(self, name: str, device_id: str) -> object:
         """The facts about the device; None leaves the declared default."""

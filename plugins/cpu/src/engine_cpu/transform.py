@@ -9,6 +9,7 @@ from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
+from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
@@ -17,10 +18,12 @@ from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
 
-def transform_model(model: Model) -> Model:
-    """A transformed copy of `model`."""
+def transform_model(model: Model, *, keep_names: bool = False) -> Model:
+    """A transformed copy of `model`; `keep_names` to note on each node which of the model's nodes it stands for."""
     graph = model.clone()
     manager = Manager()
+    if keep_names:
+        manager.register_pass(InitNodeInfo)
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
     manager.register_pass(ChannelShuffleFusion)
