@@ -80,7 +80,7 @@ def test_two_halves_of_cpu_give_the_answer_of_one(core: Core, name: str) -> None
                 assert relative_error(value, right) <= rounding_tolerance(network.model)
 
 
-@pytest.mark.parametrize("strategy", ["potential"])
+@pytest.mark.parametrize("strategy", ["potential", "rollback", "restriction_map"])
 @pytest.mark.parametrize("name", ["squeezenet", "bert_base", "lstm", "mobilevit"])
 def test_every_strategy_gives_the_answer_of_the_whole(core: Core, name: str, strategy: str) -> None:
     """On a device that runs each node as it was imported, only the layout in memory differs at the cuts."""

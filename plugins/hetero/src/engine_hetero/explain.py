@@ -77,6 +77,7 @@ def report(plan: Plan, config: Config, originals: Originals, operations: Iterabl
         refusals=tuple(_refusals(placement.claims, plan, originals)),
         sources=sources,
         predicted_seconds=plan.predicted_seconds,
+        findings=plan.findings,
         cloned=tuple(name for name in operations if name not in sources),
         costs=plan.costs.origin,
     )

@@ -16,6 +16,7 @@ from engine_hetero.model_graph import Ints, ModelGraph
 from engine_hetero.partitioning import Partition, partition
 from engine_hetero.placing import Claims, Placement, place_by_priority
 from engine_hetero.properties import AFFINITY_FILE, PARTITION_MODE, PARTITION_STRATEGY
+from engine_hetero.schedule import findings, predict
 from engine_hetero.splitting import PartModel, split
 from engine_hetero.user_affinity import stated_affinity
 from engine_hetero.wiring import Wiring
@@ -78,8 +79,17 @@ class Plan:
     def predicted_seconds(self) -> dict[str, float]:
         """What an inference is expected to take in each mode that was looked at, parts on different devices at once."""
         figures = self.partition.statistics
-        names = ("min_subgraphs", "connected")
-        return {name: figures[f"{name}.seconds"] for name in names if f"{name}.seconds" in figures}
+        compared = {name: f"{name}.seconds" for name in ("min_subgraphs", "connected") if f"{name}.seconds" in figures}
+        if compared:
+            return {name: figures[key] for name, key in compared.items()}
+        found, affinity = self.partition, self.placement.affinity
+        return {self.mode: predict(self.graph, self.costs, affinity, found.subgraph, found.order).seconds}
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Sentences on subgraphs that cost more than they gain."""
+        found, affinity = self.partition, self.placement.affinity
+        return findings(self.placement.claims, self.costs, affinity, found.subgraph, found.order)
 
 
 class Planner:

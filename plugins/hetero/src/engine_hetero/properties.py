@@ -46,7 +46,7 @@ PARTITION_STRATEGY = Property(
     CONFIG,
     "How subgraphs are formed: `potential` (fewest subgraphs, proven for two devices), `rollback` (OpenVINO's "
     "published algorithm) or `restriction_map` (TVM's proposal).",
-    choices=("potential",),
+    choices=("potential", "rollback", "restriction_map"),
 )
 PARTITION_MODE = Property(
     "PARTITION_MODE",
