@@ -34,18 +34,24 @@ ENGINE_INLINE Vec sum(const Window<Map>& window) {
   return (partial[0] + partial[1]) + (partial[2] + partial[3]);
 }
 
-template <class Map>
+// `kCols`: of the window, where they are known; 0: any. A comparison that carried NaNs along would make all of a window
+// one long chain, so they are looked for beside it.
+template <int kCols, class Map>
 ENGINE_INLINE Vec maximum(const Window<Map>& window) {
+  const std::int64_t cols = kCols > 0 ? kCols : window.cols;
   Vec best = broadcast(-__builtin_inff());
+  VecInt is_nan = {};
   const Map* row = window.x;
   for (std::int64_t r = 0; r < window.rows; ++r, row += window.row_step) {
     const Map* x = row;
-    for (std::int64_t c = 0; c < window.cols; ++c, x += window.col_step) {
+#pragma GCC unroll 3
+    for (std::int64_t c = 0; c < cols; ++c, x += window.col_step) {
       const Vec value = load(x);
-      best = (value > best) | (value != value) ? value : best;
+      is_nan |= value != value;
+      best = max(value, best);
     }
   }
-  return best;
+  return is_nan ? broadcast(__builtin_nanf("")) : best;
 }
 
 // Positions start + i * dilation, 0 <= i < kernel, that lie in [low, high): their first i and their number.
@@ -58,6 +64,61 @@ ENGINE_INLINE WorkRange taps(std::int64_t start, std::int64_t kernel, std::int64
   return {begin, end};
 }
 
+// One row of outputs, of which those from `inner.begin` to `inner.end` have all columns of their window in the input.
+template <class Map>
+struct Row {
+  const PoolArgs* args;
+  const Map* map;
+  Map* out;
+  std::int64_t top;
+  WorkRange rows, counted_rows, inner;
+};
+
+ENGINE_INLINE WorkRange inner_outputs(const ConvShape& s) {
+  const std::int64_t reach = (s.kernel_w - 1) * s.dilation_w, last = s.in_w - 1 - reach + s.pad_left;
+  std::int64_t begin = (s.pad_left + s.stride_w - 1) / s.stride_w, end = last < 0 ? 0 : last / s.stride_w + 1;
+  if (end > s.out_w) end = s.out_w;
+  if (begin > end) begin = end;
+  return {begin, end};
+}
+
+template <bool kAverage, int kCols, class Map>
+ENGINE_INLINE void pool_outputs(const Row<Map>& row, std::int64_t begin, std::int64_t end) {
+  const PoolArgs& args = *row.args;
+  const ConvShape& s = args.shape;
+  for (std::int64_t ow = begin; ow < end; ++ow) {
+    const std::int64_t left = ow * s.stride_w - s.pad_left;
+    const bool is_inner = kCols > 0 || (ow >= row.inner.begin && ow < row.inner.end);
+    const WorkRange cols = is_inner ? WorkRange{0, s.kernel_w} : taps(left, s.kernel_w, s.dilation_w, 0, s.in_w);
+    const std::int64_t at = (row.top + row.rows.begin * s.dilation_h) * s.in_w + left + cols.begin * s.dilation_w;
+    Map* out = row.out + ow * 16;
+    for (int l = 0; l < 16; l += kLanes) {
+      const Window<Map> window = {row.map + at * 16 + l, row.rows.end - row.rows.begin, cols.end - cols.begin,
+                                  s.dilation_h * s.in_w * 16, s.dilation_w * 16};
+      if constexpr (kAverage) {
+        const WorkRange counted =
+            args.counts_padding ? taps(left, s.kernel_w, s.dilation_w, -s.pad_left, s.in_w + args.pad_right) : cols;
+        const std::int64_t count = (row.counted_rows.end - row.counted_rows.begin) * (counted.end - counted.begin);
+        store(out + l, count == 0 ? zero() : sum(window) / static_cast<float>(count));
+      } else {
+        store(out + l, maximum<kCols>(window));
+      }
+    }
+  }
+}
+
+template <bool kAverage, class Map>
+void pool_row(const Row<Map>& row) {
+  const ConvShape& s = row.args->shape;
+  if (kAverage || (s.kernel_w != 2 && s.kernel_w != 3)) return pool_outputs<kAverage, 0>(row, 0, s.out_w);
+  pool_outputs<false, 0>(row, 0, row.inner.begin);
+  if (s.kernel_w == 2)
+    pool_outputs<false, 2>(row, row.inner.begin, row.inner.end);
+  else
+    pool_outputs<false, 3>(row, row.inner.begin, row.inner.end);
+  pool_outputs<false, 0>(row, row.inner.end, s.out_w);
+}
+
 template <bool kAverage, class Map>
 void pool(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const PoolArgs& args = *static_cast<const PoolArgs*>(raw_args);
@@ -66,30 +127,18 @@ void pool(const void* raw_args, void* const* buffers, const KernelContext& conte
   const ConvShape& s = args.shape;
   const std::int64_t blocks = (s.in_channels + 15) / 16;
   const WorkRange range = split_work(s.batch * blocks * s.out_h, context.worker, context.workers);
+  Row<Map> row = {};
+  row.args = &args;
+  row.inner = inner_outputs(s);
   for (std::int64_t i = range.begin; i < range.end; ++i) {
     const std::int64_t n = i / (blocks * s.out_h), block = i / s.out_h % blocks, oh = i % s.out_h;
-    const Map* map = x + n * args.x_batch + block * s.in_h * s.in_w * 16;
-    Map* out = y + n * args.y_batch + (block * s.out_h + oh) * s.out_w * 16;
-    const std::int64_t top = oh * s.stride_h - s.pad_top;
-    const WorkRange rows = taps(top, s.kernel_h, s.dilation_h, 0, s.in_h);
-    const WorkRange counted_rows =
-        args.counts_padding ? taps(top, s.kernel_h, s.dilation_h, -s.pad_top, s.in_h + args.pad_bottom) : rows;
-    for (std::int64_t ow = 0; ow < s.out_w; ++ow, out += 16) {
-      const std::int64_t left = ow * s.stride_w - s.pad_left;
-      const WorkRange cols = taps(left, s.kernel_w, s.dilation_w, 0, s.in_w);
-      const WorkRange counted_cols =
-          args.counts_padding ? taps(left, s.kernel_w, s.dilation_w, -s.pad_left, s.in_w + args.pad_right) : cols;
-      const std::int64_t count = (counted_rows.end - counted_rows.begin) * (counted_cols.end - counted_cols.begin);
-      const std::int64_t at = (top + rows.begin * s.dilation_h) * s.in_w + left + cols.begin * s.dilation_w;
-      for (int l = 0; l < 16; l += kLanes) {
-        const Window<Map> window = {map + at * 16 + l, rows.end - rows.begin, cols.end - cols.begin,
-                                    s.dilation_h * s.in_w * 16, s.dilation_w * 16};
-        if constexpr (kAverage)
-          store(out + l, count == 0 ? zero() : sum(window) / static_cast<float>(count));
-        else
-          store(out + l, maximum(window));
-      }
-    }
+    row.map = x + n * args.x_batch + block * s.in_h * s.in_w * 16;
+    row.out = y + n * args.y_batch + (block * s.out_h + oh) * s.out_w * 16;
+    row.top = oh * s.stride_h - s.pad_top;
+    row.rows = taps(row.top, s.kernel_h, s.dilation_h, 0, s.in_h);
+    row.counted_rows =
+        args.counts_padding ? taps(row.top, s.kernel_h, s.dilation_h, -s.pad_top, s.in_h + args.pad_bottom) : row.rows;
+    pool_row<kAverage>(row);
   }
 }
 
