@@ -22,9 +22,8 @@ def test_a_file_appears_at_the_end_and_replaces_the_one_before(tmp_path: Path) -
 
 def test_nothing_is_left_where_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with pytest.raises(KeyboardInterrupt), complete_file(path) as file:
-        file.write(b"a part")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        _write_and_be_interrupted(path)
     assert list(tmp_path.iterdir()) == []
     path.mkdir()
     with pytest.raises(IsADirectoryError), complete_file(path) as file:
@@ -32,3 +31,9 @@ def test_nothing_is_left_where_writing_fails(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError), complete_file(tmp_path / "nowhere" / "file"):
         pass
+
+
+def _write_and_be_interrupted(path: Path) -> None:
+    with complete_file(path) as file:
+        file.write(b"a part")
+        raise KeyboardInterrupt

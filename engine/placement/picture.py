@@ -17,7 +17,7 @@ from engine.placement.text import placement_text
 
 SUFFIXES: Final = (".svg", ".html")
 
-_LONGEST_LINE = 160
+_LONGEST_LINE = 240
 _MOST_FINDINGS = 10
 _MARGIN = 24
 _KEY = (
@@ -84,6 +84,6 @@ def _heading(report: PlacementReport, model: str) -> Iterator[tuple[str, str]]:
         times.append(f"{duration(report.measured_seconds)} measured")
     yield "; ".join([f"strategy {report.strategy}, mode {report.mode}, placement {report.placement}", *times]), ""
     for finding in report.findings[:_MOST_FINDINGS]:
-        yield f"costs more than it gains: {finding}", 'fill="#b00020"'
+        yield finding, 'fill="#b00020"'
     if (rest := len(report.findings) - _MOST_FINDINGS) > 0:
         yield f"and {rest} more findings", 'fill="#b00020"'

@@ -223,7 +223,7 @@ def _name(refusal: NodeRefusal) -> str:
 
 def _findings(report: PlacementReport) -> list[str]:
     if report.findings:
-        return ["costs more than it gains:", *(f"  {printable(finding)}" for finding in report.findings)]
+        return ["findings:", *(f"  {printable(finding)}" for finding in report.findings)]
     if not report.crossings:
         return ["nothing crosses, so that no transfer or split costs more than it gains"]
     if not report.predicted_seconds:
