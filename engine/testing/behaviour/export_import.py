@@ -38,7 +38,8 @@ network = Core().import_model(blob, device, json.loads(config))
 with np.load(inputs) as given:
     result = network(dict(given))
 np.savez(outputs, **result)
-print(json.dumps({"name": network.name, "config": dict(network.config), "metric": network.get_metric("NETWORK_NAME")}, default=dict))
+said = {"name": network.name, "config": dict(network.config), "metric": network.get_metric("NETWORK_NAME")}
+print(json.dumps(said, default=dict))
 """
 
 
