@@ -1,0 +1,112 @@
+"""Costs as they were measured before, are measured now, or are taken by default, in this order."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from engine.errors import PropertyError
+from engine.plugin_api import Config, CoreHandle
+from engine.properties import CACHE_DIR, DEVICE_ID, ENABLE_MMAP, PERF_COUNT
+from engine_hetero.calibration import Calibration, Figure, merge, read_calibration, signature_of, update_calibration
+from engine_hetero.costs import DEFAULT_RATES, CostModel, default_costs
+from engine_hetero.measuring import BYTE, SUBGRAPH, VALUE, Subject, measure
+from engine_hetero.placing import REFUSED, Claims
+from engine_hetero.probes import Deadline, border_probe
+from engine_hetero.properties import CALIBRATION_FILE
+
+logger = logging.getLogger("engine.hetero")
+
+ConfigOf: TypeAlias = Callable[[str], Mapping[str, Any]]
+
+_DEFAULT_FILE: Final = "hetero-calibration.json"
+_WITHOUT_EFFECT: Final = frozenset({PERF_COUNT.name, CACHE_DIR.name, ENABLE_MMAP.name, DEVICE_ID.name})
+"""On how long nodes take; the device itself is told by its full name."""
+
+
+def calibration_path(config: Config) -> str:
+    """Where figures are kept: CALIBRATION_FILE, else a file in CACHE_DIR, else nowhere."""
+    if config[CALIBRATION_FILE]:
+        return str(config[CALIBRATION_FILE])
+    return str(Path(config[CACHE_DIR]) / _DEFAULT_FILE) if config[CACHE_DIR] else ""
+
+
+def measured_costs(core: CoreHandle, claims: Claims, config_of: ConfigOf, path: str, seconds: float) -> CostModel:
+    """What nodes and transfers cost on the devices of `claims`: as calibrated, else measured now, else by default.
+
+    Args:
+        config_of: the configuration with which each device compiles its part of the model.
+        path: the calibration file, read before and updated after; empty is none.
+        seconds: how long to measure. A device's share is what the devices before it have left, evenly divided.
+
+    Raises `PropertyError` for a damaged calibration file, and what a device raises that cannot be compiled for at all.
+    A node that cannot be measured is no error: it keeps its default figure, and the log says why.
+    """
+    known = read_calibration(path) if path else Calibration()
+    costs = default_costs(claims.graph, claims.devices, claims.levels)
+    deadline = Deadline.after(seconds)
+    new = Calibration()
+    figures: list[Mapping[str, Figure]] = []
+    for device, name in enumerate(claims.devices):
+        config = _measuring(config_of(name))
+        key = device_key(core, name, config)
+        share = Deadline.after(deadline.left() / (len(claims.devices) - device))
+        subject = Subject(core, name, config, claims.graph, device, claims, costs.node_seconds[device])
+        new = merge(new, Calibration({key: measure(subject, merge(known, new).of(key), share)}))
+        figures.append(merge(known, new).of(key))
+        costs = _with_figures(costs, device, claims, figures[-1])
+    if path and any(new.devices.values()):
+        try:
+            update_calibration(path, new)
+        except PropertyError as e:
+            logger.warning("what was measured is used and not kept: %s", e)
+    return _with_borders(costs, figures)
+
+
+def device_key(core: CoreHandle, device: str, config: Mapping[str, Any]) -> str:
+    """What figures of a device depend on: its full name, its plugin's version, driver and such, its configuration.
+
+    Equal devices under several names share their figures. Raises what compiling for the device raises.
+    """
+    network = core.compile_model(border_probe(1, 1), device, config)
+    plugin = network.plugin
+    features = plugin.host_features(plugin.resolve_device_id(network.config[DEVICE_ID]))
+    stated = {name: value for name, value in network.config.to_json().items() if name not in _WITHOUT_EFFECT}
+    listed = {kind: [value] if isinstance(value, str) else sorted(value) for kind, value in features.items()}
+    full_name = core.get_property(device, "FULL_DEVICE_NAME")
+    kind = f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+    return f"{full_name} | {kind} {plugin.version} | {json.dumps([listed, stated], sort_keys=True)}"
+
+
+def _measuring(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a device, for what is compiled to be measured and thrown away."""
+    return {**config, PERF_COUNT.name: True, CACHE_DIR.name: ""}
+
+
+def _with_figures(costs: CostModel, device: int, claims: Claims, figures: Mapping[str, Figure]) -> CostModel:
+    """Put a device's figures into the model."""
+    claimed = claims.levels[device] != REFUSED
+    found = [figures.get(signature_of(node)) if claimed[n] else None for n, node in enumerate(claims.graph.nodes)]
+    seconds = [np.nan if figure is None else figure.seconds for figure in found]
+    return costs.with_measured(device, np.array(seconds, np.float64))
+
+
+def _with_borders(costs: CostModel, figures: Sequence[Mapping[str, Figure]]) -> CostModel:
+    """Put starts and transfers into the model; a transfer takes what each of the two devices needs for its end."""
+    value, byte = np.diag(costs.transfer_overhead) / 2, np.full(len(figures), 0.5 / DEFAULT_RATES.transfer_bytes)
+    start = costs.subgraph_overhead.copy()
+    for device, known in enumerate(figures):
+        if {SUBGRAPH, VALUE, BYTE} <= known.keys():
+            start[device], value[device], byte[device] = (known[each].seconds for each in (SUBGRAPH, VALUE, BYTE))
+    return replace(
+        costs,
+        subgraph_overhead=start,
+        transfer_overhead=np.add.outer(value, value),
+        transfer_per_byte=np.add.outer(byte, byte),
+    )

@@ -1,0 +1,182 @@
+"""What was measured on devices, kept in a file: figures of equal nodes serve every model, and files can be merged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from engine.errors import PropertyError
+from engine.ir import Constant, Model, Node, Output
+
+_FORMAT: Final = "engine.hetero.calibration"
+_VERSION: Final = 1
+_MOST_COUNTED: Final = 1_000_000
+_LONGEST: Final = 1e9
+_SMALL: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean of measured seconds, and of how many measurements."""
+
+    seconds: float
+    count: int
+
+    def merged(self, other: Figure) -> Figure:
+        """The mean of both, each counting as often as it was measured."""
+        count = self.count + other.count
+        seconds = (self.seconds * self.count + other.seconds * other.count) / count
+        # Old figures must not outweigh new ones for ever.
+        return Figure(seconds, min(count, _MOST_COUNTED))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Figures by device and entry.
+
+    A device is known by `device_key`, so that figures are used only where device, driver and configuration are the
+    same; an entry is the signature of an operation, or a name that begins with "@".
+    """
+
+    devices: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
+
+    def of(self, device: str) -> Mapping[str, Figure]:
+        """The figures of a device; none of one that is not known."""
+        return self.devices.get(device, {})
+
+
+def merge(a: Calibration, b: Calibration) -> Calibration:
+    """All figures of both; those that both have are averaged. It does not matter which is first."""
+    devices = {device: dict(entries) for device, entries in a.devices.items()}
+    for device, entries in b.devices.items():
+        into = devices.setdefault(device, {})
+        for name, figure in entries.items():
+            into[name] = into[name].merged(figure) if name in into else figure
+    return Calibration(devices)
+
+
+def read_calibration(path: str | os.PathLike[str]) -> Calibration:
+    """Read a calibration file; one that does not exist yet holds nothing.
+
+    Raises `PropertyError` saying what is wrong, and where, in a file that cannot be read or is damaged.
+    """
+    where = f"calibration file {os.fspath(path)}"
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Calibration()
+    except (OSError, UnicodeDecodeError) as e:
+        raise PropertyError(f"{where} cannot be read: {e}") from e
+    try:
+        return _calibration(json.loads(text))
+    except (ValueError, RecursionError) as e:
+        raise PropertyError(f"{where} is damaged: {e}; delete it, and what it held is measured again") from e
+
+
+def update_calibration(path: str | os.PathLike[str], measured: Calibration) -> None:
+    """Merge new figures into a calibration file, which appears whole or stays as it was.
+
+    Raises `PropertyError` where it cannot be read or written.
+    """
+    merged = merge(read_calibration(path), measured)
+    devices = {
+        device: {name: [figure.seconds, figure.count] for name, figure in sorted(entries.items())}
+        for device, entries in sorted(merged.devices.items())
+    }
+    text = json.dumps({"format": _FORMAT, "version": _VERSION, "devices": devices}, indent=1)
+    target = Path(os.path.realpath(path))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as e:
+        raise PropertyError(f"calibration file {os.fspath(path)} cannot be written: {e}") from e
+
+
+def _calibration(read: Any) -> Calibration:
+    """Raises `ValueError`."""
+    if not isinstance(read, dict) or read.get("format") != _FORMAT:
+        raise ValueError(f'it is no calibration file: expected an object with "format": "{_FORMAT}"')
+    if read.get("version") != _VERSION:
+        raise ValueError(f"its version is {read.get('version')!r:.40}; this release reads version {_VERSION}")
+    devices = read.get("devices")
+    if not isinstance(devices, dict) or not all(isinstance(entries, dict) for entries in devices.values()):
+        raise ValueError('"devices" is no object of objects')
+    return Calibration(
+        {
+            device: {name: _figure(device, name, value) for name, value in entries.items()}
+            for device, entries in devices.items()
+        }
+    )
+
+
+def _figure(device: str, name: str, value: Any) -> Figure:
+    if isinstance(value, list) and len(value) == 2 and not any(isinstance(each, bool) for each in value):
+        seconds, count = value
+        is_time = isinstance(seconds, (int, float)) and 0 <= seconds < _LONGEST
+        if is_time and isinstance(count, int) and 1 <= count <= _MOST_COUNTED:
+            return Figure(float(seconds), count)
+    raise ValueError(f"{name!r} of {device!r} is {value!r:.60}; expected [seconds >= 0, count >= 1]")
+
+
+# -- the names of entries -----------------------------------------------------------------------------------
+
+
+def signature_of(node: Node) -> str:
+    """What operations have in common that take the same time: operator, types, attributes and small constants.
+
+    `Conv(f32[1,3,8,8], const f32[4,3,3,3]) -> f32[1,4,6,6] #9f86d081884c7d65`
+    """
+    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    inputs = ", ".join(map(_described, node.input_values))
+    outputs = ", ".join(str(output.type) for output in node.outputs)
+    digest = hashlib.sha256()
+    for name, value in sorted(node.attributes.items()):
+        _add(digest, name)
+        _add(digest, value)
+    for value in node.input_values:
+        if value is not None and isinstance(value.node, Constant) and value.shape.size() <= _SMALL:
+            # Lengths, axes and steps decide what is computed; the values of weights do not.
+            _add(digest, value.node.data if value.element_type.is_integral else None)
+    return f"{kind}({inputs}) -> {outputs} #{digest.hexdigest()[:16]}"
+
+
+def _described(value: Output | None) -> str:
+    if value is None:
+        return "_"
+    return f"const {value.type}" if isinstance(value.node, Constant) else str(value.type)
+
+
+def _add(digest: Any, value: Any) -> None:
+    """Hash a value with its kind and length, so that no two lists of values look alike."""
+    if isinstance(value, tuple):
+        _add(digest, f"tuple {len(value)}")
+        for each in value:
+            _add(digest, each)
+        return
+    if isinstance(value, Model):
+        content = value.to_text().encode()
+    elif isinstance(value, np.ndarray):
+        content = f"{value.dtype} {value.shape}".encode() + (
+            repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+        )
+    else:
+        content = repr(value).encode()
+    digest.update(f"{type(value).__name__} {len(content)} ".encode())
+    digest.update(content)

@@ -1,0 +1,185 @@
+"""Small models that are compiled to be timed, and how that is done."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from engine import ops
+from engine.errors import EngineError, UnsupportedError
+from engine.ir import Constant, Model, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType, f32, string
+from engine.plugin_api import CoreHandle, ExecutableNetwork
+from engine.runtime import AsyncInferRequest
+
+_LEAST_ROUNDS: Final = 7
+_MOST_ROUNDS: Final = 50
+_STEADY_SECONDS: Final = 0.02
+"""Short inferences are repeated for so long, or as often as is allowed: their times scatter most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in time after which nothing more is measured."""
+
+    moment: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """So many seconds from now."""
+        return cls(time.monotonic() + seconds)
+
+    def left(self) -> float:
+        """Seconds until then; 0 when it has passed."""
+        return max(0.0, self.moment - time.monotonic())
+
+    def has_passed(self) -> bool:
+        """Whether it is over."""
+        return time.monotonic() >= self.moment
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Medians over several inferences: of all of it, and of each node that the device reports, by name."""
+
+    seconds: float
+    nodes: Mapping[str, float]
+
+
+def border_probe(values: int, length: int) -> Model:
+    """A model that gets and gives so many f32 values of a length, and does next to nothing with them."""
+    inputs = [Parameter(f32, [length], f"input{number}") for number in range(values)]
+    return Model([Result(ops.Relu(each), f"output{n}") for n, each in enumerate(inputs)], inputs, name="border probe")
+
+
+def nodes_probe(nodes: Sequence[Node], floating: Collection[Node] = ()) -> Model:
+    """A model of copies of nodes, under their names, which reads inputs of the network for what others make.
+
+    Args:
+        nodes: producers before consumers. Others may come between them: the copies do not wait for these.
+        floating: arithmetic on lengths, which is copied where it is needed.
+    """
+    copy = _Copy(nodes, floating)
+    return Model(copy.results(), copy.inputs.values(), copy.sinks(), name=f"probe of {len(nodes)} nodes")
+
+
+class _Copy:
+    """Copies of nodes, and the inputs that they read."""
+
+    def __init__(self, nodes: Sequence[Node], floating: Collection[Node]) -> None:
+        self.nodes = nodes
+        self.inside = set(nodes)
+        self.inputs: dict[Output, Parameter] = {}
+        self.values: dict[Output, Output] = {}
+        self.copies: dict[Node, Node] = {}
+        for node in nodes:
+            stack = [node]
+            while stack:
+                sources = [value.node for value in stack[-1].input_values if value is not None]
+                if missing := [each for each in sources if each in floating and each not in self.copies]:
+                    stack.append(missing[0])
+                else:
+                    self._copy(stack.pop())
+
+    def _copy(self, node: Node) -> None:
+        copy = node.clone_with_new_inputs([None if v is None else self._read(v) for v in node.input_values])
+        copy.friendly_name = node.friendly_name  # a name that was made up would be made up anew
+        self.copies[node] = copy
+        self.values.update(zip(node.outputs, copy.outputs, strict=True))
+
+    def _read(self, value: Output) -> Output:
+        if value not in self.values:
+            if isinstance(value.node, Constant):
+                self.values[value] = value.node.clone_with_new_inputs([]).output(0)
+            else:
+                self.inputs[value] = Parameter(value.type, friendly_name=f"input{len(self.inputs)}")
+                self.values[value] = self.inputs[value].output(0)
+        return self.values[value]
+
+    def results(self) -> list[Result]:
+        """What is read elsewhere, and one value of each node that nothing here reads."""
+        read = [self.values[output] for node in self.nodes for output in node.outputs if self._is_given(output)]
+        kept = {value.node for value in read}
+        unread = [c for n in self.nodes if (c := self.copies[n]) not in kept and c.num_outputs and not _is_read(c)]
+        values = [*read, *(copy.output(0) for copy in unread)]
+        return [Result(value, f"output{number}") for number, value in enumerate(values)]
+
+    def sinks(self) -> list[Node]:
+        """The nodes that give nothing."""
+        return [self.copies[node] for node in self.nodes if not node.num_outputs]
+
+    def _is_given(self, output: Output) -> bool:
+        return any(target.node not in self.inside and target.node not in self.copies for target in output.target_inputs)
+
+
+def _is_read(node: Node) -> bool:
+    return any(output.num_consumers for output in node.outputs)
+
+
+def run_probe(
+    core: CoreHandle, model: Model, device: str, config: Mapping[str, Any], deadline: Deadline
+) -> Timing | None:
+    """Compile and time a model on made-up inputs, unknown lengths being as short as they may; None without time left.
+
+    Raises what compiling and inferring raise, and `UnsupportedError` for inputs that cannot be made up.
+    """
+    if deadline.has_passed():
+        return None
+    network = core.compile_model(model, device, config)
+    request = network.create_infer_request()
+    inputs = _warmed_up(network, request)
+    walls: list[float] = []
+    nodes: dict[str, list[float]] = {}
+    while len(walls) < _MOST_ROUNDS and not (walls and deadline.has_passed()):
+        if len(walls) >= _LEAST_ROUNDS and sum(walls) >= _STEADY_SECONDS:
+            break
+        start = time.perf_counter()
+        request.infer(inputs)
+        walls.append(time.perf_counter() - start)
+        for name, seconds in _node_seconds(request).items():
+            nodes.setdefault(name, []).append(seconds)
+    return Timing(statistics.median(walls), {name: statistics.median(each) for name, each in nodes.items()})
+
+
+def _node_seconds(request: AsyncInferRequest) -> dict[str, float]:
+    """By name; a node that ran in several steps counts all of them."""
+    total: dict[str, float] = {}
+    for node in request.profiling_info.nodes:
+        total[node.name] = total.get(node.name, 0.0) + node.duration_ns * 1e-9
+    return total
+
+
+def _warmed_up(network: ExecutableNetwork, request: AsyncInferRequest) -> dict[str, Any]:
+    """Inputs with which the network runs, after a first inference: integers are indices, counts or flags, mostly."""
+    failure: EngineError | None = None
+    for integer in (1, 0):
+        inputs = {port.name: _made_up(port.name, port.type, integer) for port in network.inputs}
+        try:
+            request.infer(inputs)
+        except EngineError as e:
+            failure = e
+        else:
+            return inputs
+    assert failure is not None
+    raise failure
+
+
+def _made_up(name: str, value_type: ValueType, integer: int) -> Any:
+    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
+        raise UnsupportedError(f"no value of type {value_type} can be made up for input `{name}`")
+    shape = _shortest(value_type.shape)
+    element = value_type.element_type
+    if element is string:
+        return np.full(shape, "", object)
+    if element.is_real or element.is_complex:
+        # Positive, so that roots and logarithms exist; apart, so that sorting has something to do.
+        return np.random.default_rng(0).uniform(0.25, 1.0, shape).astype(element.numpy)
+    return np.full(shape, integer).astype(element.numpy)
+
+
+def _shortest(shape: PartialShape) -> tuple[int, ...]:
+    return tuple(dim.get_length() if dim.is_static else max(1, dim.min) for dim in shape)
