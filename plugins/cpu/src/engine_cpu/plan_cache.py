@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from engine.errors import InputError, ModelError
-from engine.ir import Model, Node, PartialShape, TensorType
+from engine.ir import Model, Node, PartialShape, TensorType, paused_collector
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.program import Program, Value
 
@@ -35,7 +35,8 @@ class PlanCache:
             if program is not None:
                 self._programs.move_to_end(shapes)
                 return program
-            program = self._build(specialized(self.model, shapes))
+            with paused_collector():  # while an inference waits
+                program = self._build(specialized(self.model, shapes))
             self._programs[shapes] = program
             if len(self._programs) > self._size:
                 self._programs.popitem(last=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from engine.ir import paused_collector
 from engine.native import built_isas, cores, cpu_features, default_isa
 from engine.plugin_api import (
     API_VERSION,
@@ -35,7 +36,8 @@ class CpuPlugin(Plugin):
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from what `CpuNetwork.export_sections` wrote."""
-        return CpuNetwork.imported(self, _with_streams(config), blob)
+        with paused_collector():
+            return CpuNetwork.imported(self, _with_streams(config), blob)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """How each operation would run here."""

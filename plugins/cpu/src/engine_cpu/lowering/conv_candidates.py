@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from engine.native import Attribute
 from engine_cpu.layout import Layout, padded_channels
@@ -56,8 +56,8 @@ class ConvProblem:
 
 def conv_candidates(problem: ConvProblem) -> list[Candidate]:
     """The candidates, by rising estimate."""
-    ranked = sorted(_estimated(problem), key=lambda pair: pair[0])
-    return [candidate for _, candidate in ranked[:_MOST_CANDIDATES]]
+    ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])
+    return [_candidate(problem, kernel, variant) for _, kernel, variant in ranked[:_MOST_CANDIDATES]]
 
 
 def has_bf16_kernel(groups: int, in_channels: int, out_channels: int, *, transposed: bool) -> bool:
@@ -77,14 +77,14 @@ def packing(geometry: ConvGeometry, candidate: Candidate) -> tuple[str, dict[str
     return kernel, geometry.attributes() | chosen, f"{kernel}|{window}|{choice}"
 
 
-def packed_bytes(geometry: ConvGeometry, candidate: Candidate) -> int:
+def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, Attribute]) -> int:
     """As many bytes as packed weights take at most."""
     g = geometry
-    match candidate.kernel:
+    match kernel:
         case "depthwise_f32" | "depthwise_bf16":
             floats = padded_channels(g.out_channels) * g.taps
         case "winograd_f32" | "winograd_bf16":
-            tile = candidate.attributes["output_tile"]
+            tile = attributes["output_tile"]
             assert isinstance(tile, int)
             floats = (tile + 2) ** 2 * g.in_channels * padded_channels(g.out_channels)
         case _:
@@ -92,46 +92,53 @@ def packed_bytes(geometry: ConvGeometry, candidate: Candidate) -> int:
     return 4 * floats
 
 
-def _estimated(problem: ConvProblem) -> Iterator[tuple[float, Candidate]]:
-    """Candidates with estimates in cycles; those that differ only in what is not estimated in order of merit."""
+_Estimated: TypeAlias = tuple[float, str, Mapping[str, Attribute]]
+"""Cycles, a kernel, and its attributes besides those of all."""
+
+
+def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
+    """What to choose from; what differs only in what is not estimated is in order of merit."""
     g = problem.geometry
     if g.transposed:
-        yield from _variants(problem, problem.kernel("conv_transpose"), [{}], 0.0)
+        yield from _variants(problem.kernel("conv_transpose"), [{}], 0.0)
     elif problem.layout is Layout.PLAIN:
-        yield from _variants(problem, problem.kernel("conv_planar"), [{"vectors": v} for v in _vectors(problem)], 0.0)
+        yield from _variants(problem.kernel("conv_planar"), [{"vectors": v} for v in _vectors(problem)], 0.0)
     elif g.is_depthwise:
-        yield from _variants(problem, problem.kernel("depthwise"), [{}], 0.0)
+        yield from _variants(problem.kernel("depthwise"), [{}], 0.0)
     elif not g.has_whole_blocks:
-        yield from _variants(problem, "conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], 0.0)
+        yield from _variants("conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], 0.0)
     else:
         direct = problem.kernel("conv_blocked")
-        yield from _variants(problem, direct, _tilings(problem), _direct_cycles(problem))
+        yield from _variants(direct, _tilings(problem), _direct_cycles(problem))
         # Winograd on bf16 maps reads and writes no others.
         if g.is_winograd and problem.is_bf16 == problem.out_layout.is_bf16:
             for tile in (2, 4):
                 yield from _variants(
-                    problem, problem.kernel("winograd"), _blocks(problem, tile), _winograd_cycles(problem, tile)
+                    problem.kernel("winograd"), _blocks(problem, tile), _winograd_cycles(problem, tile)
                 )
 
 
-def _variants(
-    problem: ConvProblem, kernel: str, variants: Sequence[Mapping[str, Attribute]], cycles: float
-) -> Iterator[tuple[float, Candidate]]:
-    g = problem.geometry
-    operands: dict[str, Attribute] = {"bias": int(problem.has_bias), "residual": int(problem.has_residual)}
-    if problem.is_bf16 and not problem.out_layout.is_bf16:
-        operands |= {"y_f32": 1, "residual_f32": 1}
+def _variants(kernel: str, variants: Sequence[Mapping[str, Attribute]], cycles: float) -> Iterator[_Estimated]:
     for rank, variant in enumerate(variants):
-        name = " ".join([kernel, *(f"{key}{value}" for key, value in variant.items())])
-        candidate = Candidate(name, kernel, {**g.attributes(), **operands, **problem.epilogue, **variant}, (), ())
-        inputs = [g.map_bytes(problem.layout), packed_bytes(g, candidate)]
-        if problem.has_bias:
-            inputs.append(4 * padded_channels(g.out_channels))
-        if problem.has_residual:
-            inputs.append(g.out_bytes(problem.out_layout))
         # A variant has to be worth measuring, but does not overtake another kernel's best.
-        estimate = cycles * (1 + 0.1 * rank) + rank
-        yield estimate, Candidate(name, kernel, candidate.attributes, tuple(inputs), (g.out_bytes(problem.out_layout),))
+        yield cycles * (1 + 0.1 * rank) + rank, kernel, variant
+
+
+def _candidate(problem: ConvProblem, kernel: str, variant: Mapping[str, Attribute]) -> Candidate:
+    g = problem.geometry
+    attributes: dict[str, Attribute] = {
+        **g.attributes(), "bias": int(problem.has_bias), "residual": int(problem.has_residual)
+    }  # fmt: skip
+    if problem.is_bf16 and not problem.out_layout.is_bf16:
+        attributes |= {"y_f32": 1, "residual_f32": 1}
+    attributes |= {**problem.epilogue, **variant}
+    inputs = [g.map_bytes(problem.layout), packed_bytes(g, kernel, variant)]
+    if problem.has_bias:
+        inputs.append(4 * padded_channels(g.out_channels))
+    if problem.has_residual:
+        inputs.append(g.out_bytes(problem.out_layout))
+    name = " ".join([kernel, *(f"{key}{value}" for key, value in variant.items())])
+    return Candidate(name, kernel, attributes, tuple(inputs), (g.out_bytes(problem.out_layout),))
 
 
 def _vectors(problem: ConvProblem) -> list[int]:

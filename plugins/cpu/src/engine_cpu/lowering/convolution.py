@@ -125,7 +125,7 @@ def _weights(node: Node, geometry: ConvGeometry, candidate: Candidate, b: Segmen
     source = node.input_value(_W)
     kernel, attributes, recipe = packing(geometry, candidate)
     if not b.is_constant(source):
-        packed = b.temporary(packed_bytes(geometry, candidate))
+        packed = b.temporary(packed_bytes(geometry, candidate.kernel, candidate.attributes))
         b.step(node, kernel, [b.input(source)], [packed], **attributes)
         return packed
     return b.weights([source], recipe, lambda: pack(kernel, [_array(source, b)], attributes, isa=b.isa))
