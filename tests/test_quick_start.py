@@ -1,4 +1,4 @@
-"""The quick start does what it says: its code runs, and prints what stands there.
+"""The quick start, and the guide to HETERO, do what they say: their code runs, and prints what stands there.
 
 If this fails, the first thing that a new user tries does not work.
 """
@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-QUICK_START = Path(__file__).parent.parent / "docs" / "quick-start.md"
+DOCS = Path(__file__).parent.parent / "docs"
+QUICK_START = DOCS / "quick-start.md"
+GUIDES = [QUICK_START, DOCS / "hetero.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -26,20 +28,23 @@ def blocks(text: str) -> list[tuple[str, str, int]]:
     return [(m[1], m[2], text.count("\n", 0, m.start()) + 2) for m in BLOCK.finditer(text)]
 
 
-def test_the_code_runs_and_prints_what_stands_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_the_code_runs_and_prints_what_stands_below_it(
+    guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "quick_start"}
-    found = blocks(QUICK_START.read_text(encoding="utf-8"))
+    namespace: dict[str, Any] = {"__name__": "guide"}
+    found = blocks(guide.read_text(encoding="utf-8"))
     assert [language for language, _, _ in found].count("python") > 10
     for position, (language, source, line) in enumerate(found):
         if language != "python":
             continue
         # Blank lines before it, so that a traceback shows the line of the document.
-        code = compile("\n" * (line - 1) + source, str(QUICK_START), "exec", dont_inherit=True)
+        code = compile("\n" * (line - 1) + source, str(guide), "exec", dont_inherit=True)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(code, namespace)
         following = found[position + 1] if position + 1 < len(found) else ("", "", 0)
-        assert printed.getvalue() == (following[1] if following[0] == "text" else ""), f"{QUICK_START}:{line}"
+        assert printed.getvalue() == (following[1] if following[0] == "text" else ""), f"{guide}:{line}"
 
 
 def test_the_package_file_declares_the_device_of_the_code() -> None:

@@ -17,7 +17,7 @@ from engine.properties import (
 )
 from engine_hetero.properties import DEVICE_CONFIGS
 
-_PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP)
+PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP)
 """What a user says of HETERO holds for the devices that it runs on."""
 
 
@@ -65,7 +65,7 @@ def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping
     if not isinstance(own, Mapping):
         raise PropertyError(f"{DEVICE_CONFIGS.name}: expected a mapping of names to values for {name}, got {own!r:.80}")
     keys = core.get_property(name, "SUPPORTED_CONFIG_KEYS")
-    passed = {p.name: config[p] for p in _PASSED_ON if p.name in config.explicit and p.name in keys}
+    passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit and p.name in keys}
     return {**passed, **own}
 
 
