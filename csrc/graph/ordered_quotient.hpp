@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "graph/dag.hpp"
+#include "graph/maintained_order.hpp"
 
 namespace engine::graph {
 
-// Parts with edges between them, each with a place in a topological order. The order is kept up to date as by Pearce
-// and Kelly (ACM J. Exp. Algorithmics 11, 2006): only parts between the ends of a new edge that goes against it change
-// places, and only what lies between two places is searched.
+// Parts with edges between them, in a topological order. What an edge against the order comes from is moved, together
+// with all that leads to it, to right before the part that the edge leads to: only what lies between the two is
+// searched.
 class OrderedQuotient {
  public:
   // The part that a part has become by merging.
@@ -25,11 +26,11 @@ class OrderedQuotient {
   // `parents`. No path may lead from one of `merged` to one of `parents`. Returns the part.
   Node join(const std::vector<Node>& merged, const std::vector<Node>& parents);
 
-  // How many parts have changed places.
-  std::int64_t reordered() const { return reordered_; }
+  // How many times a part has been moved.
+  std::int64_t moved() const { return moved_; }
 
  private:
-  // Ends of edges, some of which may be merged by now or come twice.
+  // Where edges come from; some parts may be merged by now, or come twice.
   struct Ends {
     std::vector<Node> parts;
     std::size_t distinct = 0;  // after the last compaction
@@ -37,19 +38,19 @@ class OrderedQuotient {
 
   void compact(Ends& ends, Node self);
   void connect(Node from, Node to);
-  // Parts reached from `starts` by edges of `direction`, that are at places from `lowest` to `highest`.
-  std::vector<Node> search(const std::vector<Node>& starts, std::vector<Ends>& direction, std::int64_t lowest,
-                           std::int64_t highest);
-  void reorder(const std::vector<Node>& merged, const std::vector<Node>& parents);
+  template <class Stop>
+  std::vector<Node> search_back(const std::vector<Node>& starts, Node lowest, const Stop& stop);
+  Node first_of(const std::vector<Node>& parts) const;
+  Node add();
+  Node merge(const std::vector<Node>& merged, const std::vector<Node>& parents);
 
+  MaintainedOrder order_;
   std::vector<Node> merged_into_;
-  std::vector<std::int64_t> place_;
   std::vector<Ends> before_;
-  std::vector<Ends> after_;
   std::vector<std::uint32_t> seen_;  // the last search that met each part
   std::uint32_t searches_ = 0;
-  std::int64_t next_place_ = 0;
-  std::int64_t reordered_ = 0;
+  std::vector<char> is_wanted_;
+  std::int64_t moved_ = 0;
 };
 
 }  // namespace engine::graph

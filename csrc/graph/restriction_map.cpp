@@ -88,7 +88,7 @@ Labels restriction_map(const Problem& problem, const std::vector<Node>& outputs,
     if (number < 0) number = labels.count++;
     labels.subgraph[node] = number;
   }
-  statistics["reordered"] = static_cast<double>(quotient.reordered());
+  statistics["moved"] = static_cast<double>(quotient.moved());
   return labels;
 }
 

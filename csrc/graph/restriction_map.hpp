@@ -16,7 +16,7 @@ namespace engine::graph {
 // other. Here restrictions are what is true at the time, so that the result is acyclic; where the proposal's is, too,
 // it is the same.
 //
-// `statistics`: reordered (subgraphs given another place in the order that restrictions are read from).
+// `statistics`: moved (how many times a subgraph changed its place in the order that restrictions are read from).
 Labels restriction_map(const Problem& problem, Statistics& statistics);
 
 // The same from the given outputs, which every node has to be reached from against the edges.

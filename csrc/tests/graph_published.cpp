@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "graph/closure.hpp"
+#include "graph/maintained_order.hpp"
 #include "graph/ordered_quotient.hpp"
 #include "graph/quotient.hpp"
 #include "graph/restriction_map.hpp"
@@ -194,6 +195,35 @@ void test_restrictions_that_would_be_stale() {
   expect(labels.subgraph == std::vector<std::int32_t>{0, 1, 2, 0, 1}, "n0 depends on n2 through n3, and so does n1");
 }
 
+// Moves to random places and, what leaves no room soonest, to before the same few items, against a plain list.
+void test_maintained_order() {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 60; ++round) {
+    MaintainedOrder order;
+    std::vector<Node> expected;
+    Node items = 0;
+    for (int step = 0; step < 600; ++step) {
+      if (step < 40 || random() % 10 == 0) {
+        expected.push_back(items++);
+        order.append();
+        continue;
+      }
+      const Node other = round % 2 == 0 ? expected[expected.size() / 2] : expected[random() % expected.size()];
+      std::vector<Node> moved;
+      for (const Node item : expected) {
+        if (item != other && random() % 20 == 0) moved.push_back(item);
+      }
+      order.move_before(moved, other);
+      for (const Node item : moved) expected.erase(std::find(expected.begin(), expected.end(), item));
+      expected.insert(std::find(expected.begin(), expected.end(), other), moved.begin(), moved.end());
+      for (std::size_t i = 1; i < expected.size(); ++i) {
+        expect(order.place(expected[i - 1]) < order.place(expected[i]), "places ascend along the list");
+      }
+      expect(order.place(expected.front()) >= 0, "places are not negative");
+    }
+  }
+}
+
 // Random parts that merge or are added, with reachability found anew each time.
 void test_ordered_quotient() {
   std::mt19937_64 random(4);
@@ -251,6 +281,7 @@ int main() {
   test_a_trace_that_is_full();
   test_restriction_map();
   test_restrictions_that_would_be_stale();
+  test_maintained_order();
   test_ordered_quotient();
   return report();
 }
