@@ -17,7 +17,7 @@ class PlacedSubgraph:
         nodes: friendly names, in an order in which they can run.
         depends_on: the subgraphs whose results it reads.
         predicted_seconds: what the cost model expects; None where it has no figures.
-        measured_seconds: what was measured on the device; None where nothing was.
+        measured_seconds: what its operations took on the device where they were measured; None where one was not.
         op_types: the operator of each node, in their order.
     """
 

@@ -163,7 +163,7 @@ def _measured(report: PlacementReport) -> str:
         return duration(report.measured_seconds)
     measured = [subgraph.measured_seconds for subgraph in report.subgraphs if subgraph.measured_seconds is not None]
     if measured:
-        return f"{duration(sum(measured))} for {len(measured)} of {count(len(report.subgraphs), 'subgraph')}"
+        return f"{duration(sum(measured))} for the operations of {len(measured)} of {len(report.subgraphs)} subgraphs"
     if report.placement == "measured":
         return "nothing was measured of these subgraphs"
     return "nothing was measured; the device does with --config PLACEMENT=measured"

@@ -107,7 +107,7 @@ def test_what_is_not_known_is_said(report: PlacementReport, changes: dict[str, o
 def test_subgraphs_that_were_measured_are_summed(report: PlacementReport) -> None:
     first, *rest = report.subgraphs
     text = placement_text(replace(report, subgraphs=(replace(first, measured_seconds=0.0025), *rest)), "small")
-    assert "measured time   2.50 ms for 1 of 3 subgraphs" in text.splitlines()
+    assert "measured time   2.50 ms for the operations of 1 of 3 subgraphs" in text.splitlines()
 
 
 def test_a_model_without_operations(report: PlacementReport) -> None:

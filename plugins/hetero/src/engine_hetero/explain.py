@@ -88,6 +88,7 @@ def _subgraphs(plan: Plan, crossings: Sequence[Crossing], originals: Originals) 
     for crossing in crossings:
         needs[crossing.target].add(crossing.source)
     placed = []
+    measured = plan.measured_part_seconds
     for number, (device, members) in enumerate(zip(plan.devices(), plan.members, strict=True)):
         operations = {name: op_type for n in members for name, op_type in originals[n].items()}
         placed.append(
@@ -97,6 +98,7 @@ def _subgraphs(plan: Plan, crossings: Sequence[Crossing], originals: Originals) 
                 tuple(operations),
                 tuple(sorted(needs[number])),
                 plan.part_seconds[number],
+                measured[number],
                 op_types=tuple(operations.values()),
             )
         )

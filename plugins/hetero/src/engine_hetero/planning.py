@@ -70,6 +70,14 @@ class Plan:
         return tuple(float(seconds[list(m)].sum() + overhead[affinity[m[0]]]) for m in self.members)
 
     @property
+    def measured_part_seconds(self) -> tuple[float | None, ...]:
+        """What the operations of each part took on its device, one by one; None where one was not measured."""
+        affinity = self.placement.affinity
+        seconds = self.costs.placed_seconds(affinity)
+        is_measured = self.costs.is_measured[affinity, np.arange(len(affinity))]
+        return tuple(float(seconds[list(m)].sum()) if is_measured[list(m)].all() else None for m in self.members)
+
+    @property
     def mode(self) -> str:
         """The mode that was chosen: where two were compared, the one that is expected to take less time."""
         is_connected = self.partition.statistics.get("is_connected")
