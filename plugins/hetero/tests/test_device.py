@@ -292,8 +292,8 @@ def test_nodes_that_no_device_runs_are_all_named(leaving: Leaving) -> None:
     assert [answer[name].level.value for name in ("Neg_v0", "Neg_v1", "Neg_y")] == ["refused", "native", "refused"]
 
 
-def claiming(name: str, refuses_again: bool) -> type[TemplatePlugin]:
-    """A device that claims everything, and refuses `Neg_v1` when it comes to compiling, or when it is asked again."""
+def claiming(name: str, refuses_again: bool, what: str = "Neg_v1") -> type[TemplatePlugin]:
+    """A device that claims everything, and refuses `what` when it comes to compiling, or when it is asked again."""
 
     class Claiming(TemplatePlugin):
         asked = 0
@@ -301,13 +301,13 @@ def claiming(name: str, refuses_again: bool) -> type[TemplatePlugin]:
         def query_model(self, model: Model, config: Config) -> QueryResult:
             Claiming.asked += 1
             answer = super().query_model(model, config)
-            if Claiming.asked > 1 and refuses_again and "Neg_v1" in answer.nodes:
-                return QueryResult({**answer.nodes, "Neg_v1": Support.refused("op", "not after all")})
+            if Claiming.asked > 1 and refuses_again and what in answer.nodes:
+                return QueryResult({**answer.nodes, what: Support.refused("op", "not after all")})
             return answer
 
         def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
-            if any(node.friendly_name == "Neg_v1" for node in model.ordered_nodes()):
-                raise UnsupportedError("`Neg_v1` is too much")
+            if any(node.friendly_name == what for node in model.ordered_nodes()):
+                raise UnsupportedError(f"`{what}` is too much")
             return super().compile_model(model, config)
 
     Claiming.name = name
@@ -320,6 +320,27 @@ def test_a_device_that_changes_its_mind_is_asked_once_more() -> None:
     network = core.compile_model(chain("", "", ""), "HETERO:CLAIMING,CPU")
     assert network.get_metric("SUBGRAPH_DEVICES") == ("CLAIMING", "CPU", "CLAIMING")
     np.testing.assert_array_equal(network({"x": X})["y"], -X)
+
+
+def test_devices_that_change_their_minds_in_turn() -> None:
+    core = Core()
+    for name, what in (("LEFT", "Neg_v0"), ("RIGHT", "Sin_v1")):
+        core.register_plugin(name, claiming(name, refuses_again=True, what=what))
+    nodes = [node("Neg", "x", "v0"), node("Sin", "v0", "v1"), node("Neg", "v1", "y")]
+    m = model(nodes, [tensor("x", (2, 3))], [tensor("y", (2, 3))])
+    network = core.compile_model(m, "HETERO:LEFT,RIGHT,CPU")
+    assert network.get_metric("SUBGRAPH_DEVICES") == ("RIGHT", "LEFT")
+
+
+def test_two_devices_that_refuse_in_the_same_round(leaving: Leaving) -> None:
+    core = Core()
+    left = claiming("LEFT", refuses_again=True, what="Neg_v0")
+    core.register_plugin("LEFT", type("Left", (leaving("LEFT", lambda name: name == "Sin_v1"), left), {"name": "LEFT"}))
+    core.register_plugin("RIGHT", claiming("RIGHT", refuses_again=True, what="Sin_v1"))
+    nodes = [node("Neg", "x", "v0"), node("Sin", "v0", "v1"), node("Neg", "v1", "y")]
+    m = model(nodes, [tensor("x", (2, 3))], [tensor("y", (2, 3))])
+    network = core.compile_model(m, "HETERO:LEFT,RIGHT,CPU")
+    assert network.get_metric("SUBGRAPH_DEVICES") == ("RIGHT", "CPU", "LEFT")
 
 
 def test_a_device_that_claims_and_refuses_is_an_error() -> None:

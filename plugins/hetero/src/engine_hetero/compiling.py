@@ -38,18 +38,18 @@ class Compiler:
     core: CoreHandle
     devices: DeviceList
 
-    def compile(self, parts: Sequence[PartModel]) -> list[ExecutableNetwork] | Refused:
-        """The network of each part, or the first part that its device refuses.
+    def compile(self, parts: Sequence[PartModel]) -> tuple[list[ExecutableNetwork], list[Refused]]:
+        """The networks of the parts, and the parts that their devices refuse.
 
         Raises `DeviceNotFoundError` where a device is no longer there, `DeviceError` where it fails, each naming
         part, device and cause.
         """
         if not parts:
-            return []
+            return [], []
         with ThreadPoolExecutor(min(len(parts), _MOST_THREADS), "HETERO:compile") as pool:
             networks = list(pool.map(self._compile, range(len(parts)), parts))
         refused = [each for each in networks if isinstance(each, Refused)]
-        return refused[0] if refused else [each for each in networks if not isinstance(each, Refused)]
+        return [each for each in networks if not isinstance(each, Refused)], refused
 
     def _compile(self, number: int, part: PartModel) -> ExecutableNetwork | Refused:
         try:

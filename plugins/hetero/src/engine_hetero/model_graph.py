@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import Constant, ElementType, Node, Output, Parameter, Result, TensorType
 from engine.ir.element_type import string
+from engine.ops import find_op
 from engine.plugin_api import Model
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -49,9 +50,12 @@ class ModelGraph:
     floating: frozenset[Node]
 
     @classmethod
-    def of(cls, model: Model) -> ModelGraph:
-        """The graph of `model`. Linear."""
-        floating = _floating(model)
+    def of(cls, model: Model, refused: Collection[str] = ()) -> ModelGraph:
+        """The graph of `model`. Linear.
+
+        `refused` names the operations that some device does not run, and which thus cannot be everywhere.
+        """
+        floating = _floating(model, refused)
         nodes = tuple(n for n in model.ordered_nodes() if not _is_leaf(n) and n not in floating)
         index = {node: number for number, node in enumerate(nodes)}
         asked = _asked_lengths(model, floating)
@@ -115,38 +119,30 @@ def _asked_lengths(model: Model, floating: frozenset[Node]) -> dict[Node, tuple[
     return asked
 
 
-def _floating(model: Model) -> frozenset[Node]:
-    """The arithmetic on lengths: what is computed from shapes and constants alone, and is small.
+def _floating(model: Model, refused: Collection[str]) -> frozenset[Node]:
+    """The arithmetic on lengths: what is computed from shapes and constants alone, is small, and can be repeated.
 
-    What a result reads is no part of it, since a result is read from a subgraph.
+    What a result reads is no part of it, since a result is read from a subgraph; and nor is what is computed from that.
     """
-    found: dict[Node, None] = {}
+    found: set[Node] = set()
+    kept = {result.input_value(0).node for result in model.results}.union(model.sinks)
     for node in model.ordered_nodes():
-        if _is_leaf(node) or node.bodies or not all(_is_small(output) for output in node.outputs):
+        if _is_leaf(node) or node in kept or node.friendly_name in refused or not _is_repeatable(node):
             continue
-        if node.op_type in SHAPE_SOURCES and not node.domain:
-            found[node] = None
+        if node.op_type in SHAPE_SOURCES:
+            found.add(node)
         else:
             sources = {value.node for value in node.input_values if value is not None}
             if all(isinstance(s, Constant) or s in found for s in sources) and any(s in found for s in sources):
-                found[node] = None
-    for result in model.results:
-        _unfloat(result.input_value(0).node, found)
-    for sink in model.sinks:
-        _unfloat(sink, found)
+                found.add(node)
     return frozenset(found)
 
 
-def _unfloat(node: Node, found: dict[Node, None]) -> None:
-    """Make a node, and what it is computed from, ordinary operations."""
-    stack = [node]
-    while stack:
-        node = stack.pop()
-        if found.pop(node, _NOT_THERE) is not _NOT_THERE:
-            stack.extend(value.node for value in node.input_values if value is not None)
-
-
-_NOT_THERE: Final[Any] = object()
+def _is_repeatable(node: Node) -> bool:
+    """Whether a copy in another subgraph gives the same, at next to no cost. Operators of others might draw numbers."""
+    op = find_op(node.op_type, node.domain)
+    is_known = op is not None and op.is_deterministic and not node.domain
+    return is_known and not node.bodies and all(_is_small(output) for output in node.outputs)
 
 
 def _is_small(output: Output) -> bool:

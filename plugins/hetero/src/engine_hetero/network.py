@@ -21,7 +21,7 @@ from engine.plugin_api import (
 from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
 from engine_hetero.blob_parts import read_parts, write_parts
 from engine_hetero.certificate import Certificate
-from engine_hetero.compiling import Compiler, Refused
+from engine_hetero.compiling import Compiler
 from engine_hetero.dataflow import Dataflow
 from engine_hetero.device_list import DeviceList
 from engine_hetero.planning import Planner
@@ -41,21 +41,23 @@ class HeteroNetwork(ExecutableNetwork):
     def compiled(cls, plugin: Plugin, config: Config, model: Model, devices: DeviceList) -> HeteroNetwork:
         """Place, partition and compile a model.
 
-        A device that claimed nodes and refuses their subgraph is asked once more, and believed.
+        Each device that claimed nodes and refuses their subgraph is asked once more, and believed.
         """
         network = cls(plugin, config, model)
         planner = Planner(plugin.core, model, devices, config)
         compiler = Compiler(plugin.core, devices)
-        plan = planner.plan()
-        parts, wiring = plan.split()
-        networks = compiler.compile(parts)
-        if isinstance(networks, Refused):
-            planner.withdraw(networks.part.device, compiler.ask_again(networks))
+        asked_again: set[str] = set()
+        while True:
             plan = planner.plan()
             parts, wiring = plan.split()
-            networks = compiler.compile(parts)
-        if isinstance(networks, Refused):
-            raise compiler.contradiction(networks)
+            networks, refused = compiler.compile(parts)
+            for each in refused:
+                if each.part.device in asked_again:
+                    raise compiler.contradiction(each)
+                planner.withdraw(each.part.device, compiler.ask_again(each))
+            asked_again |= {each.part.device for each in refused}
+            if not refused:
+                break
         network.certificate = Certificate.of(plan)
         network.connect(wiring, networks)
         return network

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from engine.native.graph import Costs
-from engine.plugin_api import Config, CoreHandle, Model, QueryResult
+from engine.plugin_api import Config, CoreHandle, Model, SupportLevel
 from engine_hetero.canonical import canonical_model
 from engine_hetero.costs import CostModel, default_costs
 from engine_hetero.device_list import DeviceList
@@ -110,18 +110,22 @@ class Planner:
         self.core = core
         self.devices = devices
         self.config = config
-        self.graph = ModelGraph.of(canonical_model(model))
-        self.claims = Claims.of(self.graph, devices.names, self._answers())
-
-    def _answers(self) -> list[QueryResult]:
-        return [
-            self.core.query_model(self.graph.model, device, self.devices.config_of(device))
-            for device in self.devices.names
-        ]
+        self.model = canonical_model(model)
+        self.answers = [core.query_model(self.model, device, devices.config_of(device)) for device in devices.names]
+        self._withdrawn: list[tuple[int, frozenset[str]]] = []
+        self._set_claims()
 
     def withdraw(self, device: str, names: frozenset[str]) -> None:
         """No longer believe that a device runs some nodes."""
-        self.claims = self.claims.without(self.devices.names.index(device), names)
+        self._withdrawn.append((self.devices.names.index(device), names))
+        self._set_claims()
+
+    def _set_claims(self) -> None:
+        refused = {name for answer in self.answers for name in answer.at(SupportLevel.REFUSED)}
+        self.graph = ModelGraph.of(self.model, refused.union(*(names for _, names in self._withdrawn)))
+        self.claims = Claims.of(self.graph, self.devices.names, self.answers)
+        for device, names in self._withdrawn:
+            self.claims = self.claims.without(device, names)
 
     def plan(self) -> Plan:
         """Place every node and form the subgraphs."""
