@@ -34,6 +34,8 @@ constexpr std::int64_t kCachedInputFloats = 1024 * 1024;
 constexpr std::int64_t kLongRow = 8;
 // Floats in a way of the nearest cache, after which addresses meet in one set.
 constexpr std::int64_t kWayFloats = 1024;
+// Tiles of columns from which on an unfilled last one does not matter.
+constexpr std::int64_t kWideTiles = 16;
 // What a worker should have to do at least, in multiplications, and how many of these take as long as reading an
 // element of B from the second-level cache.
 constexpr double kLeastWork = 1.0e5;
@@ -154,8 +156,12 @@ GemmTiling choose_tiling(const GemmShape& shape, const GemmTiling& given, const 
   if (tiling.vectors == 0) {
     // Not by M: one packed B serves products of any number of rows.
     tiling.vectors = traits.best_vectors;
-    // Rows that are a multiple of a way of the nearest cache apart evict each other: fewer at a time then.
-    if (shape.k > 0 && shape.k % kWayFloats == 0 && traits.max_vectors > tiling.vectors) ++tiling.vectors;
+    // Wider tiles of fewer rows read A less often, and rows that are a multiple of a way of the nearest cache apart
+    // evict each other. Not where the last tile would be mostly of lanes that are not there.
+    const std::int64_t wide = std::int64_t{traits.lanes} * (tiling.vectors + 1);
+    const bool fills_wide = shape.n % wide == 0 || shape.n >= kWideTiles * wide;
+    const bool is_way_apart = shape.k > 0 && shape.k % kWayFloats == 0;
+    if ((fills_wide || is_way_apart) && traits.max_vectors > tiling.vectors) ++tiling.vectors;
     while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= shape.n) --tiling.vectors;
   }
   if (tiling.pixels > 0) return tiling;
