@@ -171,6 +171,19 @@ def test_nodes_that_are_folded_away_need_no_device(tmp_path: Path) -> None:
         stated(canonical(model, IdentityElimination), written(tmp_path, {"same": "C"}), user_model=model)
 
 
+def test_a_node_without_effect_has_no_say_in_where_others_run() -> None:
+    """It is no node of the graph any more: its name went to what it read."""
+    x = Parameter(f32, [2], "x")
+    same = named(ops.Identity(named(ops.Relu(x), "relu")), "same")
+    model = Model([named(ops.Neg(same), "neg")], [x])
+    set_affinity(model, {"relu": "A", "same": "B.1", "neg": "B.1"})
+    graph = ModelGraph.of(canonical(model, IdentityElimination))
+    assert [node.op_type for node in graph.nodes] == ["Relu", "Neg"]
+    assert stated_affinity(graph, DEVICES, user_model=model).tolist() == [0, 1]
+    del model.node("relu").rt_info["affinity"]
+    assert stated_affinity(graph, DEVICES, user_model=model).tolist() == [1, 1]
+
+
 def test_a_body_runs_where_the_node_that_holds_it_runs() -> None:
     x, choice = Parameter(f32, [2], "x"), Parameter(boolean, [], "choice")
     captured = Parameter(f32, [2], "captured")

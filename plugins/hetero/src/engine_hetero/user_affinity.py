@@ -28,6 +28,12 @@ Affinities: TypeAlias = "Mapping[str, str] | Callable[[Node], str | None]"
 
 _MOST_LISTED: Final = 20
 
+_MOVES: Final = frozenset({
+    "Identity", "Dropout", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand",
+    "Slice", "Pad", "Concat",
+})  # fmt: skip
+"""Operators that compute nothing: one that has left the graph, as it had no effect, leaves its name to a neighbour."""
+
 
 def set_affinity(model: Model, affinity: Affinities) -> None:
     """Say on which device nodes of `model` run, before it is compiled for HETERO.
@@ -59,7 +65,9 @@ def stated_affinity(
     """(N,) for each node the index of the device that users ask for, or `UNPLACED`.
 
     A node of the graph may stand for several of the user's (`fused_names`), and stands for those in its bodies; what
-    is said of any of them decides, and must agree. Device strings are compared as they are: "CPU" is not "CPU.0".
+    is said of any of them decides, and must agree. Those that only moved data, such as an Identity, and have become part
+    of another operator, have a say only where nothing is said of others. Device strings are compared as they are: "CPU"
+    is not "CPU.0".
 
     Args:
         devices: the device strings that may be named.
@@ -76,11 +84,13 @@ def stated_affinity(
         stated |= _in_file(file, model, graph)
     for name, device in stated.items():
         _require_listed(name, device, devices)
+    moving = {node.friendly_name: node.op_type for node in all_nodes(model) if node.op_type in _MOVES}
     affinity = np.full(len(graph), UNPLACED, np.int64)
     used: set[str] = set()
     for number, node in enumerate(graph.nodes):
         said = {name: stated[name] for name in _names(node) if name in stated}
         used |= said.keys()
+        said = {name: d for name, d in said.items() if moving.get(name, node.op_type) == node.op_type} or said
         if not said and (own := (node._rt_info or {}).get(AFFINITY)) is not None:
             said = {node.friendly_name: _checked_text(node, own)}
             _require_listed(node.friendly_name, said[node.friendly_name], devices)
