@@ -79,6 +79,23 @@ def test_what_a_user_moves_is_shown_as_it_is_compiled(network: Path) -> None:
     assert "measured time   nothing was measured; the device does with --config PLACEMENT=measured" in shown
 
 
+def test_measured_times_are_shown_and_kept(network: Path, tmp_path: Path) -> None:
+    """What was measured for the report decides the same way when the model is compiled later."""
+    file = tmp_path / "calibration.json"
+    common = [network, "-d", "HETERO:TEMPLATE,CPU", "-c", "PLACEMENT=measured", "-c", f"CALIBRATION_FILE={file}"]
+    placement = json.loads(query(*common, "-c", "MEASURE_SECONDS=20", "--json"))["placement"]
+    assert (placement["placement"], placement["costs"] != "default") == ("measured", True)
+    assert set(placement["sources"].values()) <= {"measured", "atom"}
+    measured = [s["measured_seconds"] for s in placement["subgraphs"] if s["measured_seconds"] is not None]
+    assert measured
+    assert all(seconds > 0 for seconds in measured)
+    shown = query(*common, "-c", "MEASURE_SECONDS=0", "--why").splitlines()
+    assert any(line.startswith("measured time   ") and " for the operations of " in line for line in shown)
+    options = {"PLACEMENT": "measured", "CALIBRATION_FILE": str(file), "MEASURE_SECONDS": 0.0}
+    compiled = Core().compile_model(network, "HETERO:TEMPLATE,CPU", options)
+    assert [s["device"] for s in placement["subgraphs"]] == list(compiled.get_metric("SUBGRAPH_DEVICES"))
+
+
 def test_a_network_is_drawn(network: Path, tmp_path: Path) -> None:
     picture = tmp_path / "placement.svg"
     options = ["-c", f"AFFINITY_FILE={network.with_suffix('.json')}", "--picture", picture]

@@ -9,13 +9,15 @@ import numpy as np
 
 from engine.native.graph import Costs
 from engine.plugin_api import Config, CoreHandle, Model, SupportLevel
+from engine_hetero.calibrated_costs import calibration_path, measured_costs
 from engine_hetero.canonical import canonical_model
 from engine_hetero.costs import CostModel, default_costs
 from engine_hetero.device_list import DeviceList
+from engine_hetero.measured_placing import place_by_cost
 from engine_hetero.model_graph import Ints, ModelGraph
 from engine_hetero.partitioning import Partition, partition
 from engine_hetero.placing import Claims, Placement, place_by_priority
-from engine_hetero.properties import AFFINITY_FILE, PARTITION_MODE, PARTITION_STRATEGY
+from engine_hetero.properties import AFFINITY_FILE, MEASURE_SECONDS, PARTITION_MODE, PARTITION_STRATEGY, PLACEMENT
 from engine_hetero.schedule import findings, predict
 from engine_hetero.splitting import PartModel, split
 from engine_hetero.user_affinity import stated_affinity
@@ -130,8 +132,13 @@ class Planner:
     def plan(self) -> Plan:
         """Place every node and form the subgraphs."""
         stated = stated_affinity(self.graph, self.devices.names, self.config[AFFINITY_FILE])
-        costs = default_costs(self.graph, self.devices.names, self.claims.levels)
-        placement = place_by_priority(self.claims, stated)
+        if self.config[PLACEMENT] == "measured":
+            path, seconds = calibration_path(self.config), self.config[MEASURE_SECONDS]
+            costs = measured_costs(self.core, self.claims, self.devices.config_of, path, seconds)
+            placement = place_by_cost(self.claims, stated, costs)
+        else:
+            costs = default_costs(self.graph, self.devices.names, self.claims.levels)
+            placement = place_by_priority(self.claims, stated)
         found = self._partition(placement, costs)
         members: list[list[int]] = [[] for _ in range(found.count)]
         rank = {int(subgraph): position for position, subgraph in enumerate(found.order)}
