@@ -65,9 +65,9 @@ def stated_affinity(
     """(N,) for each node the index of the device that users ask for, or `UNPLACED`.
 
     A node of the graph may stand for several of the user's (`fused_names`), and stands for those in its bodies; what
-    is said of any of them decides, and must agree. Those that only moved data, such as an Identity, and have become part
-    of another operator, have a say only where nothing is said of others. Device strings are compared as they are: "CPU"
-    is not "CPU.0".
+    is said of any of them decides, and must agree. Those that only moved data, such as an Identity, and have become
+    part of another operator, have a say only where nothing is said of others. Device strings are compared as they are:
+    "CPU" is not "CPU.0".
 
     Args:
         devices: the device strings that may be named.
