@@ -63,6 +63,12 @@ Span<std::int64_t> list(const Integers& array, const char* name) {
   return {array.data(), array.data() + array.size()};
 }
 
+// For what is checked and then used to index: another thread may write the array meanwhile.
+std::vector<std::int64_t> copied(const Integers& array, const char* name) {
+  const Span<std::int64_t> values = list(array, name);
+  return {values.begin(), values.end()};
+}
+
 std::vector<double> list(const Reals& array, const char* name) {
   if (array.ndim() != 1) {
     throw graph::PartitionError(std::string(name) + " has " + std::to_string(array.ndim()) +
@@ -167,12 +173,12 @@ py::dict partition(const Integers& edges, const Integers& affinity, const std::s
 }
 
 Integers check_partition(const Integers& edges, const Integers& subgraph) {
-  const Span<std::int64_t> given = list(subgraph, "subgraph");
+  const std::vector<std::int64_t> given = copied(subgraph, "subgraph");
   const std::shared_ptr<const Dag> dag = make_dag(edges, static_cast<std::int64_t>(given.size()));
   graph::QuotientOrder quotient;
   {
     const py::gil_scoped_release no_gil;
-    const Node count = graph::count_subgraphs(*dag, given);
+    const Node count = graph::count_subgraphs(*dag, graph::span_of(given));
     const std::vector<std::int32_t> numbers(given.begin(), given.end());
     quotient = graph::check_quotient(*dag, graph::span_of(numbers), count);
   }
@@ -180,11 +186,11 @@ Integers check_partition(const Integers& edges, const Integers& subgraph) {
 }
 
 void verify_runs(const Integers& edges, const Integers& subgraph, const Integers& run) {
-  const Span<std::int64_t> given = list(subgraph, "subgraph");
-  const Span<std::int64_t> runs = list(run, "run");
+  const std::vector<std::int64_t> given = copied(subgraph, "subgraph");
+  const std::vector<std::int64_t> runs = copied(run, "run");
   const std::shared_ptr<const Dag> dag = make_dag(edges, static_cast<std::int64_t>(given.size()));
   const py::gil_scoped_release no_gil;
-  graph::verify_runs(*dag, given, runs);
+  graph::verify_runs(*dag, graph::span_of(given), graph::span_of(runs));
 }
 
 std::int64_t lower_bound(const Integers& edges, const Integers& affinity) {

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "graph/devices.hpp"
+#include "graph/exhaustive.hpp"
+#include "graph/reduce.hpp"
 
 namespace engine::graph {
 namespace {
@@ -111,12 +114,22 @@ std::int64_t longest_changes(const Dag& dag, Span<std::int32_t> device) {
   return most;
 }
 
+// 0 where the graph is too large.
+std::int64_t search_for_bound(const Dag& dag, Span<std::int32_t> device, std::int32_t devices) {
+  if (dag.nodes() > kMostReduced) return 0;
+  const Reduced reduced = reduce(dag, device);
+  const std::optional<Exhaustive> found = search_exhaustively(reduced.dag, span_of(reduced.device), devices);
+  return found ? found->bound : 0;
+}
+
 }  // namespace
 
-std::int64_t lower_bound(const Dag& dag, Span<std::int32_t> device, std::int32_t devices) {
+std::int64_t lower_bound(const Dag& dag, Span<std::int32_t> device, std::int32_t devices, std::int64_t searched) {
   if (devices <= 1) return std::min<std::int64_t>(devices, dag.nodes());
   const std::int64_t packed = Bound(dag, device, devices).value();
-  return devices == 2 ? packed : std::max(packed, longest_changes(dag, device));
+  if (devices == 2) return packed;
+  const std::int64_t bound = std::max({packed, longest_changes(dag, device), searched});
+  return searched > 0 ? bound : std::max(bound, search_for_bound(dag, device, devices));
 }
 
 std::int64_t lower_bound_of(const Dag& dag, Span<std::int64_t> affinity) {

@@ -7,6 +7,12 @@
 #include "graph/errors.hpp"
 
 namespace engine::graph {
+namespace {
+
+// More than any machine has; what is chosen for each run looks at all of them.
+constexpr std::size_t kMostDevices = 1024;
+
+}  // namespace
 
 Devices number_devices(const Dag& dag, Span<std::int64_t> affinity) {
   const auto nodes = static_cast<std::size_t>(dag.nodes());
@@ -25,6 +31,10 @@ Devices number_devices(const Dag& dag, Span<std::int64_t> affinity) {
     const auto [known, is_new] = number_of.emplace(affinity[node], static_cast<std::int32_t>(devices.used.size()));
     if (is_new) devices.used.push_back(affinity[node]);
     devices.of_node[node] = known->second;
+  }
+  if (devices.used.size() > kMostDevices) {
+    throw PartitionError("affinity names " + std::to_string(devices.used.size()) + " devices; expected at most " +
+                         std::to_string(kMostDevices));
   }
   // Ascending, so that results do not depend on which device comes first in the graph.
   std::sort(devices.used.begin(), devices.used.end());

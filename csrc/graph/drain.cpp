@@ -132,7 +132,8 @@ Sequence drain(const Problem& problem, const View& view, const std::vector<std::
                std::int32_t first) {
   Progress progress(problem, view, ways);
   Sequence sequence;
-  for (std::int32_t device = first; progress.is_ready(device); device = progress.choose(turn)) {
+  std::int32_t device = first == kBest ? progress.choose(turn) : first;
+  for (; progress.is_ready(device); device = progress.choose(turn)) {
     progress.empty(device);
     sequence.push_back(device);
   }

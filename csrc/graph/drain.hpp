@@ -23,6 +23,9 @@ enum class Turn { most_ready, longest_way };
 // The most changes of device on a path from each node in the direction of `view`, plus one.
 std::vector<std::int32_t> ways_ahead(const Problem& problem, const View& view);
 
+// The device that `turn` chooses, for a drain to begin with.
+constexpr std::int32_t kBest = -1;
+
 // The sequence of a drain that begins with the device `first`; empty where that has nothing to begin with. A drain that
 // is read from the end gives the sequence of a partition, too. `ways` is that of the same view. O(V + E), and the
 // number of devices for each run.

@@ -240,7 +240,7 @@ Partition partition(const Dag& dag, const Request& request) {
   }
   Partition result = assemble(dag, request, contracted, labels);
   result.splits = splits;
-  result.lower_bound = lower_bound(problem.dag, span_of(problem.device), problem.devices);
+  result.lower_bound = lower_bound(problem.dag, span_of(problem.device), problem.devices, labels.bound);
   result.statistics.insert(statistics.begin(), statistics.end());
   return result;
 }

@@ -12,7 +12,13 @@ namespace engine::graph {
 namespace {
 
 Labels as_labels(const Runs& runs) {
-  return {runs.of, static_cast<Node>(runs.device.size())};
+  return {runs.of, static_cast<Node>(runs.device.size()), runs.bound};
+}
+
+Labels as_connected(const Problem& problem, const Runs& runs) {
+  Labels labels = connect(problem, runs);
+  labels.bound = runs.bound;
+  return labels;
 }
 
 // Both ways to cut up one set of runs, compared by how long they take.
@@ -27,7 +33,7 @@ Labels choose(const Problem& problem, const Runs& runs, Statistics& statistics) 
     return seconds;
   };
   Labels fewest = as_labels(runs);
-  Labels connected = connect(problem, runs);
+  Labels connected = as_connected(problem, runs);
   const bool is_connected = report("connected", connected) < report("min_subgraphs", fewest);
   statistics["is_connected"] = is_connected;
   return is_connected ? connected : fewest;
@@ -40,7 +46,7 @@ Labels potential(const Problem& problem, Statistics& statistics) {
   refine(problem, runs);
   switch (problem.mode) {
     case Mode::connected:
-      return connect(problem, runs);
+      return as_connected(problem, runs);
     case Mode::automatic:
       return choose(problem, runs, statistics);
     default:

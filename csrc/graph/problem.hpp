@@ -44,6 +44,7 @@ using Statistics = std::map<std::string, double>;
 struct Labels {
   std::vector<std::int32_t> subgraph;
   Node count = 0;
+  std::int64_t bound = 0;  // where the strategy has searched for it: no partition has fewer subgraphs
 };
 
 using Strategy = Labels (*)(const Problem& problem, Statistics& statistics);

@@ -1,9 +1,12 @@
 #include "graph/runs.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "graph/drain.hpp"
+#include "graph/exhaustive.hpp"
+#include "graph/reduce.hpp"
 
 namespace engine::graph {
 namespace {
@@ -16,6 +19,8 @@ constexpr std::int64_t kBeamVisits = 150'000'000;
 // Widths that are worth it, and that have stopped to help.
 constexpr std::int64_t kLeastWidth = 2;
 constexpr std::int64_t kMostWidth = 16;
+// Drains begin with every device, unless there are more.
+constexpr std::int32_t kMostFirst = 8;
 // Turns that are looked for one by one, as most are near.
 constexpr std::int32_t kNear = 8;
 // Graphs above are not read from their end as well: each reading takes long, and they differ by little.
@@ -23,9 +28,19 @@ constexpr Node kLargeGraph = 50'000;
 
 class Search {
  public:
+  // The problem has to stay.
   explicit Search(const Problem& problem) : problem_(problem) {}
 
   Sequence run() {
+    if (!is_exact()) {
+      const std::optional<Exhaustive> small =
+          search_exhaustively(problem_.dag, span_of(problem_.device), problem_.devices);
+      if (small) {
+        bound_ = small->bound;
+        offer(small->sequence);
+        if (bound_ == static_cast<std::int64_t>(best_.size())) return std::move(best_);
+      }
+    }
     for (const bool is_backward : {false, true}) {
       if (is_backward && (is_exact() || problem_.dag.nodes() > kLargeGraph)) break;
       const View view{problem_.dag, is_backward};
@@ -39,11 +54,15 @@ class Search {
     return std::move(best_);
   }
 
+  // What an exhaustive search has proven of the number of runs; 0 where there was none.
+  std::int64_t bound() const { return bound_; }
+
  private:
   // With two devices, who goes next is no choice.
   bool is_exact() const { return problem_.devices <= 2; }
 
   Sequence best_drain(const View& view, const std::vector<std::int32_t>& ways, Turn turn) const {
+    if (problem_.devices > kMostFirst) return drain(problem_, view, ways, turn, kBest);
     Sequence best;
     for (std::int32_t first = 0; first < problem_.devices; ++first) {
       Sequence sequence = drain(problem_, view, ways, turn, first);
@@ -75,6 +94,7 @@ class Search {
 
   const Problem& problem_;
   Sequence best_;
+  std::int64_t bound_ = 0;
 };
 
 }  // namespace
@@ -136,7 +156,15 @@ std::vector<std::int32_t> latest_runs(const Problem& problem, const Sequence& se
 Runs find_runs(const Problem& problem) {
   Runs runs;
   if (problem.dag.nodes() == 0) return runs;
-  runs.device = Search(problem).run();
+  if (problem.devices > 2 && problem.dag.nodes() <= kMostReduced) {
+    const Reduced reduced = reduce(problem.dag, span_of(problem.device));
+    const Problem smaller{reduced.dag, reduced.device, problem.devices};
+    Search search(smaller);
+    runs.device = search.run();
+    runs.bound = search.bound();
+  } else {
+    runs.device = Search(problem).run();
+  }
   runs.of = earliest_runs(problem, runs.device);
   return runs;
 }

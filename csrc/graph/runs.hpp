@@ -15,6 +15,7 @@ using Sequence = std::vector<std::int32_t>;
 struct Runs {
   Sequence device;
   std::vector<std::int32_t> of;  // the run of each node, of its device; never falls along an edge
+  std::int64_t bound = 0;        // what an exhaustive search has proven of their number, if there was one
 };
 
 // Where each device has its turns.

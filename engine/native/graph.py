@@ -175,7 +175,10 @@ def min_cut(
 
 
 def lower_bound(edges: npt.ArrayLike, affinity: npt.ArrayLike) -> int:
-    """Return a number of subgraphs that no partition can be below; with two devices, the least that there is."""
+    """Return a number of subgraphs that no partition can be below.
+
+    It is the least that there is with two devices, and with more as well in graphs of some hundred nodes.
+    """
     return _core.graph.lower_bound(_edges(edges), _integers(affinity, "affinity"))
 
 

@@ -75,10 +75,7 @@ def test_every_partition_can_be_run(case: tuple[list[tuple[int, int]], list[int]
 def test_potential_finds_the_fewest_subgraphs(case: tuple[list[tuple[int, int]], list[int]]) -> None:
     edges, affinity = case
     made = partition(edges, affinity)
-    fewest = fewest_turns(edges, affinity)
-    assert made.lower_bound <= fewest <= made.count
-    if len(set(affinity)) <= 2:
-        assert made.lower_bound == fewest == made.count
+    assert made.lower_bound == fewest_turns(edges, affinity) == made.count
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -242,6 +239,13 @@ def test_bad_costs_and_atoms_are_named() -> None:
         partition([(0, 1)], [0, 1], mode="auto", costs=graph.Costs(overhead_seconds=-1.0))
     with pytest.raises(PartitionError, match="atoms has 1 numbers; expected 2"):
         partition([(0, 1)], [0, 1], atoms=[0])
+
+
+def test_more_devices_than_there_can_be_are_refused() -> None:
+    made = partition([], np.arange(1024) % 1000)
+    assert made.count == made.lower_bound == 1000
+    with pytest.raises(PartitionError, match="affinity names 1025 devices; expected at most 1024"):
+        partition([], np.arange(1025))
 
 
 def test_a_long_cycle_is_named_in_part() -> None:

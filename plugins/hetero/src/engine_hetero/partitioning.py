@@ -26,7 +26,7 @@ class Partition:
     """(N,): the subgraph of each node, 0..count-1."""
     count: int
     lower_bound: int
-    """No partition has fewer subgraphs; with two devices, some partition has as many."""
+    """No partition has fewer subgraphs. With two devices some has as many; with more, if nodes are some hundreds."""
     order: Integers
     """(count,): the subgraphs in an order in which they can be run."""
     crossing_bytes: int
