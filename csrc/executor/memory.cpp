@@ -1,5 +1,6 @@
 #include "executor/memory.hpp"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <limits>
@@ -13,6 +14,12 @@ std::size_t AlignedMemory::limit() {
     return static_cast<std::size_t>(pages) * static_cast<std::size_t>(page);
   }();
   return bytes;
+}
+
+void AlignedMemory::ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  madvise(memory, bytes, MADV_HUGEPAGE);  // small pages do, too, where the system has no others
+#endif
 }
 
 }  // namespace engine

@@ -18,9 +18,12 @@ class AlignedMemory {
   AlignedMemory(std::size_t bytes, std::size_t alignment) {
     alignment = std::max(alignment, sizeof(void*));
     if (bytes > limit()) throw std::bad_alloc();
+    const bool is_large = bytes >= 2 * kHugePage;
+    if (is_large) alignment = std::max(alignment, kHugePage);
     const std::size_t rounded = std::max(alignment, (bytes + alignment - 1) & ~(alignment - 1));
     data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
     if (data_ == nullptr) throw std::bad_alloc();
+    if (is_large) ask_for_huge_pages(data_.get(), bytes & ~(kHugePage - 1));
   }
 
   std::byte* data() const { return data_.get(); }
@@ -30,7 +33,11 @@ class AlignedMemory {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
 
+  static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
   static std::size_t limit();
+  // The processor keeps track of few pages, and its prefetchers stop at the end of each.
+  static void ask_for_huge_pages(void* memory, std::size_t bytes);
 
   std::unique_ptr<std::byte, Free> data_;
 };

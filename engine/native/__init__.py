@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.native.extension import _core
+from engine.native.memory import WeightMemory, empty_aligned
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +32,8 @@ __all__ = [
 ]  # fmt: skip
 
 Attribute: TypeAlias = "int | float | Sequence[int] | Sequence[float]"
+
+_weights = WeightMemory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,18 +325,9 @@ def pack(
 ) -> Array:
     """Run a kernel of one output and return that: as many bytes as the kernel asks for, aligned to 64.
 
-    How weights are brought into a kernel's format. Raises what PlanBuilder and Context raise.
+    How weights are brought into a kernel's format. Raises MemoryError and what PlanBuilder and Context raise.
     """
     nbytes = _core.output_bytes(kernel, [array.nbytes for array in inputs], 1, attributes or {}, isa or "")[0]
-    packed = empty_aligned(nbytes)
+    packed = _weights.empty(nbytes)
     run_kernel(kernel, inputs, [packed], attributes, isa=isa)
     return packed
-
-
-def empty_aligned(nbytes: int) -> Array:
-    """Return uninitialised bytes that begin at a cache line."""
-    import numpy as np
-
-    block: Array = np.empty(nbytes + 64, np.uint8)
-    start = -block.ctypes.data % 64
-    return block[start : start + nbytes]
