@@ -213,3 +213,16 @@ def test_every_refusal_is_an_engine_error(tmp_path: Path) -> None:
     for content in ({"second": "Z"}, {"nobody": "A"}, "nothing"):
         with pytest.raises(EngineError):
             stated(chain(), written(tmp_path, content))
+
+
+def test_a_file_may_name_what_the_device_folds_away(tmp_path: Path) -> None:
+    """It may have been written by a program, for every operation of the model."""
+    x = Parameter(f32, [4], "x")
+    copied = named(ops.Identity(x), "copied")
+    model = Model([named(ops.Neg(named(ops.Relu(copied), "kept")), "negated")], [x])
+    file = written(tmp_path, {"copied": "TEMPLATE", "kept": "TEMPLATE"})
+    network = Core().compile_model(model, "HETERO:CPU,TEMPLATE", {"AFFINITY_FILE": str(file)})
+    assert network.get_metric("SUBGRAPH_DEVICES") == ("TEMPLATE", "CPU")
+    written(tmp_path, {"copies": "TEMPLATE"})
+    with pytest.raises(PropertyError, match="no node `copies`; did you mean `copied`"):
+        Core().compile_model(model, "HETERO:CPU,TEMPLATE", {"AFFINITY_FILE": str(file)})

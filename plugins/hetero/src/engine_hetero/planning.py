@@ -112,6 +112,7 @@ class Planner:
         self.core = core
         self.devices = devices
         self.config = config
+        self.user_model = model
         self.model = canonical_model(model)
         self.answers = [core.query_model(self.model, device, devices.config_of(device)) for device in devices.names]
         self._withdrawn: list[tuple[int, frozenset[str]]] = []
@@ -131,7 +132,8 @@ class Planner:
 
     def plan(self) -> Plan:
         """Place every node and form the subgraphs."""
-        stated = stated_affinity(self.graph, self.devices.names, self.config[AFFINITY_FILE])
+        file = self.config[AFFINITY_FILE]
+        stated = stated_affinity(self.graph, self.devices.names, file, user_model=self.user_model)
         if self.config[PLACEMENT] == "measured":
             path, seconds = calibration_path(self.config), self.config[MEASURE_SECONDS]
             costs = measured_costs(self.core, self.claims, self.devices.config_of, path, seconds)
