@@ -36,4 +36,6 @@ def _name_apart(model: Model) -> None:
         while node.friendly_name in taken:
             count += 1
             node.friendly_name = f"{name}:{count}"
+        if not node.has_own_name:
+            node.friendly_name = name  # a name that was made up would be another in each copy of the model
         taken.add(node.friendly_name)
