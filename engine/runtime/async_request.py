@@ -265,6 +265,13 @@ class AsyncInferRequest(Participant):
             self._require_idle("get_output_tensor")
             return self._request.get_output_tensor(key)
 
+    def clear_tensors(self) -> None:
+        """Let go of all tensors, those of the last inference included, as if none had been set. Raises `Busy`."""
+        with self._lock:
+            self._require_idle("clear_tensors")
+            self._request.clear_tensors()
+            self._run = None
+
     def set_tensor(self, name: str, value: Value) -> None:
         """Bind the input or output called `name`. Raises `InputError`, `Busy`."""
         if self._is_input(name):

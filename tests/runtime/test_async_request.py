@@ -107,6 +107,22 @@ def test_tensors_set_before_are_used_and_kept(make_network, x):
     assert request.get_input_tensor(0) is x
 
 
+def test_tensors_that_are_cleared_are_not_kept(make_network, x):
+    request = make_network().create_infer_request()
+    given, mine = x.copy(), np.empty_like(x)
+    request.set_tensor("y", mine)
+    request.infer({"x": given})
+    kept = weakref.ref(given), weakref.ref(mine)
+    request.clear_tensors()
+    del given, mine
+    assert [ref() for ref in kept] == [None, None]
+    with pytest.raises(InputError, match="missing"):
+        request.infer()
+    with pytest.raises(InferError):
+        _ = request.results
+    assert_usable(request, x)
+
+
 def test_a_missing_input_starts_nothing(make_network, x):
     request = make_network().create_infer_request()
     for start in (request.start_async, request.infer):
@@ -220,6 +236,7 @@ def test_everything_but_waiting_and_cancelling_is_refused_while_it_runs(make_net
         lambda: request.start_async({"x": x}),
         lambda: request.infer({"x": x}),
         lambda: request.set_tensor("x", x),
+        request.clear_tensors,
         lambda: request.get_tensor("y"),
         lambda: request.set_output_tensor("y", x),
         lambda: request.set_callback(None),

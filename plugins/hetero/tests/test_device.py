@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import Any
@@ -251,6 +254,15 @@ def test_profiles_tell_of_subgraphs_and_their_nodes() -> None:
     assert inner.start_ns + inner.duration_ns <= subgraphs[1].start_ns + subgraphs[1].duration_ns
 
 
+def test_a_node_that_is_named_like_a_subgraph_has_a_name_of_its_own_in_profiles() -> None:
+    m = chain("CPU", "TEMPLATE")
+    m.graph.node[0].name = "subgraph 1"
+    request = Core().compile_model(m, "HETERO:CPU,TEMPLATE", {"PERF_COUNT": True}).create_infer_request()
+    request.infer({"x": X})
+    names = [node.name for node in request.profiling_info.nodes]
+    assert names == ["subgraph 0", "subgraph 1 (subgraph 0)", "subgraph 1", "Neg_y"]
+
+
 def test_configuration_reaches_single_devices() -> None:
     config = {"DEVICE_PROPERTIES": {"CPU": {"COMPILE_EFFORT": "quick"}}, "NUM_STREAMS": 2}
     network = Core().compile_model(chain("CPU", "TEMPLATE"), "HETERO:CPU,TEMPLATE", config)
@@ -369,7 +381,7 @@ def test_a_device_that_is_gone_when_it_shall_compile() -> None:
         core.compile_model(chain("", ""), "HETERO:VANISHING,CPU")
 
 
-def failing(name: str, where: str, error: Exception, failures: int = 1) -> type[TemplatePlugin]:
+def failing(name: str, where: str, error: Exception | type[Exception], failures: int = 1) -> type[TemplatePlugin]:
     """TEMPLATE as the device `name`, which raises while it compiles, or in its first inferences."""
     left = [failures]
 
@@ -430,6 +442,62 @@ def test_an_error_ends_what_was_started_early() -> None:
             request.infer({"x": x})
     np.testing.assert_array_equal(request.infer({"x": x})["y"], 2 * x)
     assert not barrier.broken
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("starts_early", [False, True])
+def test_failures_keep_nothing_alive(is_async: bool, starts_early: bool) -> None:
+    """Neither the request that failed, nor its network and inputs, without a garbage collection."""
+    core = Core()
+    for name in ("LEFT", "RIGHT"):
+        core.register_plugin(name, failing(name, "infer", RuntimeError))
+    nodes = [
+        node("MatMul", "x x", "a", "LEFT"),
+        node("MatMul", "x x" if starts_early else "a a", "b", "RIGHT"),
+        node("Add", "a b", "y", "CPU"),
+    ]
+    m = model(nodes, [tensor("x", [512, 512])], [tensor("y", [512, 512])])
+    request = core.compile_model(m, "HETERO:LEFT,RIGHT,CPU").create_infer_request()
+    x = np.eye(512, dtype=np.float32)
+    gc.collect()
+    gc.disable()
+    try:
+        if is_async:
+            request.start_async({"x": x})
+        with pytest.raises(DeviceError, match="RuntimeError"):
+            request.wait(LIMIT) if is_async else request.infer({"x": x})
+        kept = [weakref.ref(request), weakref.ref(request.network), weakref.ref(x)]
+        del request, x
+        deadline = time.monotonic() + 5
+        while any(ref() is not None for ref in kept) and time.monotonic() < deadline:
+            time.sleep(0.001)  # the thread that ran the last stage lets go of it
+        assert [type(ref()) for ref in kept] == [type(None)] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_network_keeps_no_arrays_after_an_inference() -> None:
+    network = Core().compile_model(chain("CPU", "TEMPLATE", "CPU", shape=("n", 3)), "HETERO:CPU,TEMPLATE")
+    for _ in range(2):
+        x = X.copy()
+        result = network({"x": x})["y"]
+        np.testing.assert_array_equal(result, -X)
+        kept = weakref.ref(x), weakref.ref(result)
+        del x, result
+        assert [ref() for ref in kept] == [None, None]
+
+
+def test_a_cancellation_that_comes_last_ends_with_its_inference() -> None:
+    """Between the last check and the end: it must neither reach the next inference, nor be repeated for ever."""
+    network = Core().compile_model(chain("CPU", "TEMPLATE"), "HETERO:CPU,TEMPLATE")
+    request = network.create_infer_request_impl()
+    request.infer({"x": X})
+    request.request_cancel(Cancelled("late"))
+    kept = weakref.ref(request)
+    np.testing.assert_array_equal(request.infer({"x": X})["y"], X)
+    request.request_cancel(Cancelled("late"))
+    del request
+    assert kept() is None
 
 
 def test_cancelling_reaches_the_part_that_runs() -> None:

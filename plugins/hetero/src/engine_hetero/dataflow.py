@@ -23,12 +23,14 @@ class PartLinks:
     """How one part's request is fed and what is taken from it.
 
     Attributes:
+        bound_outputs: the outputs that are written to memory that is bound once.
         bound_inputs: (input, source) whose tensor is bound once, to the memory that another part writes.
         inputs: (input, source) that are set before each inference.
         kept: the outputs that are read after an inference: by parts with unbound inputs, and as results.
         early: the parts that may start on their own device as soon as this one is done.
     """
 
+    bound_outputs: tuple[int, ...]
     bound_inputs: tuple[tuple[int, Source], ...]
     inputs: tuple[tuple[int, Source], ...]
     kept: tuple[int, ...]
@@ -78,7 +80,8 @@ class Dataflow:
                 is_bound = source.lengths is None and (source.part, source.index) in bound
                 (once if is_bound else each).append((position, source))
             kept = tuple(index for index in range(part.output_count) if (number, index) in read)
-            links.append(PartLinks(tuple(once), tuple(each), kept, tuple(early[number + 1])))
+            written = tuple(index for index in range(part.output_count) if (number, index) in bound)
+            links.append(PartLinks(written, tuple(once), tuple(each), kept, tuple(early[number + 1])))
         buffers = tuple(sorted(bound))
         outputs = tuple(_outputs(wiring, bound))
         return cls(wiring, tuple(networks), tuple(executors), tuple(links), buffers, tuple(early[0]), outputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,9 @@ from engine.plugin_api import (
     SyncInferRequest,
 )
 from engine.runtime.deadlines import deadline_timer
+from engine.runtime.lifecycle import ForkSafeLock
 from engine_hetero.dataflow import Dataflow
+from engine_hetero.turns import Turns
 from engine_hetero.wiring import NETWORK, Lengths, Source
 
 if TYPE_CHECKING:
@@ -35,22 +36,41 @@ class HeteroInferRequest(SyncInferRequest):
         super().__init__(network)
         self.dataflow = dataflow
         self.requests: list[AsyncInferRequest] = [part.create_infer_request() for part in dataflow.networks]
-        buffers = dataflow.new_buffers()
-        for (part, index), buffer in buffers.items():
-            self.requests[part].set_output_tensor(index, buffer)
-        for request, links in zip(self.requests, dataflow.links, strict=True):
-            for position, source in links.bound_inputs:
-                request.set_input_tensor(position, buffers[source.part, source.index])
+        self._buffers = dataflow.new_buffers()
+        for part in range(len(self.requests)):
+            self._bind(part)
         self.values: list[dict[int, Any]] = [{} for _ in self.requests]
         # A chain of parts needs no bookkeeping: each runs when its turn comes.
         has_early = bool(dataflow.first) or any(links.early for links in dataflow.links)
         self.turns = Turns(len(self.requests)) if has_early else None
         self._times: list[tuple[int, int]] = [(0, 0)] * len(self.requests)
+        self._cancelling = ForkSafeLock()
+        self._is_running = False
+
+    def clear_tensors(self) -> None:
+        """Let go of all tensors but the memory between the parts, those that parts hold included."""
+        super().clear_tensors()
+        for part, links in enumerate(self.dataflow.links):
+            if links.inputs or links.kept:
+                self._clear(part)
+
+    def _clear(self, part: int) -> None:
+        self.requests[part].clear_tensors()
+        self._bind(part)
+
+    def _bind(self, part: int) -> None:
+        """Have a part write and read the memory that it shares with others."""
+        links, request = self.dataflow.links[part], self.requests[part]
+        for index in links.bound_outputs:
+            request.set_output_tensor(index, self._buffers[part, index])
+        for position, source in links.bound_inputs:
+            request.set_input_tensor(position, self._buffers[source.part, source.index])
 
     # -- stages -------------------------------------------------------------------------------------------
 
     def infer_preprocess(self) -> None:
         """Begin: nothing has run. What needs nothing of the first part starts beside it."""
+        self._is_running = True
         if self.turns is not None:
             self.turns.begin()
             self._start_early(self.turns, self.dataflow.first)
@@ -63,6 +83,7 @@ class HeteroInferRequest(SyncInferRequest):
 
     def infer_postprocess(self) -> None:
         """Give the outputs, which are new arrays of the parts, and let go of everything else."""
+        self._end()
         for index, source, copy in self.dataflow.outputs:
             self.store_output(index, self._value(source), copy=copy)
         if self.is_profiling:
@@ -71,11 +92,21 @@ class HeteroInferRequest(SyncInferRequest):
 
     def abort_pipeline(self) -> None:
         """Have no part run on for an inference that is over."""
+        self._end()
         if self.turns is not None:
-            for part in self.turns.abandon():
-                self.requests[part].cancel()
-            self.turns.wait_until_idle()
+            running, pause = self.turns.abandon(), _FIRST_RETRY
+            while running and not self.turns.is_idle_within(pause):
+                for part in running:  # again and again: one may be about to begin
+                    self.requests[part].cancel()
+                pause = min(2 * pause, 1.0)
+        for part in range(len(self.requests)):
+            self._clear(part)  # a part that failed keeps its error, whose traceback keeps this request
         self._forget_values()
+
+    def _end(self) -> None:
+        """Have parts cancelled no longer, so that this does not reach the next inference."""
+        with self._cancelling:
+            self._is_running = False
 
     def part_stage(self, part: int) -> Callable[[], None]:
         """The stage of an asynchronous inference that runs one part."""
@@ -93,10 +124,12 @@ class HeteroInferRequest(SyncInferRequest):
 
     def _cancel_parts(self, error: EngineError, retry: float) -> None:
         """Cancel the parts that run, and again until the inference has ended: one may be about to begin."""
-        if self._cancellation is error:
+        with self._cancelling:
+            if self._cancellation is not error or not self._is_running:
+                return
             for request in self.requests:
                 request.cancel()
-            deadline_timer.call_after(retry, partial(self._cancel_parts, error, min(2 * retry, 1.0)))
+        deadline_timer.call_after(retry, partial(self._cancel_parts, error, min(2 * retry, 1.0)))
 
     # -- parts --------------------------------------------------------------------------------------------
 
@@ -136,6 +169,7 @@ class HeteroInferRequest(SyncInferRequest):
         except BaseException as e:
             error = e
         turns.finish(part, error)
+        del error  # its traceback keeps this frame
 
     def _infer(self, part: int) -> None:
         links, request = self.dataflow.links[part], self.requests[part]
@@ -169,13 +203,15 @@ class HeteroInferRequest(SyncInferRequest):
 
     def _record(self) -> None:
         """One record for each part, then those of its nodes, under names that no other node of this inference has."""
-        names: set[str] = set()
+        names = {f"subgraph {part}" for part in range(len(self.requests))}
         for part, request in enumerate(self.requests):
             device = self.dataflow.wiring.parts[part].device
             start, end = self._times[part]
             self.record_node(f"subgraph {part}", "Subgraph", device, start, end)
             for node in request.profiling_info.nodes:
-                name = node.name if node.name not in names else f"{node.name} (subgraph {part})"
+                name = node.name
+                while name in names:
+                    name += f" (subgraph {part})"
                 names.add(name)
                 self.record_nodes([NodeProfile(name, node.op_type, node.status, node.start_ns, node.duration_ns)])
 
@@ -186,60 +222,6 @@ class HeteroInferRequest(SyncInferRequest):
 
 _FIRST_RETRY: Final = 0.001
 """Seconds after which parts are cancelled once more."""
-
-
-class Turns:
-    """Who runs each part of the inference at hand: its own stage, or a task that was started early. Thread-safe."""
-
-    def __init__(self, parts: int) -> None:
-        self.inference = 0
-        self._parts = parts
-        self._claimed: set[int] = set()
-        self._done: dict[int, BaseException | None] = {}
-        self._changed = threading.Condition()
-
-    def begin(self) -> None:
-        """Forget the last inference."""
-        with self._changed:
-            self.inference += 1
-            self._claimed.clear()
-            self._done.clear()
-
-    def claim(self, part: int, inference: int | None = None) -> bool:
-        """Whether the caller shall run the part; of all that ask, one is told so. Never of an earlier inference."""
-        with self._changed:
-            if part in self._claimed or (inference is not None and inference != self.inference):
-                return False
-            self._claimed.add(part)
-            return True
-
-    def finish(self, part: int, error: BaseException | None) -> None:
-        """Say that a claimed part has run."""
-        with self._changed:
-            self._done[part] = error
-            self._changed.notify_all()
-
-    def wait(self, part: int) -> None:
-        """Wait for a part that another thread runs; raise what it raised."""
-        with self._changed:
-            self._changed.wait_for(lambda: part in self._done)
-            error = self._done[part]
-        if error is not None:
-            raise error
-
-    def abandon(self) -> list[int]:
-        """Let nobody claim anything any more; return the parts that run."""
-        with self._changed:
-            running = sorted(self._claimed - self._done.keys())
-            self._claimed.update(range(self._parts))
-            self.inference += 1
-            self._done.update(dict.fromkeys(set(range(self._parts)) - set(running) - self._done.keys()))
-            return running
-
-    def wait_until_idle(self) -> None:
-        """Wait for the parts that run."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._claimed <= self._done.keys())
 
 
 def _lengths(value: Any, lengths: Lengths) -> np.ndarray[Any, Any]:
