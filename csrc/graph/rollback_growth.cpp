@@ -137,7 +137,7 @@ bool Growth::record(TraceStep::Kind kind, Node node) {
     }
   }
   const bool is_violated = step.condition == TraceStep::Condition::violated;
-  trace_->add(std::move(step));
+  trace_->add(std::move(step), touched_.size());
   return is_violated;
 }
 

@@ -23,24 +23,28 @@ struct TraceStep {
   std::vector<Node> nodes;
 };
 
-// Steps up to a number of them, of which the last is `cut` where there were more.
+// Steps up to a number of them and of nodes to be shown with them; the last one is `cut` where there were more.
 class Trace {
  public:
   static constexpr std::size_t kMostSteps = 100000;
+  static constexpr std::size_t kMostNodes = 5000000;
 
   const std::vector<TraceStep>& steps() const { return steps_; }
   std::vector<TraceStep>& steps() { return steps_; }
-  bool is_full() const { return steps_.size() > kMostSteps; }
+  bool is_full() const { return steps_.size() > kMostSteps || shown_ > kMostNodes; }
 
-  void add(TraceStep step) {
+  // `shown` nodes belong to the step besides its own: those of the candidate and the rejected ones.
+  void add(TraceStep step, std::size_t shown = 0) {
     if (is_full()) return;
     const std::int32_t device = step.device;
+    shown_ += shown + step.nodes.size();
     steps_.push_back(std::move(step));
     if (is_full()) steps_.back() = {TraceStep::Kind::cut, device, -1, TraceStep::Condition::ok, {}};
   }
 
  private:
   std::vector<TraceStep> steps_;
+  std::size_t shown_ = 0;
 };
 
 }  // namespace engine::graph

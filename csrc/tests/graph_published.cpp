@@ -139,25 +139,32 @@ void test_rollback() {
   }
 }
 
-void test_a_trace_that_is_full() {
-  // A chain of two devices with short cuts on one: each round grows all candidates that are left.
-  constexpr Node kNodes = 800;
+// Of two devices, a chain of which each second node can be skipped: each round grows all candidates that are left.
+Case ladder(Node nodes) {
   Case given;
-  given.nodes = kNodes;
-  for (Node node = 0; node < kNodes; ++node) {
+  given.nodes = nodes;
+  for (Node node = 0; node < nodes; ++node) {
     given.affinity.push_back(node % 2);
-    if (node + 1 < kNodes) given.edges.push_back({node, node + 1});
-    if (node % 2 == 0 && node + 2 < kNodes) given.edges.push_back({node, node + 2});
+    if (node + 1 < nodes) given.edges.push_back({node, node + 1});
+    if (node % 2 == 0 && node + 2 < nodes) given.edges.push_back({node, node + 2});
   }
-  const Dag dag(given.nodes, given.edges);
-  Problem problem = problem_of(given, dag);
-  Statistics statistics;
-  const Labels labels = rollback(problem, statistics);
-  Trace trace;
-  problem.trace = &trace;
-  expect(rollback(problem, statistics).subgraph == labels.subgraph, "a full trace changes no result");
-  expect(trace.steps().size() == Trace::kMostSteps + 1, "a trace has a limit");
-  expect(trace.steps().back().kind == TraceStep::Kind::cut, "a full trace says so");
+  return given;
+}
+
+void test_a_trace_that_is_full() {
+  // Few nodes and many steps; many nodes that are shown with few steps.
+  for (const Node nodes : {400, 4000}) {
+    const Case given = ladder(nodes);
+    const Dag dag(given.nodes, given.edges);
+    Problem problem = problem_of(given, dag);
+    Statistics statistics;
+    const Labels labels = rollback(problem, statistics);
+    Trace trace;
+    problem.trace = &trace;
+    expect(rollback(problem, statistics).subgraph == labels.subgraph, "a full trace changes no result");
+    expect((trace.steps().size() == Trace::kMostSteps + 1) == (nodes == 400), "a trace has two limits");
+    expect(trace.steps().back().kind == TraceStep::Kind::cut, "a full trace says so");
+  }
 }
 
 void test_restriction_map() {

@@ -46,7 +46,7 @@ class TraceStep:
     """A step of a strategy that can be followed."""
 
     kind: str
-    """roots, root, merge, fail, rollback, end, choose; or cut, the last one where there were more than 100,000."""
+    """roots, root, merge, fail, rollback, end, choose; or cut, the last one where there were too many."""
     device: int
     node: int
     """The one in question; of `end` and `choose`, the root of the candidate; of `roots` and `cut`, -1."""

@@ -195,7 +195,7 @@ def test_an_atom_counts_as_the_nodes_that_it_has() -> None:
 
 
 def test_a_long_trace_says_that_it_ends() -> None:
-    nodes = 2 * 400
+    nodes = 400
     edges = [(i, i + 1) for i in range(nodes - 1)] + [(i, i + 2) for i in range(0, nodes - 2, 2)]
     affinity = [i % 2 for i in range(nodes)]
     trace: list[TraceStep] = []

@@ -65,7 +65,8 @@ def partition(
     strategy: `potential`, `rollback` or `restriction_map`; mode, for `potential`: `min_subgraphs`, `connected` (more
     subgraphs, which can overlap), or `auto`, whichever of the two a schedule with `costs` says is done first.
     atoms: (N,) integers; nodes of one number >= 0 are never in two subgraphs, and neither is what lies between them.
-    trace: receives the steps of `rollback`, up to 100,000. They are logged by "engine.hetero", too, at DEBUG.
+    trace: receives the steps of `rollback`, up to 100,000, fewer where long lists belong to them. They are logged by
+    "engine.hetero", too, at DEBUG.
 
     Raises GraphError where the graph is malformed, naming the nodes of a cycle, and PartitionError for anything else
     that does not fit. O(N + E) time and memory for `potential` in the mode `min_subgraphs`.
