@@ -1,4 +1,4 @@
-"""The two published partitioning algorithms, transcribed literally: slow, step by step, the oracles of the native ones.
+"""The two published partitioning algorithms, step by step in their order: slow, the oracles of the native ones.
 
 Where the texts leave something open, it is fixed here and marked so. Neither checks the graph of its subgraphs, which
 may therefore be cyclic: `quotient_is_acyclic` tells.
@@ -25,7 +25,7 @@ class SelfReferences:
     """The section "Subgraphs self reference detection" of OpenVINO's hetero design."""
 
     def __init__(self, network: Network) -> None:
-        # 1. For each node in a network build a list of reachable nodes (transitive closure).
+        # Detection, step 1: the transitive closure, as a set for each node.
         self._reachable = [self._reachable_from(network, node) for node in network.nodes]
         self._cache: dict[tuple[int, int], set[int]] = {}
 
@@ -41,9 +41,9 @@ class SelfReferences:
         return found
 
     def _path_nodes(self, src: int, dst: int) -> set[int]:
-        # 3. Results for pairs are cached.
+        # Detection, step 3: what is known of a pair is kept.
         if (src, dst) not in self._cache:
-            # 2. Get all reachable nodes from `src`; in these find the nodes through which `dst` can be reached.
+            # Detection, step 2: of all that `src` reaches, what `dst` is reached from.
             self._cache[src, dst] = {node for node in self._reachable[src] if dst in self._reachable[node]}
         return self._cache[src, dst]
 
@@ -73,29 +73,26 @@ class Candidate:
         self._grow(root)
 
     def _grow(self, root: int) -> None:
-        # 1. Select root node.
+        # Selection, step 1.
         self.subgraph.append(root)
         self._check(f"select root {listed([root])}")
-        # 2. Select an adjacent node to any node in a present subgraph which is not on the rejected list.
+        # Step 2, until there is no such node.
         while (node := self._adjacent()) is not None:
-            # 3. Verify that the selected node has the same affinity. (Open: one in a chosen subgraph fails, too.)
+            # Step 3. (Open: a node of a subgraph that was chosen fails like one of another device.)
             if node in self._free:
-                # 4. Add a node to a subgraph if the check has been successful
+                # Step 4: taken,
                 self.subgraph.append(node)
                 step = f"merge {listed([node])}"
             else:
-                # or add to the rejected list otherwise.
+                # or rejected.
                 self._rejected.add(node)
                 step = f"failed to merge {listed([node])}"
-            # 5. Check a global condition. 6. If it has failed, remove the last node from a subgraph, add it to the
-            # rejected list and go to step 5.
+            # Steps 5 and 6: what was taken last is given back and rejected, until the condition holds.
             while not self._check(step):
                 last = self.subgraph.pop()
                 self._rejected.add(last)
                 step = f"roll back {listed([last])}"
-            # 7. Go to step 2.
-        # If there are no such nodes end.
-        self._trace.append("there are no nodes to merge, end")
+        self._trace.append("no nodes to merge, end")
 
     def _adjacent(self) -> int | None:
         # Open in the text: depth-first from the node added last, successors first, lowest index first.
@@ -106,19 +103,16 @@ class Candidate:
         return None
 
     def _check(self, step: str) -> bool:
-        # Nodes in the rejected list can never be added; nodes neither in it nor in the subgraph possibly later.
+        # Detection, steps 4 and 5. A node between that is not rejected may be taken later, and is no fault yet.
         between = self._references.of(self.subgraph) - set(self.subgraph)
         if known := between & self._rejected:
-            condition = f"there are self-references throughout a node {listed(known)}, reject"
+            condition = f"reject, self-references through {listed(known)}"
         elif between:
-            condition = (
-                f"there are possible self-references throughout a node {listed(between)} but they are not known yet, ok"
-            )
+            condition = f"ok, possible self-references through {listed(between)}"
         else:
             condition = "ok"
         self._trace.append(
-            f"{step}: subgraph {listed(self.subgraph)}, rejected {listed(self._rejected)}, "
-            f"global condition: {condition}"
+            f"{step}: subgraph {listed(self.subgraph)}, rejected {listed(self._rejected)}, condition: {condition}"
         )
         return not known
 
@@ -135,22 +129,20 @@ def rollback(
     references = SelfReferences(network)
     chosen: list[list[int]] = []
     trace: list[str] = []
-    # For each plugin:
     for device in sorted(set(affinity)):
         free = {node for node in network.nodes if affinity[node] == device}
         while free:
             candidates: list[Candidate] = []
-            # A root is not in a subgraph previously constructed, and its affinity is equal to the plugin name.
+            # Roots are nodes of the device that are in no candidate of this round.
             while roots := sorted(free.difference(*(candidate.subgraph for candidate in candidates))):
                 trace.append(f"device {device}: possible roots {listed(roots)}")
                 candidates.append(Candidate(network, references, free, roots[0], trace))
-            trace.append(f"device {device}: possible roots [] no roots, end")
-            # When there are multiple subgraphs, a larger one is always selected. (Open: of equal ones the lowest root.)
+            trace.append(f"device {device}: possible roots []: no roots, end")
+            # The largest, always. (Open: of equal ones that of the lowest root.)
             best = min(candidates, key=lambda candidate: (-sum(sizes[n] for n in candidate.subgraph), candidate.root))
             names = ", ".join(listed(candidate.subgraph) for candidate in candidates)
             trace.append(f"subgraphs {names}: select {listed(best.subgraph)}")
             chosen.append(sorted(best.subgraph))
-            # Repeat previous steps with remaining nodes.
             free -= set(best.subgraph)
             if free:
                 trace.append(f"device {device}: remaining nodes {listed(free)}")
@@ -158,7 +150,7 @@ def rollback(
 
 
 class RestrictionMap:
-    """TVM's proposal: sub-graphs by label, and for each the labels that are restricted from joining it."""
+    """TVM's proposal: subgraphs by label, and for each the labels that it may not be joined with."""
 
     def __init__(self, edges: Edges, affinity: Sequence[int]) -> None:
         self._network = Network(edges, len(affinity))
@@ -167,8 +159,7 @@ class RestrictionMap:
         self._restricted: dict[int, set[int]] = {}
 
     def partition(self, outputs: Sequence[int]) -> list[list[int]]:
-        """Visit the graph from its outputs; return the sub-graphs, by their first node."""
-        # We start by recursively visiting each node in the input graph, starting at the graph's output nodes.
+        """Visit the graph from its outputs; return the subgraphs, by their first node."""
         for output in outputs:
             self._visit(output)
         labels = sorted(self._restricted)
@@ -177,30 +168,28 @@ class RestrictionMap:
     def _visit(self, node: int) -> None:
         if node in self._label:
             return
-        # Only adding a node to a sub-graph once all its parents have sub-graphs assigned. (Open: lowest index first.)
+        # (Open: parents of the lowest index first.)
         for parent in self._network.predecessors[node]:
             self._visit(parent)
         self._assign(node)
 
     def _assign(self, node: int) -> None:
         parents = {self._label[parent] for parent in self._network.predecessors[node]}
-        # A set of all the sub-graphs the node is able to join: whether any of the parent nodes' are supported;
+        # What the node is able to join: the subgraphs of its device that parents are in,
         joinable = {label for label in parents if self._device(label) == self._affinity[node]}
-        # take away the sub-graphs that are restricted from one another.
+        # without those that are restricted.
         joinable -= set[int]().union(*(self._restricted[label] for label in parents))
         if joinable:
-            # Join an existing sub-graph (and then check if a merge is possible): what is left does not restrict
-            # one another, so that all of it merges.
+            # Join one, then merge the others with it: none of those left restricts another.
             joined, *others = sorted(joinable)
             for other in others:
                 self._merge(other, joined)
         else:
-            # Create a new sub-graph.
+            # Create one.
             joined = len(self._label)
             self._restricted[joined] = set()
         self._label[node] = joined
-        # The sub-graph just assigned is restricted from rejoining any other parent sub-graphs plus the inherited
-        # restrictions from those sub-graphs.
+        # The restriction map is updated: the other parents' subgraphs, and what those are restricted from.
         for label in parents - joinable:
             self._restricted[joined] |= {label} | self._restricted[label]
 
@@ -217,7 +206,7 @@ class RestrictionMap:
 
 
 def restriction_map(edges: Edges, affinity: Sequence[int], outputs: Sequence[int] | None = None) -> list[list[int]]:
-    """TVM's proposal: return the sub-graphs, by their first node.
+    """TVM's proposal: return the subgraphs, by their first node.
 
     outputs: those of the model, all nodes without successors among them, which is what they are by default.
     """

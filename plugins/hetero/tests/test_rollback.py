@@ -21,52 +21,52 @@ from . import published
 # The documented example has nodes 1..7 and no node 0; here that is a node of a third device.
 EXAMPLE = [(1, 2), (2, 3), (2, 4), (3, 5), (4, 5), (5, 6), (6, 7)]
 EXAMPLE_DEVICES = [2, 0, 0, 0, 1, 0, 0, 0]
-POSSIBLE = "there are possible self-references throughout a node [4] but they are not known yet, ok"
-REJECT = "there are self-references throughout a node [4], reject"
+POSSIBLE = "ok, possible self-references through [4]"
+REJECT = "reject, self-references through [4]"
 EXAMPLE_TRACE = f"""\
 device 0: possible roots [1,2,3,5,6,7]
-select root [1]: subgraph [1], rejected [], global condition: ok
-merge [2]: subgraph [1,2], rejected [], global condition: ok
-merge [3]: subgraph [1,2,3], rejected [], global condition: ok
-merge [5]: subgraph [1,2,3,5], rejected [], global condition: {POSSIBLE}
-merge [6]: subgraph [1,2,3,5,6], rejected [], global condition: {POSSIBLE}
-merge [7]: subgraph [1,2,3,5,6,7], rejected [], global condition: {POSSIBLE}
-failed to merge [4]: subgraph [1,2,3,5,6,7], rejected [4], global condition: {REJECT}
-roll back [7]: subgraph [1,2,3,5,6], rejected [4,7], global condition: {REJECT}
-roll back [6]: subgraph [1,2,3,5], rejected [4,6,7], global condition: {REJECT}
-roll back [5]: subgraph [1,2,3], rejected [4,5,6,7], global condition: ok
-there are no nodes to merge, end
+select root [1]: subgraph [1], rejected [], condition: ok
+merge [2]: subgraph [1,2], rejected [], condition: ok
+merge [3]: subgraph [1,2,3], rejected [], condition: ok
+merge [5]: subgraph [1,2,3,5], rejected [], condition: {POSSIBLE}
+merge [6]: subgraph [1,2,3,5,6], rejected [], condition: {POSSIBLE}
+merge [7]: subgraph [1,2,3,5,6,7], rejected [], condition: {POSSIBLE}
+failed to merge [4]: subgraph [1,2,3,5,6,7], rejected [4], condition: {REJECT}
+roll back [7]: subgraph [1,2,3,5,6], rejected [4,7], condition: {REJECT}
+roll back [6]: subgraph [1,2,3,5], rejected [4,6,7], condition: {REJECT}
+roll back [5]: subgraph [1,2,3], rejected [4,5,6,7], condition: ok
+no nodes to merge, end
 device 0: possible roots [5,6,7]
-select root [5]: subgraph [5], rejected [], global condition: ok
-merge [6]: subgraph [5,6], rejected [], global condition: ok
-merge [7]: subgraph [5,6,7], rejected [], global condition: ok
-merge [3]: subgraph [3,5,6,7], rejected [], global condition: ok
-merge [2]: subgraph [2,3,5,6,7], rejected [], global condition: {POSSIBLE}
-failed to merge [4]: subgraph [2,3,5,6,7], rejected [4], global condition: {REJECT}
-roll back [2]: subgraph [3,5,6,7], rejected [2,4], global condition: ok
-there are no nodes to merge, end
-device 0: possible roots [] no roots, end
+select root [5]: subgraph [5], rejected [], condition: ok
+merge [6]: subgraph [5,6], rejected [], condition: ok
+merge [7]: subgraph [5,6,7], rejected [], condition: ok
+merge [3]: subgraph [3,5,6,7], rejected [], condition: ok
+merge [2]: subgraph [2,3,5,6,7], rejected [], condition: {POSSIBLE}
+failed to merge [4]: subgraph [2,3,5,6,7], rejected [4], condition: {REJECT}
+roll back [2]: subgraph [3,5,6,7], rejected [2,4], condition: ok
+no nodes to merge, end
+device 0: possible roots []: no roots, end
 subgraphs [1,2,3], [3,5,6,7]: select [3,5,6,7]
 device 0: remaining nodes [1,2]
 device 0: possible roots [1,2]
-select root [1]: subgraph [1], rejected [], global condition: ok
-merge [2]: subgraph [1,2], rejected [], global condition: ok
-failed to merge [3]: subgraph [1,2], rejected [3], global condition: ok
-failed to merge [4]: subgraph [1,2], rejected [3,4], global condition: ok
-there are no nodes to merge, end
-device 0: possible roots [] no roots, end
+select root [1]: subgraph [1], rejected [], condition: ok
+merge [2]: subgraph [1,2], rejected [], condition: ok
+failed to merge [3]: subgraph [1,2], rejected [3], condition: ok
+failed to merge [4]: subgraph [1,2], rejected [3,4], condition: ok
+no nodes to merge, end
+device 0: possible roots []: no roots, end
 subgraphs [1,2]: select [1,2]
 device 1: possible roots [4]
-select root [4]: subgraph [4], rejected [], global condition: ok
-failed to merge [5]: subgraph [4], rejected [5], global condition: ok
-failed to merge [2]: subgraph [4], rejected [2,5], global condition: ok
-there are no nodes to merge, end
-device 1: possible roots [] no roots, end
+select root [4]: subgraph [4], rejected [], condition: ok
+failed to merge [5]: subgraph [4], rejected [5], condition: ok
+failed to merge [2]: subgraph [4], rejected [2,5], condition: ok
+no nodes to merge, end
+device 1: possible roots []: no roots, end
 subgraphs [4]: select [4]
 device 2: possible roots [0]
-select root [0]: subgraph [0], rejected [], global condition: ok
-there are no nodes to merge, end
-device 2: possible roots [] no roots, end
+select root [0]: subgraph [0], rejected [], condition: ok
+no nodes to merge, end
+device 2: possible roots []: no roots, end
 subgraphs [0]: select [0]
 """.splitlines()
 

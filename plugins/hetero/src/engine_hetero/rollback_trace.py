@@ -27,11 +27,11 @@ def trace_lines(steps: Iterable[TraceStep]) -> Iterator[str]:
             case "roots":
                 if step.device == device and not candidates and step.nodes:
                     yield f"device {device}: remaining nodes {_listed(step.nodes)}"
-                end = "" if step.nodes else " no roots, end"
+                end = "" if step.nodes else ": no roots, end"
                 yield f"device {step.device}: possible roots {_listed(step.nodes)}{end}"
             case "end":
                 candidates.append(_listed(subgraph))
-                yield "there are no nodes to merge, end"
+                yield "no nodes to merge, end"
             case "choose":
                 yield f"subgraphs {', '.join(candidates)}: select {_listed(step.nodes)}"
                 candidates, device = [], step.device
@@ -45,17 +45,15 @@ def trace_lines(steps: Iterable[TraceStep]) -> Iterator[str]:
                 insort(rejected if step.kind in ("fail", "rollback") else subgraph, step.node)
                 yield (
                     f"{_ACTIONS[step.kind]} {_listed([step.node])}: subgraph {_listed(subgraph)}, "
-                    f"rejected {_listed(rejected)}, global condition: {_condition(step)}"
+                    f"rejected {_listed(rejected)}, condition: {_condition(step)}"
                 )
 
 
 def _condition(step: TraceStep) -> str:
     if step.condition == "violated":
-        return f"there are self-references throughout a node {_listed(step.nodes)}, reject"
+        return f"reject, self-references through {_listed(step.nodes)}"
     if step.condition == "possible":
-        return (
-            f"there are possible self-references throughout a node {_listed(step.nodes)} but they are not known yet, ok"
-        )
+        return f"ok, possible self-references through {_listed(step.nodes)}"
     return "ok"
 
 
