@@ -187,6 +187,7 @@ def test_text_that_is_no_value_is_refused(declared, text):
         ("X", int, 1, CONFIG, "Doc.", ("a",)),
         ("X", str, "a", CONFIG, "Doc.", ("b",)),
         ("X", str, "a", CONFIG, "Doc.", None, 1),
+        ("X", int, 1, CONFIG, "Doc.", None, None, None, True),
     ],
 )
 def test_a_declaration_that_contradicts_itself_is_refused(arguments):

@@ -100,12 +100,13 @@ class Core:
         if not complete[CACHE_DIR] or not plugin.get_metric(IMPORT_EXPORT_SUPPORT.name):
             return compile_network(plugin, ready, stated)
         cache = CompileCache(complete[CACHE_DIR], self._defaults[CACHE_MAX_BYTES])
-        key = cache_key(ready, self._identity(plugin, complete))
+        identity = self._identity(plugin, complete)
+        key = cache_key(ready, identity)
         network = cache.load(key, lambda path: self._load(plugin, path, complete))
         if network is None:
             network = compile_network(plugin, ready, stated)
-            # Defaults that another thread has changed meanwhile may be in the network, and are not in the key.
-            if plugin.config is defaults:
+            # Defaults and files that were changed meanwhile may be in the network, and are not in the key.
+            if plugin.config is defaults and self._identity(plugin, complete) == identity:
                 cache.store(key, network)
         return network
 

@@ -50,8 +50,18 @@ def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]
         "device": [device_id, _full_name(plugin, device_id)],
         "features": {kind: [value] if isinstance(value, str) else sorted(value) for kind, value in features},
         "config": {name: value for name, value in values.items() if name not in _WITHOUT_EFFECT},
+        "files": {p.name: _content(config[p.name]) for p in plugin.declared if p.is_file and config[p.name]},
         "targets": targets,
     }
+
+
+def _content(path: str) -> str:
+    """A hash of what a file holds; of one that cannot be read, the compilation says so."""
+    try:
+        with open(path, "rb") as file:
+            return sha256(file.read()).hexdigest()
+    except (OSError, ValueError) as e:  # ValueError: a path with a null byte
+        return type(e).__name__
 
 
 def _with_stable_names(model: Model) -> Model:

@@ -46,6 +46,7 @@ class Property(Generic[T]):
     `type` is `bool`, `int`, `float`, `str`, `tuple` (of `str`) or `dict` (`str` keys, JSON values). A
     `CONFIG` property needs a `default`; a metric's default is what is reported unless the device answers.
     `choices` limits a `str`, and each element of a `tuple`; `minimum` and `maximum` limit a number.
+    `is_file` says that a `str` is the path of a file, or empty, and that what the file holds matters.
     Raises `PluginContractError` where the declaration contradicts itself.
     """
 
@@ -57,6 +58,7 @@ class Property(Generic[T]):
     choices: tuple[str, ...] | None = None
     minimum: float | None = None
     maximum: float | None = None
+    is_file: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.upper() or not self.name.isidentifier():
@@ -68,6 +70,8 @@ class Property(Generic[T]):
             raise PluginContractError(f"property {self.name}: choices are for str and tuple properties")
         if (self.minimum is not None or self.maximum is not None) and self.type not in (int, float):
             raise PluginContractError(f"property {self.name}: limits are for int and float properties")
+        if self.is_file and self.type is not str:
+            raise PluginContractError(f"property {self.name}: only a str property can be a file's path")
         if not self.doc:
             raise PluginContractError(f"property {self.name} has no doc")
         if self.default is None:

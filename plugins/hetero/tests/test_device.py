@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from engine_hetero import HeteroPlugin
 from engine_template import TemplatePlugin
 from engine_template.request import TemplateInferRequest
 from onnx import TensorProto, helper
@@ -290,6 +291,21 @@ def test_wrong_lists_of_devices(device: str, config: Mapping[str, Any], error: t
     for attempt in (Core().compile_model, Core().query_model):
         with pytest.raises(error, match=told):
             attempt(chain("", ""), device, config)
+
+
+def test_hetero_within_hetero_under_another_name() -> None:
+    core = Core()
+    core.register_plugin("OTHER", HeteroPlugin)
+    core.set_property("OTHER", {"DEVICE_PRIORITIES": "HETERO"})
+    core.set_property("HETERO", {"DEVICE_PRIORITIES": "OTHER"})
+    for device, listed in (("OTHER", "HETERO"), ("HETERO", "OTHER"), ("OTHER:CPU,HETERO", "HETERO")):
+        for attempt in (core.compile_model, core.query_model):
+            with pytest.raises(DeviceNotFoundError, match=f"'{listed}' .* under another name"):
+                attempt(chain("", ""), device)
+    network = core.compile_model(chain("CPU", "TEMPLATE"), "OTHER:CPU,TEMPLATE")
+    stream = BytesIO()
+    network.export_model(stream)
+    np.testing.assert_array_equal(core.import_model(stream.getvalue())({"x": X})["y"], X)
 
 
 def test_nodes_that_no_device_runs_are_all_named(leaving: Leaving) -> None:

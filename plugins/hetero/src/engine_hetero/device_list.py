@@ -15,7 +15,7 @@ from engine.properties import (
     PERF_COUNT,
     PERFORMANCE_HINT,
 )
-from engine_hetero.properties import DEVICE_CONFIGS
+from engine_hetero.properties import DEVICE_CONFIGS, PARTITION_STRATEGY
 
 PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP)
 """What a user says of HETERO holds for the devices that it runs on."""
@@ -48,7 +48,11 @@ class DeviceList:
                     "list its devices instead"
                 )
             # Of an id, too, the core says whether it is there, and names those that are.
-            core.get_property(name, "SUPPORTED_CONFIG_KEYS")
+            if PARTITION_STRATEGY.name in core.get_property(name, "SUPPORTED_CONFIG_KEYS"):
+                raise DeviceNotFoundError(
+                    f"device {name!r} in the list {','.join(listed)!r} is {own_name} under another name, which cannot "
+                    f"run within {own_name}; list its devices instead"
+                )
         given: Mapping[str, Any] = config[DEVICE_CONFIGS.name]
         if unknown := [name for name in given if name not in listed]:
             raise PropertyError(

@@ -20,6 +20,7 @@ AFFINITY_FILE = Property(
     CONFIG,
     'A JSON file of devices by node name, {"conv1": "CPU"}; it may be partial, and goes before the affinity that the '
     "model states.",
+    is_file=True,
 )
 CALIBRATION_FILE = Property(
     "CALIBRATION_FILE",
@@ -28,6 +29,7 @@ CALIBRATION_FILE = Property(
     CONFIG,
     "The JSON file in which measured times are kept and found again; empty is a file in CACHE_DIR, and without that "
     "one none: what is measured serves one compilation.",
+    is_file=True,
 )
 MEASURE_SECONDS = Property(
     "MEASURE_SECONDS",

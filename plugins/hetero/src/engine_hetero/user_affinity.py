@@ -89,7 +89,7 @@ def stated_affinity(
     used: set[str] = set()
     for number, node in enumerate(graph.nodes):
         said = {name: stated[name] for name in _names(node) if name in stated}
-        used |= said.keys()
+        used.update(said)  # (`|=` with keys would copy the set)
         said = {name: d for name, d in said.items() if moving.get(name, node.op_type) == node.op_type} or said
         if not said and (own := (node._rt_info or {}).get(AFFINITY)) is not None:
             said = {node.friendly_name: _checked_text(node, own)}
