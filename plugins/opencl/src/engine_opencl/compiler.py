@@ -1,0 +1,54 @@
+"""From a transformed graph whose shapes are known to a plan."""
+
+from __future__ import annotations
+
+from engine.errors import UnsupportedError
+from engine.ir import Constant, Model, Parameter, Result
+from engine.passes import Manager
+from engine.passes.common.constant_folding import ConstantFolding
+from engine.passes.common.dead_code_elimination import DeadCodeElimination
+from engine.passes.common.shape_simplification import ShapeSimplification
+from engine_opencl.device import DeviceFacts
+from engine_opencl.lowering import find_lowering, refusal
+from engine_opencl.plan import Plan, PlanBuilder
+
+
+def build_plan(graph: Model, facts: DeviceFacts) -> Plan:
+    """The plan of a graph.
+
+    Raises `UnsupportedError` naming the first node that has no kernel, or whose shape only the data decides.
+    """
+    require_supported(graph)
+    builder = PlanBuilder(facts)
+    for parameter in graph.parameters:
+        if parameter.output(0).target_inputs:
+            builder.output(parameter.output(0))
+    for node in graph.ordered_nodes():
+        if isinstance(node, (Parameter, Constant, Result)):
+            continue
+        lowering = find_lowering(node)
+        assert lowering is not None
+        builder.begin(node)
+        lowering.lower(node, builder)
+    outputs = [result.input_value(0) for result in graph.results]
+    return builder.finish(graph.inputs, outputs)
+
+
+def require_supported(graph: Model) -> None:
+    """Raise `UnsupportedError` naming the nodes that cannot run here."""
+    for node in graph.ordered_nodes():
+        if isinstance(node, (Parameter, Constant, Result)):
+            continue
+        if (why := refusal(node)) is not None:
+            raise UnsupportedError(
+                f"OPENCL cannot run {node.op_type} `{node.friendly_name}` ({why.cause}): {why.reason}; run it on "
+                "another device with HETERO:OPENCL,CPU"
+            )
+
+
+def folded(graph: Model) -> None:
+    """Compute what follows from shapes alone, once all of them are known."""
+    manager = Manager(name="KnownShapes")
+    for item in (ShapeSimplification, ConstantFolding, DeadCodeElimination):
+        manager.register_pass(item)
+    manager.run_passes(graph)

@@ -1,0 +1,156 @@
+"""The OpenCL devices of this machine: finding them, and what is shared by all that runs on one."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.plugin_api import DeviceNotFoundError
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+_log = logging.getLogger("engine.opencl")
+_HINT = "install the driver of your GPU, or PoCL, which runs on any CPU: pip install engine-plugin-opencl[pocl]"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What lowerings and users want to know of a device.
+
+    Attributes:
+        kind: "gpu", "cpu" or "accelerator".
+        shares_memory: whether it computes in the host's memory.
+        alignment: bytes; where a part of a buffer may begin.
+        local_bytes: of one work group.
+        largest_buffer: bytes.
+    """
+
+    name: str
+    driver: str
+    kind: str
+    shares_memory: bool
+    alignment: int
+    max_work_group: int
+    local_bytes: int
+    largest_buffer: int
+    memory: int
+    compute_units: int
+
+
+class OpenclDevice:
+    """One device: its context, made when first needed, and a queue for each kind of work."""
+
+    def __init__(self, device_id: str, handle: Any) -> None:
+        self.device_id = device_id
+        self.handle: cl.Device = handle
+        self.facts = _facts(handle)
+        self._lock = threading.Lock()
+        self._context: Any = None
+
+    @property
+    def context(self) -> Any:
+        """The one `cl.Context` of the device in this process. Thread-safe."""
+        import pyopencl as cl
+
+        with self._lock:
+            if self._context is None:
+                self._context = cl.Context([self.handle])
+            return self._context
+
+    def new_queue(self, *, profiling: bool = False) -> Any:
+        """A queue that runs commands in the order in which they come."""
+        import pyopencl as cl
+
+        if profiling:
+            return cl.CommandQueue(self.context, self.handle, cl.command_queue_properties.PROFILING_ENABLE)
+        return cl.CommandQueue(self.context, self.handle)
+
+    @property
+    def identity(self) -> str:
+        """What a compiled program depends on."""
+        return f"{self.facts.name} / {self.facts.driver}"
+
+
+@functools.cache
+def find_devices() -> tuple[OpenclDevice, ...]:
+    """All devices, GPUs first. Raises `DeviceNotFoundError` with the reason where there is no OpenCL."""
+    try:
+        import pyopencl as cl
+
+        platforms = cl.get_platforms()
+        found = [device for platform in platforms for device in _devices_of(platform)]
+    except ImportError as e:
+        raise DeviceNotFoundError(f"OPENCL: pyopencl cannot be loaded ({e}); {_HINT}") from e
+    except Exception as e:  # pyopencl raises errors of the driver's making
+        raise DeviceNotFoundError(f"OPENCL: no OpenCL runtime is installed ({e}); {_HINT}") from e
+    if not found:
+        raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine have no device; {_HINT}")
+    reasons = {device: reason for device in found if (reason := _why_unusable(device)) is not None}
+    for device, reason in reasons.items():
+        _log.info("the OpenCL device %s cannot be used: %s", device.name, reason)
+    found = [device for device in found if device not in reasons]
+    if not found:
+        listed = "; ".join(f"{device.name}: {reason}" for device, reason in reasons.items())
+        raise DeviceNotFoundError(f"OPENCL: no OpenCL device of this machine can be used ({listed}); {_HINT}")
+    order = {cl.device_type.GPU: 0, cl.device_type.ACCELERATOR: 1}
+    found.sort(key=lambda device: order.get(device.type, 2))
+    return tuple(OpenclDevice(str(number), device) for number, device in enumerate(found))
+
+
+def device_of(device_id: str) -> OpenclDevice:
+    """The device of an id; the first for "". Raises `DeviceNotFoundError`."""
+    for device in find_devices():
+        if device_id in ("", device.device_id):
+            return device
+    raise DeviceNotFoundError(
+        f"OPENCL has no device {device_id!r}; devices: {', '.join(map(str, range(len(find_devices()))))}"
+    )
+
+
+def _devices_of(platform: Any) -> list[Any]:
+    import pyopencl as cl
+
+    try:
+        return list(platform.get_devices())
+    except cl.RuntimeError:  # a platform without a device says so by an error
+        return []
+
+
+def _why_unusable(device: Any) -> str | None:
+    """What the device's compiler says of the smallest kernel; None where that compiles.
+
+    PoCL's package has a compiler that refuses processors that are newer than it is.
+    """
+    import pyopencl as cl
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            program = cl.Program(cl.Context([device]), "__kernel void nothing(__global int* x) { x[0] = 0; }")
+            program.build()
+    except cl.Error as e:
+        return " ".join(str(e).split())[-300:]
+    return None
+
+
+def _facts(handle: Any) -> DeviceFacts:
+    import pyopencl as cl
+
+    kinds = {cl.device_type.GPU: "gpu", cl.device_type.CPU: "cpu"}
+    return DeviceFacts(
+        name=str(handle.name).strip(),
+        driver=f"{handle.platform.name} {handle.driver_version}",
+        kind=kinds.get(handle.type & (cl.device_type.GPU | cl.device_type.CPU), "accelerator"),
+        shares_memory=bool(handle.host_unified_memory),
+        alignment=max(handle.mem_base_addr_align // 8, 64),
+        max_work_group=int(handle.max_work_group_size),
+        local_bytes=int(handle.local_mem_size),
+        largest_buffer=int(handle.max_mem_alloc_size),
+        memory=int(handle.global_mem_size),
+        compute_units=int(handle.max_compute_units),
+    )

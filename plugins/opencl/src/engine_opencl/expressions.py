@@ -1,0 +1,113 @@
+"""Expressions over elements of tensors, and the kernel that computes one for every element of a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from engine.ir import Output
+from engine_opencl.elements import c_type
+from engine_opencl.source import collapsed, index_code, strides_of
+
+if TYPE_CHECKING:
+    from engine_opencl.plan import PlanBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The element of a tensor at this place, broadcast."""
+
+    value: Output
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """OpenCL C with operands {0}, {1} ..., which it may use several times, and the type of its value."""
+
+    code: str
+    operands: tuple[Expression, ...]
+    type: str = "float"
+
+
+Expression: TypeAlias = "Leaf | Operation"
+
+HELPERS: Final = """
+inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+inline float clip(float x, float a, float b) { return isnan(x) ? x : fmin(fmax(x, a), b); }
+inline float larger(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmax(a, b)); }
+inline float smaller(float a, float b) { return isnan(a) ? a : (isnan(b) ? b : fmin(a, b)); }
+inline float quotient_float(float a, float b) { return a / b; }
+inline int quotient_int(int a, int b) { return b == 0 ? 0 : (b == -1 ? (int)(0u - (uint)a) : a / b); }
+inline long quotient_long(long a, long b) { return b == 0 ? 0 : (b == -1 ? (long)(0ul - (ulong)a) : a / b); }
+inline uchar quotient_uchar(uchar a, uchar b) { return b == 0 ? 0 : a / b; }
+inline char quotient_char(char a, char b) { return b == 0 ? 0 : a / b; }
+inline float magnitude_float(float x) { return fabs(x); }
+inline int magnitude_int(int x) { return x < 0 ? -x : x; }
+inline long magnitude_long(long x) { return x < 0 ? -x : x; }
+inline uchar magnitude_uchar(uchar x) { return x; }
+inline char magnitude_char(char x) { return x < 0 ? -x : x; }
+"""
+"""Maxima and limits keep NaN, as ONNX's do. What an integer is divided by zero is not defined there; here it is 0."""
+
+
+def emit(result: Output, expression: Expression, b: PlanBuilder) -> None:
+    """Launch the kernel of an expression: one work item an element."""
+    shape = b.shape(result)
+    leaves = _leaves(expression)
+    strides = [_broadcast(b.shape(leaf), shape) for leaf in leaves]
+    lengths, steps = collapsed(shape, *strides)
+    names = [f"i{number}" for number in range(len(leaves))]
+    lines: list[str] = []
+    code = _code(expression, {leaf: f"v{number}" for number, leaf in enumerate(leaves)}, lines)
+    inputs = [f"__global const {c_type(leaf.element_type)}* p{n}" for n, leaf in enumerate(leaves)]
+    output = c_type(result.element_type)
+    loads = [f"const {c_type(leaf.element_type)} v{n} = p{n}[i{n}];" for n, leaf in enumerate(leaves)]
+    body = "\n  ".join([index_code(lengths, steps, names), *loads, *lines, f"out[i] = {code};"])
+    source = (
+        f"{HELPERS}__kernel void elementwise({', '.join([*inputs, f'__global {output}* out'])}) {{\n"
+        f"  const ulong i = get_global_id(0);\n  {body}\n}}\n"
+    )
+    buffers = [b.input(leaf) for leaf in leaves]
+    count = result.shape.size()
+    b.launch(source, "elementwise", [*buffers, b.output(result)], (count,))
+
+
+def _leaves(expression: Expression) -> list[Output]:
+    found: dict[Output, None] = {}
+    stack: list[Expression] = [expression]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, Leaf):
+            found[each.value] = None
+        else:
+            stack.extend(reversed(each.operands))
+    return list(found)
+
+
+def _code(expression: Expression, names: dict[Output, str], lines: list[str]) -> str:
+    """The name of the expression's value; what it is computed by goes to `lines`, operands first."""
+    done: dict[int, str] = {}
+    stack: list[tuple[Expression, bool]] = [(expression, False)]
+    while stack:
+        each, is_ready = stack.pop()
+        if isinstance(each, Leaf):
+            done[id(each)] = names[each.value]
+        elif not is_ready:
+            stack.append((each, True))
+            stack.extend((operand, False) for operand in each.operands)
+        else:
+            code = each.code
+            for number, operand in enumerate(each.operands):
+                code = code.replace(f"{{{number}}}", done[id(operand)])
+            name = f"t{len(lines)}"
+            lines.append(f"const {each.type} {name} = ({each.type})({code});")
+            done[id(each)] = name
+    return done[id(expression)]
+
+
+def _broadcast(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a tensor of `shape` along the axes of `target`: 0 where it is repeated."""
+    own = strides_of(shape)
+    missing = len(target) - len(shape)
+    return (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(shape, own, strict=True))

@@ -1,0 +1,38 @@
+// C = A B: one column and ROWS rows a work item; neighbouring items have neighbouring columns, so that where B is
+// row-major they read its rows together. Suits CPUs, whose compilers make vectors of work items, and narrow products.
+__kernel void gemm(__global const float* restrict a, __global const float* restrict b, __global float* restrict c
+#if BIAS
+                   , __global const float* restrict bias
+#endif
+#if RESIDUAL
+                   , __global const float* restrict residual
+#endif
+) {
+  const int col = get_global_id(0);
+  const int first = get_global_id(1) * ROWS;
+  ulong r = get_global_id(2);
+  const ulong base = r * ((ulong)M * N);
+  BATCH
+  float sum[ROWS];
+  ulong start[ROWS];
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    sum[i] = 0.0f;
+    start[i] = (ulong)min(first + i, M - 1) * A_ROW;
+  }
+  for (int k = 0; k < K; ++k) {
+    const float right = b[(ulong)k * B_ROW + (ulong)col * B_COL];
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) sum[i] += a[start[i] + (ulong)k * A_COL] * right;
+  }
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    const int row = first + i;
+    if (row < M) {
+      const ulong at = base + (ulong)row * N + col;
+      float v = sum[i];
+      EPILOGUE
+      c[at] = v;
+    }
+  }
+}

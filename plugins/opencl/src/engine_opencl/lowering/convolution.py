@@ -1,0 +1,155 @@
+"""Convolutions of one, two or three axes: grouped, dilated, transposed, with what they end with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.ir import Node, Output
+from engine.ops.internal import INTERNAL_DOMAIN
+from engine.ops.registry import attribute
+from engine_opencl.expressions import HELPERS
+from engine_opencl.lowering.products import Epilogue, Product, activation_attribute, launch_product
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.plan import PlanBuilder
+from engine_opencl.source import kernel_source
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Lengths and steps along the axes of space."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether every output element has one input element, at its own place."""
+        return math.prod(self.kernel) == 1 and self.inputs == self.outputs and not any(self.before)
+
+    def padded(self) -> Geometry:
+        """The same with three axes."""
+        missing = 3 - len(self.inputs)
+        ones, zeros = (1,) * missing, (0,) * missing
+        return Geometry(
+            ones + self.inputs, ones + self.outputs, ones + self.kernel, ones + self.strides, ones + self.dilations,
+            zeros + self.before,
+        )  # fmt: skip
+
+
+def geometry_of(
+    node: Node, kernel: Sequence[int], x: Sequence[int], y: Sequence[int], *, transposed: bool = False
+) -> Geometry:
+    """The geometry of a convolution or pooling from [N, C, ...] of lengths `x` to `y`."""
+    rank = len(x) - 2
+    strides = tuple(node.attributes.get("strides") or (1,) * rank)
+    dilations = tuple(node.attributes.get("dilations") or (1,) * rank)
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    auto = node.attributes.get("auto_pad", "NOTSET")
+    pads = tuple(node.attributes.get("pads") or (0,) * (2 * rank))[:rank]
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        if transposed:
+            total = [s * (n - 1) + e - o for s, n, e, o in zip(strides, x[2:], reach, y[2:], strict=True)]
+        else:
+            total = [max(s * (o - 1) + e - n, 0) for s, n, e, o in zip(strides, x[2:], reach, y[2:], strict=True)]
+        upper = (auto == "SAME_UPPER") != transposed
+        pads = tuple(each // 2 if upper else each - each // 2 for each in total)
+    elif auto == "VALID":
+        pads = (0,) * rank
+    return Geometry(tuple(x[2:]), tuple(y[2:]), tuple(kernel), strides, dilations, tuple(pads))
+
+
+class ConvolutionBase(OpLowering):
+    """What Conv, ConvTranspose and the fused one share."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if (refused := check_types((*node.input_values, *node.outputs))) is not None:
+            return refused
+        rank = len(node.input_value(0).shape) - 2
+        if not 1 <= rank <= 3:
+            return Refusal("attribute", f"{rank} axes of space; expected 1 to 3")
+        if self.is_transposed(node) and node.attributes.get("output_shape"):
+            return Refusal("attribute", "output_shape is given; expected pads")
+        return None
+
+    def is_transposed(self, node: Node) -> bool:
+        """Whether it is a ConvTranspose."""
+        return node.op_type == "ConvTranspose"
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, weights = node.input_value(0), node.input_value(1)
+        bias = node.input_value(2) if node.has_input(2) else None
+        residual = node.input_value(3) if node.num_inputs > 3 and node.has_input(3) else None
+        shape, result = b.shape(x), b.shape(node.output(0))
+        kernel = b.shape(weights)[2:]
+        transposed = self.is_transposed(node)
+        g = geometry_of(node, kernel, shape, result, transposed=transposed)
+        groups = int(node.attributes.get("group", 1))
+        epilogue = Epilogue(
+            bias=None if bias is None else (1, 0),
+            has_residual=residual is not None,
+            activation=activation_attribute(node) if node.domain else None,
+        )
+        if g.is_pointwise and groups == 1 and not transposed and set(g.strides) == {1}:
+            _pointwise(b, node, epilogue, x, weights, bias, residual)
+        else:
+            _direct(b, node, g, groups, epilogue, transposed=transposed)
+
+
+@lowers("Conv", "ConvTranspose")
+class ConvolutionLowering(ConvolutionBase):
+    """The operators of ONNX."""
+
+
+@lowers("FusedConv", domain=INTERNAL_DOMAIN)
+class FusedConvolutionLowering(ConvolutionBase):
+    """A convolution with residual and activation."""
+
+    def is_transposed(self, node: Node) -> bool:
+        return bool(attribute(node, "transposed"))
+
+
+def _pointwise(
+    b: PlanBuilder,
+    node: Node,
+    epilogue: Epilogue,
+    x: Output,
+    weights: Output,
+    bias: Output | None,
+    residual: Output | None,
+) -> None:
+    """A kernel of one element is a product: [M, C] by [C, pixels] for each image."""
+    n, c, *space = b.shape(x)
+    m, pixels = b.shape(weights)[0], math.prod(space)
+    product = Product(m, pixels, c, (n,), (0,), (c * pixels,), (c, 1), (pixels, 1))
+    added = [None if value is None else b.input(value) for value in (bias, residual)]
+    launch_product(b, product, epilogue, b.input(weights), b.input(x), b.output(node.output(0)), *added)
+
+
+def _direct(b: PlanBuilder, node: Node, g: Geometry, groups: int, epilogue: Epilogue, *, transposed: bool) -> None:
+    """One work item computes some channels of one element of space."""
+    x, weights = node.input_value(0), node.input_value(1)
+    n, c = b.shape(x)[:2]
+    m = b.shape(node.output(0))[1]
+    per_group = m // groups
+    channels = next(size for size in (8, 4, 2, 1) if per_group % size == 0 or size == 1)
+    g = g.padded()
+    names = ("D", "H", "W")
+    defines: dict[str, object] = {
+        "C": c, "M": m, "GC": c // groups, "GM": per_group, "CHANNELS": channels, "TRANSPOSED": int(transposed),
+        "BIAS": int(epilogue.bias is not None), "RESIDUAL": int(epilogue.has_residual), "EPILOGUE": epilogue.code(),
+    }  # fmt: skip
+    for axis, name in enumerate(names):
+        defines |= {
+            f"I{name}": g.inputs[axis], f"O{name}": g.outputs[axis], f"K{name}": g.kernel[axis],
+            f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
+        }  # fmt: skip
+    arguments = [b.input(x), b.input(weights)]
+    arguments += [b.input(node.input_value(i)) for i in (2, 3) if i < node.num_inputs and node.has_input(i)]
+    arguments.append(b.output(node.output(0)))
+    b.launch(HELPERS + kernel_source("conv", **defines), "conv", arguments, (math.prod(g.outputs), m // channels, n))

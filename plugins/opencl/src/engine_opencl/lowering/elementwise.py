@@ -1,0 +1,176 @@
+"""Operators that compute each element from elements of the inputs: one generated kernel for a chain of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from engine.ir import Node, Output
+from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
+from engine.ops.internal import Activation, activation_of
+from engine_opencl.elements import c_type
+from engine_opencl.expressions import Expression, Leaf, Operation, emit
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.plan import PlanBuilder
+
+REALS: Final = frozenset({f32})
+NUMBERS: Final = frozenset({f32, i32, i64, u8, i8})
+ANY: Final = NUMBERS | {boolean}
+BOOLEAN: Final = frozenset({boolean})
+WHOLE: Final = NUMBERS - {f32}
+
+UNARY_REAL: Final = {
+    "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
+    "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Log": "log",
+    "Round": "rint", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+}  # fmt: skip
+# Operator: the types it takes, and the code for its operands {0}, {1} ...; {T} is the type of its result in C.
+CODES: Final[dict[str, tuple[frozenset[object], str]]] = {
+    **{name: (REALS, f"{function}({{0}})") for name, function in UNARY_REAL.items()},
+    "Add": (NUMBERS, "({0} + {1})"),
+    "Sub": (NUMBERS, "({0} - {1})"),
+    "Mul": (NUMBERS, "({0} * {1})"),
+    "Div": (NUMBERS, "quotient_{T}({0}, {1})"),
+    "Neg": (NUMBERS, "(-{0})"),
+    "Abs": (NUMBERS, "magnitude_{T}({0})"),
+    "Pow": (REALS, "pow({0}, {1})"),
+    "Reciprocal": (REALS, "(1.0f / {0})"),
+    "Sign": (REALS, "(isnan({0}) ? {0} : (float)(({0} > 0.0f) - ({0} < 0.0f)))"),
+    "Identity": (ANY, "{0}"),
+    "And": (BOOLEAN, "({0} & {1})"),
+    "Or": (BOOLEAN, "({0} | {1})"),
+    "Xor": (BOOLEAN, "({0} ^ {1})"),
+    "Not": (BOOLEAN, "({0} ^ 1)"),
+    "Equal": (ANY, "({0} == {1})"),
+    "Less": (NUMBERS, "({0} < {1})"),
+    "LessOrEqual": (NUMBERS, "({0} <= {1})"),
+    "Greater": (NUMBERS, "({0} > {1})"),
+    "GreaterOrEqual": (NUMBERS, "({0} >= {1})"),
+    "IsNaN": (REALS, "(isnan({0}) != 0)"),
+    "Where": (ANY, "({0} ? {1} : {2})"),
+    "PRelu": (REALS, "({0} < 0.0f ? {0} * {1} : {0})"),
+    "Softplus": (REALS, "({0} > 20.0f ? {0} : log1p(exp({0})))"),
+    "Softsign": (REALS, "({0} / (1.0f + fabs({0})))"),
+}
+ACTIVATION_CODES: Final[dict[str, Callable[..., str]]] = {
+    "Relu": lambda x: f"relu({x})",
+    "Sigmoid": lambda x: f"sigmoid({x})",
+    "Tanh": lambda x: f"tanh({x})",
+    "HardSwish": lambda x: f"({x} * clip({x} * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f))",
+    "Mish": lambda x: f"({x} * tanh({x} > 20.0f ? {x} : log1p(exp({x}))))",
+    "Gelu": lambda x: f"(0.5f * {x} * (1.0f + erf({x} * 0.70710678118654752f)))",
+    "GeluTanh": lambda x: f"(0.5f * {x} * (1.0f + tanh(0.79788456080286536f * ({x} + 0.044715f * {x} * {x} * {x}))))",
+    "LeakyRelu": lambda x, a: f"({x} < 0.0f ? {a} * {x} : {x})",
+    "Elu": lambda x, a: f"({x} < 0.0f ? {a} * expm1({x}) : {x})",
+    "Swish": lambda x, a: f"({x} * sigmoid({a} * {x}))",
+    "HardSigmoid": lambda x, a, b: f"clip({a} * {x} + {b}, 0.0f, 1.0f)",
+    "Clip": lambda x, a, b: f"clip({x}, {a}, {b})",
+}
+
+
+def literal(value: float) -> str:
+    """A number in OpenCL C, with the very bits of its float32."""
+    single = np.float32(value)
+    if np.isnan(single):
+        return "NAN"
+    if np.isinf(single):
+        return "INFINITY" if single > 0 else "(-INFINITY)"
+    return f"({float(single).hex()}f)"
+
+
+def activation_code(activation: Activation, x: str) -> str:
+    """The code of an activation of `x`, which may be evaluated several times."""
+    return ACTIVATION_CODES[activation.name](x, *map(literal, activation.parameters))
+
+
+@lowers(*CODES)
+class ElementwiseLowering(OpLowering):
+    """Arithmetic, comparisons and logic with broadcasting."""
+
+    def check(self, node: Node) -> Refusal | None:
+        allowed, _ = CODES[node.op_type]
+        values = node.input_values[1:] if node.op_type == "Where" else node.input_values
+        if node.op_type in ("Pow",) and node.input_value(1).element_type is not f32:
+            return Refusal("element type", f"the exponent is {node.input_value(1).element_type}; expected f32")
+        return check_types(values, allowed)  # type: ignore[arg-type]
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        _, code = CODES[node.op_type]
+        operands = tuple(operand(value, node, b) for value in node.input_values if value is not None)
+        result = c_type(node.output(0).element_type)
+        finish(node, Operation(code.replace("{T}", result), operands, result), b)
+
+
+@lowers("Relu", "Sigmoid", "HardSwish", "Mish", "Gelu", "LeakyRelu", "Elu", "Swish", "HardSigmoid", "Clip")
+class ActivationLowering(OpLowering):
+    """Activations with constant parameters."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if (refused := check_types((*node.input_values, *node.outputs))) is not None:
+            return refused
+        if activation_of(node) is None:
+            return Refusal("constant", "the limits are computed during an inference; expected constants")
+        return None
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        activation = activation_of(node)
+        assert activation is not None
+        x = operand(node.input_value(0), node, b)
+        finish(node, Operation(activation_code(activation, "{0}"), (x,)), b)
+
+
+@lowers("Sum", "Max", "Min", "Mean")
+class VariadicLowering(OpLowering):
+    """Operators of any number of inputs."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        codes = {"Sum": "({0} + {1})", "Mean": "({0} + {1})", "Max": "larger({0}, {1})", "Min": "smaller({0}, {1})"}
+        first, *others = (operand(value, node, b) for value in node.input_values if value is not None)
+        for other in others:
+            first = Operation(codes[node.op_type], (first, other))
+        if node.op_type == "Mean":
+            first = Operation(f"({{0}} / {literal(len(others) + 1)})", (first,))
+        finish(node, first if others or node.op_type == "Mean" else Operation("{0}", (first,)), b)
+
+
+@lowers("Cast")
+class CastLowering(OpLowering):
+    """Conversion between the types that the device stores; floats are cut off, and bool is what is not zero."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((*node.input_values, *node.outputs), ANY)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        target = node.output(0).element_type
+        code = "({0} != 0)" if target is boolean else "{0}"
+        finish(node, Operation(code, (operand(node.input_value(0), node, b),), c_type(target)), b)
+
+
+def operand(value: Output, node: Node, b: PlanBuilder) -> Expression:
+    """An input of an elementwise node: what it was left to compute, or the value in memory."""
+    return b.deferred.pop(value, None) or Leaf(value)
+
+
+def finish(node: Node, expression: Expression, b: PlanBuilder) -> None:
+    """Leave the expression to the one elementwise node that reads it, or launch a kernel for it."""
+    value = node.output(0)
+    consumers = value.target_inputs
+    if len(consumers) == 1 and _can_join(consumers[0].node, value):
+        b.deferred[value] = expression
+        return
+    emit(value, expression, b)
+
+
+def _can_join(consumer: Node, value: Output) -> bool:
+    from engine_opencl.lowering.registry import find_lowering, refusal
+
+    lowering = find_lowering(consumer)
+    is_elementwise = isinstance(lowering, (ElementwiseLowering, ActivationLowering, VariadicLowering, CastLowering))
+    if not is_elementwise or refusal(consumer) is not None:
+        return False
+    return consumer.output(0).shape.get_shape() == value.shape.get_shape()

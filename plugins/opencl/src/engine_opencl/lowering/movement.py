@@ -1,0 +1,234 @@
+"""Operators that move elements and compute nothing: views, strided copies, padding, joining."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.ir import Node, Output
+from engine.ir.element_type import boolean
+from engine.ops.registry import attribute
+from engine_opencl.elements import STORED, c_type, stored_type
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.source import collapsed, index_code, strides_of
+
+
+@lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
+class ViewLowering(OpLowering):
+    """The same bytes under another shape. A Dropout that is not in training mode is one."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if node.op_type == "Dropout" and (node.has_input(2) or len(node.output(0).target_inputs) == 0):
+            return Refusal("attribute", "a Dropout in training mode draws random numbers")
+        if node.op_type == "Dropout" and node.num_outputs > 1 and node.output(1).target_inputs:
+            return Refusal("attribute", "the mask of a Dropout is read")
+        return check_types((node.input_value(0), node.output(0)), STORED)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        b.alias(node.output(0), node.input_value(0))
+
+
+@lowers("Transpose")
+class TransposeLowering(OpLowering):
+    """Axes in another order."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values, STORED)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        shape = b.shape(node.input_value(0))
+        order = node.attributes.get("perm") or list(reversed(range(len(shape))))
+        steps = strides_of(shape)
+        copy_strided(b, node.input_value(0), node.output(0), [steps[axis] for axis in order])
+
+
+@lowers("Expand")
+class ExpandLowering(OpLowering):
+    """Broadcasting."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((node.input_value(0),), STORED)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        shape, target = b.shape(node.input_value(0)), b.shape(node.output(0))
+        own = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]
+        copy_strided(b, node.input_value(0), node.output(0), [0] * (len(target) - len(shape)) + own)
+
+
+@lowers("Slice")
+class SliceLowering(OpLowering):
+    """Ranges along axes, forwards or backwards."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((node.input_value(0),), STORED) or check_constant(node, 1, 2, 3, 4)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        shape = b.shape(node.input_value(0))
+        starts, ends = (_numbers(b, node.input_value(index)) for index in (1, 2))
+        axes = _numbers(b, node.input_value(3)) if node.has_input(3) else list(range(len(starts)))
+        steps = _numbers(b, node.input_value(4)) if node.has_input(4) else [1] * len(starts)
+        strides, offset = list(strides_of(shape)), 0
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            axis %= len(shape)
+            first = range(shape[axis])[slice(start, _end(end, shape[axis], step), step)]
+            offset += (first.start if len(first) else 0) * strides[axis]
+            strides[axis] *= step
+        copy_strided(b, node.input_value(0), node.output(0), strides, offset)
+
+
+@lowers("Split")
+class SplitLowering(OpLowering):
+    """Consecutive ranges along one axis."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((node.input_value(0),), STORED) or check_constant(node, 1)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        shape = b.shape(node.input_value(0))
+        axis = int(attribute(node, "axis")) % len(shape)
+        strides, offset = strides_of(shape), 0
+        for output in node.outputs:
+            copy_strided(b, node.input_value(0), output, strides, offset * strides[axis])
+            offset += b.shape(output)[axis]
+
+
+@lowers("Concat")
+class ConcatLowering(OpLowering):
+    """Tensors one after the other along an axis."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values, STORED)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        target = b.shape(node.output(0))
+        axis = int(attribute(node, "axis")) % len(target)
+        steps, offset = strides_of(target), 0
+        result = b.output(node.output(0))
+        for value in node.input_values:
+            assert value is not None
+            shape = b.shape(value)
+            strided_copy(b, value, b.input(value), result, shape, strides_of(shape), 0, steps, offset * steps[axis])
+            offset += shape[axis]
+
+
+@lowers("DepthToSpace")
+class DepthToSpaceLowering(OpLowering):
+    """Blocks of channels become blocks of pixels."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values, STORED)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        n, c, h, w = b.shape(node.input_value(0))
+        size = int(attribute(node, "blocksize"))
+        kept = c // size**2
+        if attribute(node, "mode") == "CRD":
+            inner, order = (n, kept, size, size, h, w), (0, 1, 4, 2, 5, 3)
+        else:
+            inner, order = (n, size, size, kept, h, w), (0, 3, 4, 1, 5, 2)
+        steps = strides_of(inner)
+        shape = [inner[axis] for axis in order]
+        source, result = b.input(node.input_value(0)), b.output(node.output(0))
+        strided_copy(b, node.input_value(0), source, result, shape, [steps[a] for a in order], 0, strides_of(shape), 0)
+
+
+@lowers("Pad")
+class PadLowering(OpLowering):
+    """Borders of a constant, of the nearest elements, or of mirrored or repeated ones; negative ones cut off."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if attribute(node, "mode") not in ("constant", "edge", "reflect", "wrap"):
+            return Refusal("attribute", f"mode is {attribute(node, 'mode')}")
+        return check_types((node.input_value(0),), STORED) or check_constant(node, 1, 2, 3)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        shape, target = b.shape(node.input_value(0)), b.shape(node.output(0))
+        pads = _numbers(b, node.input_value(1))
+        axes = _numbers(b, node.input_value(3)) if node.has_input(3) else list(range(len(shape)))
+        before = [0] * len(shape)
+        for axis, pad in zip(axes, pads, strict=False):
+            before[axis % len(shape)] = pad
+        element = c_type(node.output(0).element_type)
+        fill = 0
+        if node.has_input(2):
+            data = b.constant(node.input_value(2))
+            assert data is not None
+            fill = data.reshape(-1)[0]
+        mode = str(attribute(node, "mode"))
+        lines = ["ulong r = i;", "long at = 0;", "int inside = 1;"]
+        steps = strides_of(shape)
+        for axis in range(len(shape) - 1, -1, -1):
+            n = shape[axis]
+            lines.append(
+                f"{{ long k = (long)(r % {max(target[axis], 1)}ul) - {before[axis]}; r /= {max(target[axis], 1)}ul;"
+            )
+            lines.append(_place(mode, n))
+            lines.append(f"at += k * {steps[axis]}; }}")
+        body = "\n  ".join(lines)
+        source = (
+            f"__kernel void pad(__global const {element}* x, __global {element}* y, const {element} fill) {{\n"
+            f"  const ulong i = get_global_id(0);\n  {body}\n  y[i] = inside ? x[at] : fill;\n}}\n"
+        )
+        stored = np.dtype(np.uint8) if node.output(0).element_type is boolean else stored_type(node.output(0))
+        typed: np.generic = stored.type(fill)
+        count = math.prod(target)
+        b.launch(source, "pad", [b.input(node.input_value(0)), b.output(node.output(0)), typed], (count,))
+
+
+def _place(mode: str, n: int) -> str:
+    """Statements that bring `k` into an axis of length n, or clear `inside`."""
+    if mode == "constant":
+        return f"inside &= k >= 0 && k < {n}; k = inside ? k : 0;"
+    if mode == "edge":
+        return f"k = k < 0 ? 0 : (k >= {n} ? {n - 1} : k);"
+    if mode == "wrap":
+        return f"k %= {max(n, 1)}; k = k < 0 ? k + {n} : k;"
+    period = max(2 * (n - 1), 1)
+    return f"k %= {period}; k = k < 0 ? k + {period} : k; k = k >= {n} ? {period} - k : k;"
+
+
+def copy_strided(b: PlanBuilder, value: Output, result: Output, strides: Sequence[int], offset: int = 0) -> None:
+    """Fill `result` in order from elements of `value` at an offset and along strides."""
+    shape = b.shape(result)
+    strided_copy(b, value, b.input(value), b.output(result), shape, strides, offset, strides_of(shape), 0)
+
+
+def strided_copy(
+    b: PlanBuilder,
+    value: Output,
+    source: Buffer,
+    target: Buffer,
+    shape: Sequence[int],
+    read: Sequence[int],
+    read_offset: int,
+    written: Sequence[int],
+    write_offset: int,
+) -> None:
+    """Copy elements between two strided ranges of one shape."""
+    lengths, (read, written) = collapsed(shape, read, written)
+    element = c_type(value.element_type)
+    index = index_code(lengths, [_modular(read), list(written)], ["a", "o"])
+    text = (
+        f"__kernel void copy(__global const {element}* x, __global {element}* y, const long xo, const long yo) {{\n"
+        f"  const ulong i = get_global_id(0);\n  {index}\n  y[yo + (long)o] = x[xo + (long)a];\n}}\n"
+    )
+    b.launch(text, "copy", [source, target, np.int64(read_offset), np.int64(write_offset)], (math.prod(shape),))
+
+
+def _modular(strides: Sequence[int]) -> list[int]:
+    """Negative strides as what they are modulo 2^64, in which the kernel adds."""
+    return [stride % 2**64 for stride in strides]
+
+
+def _end(end: int, length: int, step: int) -> int | None:
+    """An end of a Slice as Python has it: backwards, one before the first element is None."""
+    return None if step < 0 and end < -length else end
+
+
+def _numbers(b: PlanBuilder, value: Output) -> list[int]:
+    data = b.constant(value)
+    assert data is not None, value
+    return [int(each) for each in data.reshape(-1)]

@@ -1,0 +1,80 @@
+"""Pooling over windows and over whole maps."""
+
+from __future__ import annotations
+
+import math
+
+from engine.ir import Node
+from engine.ops.registry import attribute
+from engine_opencl.lowering.convolution import Geometry, geometry_of
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.source import kernel_source
+
+
+@lowers("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+class PoolLowering(OpLowering):
+    """The largest element, or the mean, of each window."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if (refused := check_types((node.input_value(0),))) is not None:
+            return refused
+        rank = len(node.input_value(0).shape) - 2
+        if not 1 <= rank <= 3:
+            return Refusal("attribute", f"{rank} axes of space; expected 1 to 3")
+        if node.num_outputs > 1 and node.output(1).target_inputs:
+            return Refusal("attribute", "the indices of the largest elements are read")
+        return None
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = b.shape(node.input_value(0)), b.shape(node.output(0))
+        if node.op_type.startswith("Global"):
+            rank = len(x) - 2
+            ones = (1,) * rank
+            g = Geometry(tuple(x[2:]), ones, tuple(x[2:]), ones, ones, (0,) * rank)
+            after = (0,) * rank
+        else:
+            g = geometry_of(node, node.attributes["kernel_shape"], x, y)
+            pads = tuple(node.attributes.get("pads") or (0,) * (2 * len(g.inputs)))
+            after = pads[len(g.inputs) :] if node.attributes.get("auto_pad", "NOTSET") == "NOTSET" else _same_after(g)
+        g, after = g.padded(), (0,) * (3 - len(after)) + tuple(after)
+        defines: dict[str, object] = {
+            "MEAN": int(node.op_type.endswith("AveragePool")),
+            "COUNT_PADS": int(bool(node.attributes.get("count_include_pad", 0))),
+        }
+        for axis, name in enumerate(("D", "H", "W")):
+            defines |= {
+                f"I{name}": g.inputs[axis], f"O{name}": g.outputs[axis], f"K{name}": g.kernel[axis],
+                f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
+                f"E{name}": g.inputs[axis] + after[axis],
+            }  # fmt: skip
+        arguments = [b.input(node.input_value(0)), b.output(node.output(0))]
+        b.launch(kernel_source("pool", **defines), "pool", arguments, (math.prod(g.outputs), x[0] * x[1]))
+
+
+def _same_after(g: Geometry) -> tuple[int, ...]:
+    """What is added behind the input so that windows fit."""
+    ends = [
+        (o - 1) * s + d * (k - 1) + 1 for o, s, d, k in zip(g.outputs, g.strides, g.dilations, g.kernel, strict=True)
+    ]
+    return tuple(max(end - before - n, 0) for end, before, n in zip(ends, g.before, g.inputs, strict=True))
+
+
+@lowers("LRN")
+class LrnLowering(OpLowering):
+    """Local response normalization over channels."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        n, c, *space = b.shape(node.input_value(0))
+        size = int(attribute(node, "size"))
+        source = kernel_source("lrn", C=c, PIXELS=math.prod(space), BEFORE=(size - 1) // 2, AFTER=size // 2)
+        numbers = [
+            float(attribute(node, "alpha")) / size,
+            float(attribute(node, "beta")),
+            float(attribute(node, "bias")),
+        ]
+        arguments: list[Given] = [b.input(node.input_value(0)), b.output(node.output(0)), *numbers]
+        b.launch(source, "lrn", arguments, (math.prod(space), c, n))

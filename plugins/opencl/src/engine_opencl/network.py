@@ -1,0 +1,161 @@
+"""The executable network: the transformed graph, its weights on the device, and a plan for each set of shapes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import InputError, ModelError
+from engine.ir import Constant, Model, Parameter, PartialShape, TensorType
+from engine.onnx import join_model, split_model
+from engine.plugin_api import (
+    BlobReader,
+    BlobWriter,
+    Config,
+    ExecutableNetwork,
+    Executor,
+    Pipeline,
+    SyncInferRequest,
+    ThreadExecutor,
+)
+from engine.properties import DEVICE_ID, NUM_STREAMS
+from engine.runtime.lifecycle import ForkSafeLock
+from engine_opencl.compiler import build_plan, folded, require_supported
+from engine_opencl.context import Context, Weights
+from engine_opencl.device import device_of
+from engine_opencl.plan import WEIGHT, Plan
+from engine_opencl.properties import PLAN_CACHE_SIZE
+from engine_opencl.request import OpenclInferRequest
+from engine_opencl.transform import transform_model
+
+if TYPE_CHECKING:
+    from engine_opencl.plugin import OpenclPlugin
+
+GRAPH = "graph"
+WEIGHTS = "weights/"
+_IN_FLIGHT = 2
+"""Requests that keep a device busy: one computes while another's data moves."""
+
+
+class OpenclNetwork(ExecutableNetwork):
+    """Compiling is: transform the graph, plan it where all lengths are known, compile the kernels."""
+
+    graph: Model
+
+    @classmethod
+    def compiled(cls, plugin: OpenclPlugin, config: Config, model: Model) -> OpenclNetwork:
+        """Compile the user's model."""
+        network = cls(plugin, config, model)
+        network.load(transform_model(model))
+        return network
+
+    @classmethod
+    def imported(cls, plugin: OpenclPlugin, config: Config, blob: BlobReader) -> OpenclNetwork:
+        """Take up an exported network: its graph is transformed already."""
+        network = cls(plugin, config, blob.manifest)
+        network.load(join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name)))
+        return network
+
+    def load(self, graph: Model) -> None:
+        """What compiling and importing share."""
+        self.graph = graph
+        for number, node in enumerate(n for n in graph.ordered_nodes() if isinstance(n, Constant)):
+            node.rt_info[WEIGHT] = number
+        require_supported(graph)
+        self.device = device_of(self.config[DEVICE_ID])
+        plugin: Any = self.plugin
+        self.pool = ContextPool(self, plugin.programs(self.device))
+        self.upload_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:upload")
+        self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")
+        self.download_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:download")
+        if all(_is_static(parameter) for parameter in graph.parameters):
+            self.pool.put(self.pool.take([None] * len(graph.parameters)))
+
+    def create_infer_request_impl(self) -> SyncInferRequest:
+        """One more request; it gets the contexts, not the network: a cycle would delay freeing both."""
+        return OpenclInferRequest(self, self.pool)
+
+    def pipeline(self, request: SyncInferRequest) -> Pipeline:
+        """Uploads, kernels and downloads on threads of their own, so that those of several requests overlap."""
+        assert isinstance(request, OpenclInferRequest)
+        return [
+            (self.upload_executor, request.infer_preprocess),
+            (self.compute_executor, request.start_pipeline),
+            (self.compute_executor, request.wait_pipeline),
+            (self.download_executor, request.infer_postprocess),
+        ]
+
+    def export_sections(self, writer: BlobWriter) -> None:
+        """Write what `imported` reads."""
+        skeleton, weights = split_model(self.graph)
+        writer.add_section(GRAPH, skeleton)
+        for name, _, data in weights:
+            writer.add_section(WEIGHTS + name, data)
+
+    def metric(self, name: str) -> object:
+        """Several requests overlap their transfers, also with one stream."""
+        if name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
+            return max(self.config[NUM_STREAMS], _IN_FLIGHT)
+        return None
+
+
+class ContextPool:
+    """Plans by input shapes, and contexts that wait for their next inference. Thread-safe."""
+
+    def __init__(self, network: OpenclNetwork, programs: Any) -> None:
+        self._graph, self._device, self._programs = network.graph, network.device, programs
+        self._size, self._profiling = network.config[PLAN_CACHE_SIZE], network.is_profiling
+        self._weights = Weights(network.device)
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._idle: dict[int, list[Context]] = {}
+        self._lock = ForkSafeLock()
+
+    def take(self, values: Sequence[Any]) -> Context:
+        """A context for inputs of these shapes, for the caller alone. Raises `InputError`, `OutOfMemoryError`."""
+        plan = self._plan(tuple(getattr(value, "shape", None) for value in values))
+        with self._lock:
+            waiting = self._idle.get(id(plan))
+            if waiting:
+                return waiting.pop()
+        return Context(self._device, plan, self._programs, self._weights, profiling=self._profiling)
+
+    def put(self, context: Context) -> None:
+        """Give a context back; that of a plan that is no longer kept is let go."""
+        with self._lock:
+            if any(plan is context.plan for plan in self._plans.values()):
+                self._idle.setdefault(id(context.plan), []).append(context)
+
+    def _plan(self, shapes: tuple[Any, ...]) -> Plan:
+        with self._lock:
+            plan = self._plans.get(shapes)
+            if plan is not None:
+                self._plans.move_to_end(shapes)
+                return plan
+            graph = specialized(self._graph, shapes)
+            folded(graph)
+            plan = build_plan(graph, self._device.facts)
+            self._programs.build(launch.source for launch in plan.launches)
+            self._plans[shapes] = plan
+            if len(self._plans) > self._size:
+                _, dropped = self._plans.popitem(last=False)
+                self._idle.pop(id(dropped), None)
+            return plan
+
+
+def specialized(model: Model, shapes: Sequence[tuple[int, ...] | None]) -> Model:
+    """A copy of `model` for inputs of known shapes, with all types inferred again; None leaves an input as it is."""
+    copy = model.clone()
+    for parameter, shape in zip(copy.parameters, shapes, strict=True):
+        if shape is not None and isinstance(parameter.type, TensorType):
+            parameter.type = TensorType(parameter.type.element_type, PartialShape(shape))
+    try:
+        copy.validate()
+    except ModelError as e:
+        listed = ", ".join(f"{p.friendly_name} {list(s or ())}" for p, s in zip(copy.parameters, shapes, strict=True))
+        raise InputError(f"model `{model.name}` cannot take inputs {listed}: {e}") from e
+    return copy
+
+
+def _is_static(parameter: Parameter) -> bool:
+    return isinstance(parameter.type, TensorType) and parameter.type.shape.is_static

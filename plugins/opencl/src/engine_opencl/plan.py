@@ -1,0 +1,199 @@
+"""A plan: what the device runs for one inference, with all shapes known, as a list of kernel launches over buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.ir import Constant, Node, Output
+from engine.native import lay_out_arena
+from engine_opencl.device import DeviceFacts
+from engine_opencl.elements import stored_type
+from engine_opencl.expressions import Expression
+
+WEIGHT: Final = "opencl.weight"
+"""The rt_info key of a constant's number, which its copies in plans for other shapes share."""
+
+Argument: TypeAlias = "Buffer | np.generic"
+Given: TypeAlias = "Buffer | int | float | np.generic"
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory of the device. `weight` names what it holds for all inferences; others are an inference's own."""
+
+    byte_size: int
+    weight: Hashable | None = None
+    first: int = -1
+    last: int = -1
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel over a range of work items; a local size of () leaves that to the driver.
+
+    Attributes:
+        source: OpenCL C, complete; equal sources are compiled once.
+        node: the operation that it belongs to, for profiles.
+    """
+
+    source: str
+    kernel: str
+    arguments: tuple[Argument, ...]
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    node: str
+    op_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The launches in order, where inputs go, where outputs are, and the size of the memory of one inference.
+
+    Attributes:
+        inputs: for each input of the graph its buffer; None where nothing reads it.
+        outputs: for each output its buffer, or the host's value: an input's index, or a constant.
+        weights: what the weight buffers hold, by name.
+    """
+
+    launches: tuple[Launch, ...]
+    inputs: tuple[Buffer | None, ...]
+    outputs: tuple[Buffer | int | NDArray[Any], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    arena_bytes: int
+    weights: dict[Hashable, Callable[[], NDArray[Any]]] = field(default_factory=dict)
+
+
+class PlanBuilder:
+    """What lowerings talk to: values become buffers, operations become launches."""
+
+    def __init__(self, facts: DeviceFacts) -> None:
+        self.facts = facts
+        self.launches: list[Launch] = []
+        self.weights: dict[Hashable, Callable[[], NDArray[Any]]] = {}
+        self._weight_buffers: dict[Hashable, Buffer] = {}
+        self._values: dict[Output, Buffer] = {}
+        self._buffers: list[Buffer] = []
+        self._node: Node | None = None
+        self.deferred: dict[Output, Expression] = {}
+        """Values that are computed where they are read, by the elementwise node that alone reads them."""
+
+    # -- values -------------------------------------------------------------------------------------------
+
+    def shape(self, value: Output) -> tuple[int, ...]:
+        """The lengths of a value, all of which are known here."""
+        return value.shape.get_shape()
+
+    def constant(self, value: Output) -> NDArray[Any] | None:
+        """The data of a constant; None for any other value."""
+        return value.node.data if isinstance(value.node, Constant) else None
+
+    def input(self, value: Output) -> Buffer:
+        """Where a value is. A constant is uploaded once for all inferences."""
+        buffer = self._values.get(value)
+        if buffer is None:
+            assert isinstance(value.node, Constant), value
+            node = value.node
+            name = node.rt_info.get(WEIGHT, node)
+            buffer = self.weight(name, lambda: np.ascontiguousarray(node.data, stored_type(value)))
+            self._values[value] = buffer
+        return buffer
+
+    def output(self, value: Output) -> Buffer:
+        """New memory for a value."""
+        buffer = self.temporary(byte_size(value))
+        self._values[value] = buffer
+        return buffer
+
+    def alias(self, value: Output, source: Output) -> None:
+        """Say that a value has the bytes of another."""
+        self._values[value] = self.input(source)
+
+    def temporary(self, nbytes: int) -> Buffer:
+        """Memory for this operation, or until its last reader."""
+        buffer = Buffer(max(nbytes, 1))
+        self._buffers.append(buffer)
+        return buffer
+
+    def weight(self, name: Hashable, make: Callable[[], NDArray[Any]]) -> Buffer:
+        """A buffer that is filled once for all inferences with what `make` gives; equal names share it."""
+        if name not in self._weight_buffers:
+            self._weight_buffers[name] = Buffer(0, weight=name)
+            self.weights[name] = make
+        return self._weight_buffers[name]
+
+    # -- launches -----------------------------------------------------------------------------------------
+
+    def begin(self, node: Node) -> None:
+        """The launches that follow belong to `node`."""
+        self._node = node
+
+    def launch(
+        self,
+        source: str,
+        kernel: str,
+        arguments: Sequence[Given],
+        global_size: Sequence[int],
+        local_size: Sequence[int] = (),
+    ) -> None:
+        """Run a kernel. Python integers are passed as int, floats as float. A range without items is left out."""
+        if 0 in global_size:
+            return
+        assert self._node is not None
+        typed = tuple(_argument(each) for each in arguments)
+        for each in typed:
+            if isinstance(each, Buffer):
+                each.first = len(self.launches) if each.first < 0 else each.first
+                each.last = len(self.launches)
+        self.launches.append(
+            Launch(
+                source,
+                kernel,
+                typed,
+                tuple(global_size),
+                tuple(local_size),
+                self._node.friendly_name,
+                self._node.op_type,
+            )
+        )
+
+    def finish(self, inputs: Sequence[Output], outputs: Sequence[Output]) -> Plan:
+        """The plan, with memory laid out so that buffers whose times do not overlap share it."""
+        end = len(self.launches)
+        for value in inputs:
+            if value in self._values:
+                self._values[value].first = -1
+        read: list[Buffer | int | NDArray[Any]] = []
+        for value in outputs:
+            if isinstance(value.node, Constant):
+                read.append(value.node.data)
+            elif value in inputs:
+                read.append(list(inputs).index(value))
+            else:
+                buffer = self._values[value]
+                buffer.last = end
+                read.append(buffer)
+        used = [b for b in self._buffers if b.last >= 0]
+        spans = [(b.byte_size, self.facts.alignment, max(b.first, -1) + 1, b.last + 1) for b in used]
+        offsets, total, _, _ = lay_out_arena(spans)
+        for buffer, offset in zip(used, offsets, strict=True):
+            buffer.offset = offset
+        given = tuple(b if (b := self._values.get(value)) and b.last >= 0 else None for value in inputs)
+        shapes = tuple(self.shape(value) for value in outputs)
+        return Plan(tuple(self.launches), given, tuple(read), shapes, total, self.weights)
+
+
+def byte_size(value: Output) -> int:
+    """The bytes of a value on the device."""
+    return value.shape.size() * stored_type(value).itemsize
+
+
+def _argument(value: Given) -> Argument:
+    if isinstance(value, (Buffer, np.generic)):
+        return value
+    return np.int32(value) if isinstance(value, int) else np.float32(value)

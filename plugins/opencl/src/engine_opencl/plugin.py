@@ -1,0 +1,76 @@
+"""The plugin: what `Core` discovers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+
+from engine.plugin_api import (
+    API_VERSION,
+    BlobReader,
+    Config,
+    CoreHandle,
+    ExecutableNetwork,
+    Model,
+    Plugin,
+    QueryResult,
+)
+from engine_opencl.device import OpenclDevice, device_of, find_devices
+from engine_opencl.network import OpenclNetwork
+from engine_opencl.programs import Programs
+from engine_opencl.properties import DEVICE_MEMORY, DRIVER_VERSION, PLAN_CACHE_SIZE
+from engine_opencl.query import query
+from engine_opencl.transform import transform_model
+
+
+class OpenclPlugin(Plugin):
+    """GPUs, and whatever else has an OpenCL runtime."""
+
+    name = "OPENCL"
+    version = "0.1.0"
+    api_version = API_VERSION
+    properties = (PLAN_CACHE_SIZE, DRIVER_VERSION, DEVICE_MEMORY)
+
+    def __init__(self, core: CoreHandle) -> None:
+        super().__init__(core)
+        self._programs: dict[str, Programs] = {}
+        self._programs_lock = threading.Lock()
+
+    def programs(self, device: OpenclDevice) -> Programs:
+        """The compiled kernels of a device, shared by all networks."""
+        with self._programs_lock:
+            return self._programs.setdefault(device.device_id, Programs(device))
+
+    def device_ids(self) -> Sequence[str]:
+        """All devices of all runtimes, GPUs first. Raises `DeviceNotFoundError` where there is no runtime."""
+        return tuple(device.device_id for device in find_devices())
+
+    def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
+        """A new network from a model, which is left as it is."""
+        return OpenclNetwork.compiled(self, config, model)
+
+    def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
+        """A network from what `OpenclNetwork.export_sections` wrote."""
+        return OpenclNetwork.imported(self, config, blob)
+
+    def query_model(self, model: Model, config: Config) -> QueryResult:
+        """Which operations have kernels."""
+        return query(model, transform_model(model, keep_names=True))
+
+    def metric(self, name: str, device_id: str) -> object:
+        """The facts about the device; None leaves the declared default."""
+        facts = device_of(device_id).facts
+        match name:
+            case "FULL_DEVICE_NAME":
+                return facts.name
+            case "OPTIMIZATION_CAPABILITIES":
+                return ("FP32", "EXPORT_IMPORT")
+            case DRIVER_VERSION.name:
+                return facts.driver
+            case DEVICE_MEMORY.name:
+                return facts.memory
+        return None
+
+    def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
+        """The driver, on which compiled kernels depend."""
+        return {"driver": device_of(device_id).identity}

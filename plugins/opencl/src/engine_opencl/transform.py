@@ -1,0 +1,26 @@
+"""Step one of compiling: turn the user's model into what the lowerings know."""
+
+from __future__ import annotations
+
+from engine.passes import Manager
+from engine.passes.common.activation_fusion import ActivationFusion
+from engine.passes.common.attention_fusion import AttentionFusion
+from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.init_node_info import InitNodeInfo
+from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.residual_fusion import ResidualFusion
+from engine.passes.common.rotary_embedding_fusion import RotaryEmbeddingFusion
+from engine.plugin_api import Model
+
+
+def transform_model(model: Model, *, keep_names: bool = False) -> Model:
+    """A transformed copy of `model`; `keep_names` to note on each node which of the model's nodes it stands for."""
+    graph = model.clone()
+    manager = Manager()
+    if keep_names:
+        manager.register_pass(InitNodeInfo)
+    manager.register_pass(CommonOptimizations)
+    manager.pass_config.disable(AttentionFusion, RotaryEmbeddingFusion)
+    manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion)
+    manager.run_passes(graph)
+    return graph

@@ -1,0 +1,5 @@
+from engine.testing import BehaviourSuite
+
+
+class TestOpenclBehaviour(BehaviourSuite):
+    device = "OPENCL"
