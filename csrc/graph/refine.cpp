@@ -13,6 +13,8 @@ namespace {
 constexpr int kMostRounds = 4;
 // Nodes in all rounds together: what keeps the time linear, and short for large graphs.
 constexpr std::int64_t kVisits = 150'000;
+// In graphs above, nodes move alone only.
+constexpr std::int64_t kHugeGraph = 500'000;
 
 // Nodes that move together: those of one number.
 struct Groups {
@@ -48,6 +50,7 @@ class Refinement {
     for (std::int64_t round = 0; round < rounds; ++round) {
       const std::int64_t before = least_;
       sweep_nodes_both_ways();
+      if (nodes > kHugeGraph) break;
       Node parts = 0;
       std::vector<Node> part_of = connected_parts(problem_, runs_.of, parts);
       sweep_both_ways(gather(std::move(part_of), parts));

@@ -13,41 +13,71 @@ namespace {
 
 // Passes that take out spare runs, from either end in turn.
 constexpr std::int64_t kMostPasses = 6;
-constexpr std::int64_t kPassVisits = 1'000'000;
+constexpr std::int64_t kPassVisits = 400'000;
 // What drains side by side may cost, in visits of nodes: some 20 ms.
 constexpr std::int64_t kBeamVisits = 150'000'000;
 // Widths that are worth it, and that have stopped to help.
 constexpr std::int64_t kLeastWidth = 2;
 constexpr std::int64_t kMostWidth = 16;
-// Drains begin with every device, unless there are more.
+// Drains begin with every device, unless there are more, or the graph is huge.
 constexpr std::int32_t kMostFirst = 8;
+constexpr Node kHugeGraph = 500'000;
 // Turns that are looked for one by one, as most are near.
 constexpr std::int32_t kNear = 8;
-// Graphs above are not read from their end as well: each reading takes long, and they differ by little.
+// Graphs above are not read from their end as well, nor drained side by side: each drain takes long.
 constexpr Node kLargeGraph = 50'000;
 
+// With two devices, who goes next is no choice, only who begins: the earliest turn that each node can be in, when the
+// first device has the even ones, and when it has the odd ones.
+Sequence alternate(const Problem& problem) {
+  struct Earliest {
+    std::int32_t even;
+    std::int32_t odd;
+  };
+  std::vector<Earliest> turn_of(problem.device.size());
+  std::int32_t last_even = 0;
+  std::int32_t last_odd = 0;
+  for (const Node node : problem.dag.order()) {
+    Earliest turn{0, 0};
+    for (const Node before : problem.dag.predecessors(node)) {
+      turn.even = std::max(turn.even, turn_of[before].even);
+      turn.odd = std::max(turn.odd, turn_of[before].odd);
+    }
+    turn.even += (turn.even & 1) ^ problem.device[node];
+    turn.odd += (turn.odd & 1) ^ problem.device[node] ^ 1;
+    last_even = std::max(last_even, turn.even);
+    last_odd = std::max(last_odd, turn.odd);
+    turn_of[node] = turn;
+  }
+  const std::int32_t first = last_odd < last_even ? 1 : 0;  // a single device is the first, and all turns are even
+  Sequence sequence(static_cast<std::size_t>(std::min(last_even, last_odd)) + 1);
+  for (std::size_t run = 0; run < sequence.size(); ++run) {
+    sequence[run] = static_cast<std::int32_t>(run & 1) ^ first;
+  }
+  return sequence;
+}
+
+// More than two devices.
 class Search {
  public:
   // The problem has to stay.
   explicit Search(const Problem& problem) : problem_(problem) {}
 
   Sequence run() {
-    if (!is_exact()) {
-      const std::optional<Exhaustive> small =
-          search_exhaustively(problem_.dag, span_of(problem_.device), problem_.devices);
-      if (small) {
-        bound_ = small->bound;
-        offer(small->sequence);
-        if (bound_ == static_cast<std::int64_t>(best_.size())) return std::move(best_);
-      }
+    const std::optional<Exhaustive> small =
+        search_exhaustively(problem_.dag, span_of(problem_.device), problem_.devices);
+    if (small) {
+      bound_ = small->bound;
+      offer(small->sequence);
+      if (bound_ == static_cast<std::int64_t>(best_.size())) return std::move(best_);
     }
     for (const bool is_backward : {false, true}) {
-      if (is_backward && (is_exact() || problem_.dag.nodes() > kLargeGraph)) break;
+      if (is_backward && problem_.dag.nodes() > kLargeGraph) break;
       const View view{problem_.dag, is_backward};
       const std::vector<std::int32_t> ways = ways_ahead(problem_, view);
       offer(best_drain(view, ways, Turn::longest_way));
-      if (is_exact()) break;
-      offer(shortened(best_drain(view, ways, Turn::most_ready)));
+      Sequence other = best_drain(view, ways, Turn::most_ready);
+      offer(problem_.dag.nodes() > kHugeGraph ? std::move(other) : shortened(std::move(other)));
       offer(shortened(best_));
       try_beam(view, ways);
     }
@@ -58,11 +88,9 @@ class Search {
   std::int64_t bound() const { return bound_; }
 
  private:
-  // With two devices, who goes next is no choice.
-  bool is_exact() const { return problem_.devices <= 2; }
-
   Sequence best_drain(const View& view, const std::vector<std::int32_t>& ways, Turn turn) const {
-    if (problem_.devices > kMostFirst) return drain(problem_, view, ways, turn, kBest);
+    if (problem_.devices > kMostFirst || problem_.dag.nodes() > kHugeGraph)
+      return drain(problem_, view, ways, turn, kBest);
     Sequence best;
     for (std::int32_t first = 0; first < problem_.devices; ++first) {
       Sequence sequence = drain(problem_, view, ways, turn, first);
@@ -72,6 +100,7 @@ class Search {
   }
 
   void try_beam(const View& view, const std::vector<std::int32_t>& ways) {
+    if (problem_.dag.nodes() > kLargeGraph) return;
     const std::int64_t visits = static_cast<std::int64_t>(best_.size()) * problem_.devices * problem_.dag.nodes();
     const std::int64_t width = std::min(kMostWidth, kBeamVisits / std::max<std::int64_t>(visits, 1));
     if (width >= kLeastWidth) offer(shortened(beam_drain(problem_, view, ways, static_cast<std::size_t>(width))));
@@ -156,7 +185,9 @@ std::vector<std::int32_t> latest_runs(const Problem& problem, const Sequence& se
 Runs find_runs(const Problem& problem) {
   Runs runs;
   if (problem.dag.nodes() == 0) return runs;
-  if (problem.devices > 2 && problem.dag.nodes() <= kMostReduced) {
+  if (problem.devices <= 2) {
+    runs.device = alternate(problem);
+  } else if (problem.dag.nodes() <= kMostReduced) {
     const Reduced reduced = reduce(problem.dag, span_of(problem.device));
     const Problem smaller{reduced.dag, reduced.device, problem.devices};
     Search search(smaller);
