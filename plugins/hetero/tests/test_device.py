@@ -142,6 +142,34 @@ def test_a_model_without_operations(constant: bool) -> None:
         np.testing.assert_array_equal(request.results[0], X)
 
 
+@pytest.mark.parametrize("devices", ["CPU,TEMPLATE", "TEMPLATE,CPU"])
+def test_a_loop_that_may_not_run_at_all(devices: str) -> None:
+    """Of what it did not gather nothing is known: it has no length, even where other values with its symbol have."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["v", "a"], ["w"]),
+            helper.make_node("Identity", ["w"], ["each"]),
+            helper.make_node("Identity", ["keep"], ["on"]),
+        ],
+        "body",
+        [tensor("i", [], TensorProto.INT64), tensor("keep", [], TensorProto.BOOL), tensor("v", ["n", 3])],
+        [tensor("on", [], TensorProto.BOOL), tensor("w", ["n", 3]), tensor("each", ["n", 3])],
+    )
+    nodes = [
+        node("Neg", "x", "a", "CPU"),
+        node("Loop", "trips yes a", "last all", "TEMPLATE", body=body),
+        node("ReduceSum", "all", "y", "CPU", keepdims=0),
+        node("Sub", "last a", "z", "CPU"),
+    ]
+    inputs = [tensor("x", ["n", 3]), tensor("trips", [], TensorProto.INT64)]
+    m = model(nodes, inputs, [tensor("y", []), tensor("z", ["n", 3])], yes=np.array(True))
+    network = Core().compile_model(m, f"HETERO:{devices}")
+    for trips in (2, 0, 1):
+        result = network({"x": X, "trips": np.array(trips)})
+        np.testing.assert_allclose(result["y"], -X.sum() * sum(range(2, trips + 2)))
+        np.testing.assert_allclose(result["z"], -X * trips)
+
+
 def test_sequences_and_text_cross() -> None:
     nodes = [
         node("SequenceConstruct", "x x", "s", "TEMPLATE"),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ir import Constant, Node, Output, Parameter, Result
+from engine.ir import Constant, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType
 from engine.plugin_api import Model
 from engine_hetero.model_graph import SHAPE_SOURCES, ModelGraph
 from engine_hetero.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
@@ -64,6 +64,7 @@ class _Splitter:
                 self.outputs[part][value] = len(self.outputs[part])
         for value in self.constant_results:
             self.outputs[0][value] = len(self.outputs[0])
+        self.loose = _from_loops(graph.model)
         self.order = {node: position for position, node in enumerate(graph.model.ordered_nodes())}
 
     def _read_by(self, numbers: Iterable[int]) -> dict[Output, None]:
@@ -130,7 +131,8 @@ class _Splitter:
             if isinstance(value.node, Constant):
                 copy = value.node.clone_with_new_inputs([]).output(0)
             else:
-                border[value] = Parameter(value.type, friendly_name=value.name)
+                value_type = _untied(value.type) if value.node in self.loose else value.type
+                border[value] = Parameter(value_type, friendly_name=value.name)
                 sources.append(self._source(value))
                 copy = border[value].output(0)
             copies[value] = copy
@@ -164,6 +166,24 @@ class _Splitter:
             return Source(part, self.outputs[part][value])
         part = 0 if isinstance(value.node, Constant) else self.part_of[value.node]
         return Source(part, self.outputs[part][value])
+
+
+def _from_loops(model: Model) -> frozenset[Node]:
+    """The nodes of which lengths may be 0, whatever their types tie them to, since a loop does not run at all."""
+    found: set[Node] = set()
+    for node in model.ordered_nodes():
+        sources = (value.node for value in node.input_values if value is not None)
+        if node.op_type in ("Loop", "Scan") or any(source in found for source in sources):
+            found.add(node)
+    return frozenset(found)
+
+
+def _untied(value_type: ValueType) -> ValueType:
+    """The type without the symbols of its lengths."""
+    if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
+        return value_type
+    dims = [dim if dim.symbol is None else None for dim in value_type.shape.dims]
+    return TensorType(value_type.element_type, PartialShape(dims))
 
 
 def _lengths(node: Node) -> Lengths:
