@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -16,12 +19,15 @@ from engine_hetero.device_list import DeviceList
 from engine_hetero.measured_placing import place_by_cost
 from engine_hetero.model_graph import Ints, ModelGraph
 from engine_hetero.partitioning import Partition, partition
-from engine_hetero.placing import Claims, Placement, place_by_priority
+from engine_hetero.placing import UNPLACED, Claims, Placement, UnplaceableError, place_by_priority
 from engine_hetero.properties import AFFINITY_FILE, MEASURE_SECONDS, PARTITION_MODE, PARTITION_STRATEGY, PLACEMENT
 from engine_hetero.schedule import findings, predict
 from engine_hetero.splitting import PartModel, split
 from engine_hetero.user_affinity import stated_affinity
 from engine_hetero.wiring import Wiring
+
+_LEAST_GAIN: Final = 0.1
+"""The part of an inference's time that a division with more subgraphs must save."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,11 @@ class Plan:
         return {self.mode: predict(self.graph, self.costs, affinity, found.subgraph, found.order).seconds}
 
     @property
+    def seconds(self) -> float:
+        """What an inference is expected to take."""
+        return min(self.predicted_seconds.values())
+
+    @property
     def findings(self) -> tuple[str, ...]:
         """Sentences on subgraphs that cost more than they gain."""
         found, affinity = self.partition, self.placement.affinity
@@ -137,10 +148,24 @@ class Planner:
         if self.config[PLACEMENT] == "measured":
             path, seconds = calibration_path(self.config), self.config[MEASURE_SECONDS]
             costs = measured_costs(self.core, self.claims, self.devices.config_of, path, seconds)
-            placement = place_by_cost(self.claims, stated, costs)
-        else:
-            costs = default_costs(self.graph, self.devices.names, self.claims.levels)
-            placement = place_by_priority(self.claims, stated)
+            placements = [*self._simple_placements(stated), place_by_cost(self.claims, stated, costs)]
+            return _worth_its_subgraphs([self._plan(placement, costs) for placement in placements])
+        costs = default_costs(self.graph, self.devices.names, self.claims.levels)
+        return self._plan(place_by_priority(self.claims, stated), costs)
+
+    def _simple_placements(self, stated: Ints) -> list[Placement]:
+        """By priority, and as much as users leave free on one device, for each device that runs all of it."""
+        found: list[Placement] = []
+        for device in (None, *range(len(self.devices.names))):
+            free = stated if device is None else np.where(stated == UNPLACED, device, stated)
+            with suppress(UnplaceableError):
+                placement = place_by_priority(self.claims, free)
+                sources = zip(placement.sources, stated, strict=True)
+                named = ("user" if d != UNPLACED else "measured" if s != "atom" else s for s, d in sources)
+                found.append(replace(placement, sources=tuple(named)))
+        return found
+
+    def _plan(self, placement: Placement, costs: CostModel) -> Plan:
         found = self._partition(placement, costs)
         members: list[list[int]] = [[] for _ in range(found.count)]
         rank = {int(subgraph): position for position, subgraph in enumerate(found.order)}
@@ -164,3 +189,17 @@ class Planner:
             atoms=placement.atoms,
             costs=weighed,
         )
+
+
+def _worth_its_subgraphs(plans: Sequence[Plan]) -> Plan:
+    """The plan that takes least, where more subgraphs count only if they save more than predictions are wrong by.
+
+    Times of single operations are noisy, and know nothing of what a device fuses: by them alone, every border would
+    seem to be free.
+    """
+    best, *others = sorted(plans, key=lambda plan: len(plan.members))
+    for plan in others:
+        gained = plan.seconds < (1 - _LEAST_GAIN) * best.seconds
+        if gained or (len(plan.members) == len(best.members) and plan.seconds < best.seconds):
+            best = plan
+    return best
