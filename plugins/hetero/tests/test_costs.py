@@ -10,7 +10,7 @@ from engine_hetero.placing import NATIVE, REFERENCE
 from engine_hetero.work import ASSUMED_TRIPS, work_of
 
 from engine import Core, ops
-from engine.ir import Constant, Model, Node, Parameter, boolean, f32, i64
+from engine.ir import Constant, Model, Node, Parameter, PartialShape, boolean, f32, i64
 from engine.testing.networks import seeded_network
 
 
@@ -140,3 +140,11 @@ def test_costs_of_an_empty_graph_are_empty() -> None:
     costs = costs_of(graph)
     assert costs.node_seconds.shape == (2, 0)
     assert costs.total_seconds(graph, np.zeros(0, np.int64)) == 0
+
+
+def test_looking_up_reads_what_is_looked_up() -> None:
+    """An embedding table of 30,000 rows costs what the few rows cost that a sentence needs."""
+    table = Parameter(f32, PartialShape([30000, 64]), "table")
+    rows = Parameter(i64, PartialShape([12]), "rows")
+    moved = work_of(ops.Gather(table, rows)).bytes
+    assert moved == 2 * 12 * 64 * 4 + 12 * 8

@@ -15,6 +15,7 @@ ASSUMED_TRIPS: Final = 8
 """How often the body of a Loop is taken to run, and that of a Scan over unknown lengths."""
 
 _VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size"})
+_PICKING: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 _RECURRENT: Final = ("LSTM", "GRU", "RNN")
 
 
@@ -34,6 +35,8 @@ def work_of(node: Node) -> Work:
     if node.op_type in _VIEWS and not node.domain:
         return Work(0.0, 0.0)
     values = [value for value in (*node.input_values, *node.outputs) if value is not None]
+    if node.op_type in _PICKING and not node.domain:
+        values[0] = node.output(0)  # of what it looks up, a node reads as much as it writes
     moved = float(sum(byte_size(value) for value in values))
     count = _OPERATIONS.get(node.op_type)
     operations = float(sum(_size(output) for output in node.outputs)) if count is None else count(node)
