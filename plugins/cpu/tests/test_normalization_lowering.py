@@ -14,8 +14,8 @@ from engine_cpu.segment import Segment, build_segment
 from engine_cpu.tuning import Tuner
 from engine_cpu.weights import WeightStore
 
-from engine import ops
-from engine.ir import Constant, Node, Parameter, f32, f64
+from engine import Core, ops
+from engine.ir import Constant, Model, Node, Parameter, f32, f64
 from engine.native import Context, default_isa
 from engine.ops.internal import Activation, ChannelNormalization, ScaleShift
 from engine.ops.reference import evaluate
@@ -211,3 +211,13 @@ def test_a_map_stays_blocked() -> None:
     lowering = find_lowering(node)
     assert lowering is not None
     assert [option.outputs for option in lowering.layouts(node)] == [(Layout.PLAIN,), (Layout.BLOCKED,)]
+
+
+@pytest.mark.parametrize("op_type", ["InstanceNormalization", "GroupNormalization"])
+def test_a_map_without_channels(op_type: str) -> None:
+    x, w = Parameter(f32, [2, 0, 3, 3], "x"), Parameter(f32, [0], "w")
+    node = ops.create(op_type, [x, w, w], {"num_groups": 1} if op_type == "GroupNormalization" else {})
+    result = Core().compile_model(Model([node.output(0)], [x, w]), "CPU")(
+        [np.zeros((2, 0, 3, 3), np.float32), np.zeros(0, np.float32)]
+    )
+    assert result[0].shape == (2, 0, 3, 3)

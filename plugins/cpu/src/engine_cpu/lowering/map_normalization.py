@@ -81,6 +81,9 @@ class ChannelNormalizationLowering(MapLowering):
 class InstanceNormalizationLowering(MapLowering):
     """Groups of one channel."""
 
+    def check(self, node: Node) -> Refusal | None:
+        return first(super().check(node), _check_channels(node))
+
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         _lower_groups(node, b, b.shape(node.input_value(0))[1])
 
@@ -90,10 +93,17 @@ class GroupNormalizationLowering(MapLowering):
     """Groups of channels, with scale and bias by channel."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(super().check(node), check_stash_type(node))
+        return first(super().check(node), check_stash_type(node), _check_channels(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         _lower_groups(node, b, int(attribute(node, "num_groups")))
+
+
+def _check_channels(node: Node) -> Refusal | None:
+    value = node.input_value(0)
+    if value.shape.rank.is_static and len(value.shape.dims) > 1 and value.shape.dims[1] == 0:
+        return Refusal("shape", f"{value.name} is {value.type}; the kernels take 1 channel or more")
+    return None
 
 
 def _lower_groups(node: Node, b: SegmentBuilder, groups: int) -> None:
