@@ -79,6 +79,8 @@ def group_normalization(
     GroupNormalization-21)."""
     if x.shape[1] % num_groups:
         raise ModelError(f"num_groups {num_groups} does not divide the {x.shape[1]} channels")
+    if not x.size:
+        return np.empty_like(x)  # groups of nothing have no mean
     groups = x.reshape(x.shape[0], num_groups, -1).astype(_stash(stash_type))
     normal = _standardized(groups, (2,), epsilon)[0].astype(x.dtype).reshape(x.shape)
     channels = (-1, *(1,) * (x.ndim - 2))
