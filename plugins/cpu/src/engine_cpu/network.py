@@ -32,7 +32,7 @@ from engine_cpu.request import CpuInferRequest
 from engine_cpu.transform import transform_model
 from engine_cpu.tuning import BUDGETS, Tuner
 from engine_cpu.tuning_cache import TuningCache
-from engine_cpu.weights import WeightStore, mark_weights
+from engine_cpu.weights import FORMATS, WeightStore, mark_weights
 
 if TYPE_CHECKING:
     from engine_cpu.plugin import CpuPlugin
@@ -155,8 +155,8 @@ class CpuNetwork(ExecutableNetwork):
         writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
-        """Kernels and packed weights are of one instruction set."""
-        return {"isa": [self.weights.isa]}
+        """Kernels and packed weights are of one instruction set, and in the formats of one version."""
+        return {"isa": [self.weights.isa], "packed weights": FORMATS}
 
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""

@@ -20,6 +20,7 @@ from engine_cpu.network import CpuNetwork
 from engine_cpu.properties import ALLOW_REFERENCE, COMPILE_EFFORT, INFERENCE_PRECISION_HINT, PLAN_CACHE_SIZE
 from engine_cpu.query import query
 from engine_cpu.transform import transform_model
+from engine_cpu.weights import FORMATS
 
 
 class CpuPlugin(Plugin):
@@ -54,9 +55,9 @@ class CpuPlugin(Plugin):
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
-        """The instruction sets for which kernels can run here."""
+        """The instruction sets for which kernels can run here, and the formats of packed weights that they read."""
         isas = built_isas()
-        return {"isa": isas[: isas.index(default_isa()) + 1]}
+        return {"isa": isas[: isas.index(default_isa()) + 1], "packed weights": FORMATS}
 
 
 def _with_streams(config: Config) -> Config:

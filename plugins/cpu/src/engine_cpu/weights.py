@@ -16,6 +16,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _IDENTITY: Final = "engine_cpu.weight"
 
 
+FORMATS: Final = "2"
+"""Raised whenever a kernel's packed weights, or the rules by which one of their formats is taken, change: blobs hold
+packed weights, and of another version they would be misread."""
+
+
 class WeightStore:
     """Packed arrays by key, and the plain data of constants. Used by one thread at a time."""
 
