@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engine.plugin_api import DeviceNotFoundError
+from engine.errors import DeviceError, DeviceNotFoundError
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -40,14 +41,25 @@ class DeviceFacts:
     largest_buffer: int
     memory: int
     compute_units: int
+    has_fp16: bool = False
+    has_int8_dot: bool = False
+    has_subgroups: bool = False
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """As OPTIMIZATION_CAPABILITIES tells them."""
+        there = {"f16": self.has_fp16, "i8": self.has_int8_dot, "SUBGROUPS": self.has_subgroups}
+        return ("f32", *(name for name, is_there in there.items() if is_there), "EXPORT_IMPORT")
 
 
 class OpenclDevice:
     """One device: its context, made when first needed, and a queue for each kind of work."""
 
-    def __init__(self, device_id: str, handle: Any) -> None:
+    def __init__(self, device_id: str, handle: Any, position: tuple[int, int]) -> None:
         self.device_id = device_id
         self.handle: cl.Device = handle
+        self.position = position
+        """Of its platform, and among that platform's devices, for other processes."""
         self.facts = _facts(handle)
         self._lock = threading.Lock()
         self._context: Any = None
@@ -57,6 +69,7 @@ class OpenclDevice:
         """The one `cl.Context` of the device in this process. Thread-safe."""
         import pyopencl as cl
 
+        require_first_process()
         with self._lock:
             if self._context is None:
                 self._context = cl.Context([self.handle])
@@ -76,37 +89,68 @@ class OpenclDevice:
         return f"{self.facts.name} / {self.facts.driver}"
 
 
-@functools.cache
+_first_process: list[int] = []
+"""The process that woke the drivers."""
+
+
+def require_first_process() -> None:
+    """Raise `DeviceError` in a fork of a process that has used OpenCL: a driver's threads are not there."""
+    if _first_process and _first_process[0] != os.getpid():
+        raise DeviceError(
+            "OPENCL: this process was forked from one that had used OpenCL, whose drivers do not survive a fork; "
+            'start processes with multiprocessing.get_context("spawn"), or fork before the first use'
+        )
+
+
 def find_devices() -> tuple[OpenclDevice, ...]:
-    """All devices, GPUs first. Raises `DeviceNotFoundError` with the reason where there is no OpenCL."""
+    """All devices, GPUs first.
+
+    Raises `DeviceNotFoundError` with the reason where there is no OpenCL, `DeviceError` after a fork.
+    """
+    require_first_process()
+    return _find_devices()
+
+
+@functools.cache
+def _find_devices() -> tuple[OpenclDevice, ...]:
     try:
         import pyopencl as cl
 
+        _first_process[:] = [os.getpid()]
         platforms = cl.get_platforms()
-        found = [device for platform in platforms for device in _devices_of(platform)]
+        found = [
+            (device, (p, d)) for p, platform in enumerate(platforms) for d, device in enumerate(_devices_of(platform))
+        ]
     except ImportError as e:
         raise DeviceNotFoundError(f"OPENCL: pyopencl cannot be loaded ({e}); {_HINT}") from e
     except Exception as e:  # pyopencl raises errors of the driver's making
         raise DeviceNotFoundError(f"OPENCL: no OpenCL runtime is installed ({e}); {_HINT}") from e
     if not found:
         raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine have no device; {_HINT}")
-    reasons = {device: reason for device in found if (reason := _why_unusable(device)) is not None}
+    reasons = {device: reason for device, _ in found if (reason := _why_unusable(device)) is not None}
     for device, reason in reasons.items():
         _log.info("the OpenCL device %s cannot be used: %s", device.name, reason)
-    found = [device for device in found if device not in reasons]
+    found = [(device, position) for device, position in found if device not in reasons]
     if not found:
         listed = "; ".join(f"{device.name}: {reason}" for device, reason in reasons.items())
         raise DeviceNotFoundError(f"OPENCL: no OpenCL device of this machine can be used ({listed}); {_HINT}")
     order = {cl.device_type.GPU: 0, cl.device_type.ACCELERATOR: 1}
-    found.sort(key=lambda device: order.get(device.type, 2))
-    return tuple(OpenclDevice(str(number), device) for number, device in enumerate(found))
+    found.sort(key=lambda each: order.get(each[0].type, 2))
+    return tuple(OpenclDevice(str(number), *each) for number, each in enumerate(found))
 
 
-def device_of(device_id: str) -> OpenclDevice:
-    """The device of an id; the first for "". Raises `DeviceNotFoundError`."""
-    for device in find_devices():
-        if device_id in ("", device.device_id):
+def device_of(device_id: str, name: str = "") -> OpenclDevice:
+    """The device of an id; for "" the first whose name contains `name`, in whatever case.
+
+    Raises `DeviceNotFoundError`.
+    """
+    devices = find_devices()
+    for device in devices:
+        if device_id == device.device_id or (not device_id and name.casefold() in device.facts.name.casefold()):
             return device
+    if not device_id:
+        listed = ", ".join(f"{device.device_id}: {device.facts.name}" for device in devices)
+        raise DeviceNotFoundError(f"OPENCL has no device whose name contains DEVICE_NAME {name!r}; devices: {listed}")
     raise DeviceNotFoundError(
         f"OPENCL has no device {device_id!r}; devices: {', '.join(map(str, range(len(find_devices()))))}"
     )
@@ -141,6 +185,7 @@ def _why_unusable(device: Any) -> str | None:
 def _facts(handle: Any) -> DeviceFacts:
     import pyopencl as cl
 
+    extensions = str(handle.extensions).split()
     kinds = {cl.device_type.GPU: "gpu", cl.device_type.CPU: "cpu"}
     return DeviceFacts(
         name=str(handle.name).strip(),
@@ -153,4 +198,7 @@ def _facts(handle: Any) -> DeviceFacts:
         largest_buffer=int(handle.max_mem_alloc_size),
         memory=int(handle.global_mem_size),
         compute_units=int(handle.max_compute_units),
+        has_fp16="cl_khr_fp16" in extensions,
+        has_int8_dot="cl_khr_integer_dot_product" in extensions,
+        has_subgroups="cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError, ModelError
@@ -19,21 +20,26 @@ from engine.plugin_api import (
     SyncInferRequest,
     ThreadExecutor,
 )
-from engine.properties import DEVICE_ID, NUM_STREAMS
+from engine.properties import CACHE_DIR, DEVICE_ID, NUM_STREAMS
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.compiler import build_plan, folded, require_supported
 from engine_opencl.context import Context, Weights
 from engine_opencl.device import device_of
 from engine_opencl.plan import WEIGHT, Plan
-from engine_opencl.properties import PLAN_CACHE_SIZE
+from engine_opencl.programs import Building, Programs
+from engine_opencl.properties import DEVICE_NAME, KERNEL_TRIAL_SECONDS, PLAN_CACHE_SIZE
 from engine_opencl.request import OpenclInferRequest
 from engine_opencl.transform import transform_model
 
 if TYPE_CHECKING:
     from engine_opencl.plugin import OpenclPlugin
 
+_log = logging.getLogger("engine.opencl")
 GRAPH = "graph"
 WEIGHTS = "weights/"
+PROGRAMS = "programs/"
+COMPILER = "compiler"
+"""The section that says which device and driver made the programs."""
 _IN_FLIGHT = 2
 """Requests that keep a device busy: one computes while another's data moves."""
 
@@ -54,18 +60,28 @@ class OpenclNetwork(ExecutableNetwork):
     def imported(cls, plugin: OpenclPlugin, config: Config, blob: BlobReader) -> OpenclNetwork:
         """Take up an exported network: its graph is transformed already."""
         network = cls(plugin, config, blob.manifest)
-        network.load(join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name)))
+        graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
+        network.load(graph, _programs_of(blob))
+        made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
+        if made_by != here:
+            _log.warning(
+                "OPENCL: network `%s` brings programs for %s; they are compiled again for %s",
+                network.name,
+                made_by,
+                here,
+            )
         return network
 
-    def load(self, graph: Model) -> None:
-        """What compiling and importing share."""
+    def load(self, graph: Model, programs: Mapping[str, bytes] | None = None) -> None:
+        """What compiling and importing share; `programs` are those that are compiled already, by key."""
         self.graph = graph
         for number, node in enumerate(n for n in graph.ordered_nodes() if isinstance(n, Constant)):
             node.rt_info[WEIGHT] = number
         require_supported(graph)
-        self.device = device_of(self.config[DEVICE_ID])
+        self.device = device_of(self.config[DEVICE_ID], self.config[DEVICE_NAME])
         plugin: Any = self.plugin
-        self.pool = ContextPool(self, plugin.programs(self.device))
+        how = Building(self.config[CACHE_DIR], self.config[KERNEL_TRIAL_SECONDS], programs or {})
+        self.pool = ContextPool(self, plugin.programs(self.device), how)
         self.upload_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:upload")
         self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")
         self.download_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:download")
@@ -92,6 +108,9 @@ class OpenclNetwork(ExecutableNetwork):
         writer.add_section(GRAPH, skeleton)
         for name, _, data in weights:
             writer.add_section(WEIGHTS + name, data)
+        writer.add_section(COMPILER, self.device.identity.encode())
+        for key, binary in self.pool.binaries().items():
+            writer.add_section(PROGRAMS + key, binary)
 
     def metric(self, name: str) -> object:
         """Several requests overlap their transfers, also with one stream."""
@@ -103,8 +122,9 @@ class OpenclNetwork(ExecutableNetwork):
 class ContextPool:
     """Plans by input shapes, and contexts that wait for their next inference. Thread-safe."""
 
-    def __init__(self, network: OpenclNetwork, programs: Any) -> None:
+    def __init__(self, network: OpenclNetwork, programs: Programs, how: Building) -> None:
         self._graph, self._device, self._programs = network.graph, network.device, programs
+        self._how = how
         self._size, self._profiling = network.config[PLAN_CACHE_SIZE], network.is_profiling
         self._weights = Weights(network.device)
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -126,6 +146,12 @@ class ContextPool:
             if any(plan is context.plan for plan in self._plans.values()):
                 self._idle.setdefault(id(context.plan), []).append(context)
 
+    def binaries(self) -> dict[str, bytes]:
+        """The compiled programs of all plans that are kept, by key."""
+        with self._lock:
+            sources = dict.fromkeys(launch.source for plan in self._plans.values() for launch in plan.launches)
+        return self._programs.binaries(sources)
+
     def _plan(self, shapes: tuple[Any, ...]) -> Plan:
         with self._lock:
             plan = self._plans.get(shapes)
@@ -135,7 +161,7 @@ class ContextPool:
             graph = specialized(self._graph, shapes)
             folded(graph)
             plan = build_plan(graph, self._device.facts)
-            self._programs.build(launch.source for launch in plan.launches)
+            self._programs.build(plan.launches, plan.weights, self._how)
             self._plans[shapes] = plan
             if len(self._plans) > self._size:
                 _, dropped = self._plans.popitem(last=False)
@@ -155,6 +181,11 @@ def specialized(model: Model, shapes: Sequence[tuple[int, ...] | None]) -> Model
         listed = ", ".join(f"{p.friendly_name} {list(s or ())}" for p, s in zip(copy.parameters, shapes, strict=True))
         raise InputError(f"model `{model.name}` cannot take inputs {listed}: {e}") from e
     return copy
+
+
+def _programs_of(blob: BlobReader) -> dict[str, bytes]:
+    names = [name for name in blob.section_names if name.startswith(PROGRAMS)]
+    return {name.removeprefix(PROGRAMS): bytes(blob.section(name)) for name in names}
 
 
 def _is_static(parameter: Parameter) -> bool:

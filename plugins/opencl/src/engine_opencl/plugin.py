@@ -18,7 +18,7 @@ from engine.plugin_api import (
 from engine_opencl.device import OpenclDevice, device_of, find_devices
 from engine_opencl.network import OpenclNetwork
 from engine_opencl.programs import Programs
-from engine_opencl.properties import DEVICE_MEMORY, DRIVER_VERSION, PLAN_CACHE_SIZE
+from engine_opencl.properties import DEVICE_MEMORY, DEVICE_NAME, DRIVER_VERSION, KERNEL_TRIAL_SECONDS, PLAN_CACHE_SIZE
 from engine_opencl.query import query
 from engine_opencl.transform import transform_model
 
@@ -29,7 +29,7 @@ class OpenclPlugin(Plugin):
     name = "OPENCL"
     version = "0.1.0"
     api_version = API_VERSION
-    properties = (PLAN_CACHE_SIZE, DRIVER_VERSION, DEVICE_MEMORY)
+    properties = (PLAN_CACHE_SIZE, DEVICE_NAME, KERNEL_TRIAL_SECONDS, DRIVER_VERSION, DEVICE_MEMORY)
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)
@@ -39,7 +39,9 @@ class OpenclPlugin(Plugin):
     def programs(self, device: OpenclDevice) -> Programs:
         """The compiled kernels of a device, shared by all networks."""
         with self._programs_lock:
-            return self._programs.setdefault(device.device_id, Programs(device))
+            if device.device_id not in self._programs:
+                self._programs[device.device_id] = Programs(device)
+            return self._programs[device.device_id]
 
     def device_ids(self) -> Sequence[str]:
         """All devices of all runtimes, GPUs first. Raises `DeviceNotFoundError` where there is no runtime."""
@@ -64,7 +66,7 @@ class OpenclPlugin(Plugin):
             case "FULL_DEVICE_NAME":
                 return facts.name
             case "OPTIMIZATION_CAPABILITIES":
-                return ("FP32", "EXPORT_IMPORT")
+                return facts.capabilities
             case DRIVER_VERSION.name:
                 return facts.driver
             case DEVICE_MEMORY.name:

@@ -15,3 +15,20 @@ PLAN_CACHE_SIZE = Property(
 )
 DRIVER_VERSION = Property("DRIVER_VERSION", str, None, METRIC, "The OpenCL platform and the version of its driver.")
 DEVICE_MEMORY = Property("DEVICE_MEMORY", int, None, METRIC, "The device's memory, in bytes.")
+DEVICE_NAME = Property(
+    "DEVICE_NAME",
+    str,
+    "",
+    CONFIG,
+    "A part of the name of the device to use where DEVICE_ID names none; empty is any.",
+)
+KERNEL_TRIAL_SECONDS = Property(
+    "KERNEL_TRIAL_SECONDS",
+    float,
+    120.0,
+    CONFIG,
+    "How long a kernel that was never used on a device may take to be compiled and run once, which happens in a "
+    "process of its own, as a driver may end that; 0 compiles in this process at once.",
+    minimum=0.0,
+    maximum=86400.0,
+)

@@ -1,0 +1,227 @@
+"""Compiled programs: what a driver does to a process, what is kept of them, and what a blob brings.
+
+If this fails, a driver's compiler ends the user's application, or a foreign binary is run as if it were ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_opencl.device import OpenclDevice, find_devices
+from engine_opencl.plan import Buffer, Launch
+from engine_opencl.programs import Building, Programs
+from engine_opencl.trial import _WORKER, Trial
+
+from engine import Core
+from engine.blob import BlobReader, BlobWriter
+from engine.errors import DeviceError
+from engine.testing.networks import seeded_network
+
+# A stand-in for a driver: it does to the child what the source says, and else what the true one does.
+WORKER = f"""
+import ctypes, os, runpy, sys, time
+worker = runpy.run_path({str(_WORKER)!r})
+device = worker["_Device"]
+tried = device.tried
+def watched(self, item):
+    if "KILL_ME" in item["source"] and not item["binary"]:
+        print("LLVM ERROR: cannot select", file=sys.stderr, flush=True)
+        os.abort()
+    if "HANG" in item["source"]:
+        time.sleep(60)
+    if item["binary"] and "BAD_BINARY" in item["source"]:
+        ctypes.string_at(0)
+    return tried(self, item)
+device.tried = watched
+worker["main"]()
+"""
+
+
+@pytest.fixture
+def device() -> OpenclDevice:
+    return find_devices()[0]
+
+
+@pytest.fixture
+def programs(device: OpenclDevice, tmp_path: Path) -> Programs:
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER, encoding="utf-8")
+    return Programs(device, Trial(device, [sys.executable, "-P", str(script)]))
+
+
+@pytest.fixture
+def notices(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.INFO, "engine.opencl"):
+        yield caplog
+
+
+def launch(mark: str, *, body: str = "x[get_global_id(0)] += n;") -> Launch:
+    """A kernel that no other test compiles."""
+    source = f"// {mark}\n__kernel void add(__global float* x, int n) {{ {body} }}\n"
+    return Launch(source, "add", (Buffer(64), np.int32(3)), (16,), (), "node", "Add")
+
+
+def build(programs: Programs, how: Building, *launches: Launch) -> None:
+    programs.build(launches, {}, how)
+
+
+def how(folder: Path, **options: Any) -> Building:
+    return Building(str(folder), **options)
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "opencl").glob("*.program"))
+
+
+def test_a_driver_that_aborts_does_not_end_the_application(programs: Programs, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"(?s)`add`.*SIGABRT.*LLVM ERROR: cannot select.*KILL_ME"):
+        build(programs, how(tmp_path), launch("first"), launch("KILL_ME"), launch("last"))
+    assert len(kept(tmp_path)) == 1
+    build(programs, how(tmp_path), launch("last"))
+    assert len(kept(tmp_path)) == 2
+
+
+def test_a_compiler_that_does_not_end_is_stopped(programs: Programs, tmp_path: Path) -> None:
+    build(programs, how(tmp_path), launch("warm"))
+    with pytest.raises(DeviceError, match=r"`add`.*did not end within 0.2 s"):
+        build(programs, how(tmp_path, trial_seconds=0.2), launch("HANG"))
+
+
+def test_what_was_tried_is_not_tried_again(programs: Programs, device: OpenclDevice, tmp_path: Path) -> None:
+    build(programs, how(tmp_path), launch("once"))
+    other = Programs(device, Trial(device, ["/nonexistent"]))
+    build(other, how(tmp_path), launch("once"))
+    with pytest.raises(DeviceError, match=r"cannot be started .*KERNEL_TRIAL_SECONDS"):
+        build(other, how(tmp_path), launch("never"))
+    build(other, how(tmp_path, trial_seconds=0), launch("never"))
+
+
+def test_a_child_that_cannot_start_says_so(device: OpenclDevice, tmp_path: Path) -> None:
+    broken = Programs(device, Trial(device, [sys.executable, "-c", "raise SystemExit(7)"]))
+    with pytest.raises(DeviceError, match=r"ended with code 7.*KERNEL_TRIAL_SECONDS"):
+        build(broken, how(tmp_path), launch("x"))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 120.0])
+def test_a_build_failure_shows_log_options_and_source(programs: Programs, tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(DeviceError, match=r"(?s)-cl-mad-enable.*undeclared_name.*2 __kernel void add"):
+        build(programs, how(tmp_path, trial_seconds=seconds), launch("bad", body="undeclared_name = 1;"))
+    assert not kept(tmp_path)
+
+
+def test_a_damaged_file_is_compiled_again(
+    programs: Programs, device: OpenclDevice, tmp_path: Path, notices: pytest.LogCaptureFixture
+) -> None:
+    build(programs, how(tmp_path), launch("damaged"))
+    (path,) = kept(tmp_path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), whole[:20]):
+        path.write_bytes(damaged)
+        notices.clear()
+        build(Programs(device), how(tmp_path), launch("damaged"))
+        assert "is damaged" in notices.text
+        assert path.read_bytes()[:16] == whole[:16]
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(
+    programs: Programs, tmp_path: Path, notices: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "opencl").write_text("a file, not a folder")
+    build(programs, how(tmp_path), launch("kept nowhere"))
+    assert "cannot be kept" in notices.text
+
+
+@pytest.mark.parametrize("seconds", [0.0, 120.0])
+def test_an_offered_binary_that_is_none_is_compiled_from_source(
+    programs: Programs, tmp_path: Path, notices: pytest.LogCaptureFixture, seconds: float
+) -> None:
+    forged = launch("forged")
+    offered = {programs.key(forged.source): b"\x7fELF and nothing else"}
+    build(programs, how(tmp_path, trial_seconds=seconds, offered=offered), forged)
+    assert "came with the network cannot be used" in notices.text
+    assert programs.binaries([forged.source])
+
+
+def test_an_offered_binary_that_crashes_the_driver(
+    programs: Programs, tmp_path: Path, notices: pytest.LogCaptureFixture
+) -> None:
+    bad = launch("BAD_BINARY")
+    build(programs, how(tmp_path, offered={programs.key(bad.source): b"crash"}), bad, launch("good"))
+    assert signal.SIGSEGV.name in notices.text
+    assert len(kept(tmp_path)) == 2
+
+
+def test_a_launch_that_the_device_does_not_allow_is_told_when_it_is_run(
+    programs: Programs, tmp_path: Path, notices: pytest.LogCaptureFixture
+) -> None:
+    """Trying it compiles it; whoever runs it gets the error, with the node's name."""
+    wide = Launch(launch("wide").source, "add", (Buffer(64), np.int32(1)), (1 << 20,), (1 << 20,), "node", "Add")
+    build(programs, how(tmp_path), wide)
+    assert "was compiled, not run" in notices.text
+
+
+# -- blobs ------------------------------------------------------------------------------------------------------
+
+
+def exported(folder: Path) -> tuple[bytes, Any, Any]:
+    small = seeded_network("mlp", small=True)
+    network = Core().compile_model(small.model, "OPENCL", {"CACHE_DIR": str(folder)})
+    stream = BytesIO()
+    network.export_model(stream)
+    return stream.getvalue(), small.inputs, network(small.inputs)
+
+
+def rewritten(blob: bytes, change: Any) -> bytes:
+    """A well-formed blob with other sections."""
+    with BlobReader(blob) as reader:
+        manifest = reader.manifest
+        sections = {name: bytes(reader.section(name)) for name in reader.section_names}
+    writer = BlobWriter(manifest)
+    for name, data in change(sections).items():
+        writer.add_section(name, data)
+    stream = BytesIO()
+    writer.write(stream)
+    return stream.getvalue()
+
+
+def answers(blob: bytes, inputs: Any, folder: Path) -> list[Any]:
+    network = Core().import_model(blob, "OPENCL", {"CACHE_DIR": str(folder)})
+    return list(network(inputs).values())
+
+
+def test_a_blob_brings_its_programs(tmp_path: Path, notices: pytest.LogCaptureFixture) -> None:
+    blob, inputs, right = exported(tmp_path / "a")
+    with BlobReader(blob) as reader:
+        assert any(name.startswith("programs/") for name in reader.section_names)
+    notices.clear()
+    for value, expected in zip(answers(blob, inputs, tmp_path / "b"), right.values(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert "compiled again" not in notices.text
+
+
+def test_a_blob_of_another_driver_is_compiled_again(tmp_path: Path, notices: pytest.LogCaptureFixture) -> None:
+    blob, inputs, right = exported(tmp_path / "a")
+    other = rewritten(blob, lambda sections: sections | {"compiler": b"Another GPU / 1.0"})
+    for value, expected in zip(answers(other, inputs, tmp_path / "b"), right.values(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert "Another GPU / 1.0" in notices.text
+
+
+def test_forged_programs_are_compiled_again(tmp_path: Path, notices: pytest.LogCaptureFixture) -> None:
+    blob, inputs, right = exported(tmp_path / "a")
+    forged = rewritten(
+        blob,
+        lambda sections: {name: os.urandom(99) if "programs/" in name else data for name, data in sections.items()},
+    )
+    for value, expected in zip(answers(forged, inputs, tmp_path / "b"), right.values(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert "cannot be used" in notices.text
