@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 
 from engine_hetero.model_graph import ModelGraph
-from engine_hetero.placing import Claims
+from engine_hetero.placing.placement import Claims
 
 from engine import ops
 from engine.ir import Model, Parameter, f32

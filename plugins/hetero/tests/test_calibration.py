@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_hetero.calibration import Calibration, Figure, merge, read_calibration, signature_of, update_calibration
+from engine_hetero.costs.calibration import (
+    Calibration,
+    Figure,
+    merge,
+    read_calibration,
+    signature_of,
+    update_calibration,
+)
 
 from engine import ops
 from engine.errors import PropertyError

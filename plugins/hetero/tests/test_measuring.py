@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_cpu import CpuPlugin
-from engine_hetero.calibrated_costs import calibration_path, device_key, measured_costs
-from engine_hetero.calibration import Calibration, Figure, read_calibration, signature_of, update_calibration
-from engine_hetero.costs import CostModel, default_costs
-from engine_hetero.measured_placing import place_by_cost
-from engine_hetero.measuring import BYTE, SUBGRAPH, VALUE, Subject, attributed
+from engine_hetero.costs.calibrated_costs import calibration_path, device_key, measured_costs
+from engine_hetero.costs.calibration import Calibration, Figure, read_calibration, signature_of, update_calibration
+from engine_hetero.costs.cost_model import CostModel, default_costs
+from engine_hetero.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, attributed
+from engine_hetero.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
 from engine_hetero.model_graph import ModelGraph
-from engine_hetero.placing import UNPLACED, Claims
-from engine_hetero.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
+from engine_hetero.placing.measured_placing import place_by_cost
+from engine_hetero.placing.placement import UNPLACED, Claims
 from engine_hetero.properties import OWN_PROPERTIES
 from engine_template import TemplatePlugin
 
@@ -194,7 +194,7 @@ def test_figures_that_cannot_be_kept_are_used_all_the_same(
     def full(*paths: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("engine_hetero.calibration.os.replace", full)
+    monkeypatch.setattr("engine_hetero.costs.calibration.os.replace", full)
     path = str(tmp_path / "calibration.json")
     costs = measured_costs(core, claims_of(core, layers(), "CPU"), plain, path, AMPLE)
     assert costs.origin == "measured"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_hetero.costs import CostModel, default_costs
+from engine_hetero.costs.cost_model import CostModel, default_costs
 from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing import Claims
+from engine_hetero.placing.placement import Claims
 from engine_hetero.schedule import Schedule, findings, list_schedule, predict
 
 from engine import ops

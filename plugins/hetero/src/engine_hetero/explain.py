@@ -20,7 +20,7 @@ from engine.plugin_api import (
 )
 from engine_hetero.device_list import DeviceList
 from engine_hetero.model_graph import ModelGraph, byte_size, has_known_size
-from engine_hetero.placing import Claims, UnplaceableError
+from engine_hetero.placing.placement import Claims, UnplaceableError
 from engine_hetero.planning import Plan, Planner
 from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
 

@@ -19,15 +19,15 @@ from engine.plugin_api import (
     shared_executor,
 )
 from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
-from engine_hetero.blob_parts import read_parts, write_parts
-from engine_hetero.certificate import Certificate
-from engine_hetero.compiling import Compiler
-from engine_hetero.dataflow import Dataflow
 from engine_hetero.device_list import DeviceList
+from engine_hetero.execution.dataflow import Dataflow
+from engine_hetero.execution.request import HeteroInferRequest
+from engine_hetero.parts.blob_parts import read_parts, write_parts
+from engine_hetero.parts.certificate import Certificate
+from engine_hetero.parts.compiling import Compiler
+from engine_hetero.parts.wiring import Wiring
 from engine_hetero.planning import Planner
 from engine_hetero.properties import SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_LOWER_BOUND
-from engine_hetero.request import HeteroInferRequest
-from engine_hetero.wiring import Wiring
 
 
 class HeteroNetwork(ExecutableNetwork):

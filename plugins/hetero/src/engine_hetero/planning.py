@@ -12,19 +12,19 @@ import numpy as np
 
 from engine.native.graph import Costs
 from engine.plugin_api import Config, CoreHandle, Model, SupportLevel
-from engine_hetero.calibrated_costs import calibration_path, measured_costs
 from engine_hetero.canonical import canonical_model
-from engine_hetero.costs import CostModel, default_costs
+from engine_hetero.costs.calibrated_costs import calibration_path, measured_costs
+from engine_hetero.costs.cost_model import CostModel, default_costs
 from engine_hetero.device_list import DeviceList
-from engine_hetero.measured_placing import place_by_cost
 from engine_hetero.model_graph import Ints, ModelGraph
 from engine_hetero.partitioning import Partition, partition
-from engine_hetero.placing import UNPLACED, Claims, Placement, UnplaceableError, place_by_priority
+from engine_hetero.parts.splitting import PartModel, split
+from engine_hetero.parts.wiring import Wiring
+from engine_hetero.placing.measured_placing import place_by_cost
+from engine_hetero.placing.placement import UNPLACED, Claims, Placement, UnplaceableError, place_by_priority
+from engine_hetero.placing.user_affinity import stated_affinity
 from engine_hetero.properties import AFFINITY_FILE, MEASURE_SECONDS, PARTITION_MODE, PARTITION_STRATEGY, PLACEMENT
 from engine_hetero.schedule import findings, predict
-from engine_hetero.splitting import PartModel, split
-from engine_hetero.user_affinity import stated_affinity
-from engine_hetero.wiring import Wiring
 
 _LEAST_GAIN: Final = 0.1
 """The part of an inference's time that a division with more subgraphs must save."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from engine.errors import PartitionError
 from engine.native.graph import check_partition
-from engine_hetero.costs import CostModel, Floats
+from engine_hetero.costs.cost_model import CostModel, Floats
 from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing import REFUSED, Claims
+from engine_hetero.placing.placement import REFUSED, Claims
 
 _MOST_EXAMINED: Final = 64
 _MOST_FINDINGS: Final = 5

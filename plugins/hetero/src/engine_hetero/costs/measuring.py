@@ -11,14 +11,14 @@ import numpy as np
 
 from engine.errors import EngineError
 from engine.plugin_api import CoreHandle
-from engine_hetero.calibration import (
+from engine_hetero.costs.calibration import (
     Figure,
     signature_of,
 )
-from engine_hetero.costs import Floats
+from engine_hetero.costs.cost_model import Floats
+from engine_hetero.costs.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
 from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing import REFUSED, Claims
-from engine_hetero.probes import Deadline, Timing, border_probe, nodes_probe, run_probe
+from engine_hetero.placing.placement import REFUSED, Claims
 
 logger = logging.getLogger("engine.hetero")
 

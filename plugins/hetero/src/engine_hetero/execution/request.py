@@ -21,9 +21,9 @@ from engine.plugin_api import (
 )
 from engine.runtime.deadlines import deadline_timer
 from engine.runtime.lifecycle import ForkSafeLock
-from engine_hetero.dataflow import Dataflow
-from engine_hetero.turns import Turns
-from engine_hetero.wiring import NETWORK, Lengths, Source
+from engine_hetero.execution.dataflow import Dataflow
+from engine_hetero.execution.turns import Turns
+from engine_hetero.parts.wiring import NETWORK, Lengths, Source
 
 if TYPE_CHECKING:
     from engine_hetero.network import HeteroNetwork

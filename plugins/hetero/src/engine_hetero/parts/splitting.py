@@ -13,7 +13,7 @@ from typing import Any
 from engine.ir import Constant, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType
 from engine.plugin_api import Model
 from engine_hetero.model_graph import SHAPE_SOURCES, ModelGraph
-from engine_hetero.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
+from engine_hetero.parts.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from engine.native.graph import min_cut
-from engine_hetero.costs import Bools, CostModel, Floats, value_numbers
+from engine_hetero.costs.cost_model import Bools, CostModel, Floats, value_numbers
 from engine_hetero.model_graph import Ints, ModelGraph
 
 _FORBIDDEN: Final = np.inf

@@ -17,7 +17,7 @@ from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.passes.walk import all_nodes
 from engine.plugin_api import Model
 from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing import UNPLACED
+from engine_hetero.placing.placement import UNPLACED
 
 logger = logging.getLogger("engine.hetero")
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.ir import TensorType
 from engine.native import empty_aligned
 from engine.plugin_api import ExecutableNetwork, Executor
-from engine_hetero.wiring import NETWORK, Source, Wiring
+from engine_hetero.parts.wiring import NETWORK, Source, Wiring
 
 _WORTH_A_THREAD: Final = 1e-4
 """Seconds of a part below which handing it to another thread costs more than it gains (a hop takes 20 to 50 us)."""

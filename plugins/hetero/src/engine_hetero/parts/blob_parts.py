@@ -7,10 +7,10 @@ import json
 
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
 from engine.plugin_api import BlobReader, BlobWriter, CoreHandle, ExecutableNetwork
-from engine_hetero.certificate import Certificate
-from engine_hetero.dataflow import Dataflow
 from engine_hetero.device_list import DeviceList
-from engine_hetero.wiring import Wiring
+from engine_hetero.execution.dataflow import Dataflow
+from engine_hetero.parts.certificate import Certificate
+from engine_hetero.parts.wiring import Wiring
 
 _WIRING = "wiring"
 _CERTIFICATE = "certificate"

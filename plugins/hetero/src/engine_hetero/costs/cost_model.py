@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from engine_hetero.costs.work import Work, work_of
 from engine_hetero.model_graph import Ints, ModelGraph
-from engine_hetero.placing import REFERENCE
-from engine_hetero.work import Work, work_of
+from engine_hetero.placing.placement import REFERENCE
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]

@@ -16,7 +16,7 @@ from engine.plugin_api import (
     UnsupportedError,
 )
 from engine_hetero.device_list import DeviceList
-from engine_hetero.splitting import PartModel
+from engine_hetero.parts.splitting import PartModel
 
 _MOST_THREADS = 16
 _MOST_NAMED = 5

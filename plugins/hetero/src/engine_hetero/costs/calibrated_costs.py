@@ -14,11 +14,18 @@ import numpy as np
 from engine.errors import PropertyError
 from engine.plugin_api import Config, CoreHandle
 from engine.properties import CACHE_DIR, DEVICE_ID, ENABLE_MMAP, PERF_COUNT
-from engine_hetero.calibration import Calibration, Figure, merge, read_calibration, signature_of, update_calibration
-from engine_hetero.costs import DEFAULT_RATES, CostModel, default_costs
-from engine_hetero.measuring import BYTE, SUBGRAPH, VALUE, Subject, measure
-from engine_hetero.placing import REFUSED, Claims
-from engine_hetero.probes import Deadline, border_probe
+from engine_hetero.costs.calibration import (
+    Calibration,
+    Figure,
+    merge,
+    read_calibration,
+    signature_of,
+    update_calibration,
+)
+from engine_hetero.costs.cost_model import DEFAULT_RATES, CostModel, default_costs
+from engine_hetero.costs.measuring import BYTE, SUBGRAPH, VALUE, Subject, measure
+from engine_hetero.costs.probes import Deadline, border_probe
+from engine_hetero.placing.placement import REFUSED, Claims
 from engine_hetero.properties import CALIBRATION_FILE
 
 logger = logging.getLogger("engine.hetero")

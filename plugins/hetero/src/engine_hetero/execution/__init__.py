@@ -1,0 +1,1 @@
+"""How the parts of one inference run: bindings, turns, requests."""

@@ -1,0 +1,1 @@
+"""Which device runs which operation: by users, by priority, or by cost."""
