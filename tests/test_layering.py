@@ -40,7 +40,7 @@ ARROWS = {
     "ir": {"errors"},
     "errors": set(),
 }
-PLUGIN = {"plugin_api", "passes", "onnx", "ops", "ir", "runtime", "properties", "blob", "native", "errors"}
+PLUGIN = {"plugin_api", "passes", "onnx", "ops", "ir", "runtime", "properties", "blob", "native", "errors", "files"}
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
