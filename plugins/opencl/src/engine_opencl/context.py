@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from engine.errors import DeviceError, OutOfMemoryError
 from engine.plugin_api import NodeProfile
 from engine_opencl.device import OpenclDevice
-from engine_opencl.plan import Buffer, Plan
+from engine_opencl.plan import Buffer, Launch, Plan
 from engine_opencl.programs import Programs
 
 
@@ -48,7 +50,7 @@ class _Allocation:
 
     def __enter__(self) -> None:
         if self.nbytes > self.device.facts.largest_buffer:
-            raise self._error("it allows buffers of at most " + f"{self.device.facts.largest_buffer} bytes")
+            raise self._error(f"it allows buffers of at most {self.device.facts.largest_buffer} bytes")
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         import pyopencl as cl
@@ -58,8 +60,44 @@ class _Allocation:
 
     def _error(self, why: str) -> OutOfMemoryError:
         return OutOfMemoryError(
-            f"OPENCL: {self.device.facts.name} has no memory for {self.what} of {self.nbytes} bytes: {why}"
+            f"OPENCL: {self.device.facts.name} ({self.device.facts.memory} bytes) has no memory for {self.what} of "
+            f"{self.nbytes} bytes: {why}; use smaller inputs or fewer requests, or place a part elsewhere with HETERO"
         )
+
+
+class _Doing:
+    """Turns the device's errors into `DeviceError`, or `OutOfMemoryError` where it allocates only when it must."""
+
+    def __init__(self, device: OpenclDevice, plan: Plan) -> None:
+        self._device, self._plan = device, plan
+        self.what = ""
+        self.has_failed = False
+
+    def __call__(self, what: str) -> _Doing:
+        self.what = what
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        import pyopencl as cl
+
+        if not isinstance(error, cl.Error):
+            return
+        self.has_failed = True
+        name = self._device.identity
+        lacking = (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY)
+        if error.code in lacking:
+            raise OutOfMemoryError(
+                f"OPENCL: {name} ran out of memory while {self.what}; the values of this inference take "
+                f"{self._plan.arena_bytes} bytes of {self._device.facts.memory}: {error}"
+            ) from error
+        raise DeviceError(
+            f"OPENCL: {name} failed while {self.what}: {error}; the next inference begins with new queues and memory"
+        ) from error
 
 
 class Context:
@@ -74,16 +112,25 @@ class Context:
         self._cl = cl
         self._device = device
         self._profiling = profiling
-        self._upload, self._compute, self._download = (device.new_queue(profiling=profiling) for _ in range(3))
+        self._doing = _Doing(device, plan)
+        with self._doing("making queues"):
+            self._upload, self._compute, self._download = (device.new_queue(profiling=profiling) for _ in range(3))
         with _Allocation(device, max(plan.arena_bytes, 1), "the values of an inference"):
             self._arena = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, max(plan.arena_bytes, 1))
-            self._parts: dict[Buffer, Any] = {}
-            self._kernels = [self._bound(launch, programs, weights) for launch in plan.launches]
+        self._parts: dict[Buffer, Any] = {}
+        with self._doing("kernels were bound"):
+            self._steps = [self._step(launch, programs, weights) for launch in plan.launches]
             for each in (*plan.inputs, *plan.outputs):
                 if isinstance(each, Buffer):
                     self._memory_of(each, weights)
         self._uploaded: list[Any] = []
         self._computed: list[Any] = []
+        self._enqueued_ns = 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the device gave an error, after which its queues may be of no more use."""
+        return self._doing.has_failed
 
     def _memory_of(self, buffer: Buffer, weights: Weights) -> Any:
         if buffer.weight is not None:
@@ -92,73 +139,97 @@ class Context:
             self._parts[buffer] = self._arena.get_sub_region(buffer.offset, buffer.byte_size)
         return self._parts[buffer]
 
-    def _bound(self, launch: Any, programs: Programs, weights: Weights) -> Any:
+    def _step(self, launch: Launch, programs: Programs, weights: Weights) -> tuple[Any, ...]:
+        """What `enqueue_nd_range_kernel` takes after the queue."""
         kernel = self._cl.Kernel(programs.program(launch.source), launch.kernel)
+        check_limits(self._device, launch, kernel)
         for position, argument in enumerate(launch.arguments):
             kernel.set_arg(position, self._memory_of(argument, weights) if isinstance(argument, Buffer) else argument)
-        return kernel
+        return kernel, launch.global_size, launch.local_size or None
 
     # -- one inference ------------------------------------------------------------------------------------
 
     def upload(self, values: Sequence[Any]) -> None:
         """Bring the inputs to the device; the arrays must stay as they are until `wait`."""
-        self._uploaded = [
-            self._cl.enqueue_copy(self._upload, self._parts[buffer], _bytes(value), is_blocking=False)
-            for buffer, value in zip(self.plan.inputs, values, strict=True)
-            if buffer is not None and value.nbytes
-        ]
-        self._upload.flush()
+        with self._doing("inputs were brought to it"):
+            self._uploaded = [
+                self._cl.enqueue_copy(self._upload, self._parts[buffer], _bytes(value), is_blocking=False)
+                for buffer, value in zip(self.plan.inputs, values, strict=True)
+                if buffer is not None and value.nbytes
+            ]
+            self._upload.flush()
 
     def compute(self, check_cancelled: Callable[[], None]) -> None:
         """Enqueue all kernels, behind the uploads."""
-        cl, queue = self._cl, self._compute
-        if self._uploaded:
-            cl.enqueue_barrier(queue, wait_for=self._uploaded)
-        events = []
-        for launch, kernel in zip(self.plan.launches, self._kernels, strict=True):
-            check_cancelled()
-            local = launch.local_size or None
-            events.append(cl.enqueue_nd_range_kernel(queue, kernel, launch.global_size, local))
-        queue.flush()
-        self._computed = events
+        enqueue, queue, profiling = self._cl.enqueue_nd_range_kernel, self._compute, self._profiling
+        self._computed = events = []
+        with self._doing("kernels were handed to it"):
+            if self._uploaded:
+                self._cl.enqueue_barrier(queue, wait_for=self._uploaded)
+            self._enqueued_ns = time.perf_counter_ns()
+            for step in self._steps:
+                check_cancelled()
+                event = enqueue(queue, *step)
+                if profiling:
+                    events.append(event)
+            queue.flush()
 
     def wait(self) -> None:
         """Wait for the kernels. Raises `DeviceError` where the device failed."""
-        try:
+        with self._doing("it computed"):
             self._compute.finish()
-        except self._cl.Error as e:
-            raise DeviceError(f"OPENCL: {self._device.facts.name} failed while it computed: {e}") from e
 
     def download(self, index: int, target: NDArray[Any]) -> None:
         """Fetch an output into a contiguous array of its shape."""
         buffer = self.plan.outputs[index]
         assert isinstance(buffer, Buffer)
         if target.nbytes:
-            self._cl.enqueue_copy(self._download, _bytes(target), self._memory(buffer), is_blocking=True)
-
-    def _memory(self, buffer: Buffer) -> Any:
-        return self._parts[buffer]
+            with self._doing("outputs were fetched"):
+                self._cl.enqueue_copy(self._download, _bytes(target), self._parts[buffer], is_blocking=True)
 
     def profiles(self) -> list[NodeProfile]:
-        """When each kernel of the last inference ran, on the host's clock as near as the first event tells."""
-        if not self._profiling or not self._computed:
-            return []
-        first = self._computed[0].profile.queued
+        """When each kernel of the last inference ran, on the host's clock (`time.perf_counter_ns`)."""
+        spans = self._on_host_clock(self._computed)
         return [
-            NodeProfile(
-                launch.node,
-                launch.op_type,
-                "native",
-                event.profile.start - first,
-                event.profile.end - event.profile.start,
-            )
-            for launch, event in zip(self.plan.launches, self._computed, strict=True)
+            NodeProfile(launch.node, launch.op_type, "native", start, end - start)
+            for launch, (start, end) in zip(self.plan.launches, spans, strict=False)
         ]
 
+    def upload_spans(self) -> list[tuple[int, int]]:
+        """When each input of the last inference was on its way, as `profiles` counts; empty without profiling."""
+        return self._on_host_clock(self._uploaded if self._profiling and self._computed else [])
+
+    def _on_host_clock(self, events: Sequence[Any]) -> list[tuple[int, int]]:
+        """The device's clock has an origin of its own: the first kernel was queued when it was handed over."""
+        if not self._computed:
+            return []
+        offset = self._enqueued_ns - self._computed[0].profile.queued
+        return [(event.profile.start + offset, event.profile.end + offset) for event in events]
+
     def drain(self) -> None:
-        """Wait until nothing of an inference is left on the device."""
-        for queue in (self._upload, self._compute, self._download):
-            queue.finish()
+        """Wait until nothing of an inference is left on the device. Raises `DeviceError`."""
+        with self._doing("an inference was ended early"):
+            for queue in (self._upload, self._compute, self._download):
+                queue.finish()
+
+
+def check_limits(device: OpenclDevice, launch: Launch, kernel: Any) -> None:
+    """Raise `DeviceError` where a launch is more than the device, or its compiler for this kernel, allows."""
+    import pyopencl as cl
+
+    items = math.prod(launch.local_size)
+    info = cl.kernel_work_group_info
+    allowed = kernel.get_work_group_info(info.WORK_GROUP_SIZE, device.handle)
+    local_bytes = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.handle)
+    where = f"OPENCL: kernel `{launch.kernel}` of {launch.op_type} `{launch.node}`"
+    if items > allowed:
+        raise DeviceError(
+            f"{where} is to run in work groups of {items} items; {device.facts.name} allows {allowed} for it"
+        )
+    if local_bytes > device.facts.local_bytes:
+        raise DeviceError(
+            f"{where} needs {local_bytes} bytes of local memory; {device.facts.name} has {device.facts.local_bytes}"
+        )
 
 
 def _bytes(value: Any) -> Any:

@@ -24,7 +24,7 @@ from engine.properties import CACHE_DIR, DEVICE_ID, NUM_STREAMS
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.compiler import build_plan, folded, require_supported
 from engine_opencl.context import Context, Weights
-from engine_opencl.device import device_of
+from engine_opencl.device import device_of, require_first_process
 from engine_opencl.plan import WEIGHT, Plan
 from engine_opencl.programs import Building, Programs
 from engine_opencl.properties import DEVICE_NAME, KERNEL_TRIAL_SECONDS, PLAN_CACHE_SIZE
@@ -133,6 +133,7 @@ class ContextPool:
 
     def take(self, values: Sequence[Any]) -> Context:
         """A context for inputs of these shapes, for the caller alone. Raises `InputError`, `OutOfMemoryError`."""
+        require_first_process()
         plan = self._plan(tuple(getattr(value, "shape", None) for value in values))
         with self._lock:
             waiting = self._idle.get(id(plan))

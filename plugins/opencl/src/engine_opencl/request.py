@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine.plugin_api import SyncInferRequest
+from engine.plugin_api import EngineError, SyncInferRequest
 from engine_opencl.plan import Buffer
 
 if TYPE_CHECKING:
     from engine_opencl.context import Context
     from engine_opencl.network import ContextPool, OpenclNetwork
+
+_log = logging.getLogger("engine.opencl")
 
 
 class OpenclInferRequest(SyncInferRequest):
@@ -21,12 +23,10 @@ class OpenclInferRequest(SyncInferRequest):
         super().__init__(network)
         self._pool = pool
         self._context: Context | None = None
-        self._begun_ns = 0
 
     def infer_preprocess(self) -> None:
         """Bring the inputs to the device."""
         self._context = context = self._pool.take(self.inputs)
-        self._begun_ns = time.perf_counter_ns()
         context.upload(self.inputs)
 
     def start_pipeline(self) -> None:
@@ -53,13 +53,19 @@ class OpenclInferRequest(SyncInferRequest):
             for node in context.profiles():
                 names[node.name] = count = names.get(node.name, 0) + 1
                 name = node.name if count == 1 else f"{node.name} ({count})"
-                self.record_nodes([replace(node, name=name, start_ns=self._begun_ns + node.start_ns)])
+                self.record_nodes([replace(node, name=name)])
         self._pool.put(context)
         self._context = None
 
     def abort_pipeline(self) -> None:
-        """Let what was enqueued end, so that the context can be used again."""
+        """Let what was enqueued end, so that the context can be used again; one that failed is let go."""
         context, self._context = self._context, None
-        if context is not None:
+        if context is None:
+            return
+        try:
             context.drain()
-            self._pool.put(context)
+        except EngineError as e:
+            _log.warning("%s", e)
+        else:
+            if not context.has_failed:
+                self._pool.put(context)
