@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.ir import Node, Output
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
 from engine_opencl.expressions import HELPERS
+from engine_opencl.lowering.panel_convolution import Geometry, panel_convolution
 from engine_opencl.lowering.products import Epilogue, Product, activation_attribute, launch_product
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Lengths and steps along the axes of space."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    before: tuple[int, ...]
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether every output element has one input element, at its own place."""
-        return math.prod(self.kernel) == 1 and self.inputs == self.outputs and not any(self.before)
-
-    def padded(self) -> Geometry:
-        """The same with three axes."""
-        missing = 3 - len(self.inputs)
-        ones, zeros = (1,) * missing, (0,) * missing
-        return Geometry(
-            ones + self.inputs, ones + self.outputs, ones + self.kernel, ones + self.strides, ones + self.dilations,
-            zeros + self.before,
-        )  # fmt: skip
 
 
 def geometry_of(
@@ -95,10 +69,17 @@ class ConvolutionBase(OpLowering):
             has_residual=residual is not None,
             activation=activation_attribute(node) if node.domain else None,
         )
-        if g.is_pointwise and groups == 1 and not transposed and set(g.strides) == {1}:
+        if b.facts.kind == "cpu" and _can_take_panels(b, weights, transposed=transposed):
+            panel_convolution(b, node, g, groups, epilogue, transposed=transposed)
+        elif g.is_pointwise and groups == 1 and not transposed and set(g.strides) == {1}:
             _pointwise(b, node, epilogue, x, weights, bias, residual)
         else:
             _direct(b, node, g, groups, epilogue, transposed=transposed)
+
+
+def _can_take_panels(b: PlanBuilder, weights: Output, *, transposed: bool) -> bool:
+    """Whether the weights can be packed: those of a transposed one only by the host."""
+    return not transposed or b.input(weights).weight is not None
 
 
 @lowers("Conv", "ConvTranspose")

@@ -12,9 +12,10 @@ from engine.ops.internal import INTERNAL_DOMAIN, Activation
 from engine.ops.registry import attribute
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import activation_code, literal
+from engine_opencl.lowering.panels import LANES, Columns, Matrices, batch_code, launch_panels, packed
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
-from engine_opencl.source import kernel_source, strides_of
+from engine_opencl.source import collapsed, kernel_source, strides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,18 +177,65 @@ def launch_product(
 ) -> None:
     """Launch the kernel for a product in the shape that suits the kind of device."""
     p = product
+    if 0 in (p.m, p.n):
+        return
     if all(stride == 0 for stride in p.b_batch) and p.a == (p.k, 1) and p.batch and _is_dense(p):
         # One matrix for all batches: the batches are further rows.
         p = Product(p.m * math.prod(p.batch), p.n, p.k, (), (), (), p.a, p.b)
-    batch_code = _batch_code(p)
+    if b.facts.kind == "cpu" and (p.m >= 8 or y.weight is not None):
+        _launch_panels(b, p, epilogue, x, y, result, bias, residual)
+    else:
+        _launch_tiles(b, p, epilogue, x, y, result, bias, residual)
+
+
+def _launch_panels(
+    b: PlanBuilder,
+    p: Product,
+    epilogue: Epilogue,
+    x: Buffer,
+    y: Buffer,
+    result: Buffer,
+    bias: Buffer | None,
+    residual: Buffer | None,
+) -> None:
+    """The variant for CPUs. Both operands are packed, but for a dense right one of which few rows are read."""
+    batches = math.prod(p.batch)
+    left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch)
+    right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch)
+    even = _even_step(p.batch, p.b_batch)
+    if y.weight is None and p.b[1] == 1 and p.n >= LANES and even is not None and (p.m < 64 or p.n % 256):
+        columns = Columns(y, p.n, p.k, p.b[0], batches=batches if even else 1, batch=even, overlap=True)
+    else:
+        tile = p.k * LANES
+        size = -(-p.n // LANES) * tile
+        columns = Columns(packed(b, right, LANES), p.n, p.k, LANES, tile, right.count, size)
+    launch_panels(b, left, columns, result, batches, p.n, epilogue.code(), bias, residual)
+
+
+def _even_step(batch: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
+    """The step from each batch to the next, along all axes; None where it differs."""
+    lengths, (found,) = collapsed(batch, steps)
+    return found[0] if len(lengths) == 1 else None if lengths else 0
+
+
+def _launch_tiles(
+    b: PlanBuilder,
+    p: Product,
+    epilogue: Epilogue,
+    x: Buffer,
+    y: Buffer,
+    result: Buffer,
+    bias: Buffer | None,
+    residual: Buffer | None,
+) -> None:
+    """The variant with tiles in local memory, for GPUs, or that for a few rows or columns."""
     rows = 8 if p.m >= 8 else p.m
-    cpu = b.facts.kind == "cpu"
-    variant = "gemm" if cpu or min(p.m, p.n) < 32 else "gemm_tiled"
+    variant = "gemm" if b.facts.kind == "cpu" or min(p.m, p.n) < 32 else "gemm_tiled"
     source = HELPERS + kernel_source(
         variant,
         M=p.m, N=p.n, K=p.k, ROWS=rows,
         A_ROW=p.a[0], A_COL=p.a[1], B_ROW=p.b[0], B_COL=p.b[1],
-        BATCH=batch_code, EPILOGUE=epilogue.code(),
+        BATCH=batch_code(p.batch, a=p.a_batch, b=p.b_batch), EPILOGUE=epilogue.code(),
         BIAS=int(bias is not None), RESIDUAL=int(residual is not None),
     )  # fmt: skip
     arguments = [x, y, result, *(each for each in (bias, residual) if each is not None)]
@@ -205,12 +253,3 @@ def _is_dense(p: Product) -> bool:
             return False
         step *= length
     return True
-
-
-def _batch_code(p: Product) -> str:
-    """Statements that move `a` and `b` to the batch `r`."""
-    lines = []
-    for axis in range(len(p.batch) - 1, -1, -1):
-        lines.append(f"{{ const ulong k = r % {p.batch[axis]}ul; r /= {p.batch[axis]}ul;")
-        lines.append(f"a += k * {p.a_batch[axis]}ul; b += k * {p.b_batch[axis]}ul; }}")
-    return " ".join(lines)

@@ -1,0 +1,143 @@
+"""Products and convolutions in the shape that suits CPUs: packed operands, vectors of neighbouring columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_opencl.expressions import HELPERS
+from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.source import kernel_source
+
+LANES = 16
+"""Columns of a work group, each an item: a vector of the widest CPUs."""
+
+DENSE_COLUMN = "const int col = place; const int is_stored = place < N;"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Matrices [LENGTH, K] in a buffer, one for each place of `batch`, by strides in elements."""
+
+    buffer: Buffer
+    length: int
+    k: int
+    step: int
+    k_step: int
+    batch: tuple[int, ...] = ()
+    batch_steps: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many matrices differ."""
+        return math.prod(self.batch) if any(self.batch_steps) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The right operand: `channels` rows, each seen through all `taps`, and where a column's result is stored.
+
+    Attributes:
+        n: columns.
+        row: elements from one channel to the next.
+        tile: elements from one tile to the next where tiles are packed; 0 where columns are neighbours.
+        batches: how many operands there are, `batch` elements apart; further results use them again.
+        overlap: whether nothing may be read behind the last column.
+        column: statements that give `col`, the result's column, and `is_stored` for the item's `place`.
+    """
+
+    buffer: Buffer
+    n: int
+    channels: int
+    row: int
+    tile: int = 0
+    batches: int = 1
+    batch: int = 0
+    taps: tuple[int, ...] = (0,)
+    overlap: bool = False
+    lanes: int = LANES
+    column: str = DENSE_COLUMN
+
+
+def rows_of(m: int) -> int:
+    """How many rows an item computes: up to 16, with few that are computed in vain."""
+    return min(range(min(m, 16), max(min(m, 16) // 2, 1) - 1, -1), key=lambda rows: -(-m // rows) * (rows + 2))
+
+
+def packed(b: PlanBuilder, matrices: Matrices, width: int) -> Buffer:
+    """The matrices as [count][LENGTH / width][K][width]; those of a constant are packed once for all inferences."""
+    x = matrices
+    blocks = -(-x.length // width)
+    if x.buffer.weight is not None:
+        make = b.weights[x.buffer.weight]
+        layout = (x.length, x.k, x.step, x.k_step, x.batch, x.batch_steps)
+        return b.weight(("packed", x.buffer.weight, width, layout), lambda: pack_array(make(), matrices, width))
+    target = b.temporary(x.count * blocks * x.k * width * 4)
+    source = kernel_source(
+        "pack", LENGTH=x.length, K=x.k, WIDTH=width, BLOCKS=blocks, STEP=x.step, K_STEP=x.k_step,
+        BATCH=batch_code(x.batch, source=x.batch_steps),
+    )  # fmt: skip
+    b.launch(source, "pack", [x.buffer, target], (x.k * width, blocks, x.count))
+    return target
+
+
+def pack_array(data: NDArray[np.float32], matrices: Matrices, width: int) -> NDArray[np.float32]:
+    """What `packed` gives, by the host."""
+    x = matrices
+    batch, batch_steps = (x.batch, x.batch_steps) if x.count > 1 else ((), ())
+    flat = np.ascontiguousarray(data).reshape(-1)
+    steps = tuple(4 * step for step in (*batch_steps, x.step, x.k_step))
+    view = np.lib.stride_tricks.as_strided(flat, (*batch, x.length, x.k), steps).reshape(x.count, x.length, x.k)
+    blocks = -(-x.length // width)
+    full = np.zeros((x.count, blocks * width, x.k), np.float32)
+    full[:, : x.length] = view
+    return np.ascontiguousarray(full.reshape(x.count, blocks, width, x.k).transpose(0, 1, 3, 2))
+
+
+def batch_code(batch: Sequence[int], **steps: Sequence[int]) -> str:
+    """Statements that add to each named variable what the batch `r` is away from the first."""
+    lines = []
+    for axis in range(len(batch) - 1, -1, -1):
+        moves = " ".join(f"{name} += k * {each[axis]}ul;" for name, each in steps.items())
+        lines.append(f"{{ const ulong k = r % {batch[axis]}ul; r /= {batch[axis]}ul; {moves} }}")
+    return " ".join(lines)
+
+
+def launch_panels(
+    b: PlanBuilder,
+    a: Matrices,
+    columns: Columns,
+    result: Buffer,
+    batches: int,
+    c_row: int,
+    epilogue: str,
+    bias: Buffer | None = None,
+    residual: Buffer | None = None,
+    *,
+    bias_batch: int = 0,
+) -> None:
+    """Launch C[batch] = A[batch % count] B[batch % batches], with `a` as rows of [M, K].
+
+    `c_row`: elements of a row of C; `bias_batch`: rows of the bias from one matrix of A to the next.
+    """
+    if not a.length:
+        return
+    rows = rows_of(a.length)
+    panels = -(-a.length // rows)
+    offset = columns.taps[0] if len(columns.taps) == 1 else 0
+    source = HELPERS + kernel_source(
+        "panels",
+        M=a.length, N=columns.n, ROWS=rows, PANELS=panels, LANES=columns.lanes, CHANNELS=columns.channels,
+        TAPS=len(columns.taps), OFFSETS=", ".join(map(str, columns.taps)), A_BATCHES=a.count,
+        B_BATCHES=columns.batches, B_BATCH=f"{columns.batch}ul", B_TILE=columns.tile, B_ROW=columns.row,
+        B_OFFSET=offset, OVERLAP=int(columns.overlap), COLUMN=columns.column, C_ROW=f"{c_row}ul",
+        BIAS_BATCH=bias_batch, EPILOGUE=epilogue, BIAS=int(bias is not None), RESIDUAL=int(residual is not None),
+    )  # fmt: skip
+    arguments = [packed(b, a, rows), columns.buffer, result]
+    arguments += [each for each in (bias, residual) if each is not None]
+    tiles = -(-columns.n // columns.lanes)
+    b.launch(source, "panels", arguments, (panels * columns.lanes, tiles, batches), (columns.lanes, 1, 1))

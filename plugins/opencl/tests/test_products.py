@@ -1,0 +1,145 @@
+"""Products and convolutions of awkward shapes, in the kernels for CPUs and in those for GPUs.
+
+If a case fails here, some layer of some user's network is wrong on one kind of device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_opencl.device import device_of
+
+from engine import Core, ops
+from engine.ir import Constant, Model, Node, Parameter, Result, f32
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The device poses as one of this kind."""
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind=request.param))
+    return str(request.param)
+
+
+def random_values(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
+
+
+def check(build: Any, *values: np.ndarray) -> None:
+    """The device's answer is that of CPU, up to rounding."""
+    parameters = [Parameter(f32, value.shape) for value in values]
+    node: Node = build(*parameters)
+    model = Model([Result(node)], parameters, name="case")
+    inputs = list(values)
+    (expected,) = Core().compile_model(model, "CPU")(inputs).values()
+    (found,) = Core().compile_model(model, "OPENCL")(inputs).values()
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * float(np.max(np.abs(expected), initial=0)))
+
+
+PRODUCTS = [
+    ((1, 7), (7, 5)),
+    ((17, 33), (33, 16)),
+    ((16, 64), (64, 256)),
+    ((65, 100), (100, 256)),
+    ((70, 40), (40, 129)),
+    ((40, 9), (9, 15)),
+    ((3, 2, 20, 16), (3, 2, 16, 37)),
+    ((3, 2, 20, 16), (2, 16, 37)),
+    ((3, 1, 20, 16), (1, 2, 16, 37)),
+    ((2, 3, 20, 16), (16, 40)),
+    ((8,), (8, 3)),
+    ((20, 8), (8,)),
+    ((0, 8), (8, 3)),
+    ((20, 0), (0, 17)),
+    ((2, 9, 4, 30), (2, 1, 30, 4)),
+]
+
+
+@pytest.mark.parametrize("constant", [None, 0, 1])
+@pytest.mark.parametrize(("x", "y"), PRODUCTS)
+def test_matmul(kind: str, x: tuple[int, ...], y: tuple[int, ...], constant: int | None) -> None:
+    values = [random_values(*x), random_values(*y)]
+    if constant == 0:
+        check(lambda b: ops.create("MatMul", [Constant(values[0]), b], {}), values[1])
+    elif constant == 1:
+        check(lambda a: ops.create("MatMul", [a, Constant(values[1])], {}), values[0])
+    else:
+        check(lambda a, b: ops.create("MatMul", [a, b], {}), *values)
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize(("trans_a", "trans_b"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_gemm(kind: str, trans_a: int, trans_b: int, is_constant: bool) -> None:
+    a, b = random_values(*((21, 35) if trans_a else (35, 21))), random_values(*((50, 21) if trans_b else (21, 50)))
+    attributes = {"transA": trans_a, "transB": trans_b, "alpha": 0.5, "beta": 2.0}
+    bias = random_values(35, 1)
+    if is_constant:
+        check(lambda x: ops.create("Gemm", [x, Constant(b), Constant(bias)], attributes), a)
+    else:
+        check(lambda x, y, z: ops.create("Gemm", [x, y, z], attributes), a, b, bias)
+
+
+def conv(x: tuple[int, ...], w: tuple[int, ...], **attributes: Any) -> Any:
+    return pytest.param(x, w, attributes, id=f"{x}-{w}-{'-'.join(f'{k}={v}' for k, v in attributes.items())}")
+
+
+CONVOLUTIONS = [
+    conv((2, 3, 19), (5, 3, 4), pads=[1, 2]),
+    conv((1, 16, 7, 7), (24, 16, 3, 3), pads=[1, 1, 1, 1]),
+    conv((2, 8, 14, 9), (16, 8, 1, 1)),
+    conv((1, 8, 14, 9), (16, 8, 1, 1), strides=[2, 2]),
+    conv((1, 8, 2, 2), (16, 8, 1, 1)),
+    conv((1, 3, 30, 31), (17, 3, 7, 7), strides=[2, 2], pads=[3, 3, 3, 3]),
+    conv((1, 4, 30, 31), (8, 4, 3, 3), strides=[3, 2], dilations=[2, 3], pads=[2, 0, 1, 4]),
+    conv((1, 4, 20, 31), (8, 4, 3, 3)),
+    conv((2, 8, 12, 13), (16, 2, 3, 3), group=4, pads=[1, 1, 1, 1]),
+    conv((2, 8, 12, 13), (8, 1, 3, 3), group=8, pads=[1, 1, 1, 1]),
+    conv((1, 8, 30, 30), (8, 1, 5, 5), group=8, strides=[2, 2], auto_pad="SAME_LOWER"),
+    conv((1, 8, 20, 20), (8, 1, 3, 3), group=8),
+    conv((1, 4, 6, 7, 8), (6, 4, 2, 3, 2), strides=[2, 1, 2], pads=[1, 1, 1, 0, 1, 1]),
+    conv((1, 4, 9, 9), (8, 4, 3, 3), pads=[3, 3, 3, 3]),
+]
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize(("x", "w", "attributes"), CONVOLUTIONS)
+def test_convolution(
+    kind: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any], is_constant: bool
+) -> None:
+    check_convolution("Conv", x, w, w[0], attributes, is_constant)
+
+
+TRANSPOSED = [
+    conv((2, 3, 9), (3, 5, 4), strides=[3], pads=[1, 2]),
+    conv((1, 6, 7, 8), (6, 4, 2, 2), strides=[2, 2]),
+    conv((1, 6, 7, 8), (6, 4, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 0]),
+    conv((1, 6, 7, 8), (6, 2, 3, 3), strides=[1, 2], dilations=[2, 1], group=3),
+    conv((1, 6, 7, 8), (6, 4, 1, 1), strides=[2, 3]),
+    conv((1, 4, 7, 8), (4, 1, 4, 4), strides=[2, 2], group=4, pads=[1, 1, 1, 1]),
+    conv((1, 2, 3, 4, 5), (2, 3, 3, 2, 2), strides=[2, 2, 1]),
+]
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize(("x", "w", "attributes"), TRANSPOSED)
+def test_transposed_convolution(
+    kind: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any], is_constant: bool
+) -> None:
+    check_convolution("ConvTranspose", x, w, w[1] * attributes.get("group", 1), attributes, is_constant)
+
+
+def check_convolution(
+    op: str, x: tuple[int, ...], w: tuple[int, ...], channels: int, attributes: dict[str, Any], is_constant: bool
+) -> None:
+    """With a bias, and an activation that is fused."""
+    values = [random_values(*x), random_values(*w), random_values(channels)]
+
+    def build(*given: Any) -> Node:
+        rest = [Constant(value) for value in values[len(given) :]]
+        return ops.Relu(ops.create(op, [*given, *rest], attributes))
+
+    check(build, *(values[:1] if is_constant else values))
