@@ -18,7 +18,7 @@ from engine.plugin_api import ExecutableNetwork, SupportLevel
 from engine.testing.models import LIGHT_MODELS, light_answer, light_input, light_model, light_tolerance, relative_error
 from engine.testing.networks import NETWORKS, SeededNetwork, rounding_tolerance, seeded_network
 
-WHOLE = tuple(name for name in NETWORKS if name not in ("bert_base", "lstm", "gru", "yolo", "segformer_b0"))
+WHOLE = tuple(NETWORKS)
 LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # 240 to 580 MB of weights
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from engine.errors import DeviceError, OutOfMemoryError
 from engine.plugin_api import NodeProfile
 from engine_opencl.device import OpenclDevice
+from engine_opencl.faults import Faults
 from engine_opencl.plan import Buffer, Launch, Plan
 from engine_opencl.programs import Programs
 
@@ -118,6 +119,11 @@ class Context:
         with _Allocation(device, max(plan.arena_bytes, 1), "the values of an inference"):
             self._arena = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, max(plan.arena_bytes, 1))
         self._parts: dict[Buffer, Any] = {}
+        self._faults: Faults | None = None
+        if plan.fault_buffer is not None:
+            with _Allocation(device, 8 * len(plan.faults), "what kernels report"):
+                self._faults = Faults(device.context, plan.faults)
+                self._parts[plan.fault_buffer] = self._faults.memory
         with self._doing("kernels were bound"):
             self._steps = [self._step(launch, programs, weights) for launch in plan.launches]
             for each in (*plan.inputs, *plan.outputs):
@@ -166,18 +172,24 @@ class Context:
         with self._doing("kernels were handed to it"):
             if self._uploaded:
                 self._cl.enqueue_barrier(queue, wait_for=self._uploaded)
+            if self._faults is not None:
+                self._faults.begin(queue)
             self._enqueued_ns = time.perf_counter_ns()
             for step in self._steps:
                 check_cancelled()
                 event = enqueue(queue, *step)
                 if profiling:
                     events.append(event)
+            if self._faults is not None:
+                self._faults.fetch(queue)
             queue.flush()
 
     def wait(self) -> None:
-        """Wait for the kernels. Raises `DeviceError` where the device failed."""
+        """Wait for the kernels. Raises `DeviceError` where it failed, `InputError` for an index out of range."""
         with self._doing("it computed"):
             self._compute.finish()
+        if self._faults is not None:
+            self._faults.check()
 
     def download(self, index: int, target: NDArray[Any]) -> None:
         """Fetch an output into a contiguous array of its shape."""
@@ -211,6 +223,8 @@ class Context:
         with self._doing("an inference was ended early"):
             for queue in (self._upload, self._compute, self._download):
                 queue.finish()
+        if self._faults is not None:
+            self._faults.is_clear = False
 
 
 def check_limits(device: OpenclDevice, launch: Launch, kernel: Any) -> None:

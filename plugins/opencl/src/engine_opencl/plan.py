@@ -52,6 +52,15 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """What a kernel may report: an index of `node` that is out of range for a dimension of `length`."""
+
+    node: str
+    op_type: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The launches in order, where inputs go, where outputs are, and the size of the memory of one inference.
 
@@ -59,6 +68,8 @@ class Plan:
         inputs: for each input of the graph its buffer; None where nothing reads it.
         outputs: for each output its buffer, or the host's value: an input's index, or a constant.
         weights: what the weight buffers hold, by name.
+        faults: what kernels may report, in the order of the numbers (int64) of `fault_buffer`: 0 for none, else the
+            index that was out of range, plus 1 where it is not negative.
     """
 
     launches: tuple[Launch, ...]
@@ -67,6 +78,8 @@ class Plan:
     shapes: tuple[tuple[int, ...], ...]
     arena_bytes: int
     weights: dict[Hashable, Callable[[], NDArray[Any]]] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    fault_buffer: Buffer | None = None
 
 
 class PlanBuilder:
@@ -80,6 +93,8 @@ class PlanBuilder:
         self._values: dict[Output, Buffer] = {}
         self._buffers: list[Buffer] = []
         self._node: Node | None = None
+        self._faults: list[Fault] = []
+        self._fault_buffer = Buffer(0)
         self.deferred: dict[Output, Expression] = {}
         """Values that are computed where they are read, by the elementwise node that alone reads them."""
 
@@ -126,6 +141,14 @@ class PlanBuilder:
             self._weight_buffers[name] = Buffer(0, weight=name)
             self.weights[name] = make
         return self._weight_buffers[name]
+
+    def fault(self, *lengths: int) -> tuple[Buffer, int]:
+        """Where a kernel of this operation reports indices that are out of range for these dimensions: its first
+        number, which those of the other dimensions follow. See `Plan.faults`."""
+        assert self._node is not None
+        first = len(self._faults)
+        self._faults += [Fault(self._node.friendly_name, self._node.op_type, length) for length in lengths]
+        return self._fault_buffer, first
 
     # -- launches -----------------------------------------------------------------------------------------
 
@@ -185,7 +208,17 @@ class PlanBuilder:
             buffer.offset = offset
         given = tuple(b if (b := self._values.get(value)) and b.last >= 0 else None for value in inputs)
         shapes = tuple(self.shape(value) for value in outputs)
-        return Plan(tuple(self.launches), given, tuple(read), shapes, total, self.weights)
+        faults = tuple(self._faults)
+        return Plan(
+            tuple(self.launches),
+            given,
+            tuple(read),
+            shapes,
+            total,
+            self.weights,
+            faults,
+            self._fault_buffer if faults else None,
+        )
 
 
 def byte_size(value: Output) -> int:

@@ -1,7 +1,15 @@
-__kernel void gather(__global const T* restrict x, __global const INDEX* restrict indices, __global T* restrict y) {
+__kernel void gather(__global const T* restrict x, __global const INDEX* restrict indices, __global T* restrict y
+#if CHECK
+                     , __global long* restrict fault, const int slot
+#endif
+) {
   const ulong k = get_global_id(0), i = get_global_id(1), outer = get_global_id(2);
   long index = indices[i];
+#if CHECK
+  index = checked(index, LENGTH, fault + slot);
+  if (index < 0) return;
+#else
   index = index < 0 ? index + LENGTH : index;
-  index = clamp(index, 0l, (long)LENGTH - 1);
+#endif
   y[(outer * COUNT + i) * INNER + k] = x[(outer * LENGTH + (ulong)index) * INNER + k];
 }

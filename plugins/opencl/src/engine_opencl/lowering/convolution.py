@@ -31,7 +31,7 @@ def geometry_of(
             total = [s * (n - 1) + e - o for s, n, e, o in zip(strides, x[2:], reach, y[2:], strict=True)]
         else:
             total = [max(s * (o - 1) + e - n, 0) for s, n, e, o in zip(strides, x[2:], reach, y[2:], strict=True)]
-        upper = (auto == "SAME_UPPER") != transposed
+        upper = auto == "SAME_UPPER"
         pads = tuple(each // 2 if upper else each - each // 2 for each in total)
     elif auto == "VALID":
         pads = (0,) * rank

@@ -1,0 +1,50 @@
+"""What kernels report of the data: indices that are out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.errors import InputError
+from engine_opencl.plan import Fault
+
+
+class Faults:
+    """The numbers that the kernels of a context write, on the device and here; see `Plan.faults`. Not thread-safe."""
+
+    def __init__(self, context: Any, faults: Sequence[Fault]) -> None:
+        import pyopencl as cl
+
+        self._faults = faults
+        self._found = np.zeros(len(faults), np.int64)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        self.memory = cl.Buffer(context, flags, hostbuf=self._found)
+        self.is_clear = True
+        """Whether nothing of an inference before is left; set to False where one ended early."""
+
+    def begin(self, queue: Any) -> None:
+        """Forget what an inference before this one has left, ahead of its kernels."""
+        import pyopencl as cl
+
+        if not self.is_clear:
+            self._found[:] = 0
+            cl.enqueue_copy(queue, self.memory, self._found, is_blocking=True)
+            self.is_clear = True
+
+    def fetch(self, queue: Any) -> None:
+        """Bring the numbers here, behind the kernels; they are here once the queue has finished."""
+        import pyopencl as cl
+
+        cl.enqueue_copy(queue, self._found, self.memory, is_blocking=False)
+
+    def check(self) -> None:
+        """Raise `InputError` where a kernel met an index out of range."""
+        for fault, found in zip(self._faults, self._found.tolist(), strict=True):
+            if found:
+                self.is_clear = False
+                raise InputError(
+                    f"{fault.op_type} `{fault.node}`: index {found - (found > 0)} is out of range for a dimension of "
+                    f"{fault.length}; expected {-fault.length}..{fault.length - 1}"
+                )

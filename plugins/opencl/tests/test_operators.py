@@ -1,0 +1,110 @@
+"""The ONNX backend suite's node cases of every operator that OPENCL claims, through the public API.
+
+If a case fails here, the device says that it runs an operator and gives users wrong answers. Many operators run only
+where shapes, axes or weights are known, which the suite gives as inputs: such a case is run with all its inputs but
+the first as constants.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from engine import Core, Model, ops
+from engine.errors import InputError
+from engine.ir import Constant, Node, Parameter, Result
+from engine.ir.element_type import f32, i64
+from engine.plugin_api import SupportLevel
+from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, run_case
+
+_MUST_RUN = 812
+"""Of the suite's node cases, whole or with constants; what is refused may only become less."""
+NODE_CASES = sorted(name for name, case in CASES.items() if case.kind == "node")
+
+
+@pytest.fixture(scope="module")
+def core() -> Core:
+    return Core()
+
+
+@pytest.fixture(scope="module")
+def accepted(core: Core) -> dict[str, SuiteCase]:
+    """The cases that OPENCL takes: as they are, else with constants."""
+    found = {}
+    for name in NODE_CASES:
+        for case in (CASES[name], with_constants(CASES[name])):
+            if case is not None and is_accepted(core, case):
+                found[name] = case
+                break
+    return found
+
+
+def is_accepted(core: Core, case: SuiteCase) -> bool:
+    """Whether every operation of the case's model has a kernel, and there is one."""
+    model = read_case(core, case)
+    answer = core.query_model(model, "OPENCL")
+    return bool(answer.at(SupportLevel.NATIVE)) and not answer.at(SupportLevel.REFUSED)
+
+
+def with_constants(case: SuiteCase) -> SuiteCase | None:
+    """The case with all inputs but the first as constants; None where that is not possible."""
+    assert case.data_sets is not None
+    assert case.model is not None
+    inputs, outputs = case.data_sets[0]
+    others = list(zip(case.model.graph.input, inputs, strict=False))[1:]
+    if len(case.data_sets) > 1 or not others or not all(isinstance(v, (np.ndarray, np.generic)) for _, v in others):
+        return None
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for info, value in others:
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), info.name))
+    del model.graph.input[1:]
+    return dataclasses.replace(case, model=model, data_sets=[(inputs[:1], outputs)])
+
+
+def test_claims(accepted: dict[str, SuiteCase]) -> None:
+    assert len(accepted) >= _MUST_RUN
+
+
+@pytest.mark.parametrize("name", NODE_CASES)
+def test_case(core: Core, accepted: dict[str, SuiteCase], name: str) -> None:
+    if name not in accepted:
+        pytest.skip("refused by the query")
+    for got, expected in run_case(core, accepted[name], "OPENCL"):
+        assert_same(got, expected, accepted[name])
+
+
+# -- indices that are out of range -----------------------------------------------------------------------------
+
+
+def _indexing_model(op_type: str) -> Model:
+    x = Parameter(f32, (5, 2), "x")
+    shape = (3, 1) if op_type.endswith("ND") else (3, 2) if op_type.endswith("Elements") else (3,)
+    indices = Parameter(i64, shape, "indices")
+    inputs: list[Node] = [x, indices]
+    if op_type.startswith("Scatter"):
+        inputs.append(Constant(np.zeros((3, 2), np.float32)))
+    node = ops.create(op_type, inputs)
+    node.friendly_name = "lookup"
+    return Model([Result(node)], [x, indices])
+
+
+@pytest.mark.parametrize("op_type", ["Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements"])
+@pytest.mark.parametrize("index", [5, 2**40, -6])
+def test_an_index_out_of_range_fails_by_name(core: Core, op_type: str, index: int) -> None:
+    """As on CPU; the network stays usable, with no trace of it."""
+    network = core.compile_model(_indexing_model(op_type), "OPENCL")
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    shape = network.inputs[1].shape.get_shape()
+    good, bad = np.full(shape, -5), np.full(shape, index)
+    before = network({"x": x, "indices": good})[0]
+    for _ in range(2):
+        with pytest.raises(
+            InputError, match=rf"{op_type} `lookup`: index {index} is out of range for a dimension of 5"
+        ):
+            network({"x": x, "indices": bad})
+        np.testing.assert_array_equal(network({"x": x, "indices": good})[0], before)
