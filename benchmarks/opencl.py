@@ -1,0 +1,177 @@
+"""OPENCL against CPU, in one run: matrix products and networks, and where the slowest network's time goes.
+
+python benchmarks/opencl.py                          # all products and networks; minutes
+python benchmarks/opencl.py --small                  # the tests' sizes; seconds
+python benchmarks/opencl.py --networks resnet50 --device OPENCL.1 --json opencl.json
+
+Blocks of the two devices alternate, with a rest between them in which the threads of the other go to sleep; a figure is
+the median of its blocks' medians. The host's time is what a profiled inference takes beyond its kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from comparison.report import markdown
+from onnx import ModelProto, TensorProto, helper
+
+from engine import Core
+from engine.testing.models import relative_error
+from engine.testing.networks import NETWORKS, floating_point_operations, seeded_network
+
+PRODUCTS = ((256, 256, 256), (1024, 1024, 1024), (2048, 2048, 2048), (1, 4096, 4096), (197, 768, 3072))
+WHOLE = ("resnet50", "mobilenet_v2", "bert_base", "unet", "vit_b16")
+
+
+@dataclass(slots=True)
+class Kernel:
+    """One launch of a profiled inference."""
+
+    node: str
+    op_type: str
+    microseconds: float
+
+
+@dataclass(slots=True)
+class Case:
+    """What was found for one product or network."""
+
+    name: str
+    operations: int
+    milliseconds: dict[str, float]
+    error: float
+    host_microseconds: float = 0.0
+    kernels: list[Kernel] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """OPENCL's time over CPU's."""
+        device, cpu = self.milliseconds.values()
+        return device / cpu
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parsed(arguments)
+    core = Core()
+    name = core.get_property(options.device, "FULL_DEVICE_NAME")
+    driver = core.get_property(options.device, "DRIVER_VERSION")
+    cases = []
+    for size in [(64, 48, 80)] if options.small else PRODUCTS:
+        model, inputs = product(*size)
+        cases.append(measured(core, f"SGEMM {'x'.join(map(str, size))}", model, inputs, options))
+    for network in options.networks:
+        seeded = seeded_network(network, small=options.small)
+        cases.append(measured(core, network, seeded.model, seeded.inputs, options))
+    networks = cases[-len(options.networks) :] if options.networks else cases
+    slowest = max(networks, key=lambda case: case.ratio)
+    print(f"{options.device}: {name}, {driver}\n")
+    print(table(cases, options.device))
+    print(f"\nThe kernels of {slowest.name}, which is slowest beside CPU:\n")
+    print(profile(slowest, options.top))
+    if options.json is not None:
+        found = {"device": name, "driver": driver, "cases": [asdict(case) for case in cases]}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def product(m: int, k: int, n: int) -> tuple[ModelProto, list[np.ndarray]]:
+    """[M, K] by [K, N], both of them given at each inference."""
+    given = [helper.make_tensor_value_info(x, TensorProto.FLOAT, s) for x, s in (("x", (m, k)), ("y", (k, n)))]
+    result = helper.make_tensor_value_info("z", TensorProto.FLOAT, (m, n))
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "y"], ["z"])], "product", given, [result])
+    random = np.random.default_rng(0)
+    values = [random.standard_normal(shape, np.float32) for shape in ((m, k), (k, n))]
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), values
+
+
+def measured(core: Core, name: str, model: ModelProto, inputs: Any, options: argparse.Namespace) -> Case:
+    """Times, the deviation of the answers, and a profiled inference."""
+    requests = {d: core.compile_model(model, d).create_infer_request() for d in (options.device, "CPU")}
+    answers = []
+    for request in requests.values():
+        request.infer(inputs)
+        answers.append([np.array(value) for value in request.results.values()])
+    error = max(relative_error(found, right) for found, right in zip(*answers, strict=True))
+    medians: dict[str, list[float]] = {device: [] for device in requests}
+    for _ in range(options.rounds):
+        for device, request in requests.items():
+            time.sleep(options.rest)
+            medians[device].append(block(request, inputs, options.seconds))
+    case = Case(name, floating_point_operations(model), {d: statistics.median(ms) for d, ms in medians.items()}, error)
+    profiled(core, case, model, inputs, options)
+    return case
+
+
+def block(request: Any, inputs: Any, seconds: float) -> float:
+    """The median time of inferences for so long, in milliseconds; the first, which wakes threads, does not count."""
+    request.infer(inputs)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        begun = time.perf_counter()
+        request.infer(inputs)
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times) * 1e3
+
+
+def profiled(core: Core, case: Case, model: ModelProto, inputs: Any, options: argparse.Namespace) -> None:
+    """The fastest of some inferences with the device's own clock, kernel by kernel."""
+    request = core.compile_model(model, options.device, {"PERF_COUNT": True}).create_infer_request()
+    best = float("inf")
+    for _ in range(options.rounds + 1):
+        begun = time.perf_counter_ns()
+        request.infer(inputs)
+        spent = time.perf_counter_ns() - begun
+        if spent < best:
+            best = spent
+            nodes = request.profiling_info.nodes
+            case.kernels = [Kernel(n.name, n.op_type, n.duration_ns / 1e3) for n in nodes if n.status == "native"]
+    case.host_microseconds = best / 1e3 - sum(kernel.microseconds for kernel in case.kernels)
+
+
+def table(cases: Sequence[Case], device: str) -> str:
+    rows = []
+    for case in cases:
+        ours = case.milliseconds[device]
+        rows.append([
+            case.name, f"{ours:.2f}", f"{case.milliseconds['CPU']:.2f}", f"{case.ratio:.2f}",
+            f"{case.operations / ours / 1e6:.0f}", f"{case.host_microseconds:.0f}", str(len(case.kernels)),
+            f"{case.error:.1e}",
+        ])  # fmt: skip
+    header = [f"{device} (ms)", "CPU (ms)", "ratio", "GFLOP/s", "host (us)", "kernels", "error"]
+    return markdown(["case", *header], rows)
+
+
+def profile(case: Case, top: int) -> str:
+    total = sum(kernel.microseconds for kernel in case.kernels)
+    by_time = sorted(case.kernels, key=lambda kernel: -kernel.microseconds)
+    rows = [[k.node, k.op_type, f"{k.microseconds:.1f}", f"{k.microseconds / total:.1%}"] for k in by_time[:top]]
+    sums: Mapping[str, float] = {
+        op: sum(k.microseconds for k in case.kernels if k.op_type == op) for op in {k.op_type for k in case.kernels}
+    }
+    rows += [["all of", op, f"{spent:.1f}", f"{spent / total:.1%}"] for op, spent in sorted(sums.items())]
+    return markdown(["node", "operator", "us", "of the kernels' time"], rows)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="OPENCL", help="OPENCL, or OPENCL.1 and so on")
+    parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(WHOLE))
+    parser.add_argument("--small", action="store_true", help="the tests' sizes")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of a block")
+    parser.add_argument("--rest", type=float, default=0.1, help="seconds between blocks")
+    parser.add_argument("--top", type=int, default=15, help="kernels in the profile")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
