@@ -42,6 +42,17 @@ inline int quotient_int(int a, int b) { return b == 0 ? 0 : (b == -1 ? (int)(0u 
 inline long quotient_long(long a, long b) { return b == 0 ? 0 : (b == -1 ? (long)(0ul - (ulong)a) : a / b); }
 inline uchar quotient_uchar(uchar a, uchar b) { return b == 0 ? 0 : a / b; }
 inline char quotient_char(char a, char b) { return b == 0 ? 0 : a / b; }
+inline long remainder_of(long a, long b) { return b == 0 || b == -1 ? 0 : a % b; }
+inline long modulo(long a, long b) {
+  const long r = remainder_of(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+inline long power(long x, long n) {
+  if (n < 0) return x == 1 || x == -1 ? (n & 1 ? x : 1) : 0;
+  ulong product = 1, factor = (ulong)x;
+  for (; n; n >>= 1, factor *= factor) product *= n & 1 ? factor : 1;
+  return (long)product;
+}
 inline float magnitude_float(float x) { return fabs(x); }
 inline int magnitude_int(int x) { return x < 0 ? -x : x; }
 inline long magnitude_long(long x) { return x < 0 ? -x : x; }

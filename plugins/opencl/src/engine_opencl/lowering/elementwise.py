@@ -35,9 +35,12 @@ CODES: Final[dict[str, tuple[frozenset[object], str]]] = {
     "Div": (NUMBERS, "quotient_{T}({0}, {1})"),
     "Neg": (NUMBERS, "(-{0})"),
     "Abs": (NUMBERS, "magnitude_{T}({0})"),
-    "Pow": (REALS, "pow({0}, {1})"),
     "Reciprocal": (REALS, "(1.0f / {0})"),
-    "Sign": (REALS, "(isnan({0}) ? {0} : (float)(({0} > 0.0f) - ({0} < 0.0f)))"),
+    "Sign": (NUMBERS, "({0} != {0} ? {0} : ({T})(({0} > 0) - ({0} < 0)))"),
+    "BitwiseAnd": (WHOLE, "({0} & {1})"),
+    "BitwiseOr": (WHOLE, "({0} | {1})"),
+    "BitwiseXor": (WHOLE, "({0} ^ {1})"),
+    "BitwiseNot": (WHOLE, "(~{0})"),
     "Identity": (ANY, "{0}"),
     "And": (BOOLEAN, "({0} & {1})"),
     "Or": (BOOLEAN, "({0} | {1})"),
@@ -92,8 +95,6 @@ class ElementwiseLowering(OpLowering):
     def check(self, node: Node) -> Refusal | None:
         allowed, _ = CODES[node.op_type]
         values = node.input_values[1:] if node.op_type == "Where" else node.input_values
-        if node.op_type in ("Pow",) and node.input_value(1).element_type is not f32:
-            return Refusal("element type", f"the exponent is {node.input_value(1).element_type}; expected f32")
         return check_types(values, allowed)  # type: ignore[arg-type]
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
@@ -126,19 +127,22 @@ class VariadicLowering(OpLowering):
     """Operators of any number of inputs."""
 
     def check(self, node: Node) -> Refusal | None:
-        return check_types(node.input_values)
+        return check_types(node.input_values, NUMBERS if node.op_type in ("Max", "Min") else REALS)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         codes = {"Sum": "({0} + {1})", "Mean": "({0} + {1})", "Max": "larger({0}, {1})", "Min": "smaller({0}, {1})"}
+        if node.output(0).element_type is not f32:
+            codes = {"Max": "max({0}, {1})", "Min": "min({0}, {1})"}
+        result = c_type(node.output(0).element_type)
         first, *others = (operand(value, node, b) for value in node.input_values if value is not None)
         for other in others:
-            first = Operation(codes[node.op_type], (first, other))
+            first = Operation(codes[node.op_type], (first, other), result)
         if node.op_type == "Mean":
             first = Operation(f"({{0}} / {literal(len(others) + 1)})", (first,))
-        finish(node, first if others or node.op_type == "Mean" else Operation("{0}", (first,)), b)
+        finish(node, first if others or node.op_type == "Mean" else Operation("{0}", (first,), result), b)
 
 
-@lowers("Cast")
+@lowers("Cast", "CastLike")
 class CastLowering(OpLowering):
     """Conversion between the types that the device stores; floats are cut off, and bool is what is not zero."""
 
@@ -147,7 +151,9 @@ class CastLowering(OpLowering):
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         target = node.output(0).element_type
-        code = "({0} != 0)" if target is boolean else "{0}"
+        # A float that its type cannot hold is undefined in C, where ONNX's reference wraps around.
+        is_narrowed = target in (u8, i8) and node.input_value(0).element_type is f32
+        code = "({0} != 0)" if target is boolean else "(long){0}" if is_narrowed else "{0}"
         finish(node, Operation(code, (operand(node.input_value(0), node, b),), c_type(target)), b)
 
 

@@ -12,7 +12,7 @@ from engine.ir.element_type import boolean
 from engine.ops.registry import attribute
 from engine_opencl.elements import STORED, c_type, stored_type
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
 
 
@@ -112,6 +112,62 @@ class ConcatLowering(OpLowering):
             shape = b.shape(value)
             strided_copy(b, value, b.input(value), result, shape, strides_of(shape), 0, steps, offset * steps[axis])
             offset += shape[axis]
+
+
+@lowers("Tile")
+class TileLowering(OpLowering):
+    """Repetitions along axes."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((node.input_value(0),), STORED) or check_constant(node, 1)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = node.input_value(0), node.output(0)
+        own = b.shape(x)
+        shape = [n for pair in zip(_numbers(b, node.input_value(1)), own, strict=True) for n in pair]
+        strides = [s for step in strides_of(own) for s in (0, step)]
+        strided_copy(b, x, b.input(x), b.output(y), shape, strides, 0, strides_of(shape), 0)
+
+
+@lowers("SpaceToDepth")
+class SpaceToDepthLowering(OpLowering):
+    """Blocks of pixels become blocks of channels."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values, STORED)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x = node.input_value(0)
+        n, c, h, w = b.shape(x)
+        size = int(attribute(node, "blocksize"))
+        shape, read = (n, size, size, c, h // size, w // size), (c * h * w, w, 1, h * w, size * w, size)
+        if attribute(node, "mode") == "CRD":
+            shape, read = (n, c, size, size, *shape[4:]), (c * h * w, h * w, w, 1, size * w, size)
+        strided_copy(b, x, b.input(x), b.output(node.output(0)), shape, read, 0, strides_of(shape), 0)
+
+
+@lowers("Trilu")
+class TriluLowering(OpLowering):
+    """One triangle of each matrix; zeros in the other."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((node.input_value(0),), STORED) or check_constant(node, 1)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x = node.input_value(0)
+        shape = b.shape(x)
+        diagonal = _numbers(b, node.input_value(1))[0] if node.has_input(1) else 0
+        rows, columns = shape[-2:]
+        order = ">=" if attribute(node, "upper") else "<="
+        element = c_type(x.element_type)
+        source = (
+            f"__kernel void trilu(__global const {element}* restrict x, __global {element}* restrict y, "
+            "const long diagonal) {\n  const long col = get_global_id(0), row = get_global_id(1);\n"
+            f"  const ulong i = (get_global_id(2) * {rows}ul + row) * {columns}ul + col;\n"
+            f"  y[i] = col - row {order} diagonal ? x[i] : 0;\n}}\n"
+        )
+        arguments: list[Given] = [b.input(x), b.output(node.output(0)), np.int64(diagonal)]
+        b.launch(source, "trilu", arguments, (columns, rows, math.prod(shape[:-2])))
 
 
 @lowers("DepthToSpace")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.ir import Node, Output
+from engine.ir.element_type import boolean, i8, i32, i64, u8
 from engine.ops.registry import attribute
+from engine_opencl.elements import FLOATS, c_type
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import collapsed, index_code, kernel_source, strides_of
@@ -105,7 +107,20 @@ class BatchNormLowering(OpLowering):
 
 
 # Operator: start, step on accumulator `s` with element `v`, end with the number of elements `n`.
+INTEGER_REDUCTIONS: Final = {
+    "ReduceSum": ("0", "s += v", "s"),
+    "ReduceMax": ("LEAST", "s = max(s, v)", "s"),
+    "ReduceMin": ("MOST", "s = min(s, v)", "s"),
+    "ReduceProd": ("1", "s *= v", "s"),
+    "ReduceSumSquare": ("0", "s += v * v", "s"),
+    "ReduceL1": ("0", "s += v < 0 ? -v : v", "s"),
+}
+_LIMITS: Final = {
+    i32: ("INT_MIN", "INT_MAX"), i64: ("LONG_MIN", "LONG_MAX"), u8: ("0", "UCHAR_MAX"),
+    i8: ("CHAR_MIN", "CHAR_MAX"), boolean: ("0", "1"),
+}  # fmt: skip
 REDUCTIONS: Final = {
+    "ReduceLogSumExp": ("0.0f", "s += exp(v - top)", "top + log(s)"),
     "ReduceSum": ("0.0f", "s += v", "s"),
     "ReduceMean": ("0.0f", "s += v", "s / n"),
     "ReduceMax": ("-INFINITY", "s = isnan(v) || v > s ? v : s", "s"),
@@ -123,12 +138,17 @@ class ReductionLowering(OpLowering):
     """One number of all elements along some axes: one work item a number."""
 
     def check(self, node: Node) -> Refusal | None:
-        return check_types((node.input_value(0),)) or check_constant(node, 1)
+        is_comparing = node.op_type in ("ReduceMax", "ReduceMin")
+        integers = _LIMITS.keys() if is_comparing else {i32, i64} if node.op_type in INTEGER_REDUCTIONS else set()
+        return check_types((node.input_value(0),), {*FLOATS, *integers}) or check_constant(node, 1)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         shape = b.shape(node.input_value(0))
         axes = _axes(node, len(shape), b)
-        start, step, end = REDUCTIONS[node.op_type]
+        element_type = node.input_value(0).element_type
+        start, step, end = (REDUCTIONS if element_type in FLOATS else INTEGER_REDUCTIONS)[node.op_type]
+        element = c_type(element_type)
+        least, most = _LIMITS.get(element_type, ("0", "0"))
         strides = strides_of(shape)
         kept = [axis for axis in range(len(shape)) if axis not in axes]
         outer, (outer_steps,) = collapsed([shape[a] for a in kept], [strides[a] for a in kept])
@@ -136,12 +156,13 @@ class ReductionLowering(OpLowering):
         inner, (inner_steps,) = collapsed([shape[a] for a in ordered], [strides[a] for a in ordered])
         count = math.prod(shape[axis] for axis in axes)
         source = (
-            "__kernel void reduce(__global const float* restrict x, __global float* restrict y) {\n"
+            f"#define LEAST {least}\n#define MOST {most}\n"
+            f"__kernel void reduce(__global const {element}* restrict x, __global {element}* restrict y) {{\n"
             "  const ulong i = get_global_id(0);\n  ulong base;\n"
             f"  {{ {index_code(outer, [outer_steps], ['a'])} base = a; }}\n"
-            f"  float s = {start};\n  const float n = {count}.0f;\n"
+            f"  {element} s = {start};\n  const float n = {count}.0f;\n{_top(node, count, inner, inner_steps)}"
             f"  for (ulong j = 0; j < {count}ul; ++j) {{\n    {index_code(inner, [inner_steps], ['a'], 'j')}\n"
-            f"    const float v = x[base + a];\n    {step};\n  }}\n  y[i] = {end};\n}}\n"
+            f"    const {element} v = x[base + a];\n    {step};\n  }}\n  y[i] = {end};\n}}\n"
         )
         b.launch(
             source,
@@ -149,6 +170,17 @@ class ReductionLowering(OpLowering):
             [b.input(node.input_value(0)), b.output(node.output(0))],
             (math.prod(b.shape(node.output(0))),),
         )
+
+
+def _top(node: Node, count: int, lengths: Sequence[int], steps: Sequence[int]) -> str:
+    """Statements that find the largest element for a LogSumExp, so that no power overflows."""
+    if node.op_type != "ReduceLogSumExp":
+        return ""
+    return (
+        f"  float top = -INFINITY;\n  for (ulong j = 0; j < {count}ul; ++j) {{\n"
+        f"    {index_code(lengths, [steps], ['a'], 'j')}\n"
+        "    top = fmax(top, x[base + a]);\n  }\n  top = isfinite(top) ? top : 0.0f;\n"
+    )
 
 
 def _axes(node: Node, rank: int, b: PlanBuilder) -> set[int]:

@@ -1,0 +1,63 @@
+"""QuantizeLinear and DequantizeLinear with a scale for the tensor or for each index of an axis."""
+
+from __future__ import annotations
+
+import math
+
+from engine.ir import Node
+from engine.ir.element_type import i8, i32, u8
+from engine.ops.registry import attribute
+from engine_opencl.elements import c_type
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.plan import PlanBuilder
+
+
+class QuantizationBase(OpLowering):
+    """What the two have in common."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if attribute(node, "block_size"):
+            return Refusal("attribute", f"block_size is {attribute(node, 'block_size')}; expected 0")
+        is_forward = node.op_type == "QuantizeLinear"
+        real, whole = (0, node.output(0)) if is_forward else (1, node.input_value(0))
+        allowed = {u8, i8} if is_forward else {u8, i8, i32}
+        values = [node.input_value(real), node.input_value(1)] + ([] if is_forward else [node.output(0)])
+        return check_types(values) or check_types((whole,), allowed)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, scale, y = node.input_value(0), node.input_value(1), node.output(0)
+        shape = b.shape(x)
+        channels, inner = math.prod(b.shape(scale)), 1
+        if channels > 1:
+            inner = math.prod(shape[int(attribute(node, "axis")) % len(shape) + 1 :])
+        zero = node.input_value(2) if node.has_input(2) else None
+        point = "" if zero is None else f", __global const {c_type(zero.element_type)}* restrict zero"
+        source = (
+            f"__kernel void quantization(__global const {c_type(x.element_type)}* restrict x, "
+            f"__global const float* restrict scale{point}, __global {c_type(y.element_type)}* restrict y) {{\n"
+            f"  const ulong i = get_global_id(0);\n  const ulong c = i / {max(inner, 1)}ul % {max(channels, 1)}ul;\n"
+            f"  const float s = scale[c];\n  {self.code(node, '' if zero is None else 'zero[c]')}\n}}\n"
+        )
+        given = [b.input(value) for value in (x, scale, zero) if value is not None]
+        b.launch(source, "quantization", [*given, b.output(y)], (math.prod(shape),))
+
+    def code(self, node: Node, zero: str) -> str:
+        """A statement that sets `y[i]` from `x[i]` and the scale `s`; `zero` is empty where there is none."""
+        raise NotImplementedError
+
+
+@lowers("QuantizeLinear")
+class QuantizeLowering(QuantizationBase):
+    """Halves to even, then the zero point, then the nearest that the type has."""
+
+    def code(self, node: Node, zero: str) -> str:
+        low, high = (0, 255) if node.output(0).element_type is u8 else (-128, 127)
+        return f"y[i] = (int)clamp(rint(x[i] / s) + (float)({zero or 0}), {low}.0f, {high}.0f);"
+
+
+@lowers("DequantizeLinear")
+class DequantizeLowering(QuantizationBase):
+    """(x - zero point) * scale."""
+
+    def code(self, node: Node, zero: str) -> str:
+        return f"y[i] = (float)(x[i] - ({zero or 0})) * s;"
