@@ -16,6 +16,9 @@ from engine_opencl.source import kernel_source
 LANES = 16
 """Columns of a work group, each an item: a vector of the widest CPUs."""
 
+_DEPTH = 64
+"""How many steps along K an item packs where neighbouring items are neighbours along the other axis."""
+
 DENSE_COLUMN = "const int col = place; const int is_stored = place < N;"
 
 
@@ -77,11 +80,14 @@ def packed(b: PlanBuilder, matrices: Matrices, width: int) -> Buffer:
         layout = (x.length, x.k, x.step, x.k_step, x.batch, x.batch_steps)
         return b.weight(("packed", x.buffer.weight, width, layout), lambda: pack_array(make(), matrices, width))
     target = b.temporary(x.count * blocks * x.k * width * 4)
+    along_k = x.k_step == 1
+    group, items = (LANES, -(-x.k // LANES) * LANES) if along_k else (width, -(-x.k // _DEPTH) * width)
     source = kernel_source(
-        "pack", LENGTH=x.length, K=x.k, WIDTH=width, BLOCKS=blocks, STEP=x.step, K_STEP=x.k_step,
+        "pack",
+        LENGTH=x.length, K=x.k, WIDTH=width, BLOCKS=blocks, STEP=x.step, K_STEP=x.k_step, GROUP=group, DEPTH=_DEPTH,
         BATCH=batch_code(x.batch, source=x.batch_steps),
     )  # fmt: skip
-    b.launch(source, "pack", [x.buffer, target], (x.k * width, blocks, x.count))
+    b.launch(source, "pack", [x.buffer, target], (items, blocks, x.count), (group, 1, 1))
     return target
 
 
