@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from engine import Core, Model, ops
 from engine.errors import InputError
 from engine.ir import Constant, Node, Parameter, Result
-from engine.ir.element_type import f32, i64
+from engine.ir.element_type import ElementType, f32, i64
 from engine.plugin_api import SupportLevel
 from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, run_case
 
@@ -108,3 +108,71 @@ def test_an_index_out_of_range_fails_by_name(core: Core, op_type: str, index: in
         ):
             network({"x": x, "indices": bad})
         np.testing.assert_array_equal(network({"x": x, "indices": good})[0], before)
+
+
+# -- values at the edges, for which the suite has no case: as on CPU -------------------------------------------
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 100, -100, 1e30, -1e30], np.float32)
+UNARY = (
+    "Abs", "Neg", "Sign", "Round", "Floor", "Ceil", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Relu", "Erf",
+    "Softplus", "Selu", "Celu", "Elu", "LeakyRelu", "HardSigmoid", "IsNaN", "IsInf", "Reciprocal",
+)  # fmt: skip
+BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Less", "LessOrEqual", "Greater", "Equal", "PRelu")
+INTEGER = ("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Less", "Equal")
+
+
+def _answer(core: Core, device: str, op_type: str, values: list[np.ndarray], attributes: dict[str, object]) -> object:
+    parameters = [Parameter(ElementType.from_numpy(v.dtype), v.shape, f"x{i}") for i, v in enumerate(values)]
+    node = ops.create(op_type, parameters, attributes)
+    network = core.compile_model(Model([Result(node.output(0))], parameters), device)
+    return network({f"x{i}": v for i, v in enumerate(values)})[0]
+
+
+def check_as_on_cpu(core: Core, op_type: str, *values: np.ndarray, **attributes: object) -> None:
+    found, expected = (_answer(core, device, op_type, list(values), attributes) for device in ("OPENCL", "CPU"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("op_type", UNARY)
+def test_special_values(core: Core, op_type: str) -> None:
+    check_as_on_cpu(core, op_type, SPECIAL)
+
+
+@pytest.mark.parametrize("op_type", BINARY)
+def test_pairs_of_special_values(core: Core, op_type: str) -> None:
+    x, y = (each.copy() for each in np.meshgrid(SPECIAL, SPECIAL))
+    check_as_on_cpu(core, op_type, x, y)
+
+
+@pytest.mark.parametrize("element", [np.int32, np.int64, np.int8, np.uint8])
+@pytest.mark.parametrize("op_type", INTEGER)
+def test_integers_at_their_limits(core: Core, op_type: str, element: type[np.integer]) -> None:
+    """Also what overflows, and the least number divided by -1."""
+    limits = np.iinfo(element)
+    numbers = np.array([limits.min, limits.max, 0, 1, 3, 7, *([-1, -3, -7] if limits.min else [])], element)
+    x, y = (each.copy() for each in np.meshgrid(numbers, numbers))
+    y[y == 0] = 5
+    check_as_on_cpu(core, op_type, x, y)
+
+
+@pytest.mark.parametrize(
+    "op_type", ["ReduceMax", "ReduceMin", "ReduceSum", "ReduceLogSumExp", "ReduceL2", "ReduceProd"]
+)
+@pytest.mark.parametrize(
+    "values", [SPECIAL, np.zeros((0,), np.float32), np.full(2, -np.inf, np.float32), np.array(3, np.float32)]
+)
+def test_reductions_of_special_values(core: Core, op_type: str, values: np.ndarray) -> None:
+    """Also of nothing, and of a scalar."""
+    check_as_on_cpu(core, op_type, values, keepdims=0)
+
+
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("last", [0, 1])
+def test_extremes_among_special_values(core: Core, op_type: str, last: int) -> None:
+    check_as_on_cpu(core, op_type, SPECIAL, axis=0, select_last_index=last)
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_softmax_of_special_values(core: Core, op_type: str) -> None:
+    check_as_on_cpu(core, op_type, SPECIAL.reshape(2, 7), axis=-1)
+    check_as_on_cpu(core, op_type, np.zeros((0, 3), np.float32), axis=-1)
