@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from engine.errors import DeviceError, OutOfMemoryError
 from engine.plugin_api import NodeProfile
+from engine_opencl.common_memory import aligned_bytes, can_be_wrapped, wrapped
 from engine_opencl.device import OpenclDevice
 from engine_opencl.faults import Faults
 from engine_opencl.plan import Buffer, Launch, Plan
@@ -117,13 +118,21 @@ class Context:
         with self._doing("making queues"):
             self._upload, self._compute, self._download = (device.new_queue(profiling=profiling) for _ in range(3))
         with _Allocation(device, max(plan.arena_bytes, 1), "the values of an inference"):
-            self._arena = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, max(plan.arena_bytes, 1))
+            self._host: NDArray[np.uint8] | None = None
+            if device.has_common_memory:
+                self._host = aligned_bytes(max(plan.arena_bytes, 1), max(device.facts.alignment, 4096))
+                self._arena = wrapped(device.context, self._host)
+            else:
+                self._arena = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, max(plan.arena_bytes, 1))
         self._parts: dict[Buffer, Any] = {}
         self._faults: Faults | None = None
         if plan.fault_buffer is not None:
             with _Allocation(device, 8 * len(plan.faults), "what kernels report"):
                 self._faults = Faults(device.context, plan.faults)
                 self._parts[plan.fault_buffer] = self._faults.memory
+        self._readers: dict[Buffer, list[tuple[Any, int]]] = {b: [] for b in plan.inputs if b is not None}
+        self._wrapped: dict[Buffer, tuple[NDArray[np.uint8], Any]] = {}
+        self._bound_elsewhere: set[Buffer] = set()
         with self._doing("kernels were bound"):
             self._steps = [self._step(launch, programs, weights) for launch in plan.launches]
             for each in (*plan.inputs, *plan.outputs):
@@ -132,6 +141,7 @@ class Context:
         self._uploaded: list[Any] = []
         self._computed: list[Any] = []
         self._enqueued_ns = 0
+        self._host_spans: list[tuple[int, int]] = []
 
     @property
     def has_failed(self) -> bool:
@@ -151,19 +161,60 @@ class Context:
         check_limits(self._device, launch, kernel)
         for position, argument in enumerate(launch.arguments):
             kernel.set_arg(position, self._memory_of(argument, weights) if isinstance(argument, Buffer) else argument)
+            if isinstance(argument, Buffer) and argument in self._readers:
+                self._readers[argument].append((kernel, position))
         return kernel, launch.global_size, launch.local_size or None
 
     # -- one inference ------------------------------------------------------------------------------------
 
     def upload(self, values: Sequence[Any]) -> None:
         """Bring the inputs to the device; the arrays must stay as they are until `wait`."""
+        given = [
+            (buffer, value)
+            for buffer, value in zip(self.plan.inputs, values, strict=True)
+            if buffer is not None and value.nbytes
+        ]
         with self._doing("inputs were brought to it"):
+            if self._host is not None:
+                self._host_spans = [self._put_in_place(buffer, value) for buffer, value in given]
+                return
             self._uploaded = [
                 self._cl.enqueue_copy(self._upload, self._parts[buffer], _bytes(value), is_blocking=False)
-                for buffer, value in zip(self.plan.inputs, values, strict=True)
-                if buffer is not None and value.nbytes
+                for buffer, value in given
             ]
             self._upload.flush()
+
+    def _put_in_place(self, buffer: Buffer, value: NDArray[Any]) -> tuple[int, int]:
+        """Have the kernels read an input where it is, or copy it where it may not be read; when that was."""
+        assert self._host is not None
+        begun = time.perf_counter_ns()
+        if can_be_wrapped(value):
+            flat = _bytes(value)
+            memory = wrapped(self._device.context, flat, read_only=True)
+            self._wrapped[buffer] = flat, memory
+            self._bound_elsewhere.add(buffer)
+            self._bind(buffer, memory)
+        else:
+            if buffer in self._bound_elsewhere:
+                self._bound_elsewhere.remove(buffer)
+                self._bind(buffer, self._parts[buffer])
+            self._view(buffer)[: value.nbytes] = _bytes(value)
+        return begun, time.perf_counter_ns()
+
+    def release(self) -> None:
+        """Let go of the inputs, which belong to the user. Nothing of the inference may be running."""
+        self._wrapped.clear()
+
+    def _bind(self, buffer: Buffer, memory: Any) -> None:
+        for kernel, position in self._readers[buffer]:
+            kernel.set_arg(position, memory)
+
+    def _view(self, buffer: Buffer) -> NDArray[np.uint8]:
+        """A part of the arena, or the input that stands for it."""
+        assert self._host is not None
+        if buffer in self._wrapped:
+            return self._wrapped[buffer][0]
+        return self._host[buffer.offset : buffer.offset + buffer.byte_size]
 
     def compute(self, check_cancelled: Callable[[], None]) -> None:
         """Enqueue all kernels, behind the uploads."""
@@ -195,7 +246,9 @@ class Context:
         """Fetch an output into a contiguous array of its shape."""
         buffer = self.plan.outputs[index]
         assert isinstance(buffer, Buffer)
-        if target.nbytes:
+        if target.nbytes and self._host is not None:
+            _bytes(target)[:] = self._view(buffer)[: target.nbytes]
+        elif target.nbytes:
             with self._doing("outputs were fetched"):
                 self._cl.enqueue_copy(self._download, _bytes(target), self._parts[buffer], is_blocking=True)
 
@@ -209,6 +262,8 @@ class Context:
 
     def upload_spans(self) -> list[tuple[int, int]]:
         """When each input of the last inference was on its way, as `profiles` counts; empty without profiling."""
+        if self._host is not None:
+            return self._host_spans
         return self._on_host_clock(self._uploaded if self._profiling and self._computed else [])
 
     def _on_host_clock(self, events: Sequence[Any]) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import DeviceError, DeviceNotFoundError
+from engine_opencl.common_memory import is_common
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -63,6 +64,7 @@ class OpenclDevice:
         self.facts = _facts(handle)
         self._lock = threading.Lock()
         self._context: Any = None
+        self._is_common: bool | None = None
 
     @property
     def context(self) -> Any:
@@ -74,6 +76,15 @@ class OpenclDevice:
             if self._context is None:
                 self._context = cl.Context([self.handle])
             return self._context
+
+    @property
+    def has_common_memory(self) -> bool:
+        """Whether the host reads and writes its buffers in place. Thread-safe."""
+        context = self.context
+        with self._lock:
+            if self._is_common is None:
+                self._is_common = is_common(context, self.handle)
+            return self._is_common
 
     def new_queue(self, *, profiling: bool = False) -> Any:
         """A queue that runs commands in the order in which they come."""

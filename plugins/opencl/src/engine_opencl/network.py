@@ -143,6 +143,7 @@ class ContextPool:
 
     def put(self, context: Context) -> None:
         """Give a context back; that of a plan that is no longer kept is let go."""
+        context.release()
         with self._lock:
             if any(plan is context.plan for plan in self._plans.values()):
                 self._idle.setdefault(id(context.plan), []).append(context)
