@@ -21,7 +21,7 @@ from engine.ir.element_type import ElementType, f32, i64
 from engine.plugin_api import SupportLevel
 from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, run_case
 
-_MUST_RUN = 974
+_MUST_RUN = 981
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
 NODE_CASES = sorted(name for name, case in CASES.items() if case.kind == "node")
 
@@ -176,3 +176,22 @@ def test_extremes_among_special_values(core: Core, op_type: str, last: int) -> N
 def test_softmax_of_special_values(core: Core, op_type: str) -> None:
     check_as_on_cpu(core, op_type, SPECIAL.reshape(2, 7), axis=-1)
     check_as_on_cpu(core, op_type, np.zeros((0, 3), np.float32), axis=-1)
+
+
+# -- what follows from shapes ----------------------------------------------------------------------------------
+
+
+def test_values_made_of_unknown_lengths(core: Core) -> None:
+    """The device takes them while the lengths are unknown, and computes them for each."""
+    x = Parameter(f32, ("N", 3), "x")
+    shape = ops.create("Shape", [x])
+    ones = ops.create("ConstantOfShape", [shape], {"value": np.array([2], np.float32)})
+    size = ops.create("Cast", [ops.create("Size", [x])], {"to": 1})
+    results = [Result(ops.create("Add", [x, ones]).output(0)), Result(ops.create("Mul", [x, size]).output(0))]
+    network = core.compile_model(Model([*results, Result(shape.output(0))], [x]), "OPENCL")
+    for rows in (1, 4, 0):
+        value = np.ones((rows, 3), np.float32)
+        added, scaled, lengths = (network({"x": value})[index] for index in range(3))
+        np.testing.assert_array_equal(added, value + 2)
+        np.testing.assert_array_equal(scaled, value * value.size)
+        np.testing.assert_array_equal(lengths, [rows, 3])

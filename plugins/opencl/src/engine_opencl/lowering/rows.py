@@ -89,6 +89,22 @@ class MapNormLowering(OpLowering):
         )
 
 
+@lowers("LpNormalization")
+class LpNormLowering(OpLowering):
+    """Lines along an axis, divided by the sum of what they hold or by their length; a line of zeros stays."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        shape = b.shape(node.input_value(0))
+        axis = int(attribute(node, "axis")) % len(shape)
+        inner = math.prod(shape[axis + 1 :])
+        source = kernel_source("lp_norm", LENGTH=shape[axis], INNER=inner, P=int(attribute(node, "p")))
+        arguments = [b.input(node.input_value(0)), b.output(node.output(0))]
+        b.launch(source, "lp_norm", arguments, (inner, math.prod(shape[:axis])))
+
+
 @lowers("BatchNormalization")
 class BatchNormLowering(OpLowering):
     """With statistics that are given."""
