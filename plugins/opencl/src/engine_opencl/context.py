@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,11 @@ class Weights:
                 with _Allocation(self._device, host.nbytes, "a constant"):
                     self._buffers[name] = cl.Buffer(self._device.context, flags, hostbuf=np.ascontiguousarray(host))
             return self._buffers[name]
+
+    def keep(self, names: Collection[Hashable]) -> None:
+        """Let go of all others, once the contexts that use them are gone."""
+        with self._lock:
+            self._buffers = {name: buffer for name, buffer in self._buffers.items() if name in names}
 
 
 class _Allocation:
@@ -125,6 +130,7 @@ class Context:
             else:
                 self._arena = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, max(plan.arena_bytes, 1))
         self._parts: dict[Buffer, Any] = {}
+        self._held: dict[Buffer, Any] = {}
         self._faults: Faults | None = None
         if plan.fault_buffer is not None:
             with _Allocation(device, 8 * len(plan.faults), "what kernels report"):
@@ -150,7 +156,9 @@ class Context:
 
     def _memory_of(self, buffer: Buffer, weights: Weights) -> Any:
         if buffer.weight is not None:
-            return weights.buffer(buffer.weight, self.plan.weights[buffer.weight])
+            # Kernels do not keep their arguments, and `weights` keeps those of some plans only.
+            memory = weights.buffer(buffer.weight, self.plan.weights[buffer.weight])
+            return self._held.setdefault(buffer, memory)
         if buffer not in self._parts:
             self._parts[buffer] = self._arena.get_sub_region(buffer.offset, buffer.byte_size)
         return self._parts[buffer]

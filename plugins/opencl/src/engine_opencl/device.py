@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import pyopencl as cl
 
 _log = logging.getLogger("engine.opencl")
-_HINT = "install the driver of your GPU, or PoCL, which runs on any CPU: pip install engine-plugin-opencl[pocl]"
+_HINT = (
+    "install the driver of your GPU, or PoCL, which makes a device of most CPUs: pip install engine-plugin-opencl[pocl]"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,7 @@ class ContextPool:
             if len(self._plans) > self._size:
                 _, dropped = self._plans.popitem(last=False)
                 self._idle.pop(id(dropped), None)
+                self._weights.keep({name for kept in self._plans.values() for name in kept.weights})
             return plan
 
 

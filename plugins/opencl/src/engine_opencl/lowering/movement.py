@@ -21,8 +21,8 @@ class ViewLowering(OpLowering):
     """The same bytes under another shape. A Dropout that is not in training mode is one."""
 
     def check(self, node: Node) -> Refusal | None:
-        if node.op_type == "Dropout" and (node.has_input(2) or len(node.output(0).target_inputs) == 0):
-            return Refusal("attribute", "a Dropout in training mode draws random numbers")
+        if node.op_type == "Dropout" and node.has_input(2):
+            return Refusal("attribute", "training_mode is given, in which a Dropout draws random numbers")
         if node.op_type == "Dropout" and node.num_outputs > 1 and node.output(1).target_inputs:
             return Refusal("attribute", "the mask of a Dropout is read")
         return check_types((node.input_value(0), node.output(0)), STORED)

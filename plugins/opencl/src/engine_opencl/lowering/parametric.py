@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from engine.ir import Node
 from engine.ir.element_type import f32, i32, i64, u8
 from engine.ops.registry import attribute
@@ -25,9 +27,9 @@ class ParametricLowering(ElementwiseLowering):
     def check(self, node: Node) -> Refusal | None:
         return check_types(node.input_values)
 
+    @abstractmethod
     def code(self, node: Node) -> str:
         """OpenCL C with operands {0}, {1} ..."""
-        raise NotImplementedError
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         operands = tuple(operand(value, node, b) for value in node.input_values if value is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 
 from engine.ir import Node
 from engine.ir.element_type import i8, i32, u8
@@ -41,9 +42,9 @@ class QuantizationBase(OpLowering):
         given = [b.input(value) for value in (x, scale, zero) if value is not None]
         b.launch(source, "quantization", [*given, b.output(y)], (math.prod(shape),))
 
+    @abstractmethod
     def code(self, node: Node, zero: str) -> str:
         """A statement that sets `y[i]` from `x[i]` and the scale `s`; `zero` is empty where there is none."""
-        raise NotImplementedError
 
 
 @lowers("QuantizeLinear")

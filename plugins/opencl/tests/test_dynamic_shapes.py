@@ -1,0 +1,51 @@
+"""Lengths that vary: each set of them has a plan, and what is no longer kept takes no memory.
+
+If this fails, a service whose lengths vary runs out of the device's memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from engine import Core, ops
+from engine.ir import Constant, Model, Parameter, Result, f32
+
+FACTORS = np.array([1, 2, 3], np.float32)
+
+
+def network() -> Any:
+    """x: [n, 3] times a constant that is expanded to x, which becomes a constant for each n."""
+    x = Parameter(f32, (None, 3), "x")
+    y = ops.Mul(ops.Neg(x), ops.Expand(Constant(FACTORS), ops.Shape(x)))
+    return Core().compile_model(Model([Result(y, "y")], [x]), "OPENCL", {"PLAN_CACHE_SIZE": 2})
+
+
+def values(n: int) -> np.ndarray:
+    return np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)
+
+
+def test_weights_of_plans_that_are_dropped_are_let_go() -> None:
+    compiled = network()
+    held = compiled.pool._weights._buffers
+    for n in (1, 2, 3, 4, 5, 3, 1):
+        np.testing.assert_array_equal(compiled({"x": values(n)})["y"], -values(n) * FACTORS)
+        held = compiled.pool._weights._buffers
+        kept = {name for plan in compiled.pool._plans.values() for name in plan.weights}
+        assert set(held) <= kept
+    assert held
+
+
+def test_an_inference_goes_on_whose_plan_is_dropped_meanwhile() -> None:
+    compiled = network()
+    context = compiled.pool.take([values(7)])
+    for n in (1, 2, 3):
+        compiled({"x": values(n)})
+    assert all(plan is not context.plan for plan in compiled.pool._plans.values())
+    context.upload([values(7)])
+    context.compute(lambda: None)
+    context.wait()
+    result = np.empty((7, 3), np.float32)
+    context.download(0, result)
+    np.testing.assert_array_equal(result, -values(7) * FACTORS)
