@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from pathlib import Path
 from typing import Final
 
 from engine.blob.digest import sha256
+from engine.files import complete_file
 from engine.native import cpu_features, default_isa, kernels
 from engine.plugin_api import engine_version
 
@@ -53,14 +52,8 @@ class TuningCache:
         text = json.dumps({"format": _FORMAT, "key": self._key, "choices": entries}, indent=0, sort_keys=True)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                Path(temporary).replace(self.path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            with complete_file(self.path) as file:
+                file.write(text.encode())
         except OSError as e:
             logger.warning("the tuning cache %s cannot be written: %s", self.path, e)
         self._is_changed = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.errors import PropertyError
+from engine.files import complete_file
 from engine.ir import Constant, Model, Node, Output
 
 _FORMAT: Final = "engine.hetero.calibration"
@@ -95,16 +95,10 @@ def update_calibration(path: str | os.PathLike[str], measured: Calibration) -> N
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with complete_file(target) as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as e:
         raise PropertyError(f"calibration file {os.fspath(path)} cannot be written: {e}") from e
 
