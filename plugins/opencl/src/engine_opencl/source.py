@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from importlib import resources
 
+from engine.ir import ElementType
+from engine.ir.element_type import f16, f32
 
-def kernel_source(name: str, **defines: object) -> str:
-    """The text of `kernels/NAME.cl` after definitions of its parameters."""
-    text = resources.files("engine_opencl").joinpath("kernels", f"{name}.cl").read_text(encoding="utf-8")
-    return "".join(f"#define {key} {value}\n" for key, value in defines.items()) + text
+
+def kernel_source(name: str, real: ElementType = f32, **defines: object) -> str:
+    """The text of `kernels/NAME.cl` after definitions of its parameters; `real` is how it stores floating point."""
+    given = "".join(f"#define {key} {value}\n" for key, value in defines.items())
+    return real_access(real) + given + _text(name)
+
+
+def real_access(real: ElementType) -> str:
+    """Definitions of `real`, `load_real` and `store_real` for elements that are f32 or f16 in memory."""
+    return f"#define REAL_IS_HALF {int(real == f16)}\n" + _text("real")
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return resources.files("engine_opencl").joinpath("kernels", f"{name}.cl").read_text(encoding="utf-8")
 
 
 def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
