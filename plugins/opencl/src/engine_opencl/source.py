@@ -10,7 +10,7 @@ from engine.ir import ElementType
 from engine.ir.element_type import f16, f32
 
 
-def kernel_source(name: str, real: ElementType = f32, **defines: object) -> str:
+def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> str:
     """The text of `kernels/NAME.cl` after definitions of its parameters; `real` is how it stores floating point."""
     given = "".join(f"#define {key} {value}\n" for key, value in defines.items())
     return real_access(real) + given + _text(name)
