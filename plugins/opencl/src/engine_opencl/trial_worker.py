@@ -66,12 +66,14 @@ class _Device:
         sizes = [value for kind, value in launch["arguments"] if kind == "buffer"]
         if sum(sizes) > self.device.global_mem_size // 8 or max(sizes, default=0) > self.device.max_mem_alloc_size:
             return f"{launch['kernel']} was compiled, not run: it reads and writes {sum(sizes)} bytes"
+        held = []  # a kernel does not keep its arguments
         try:
             for position, (kind, value) in enumerate(launch["arguments"]):
                 if kind == "buffer":
                     buffer = self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, max(value, 1))
                     self.cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint8), 0, max(value, 1))
                     kernel.set_arg(position, buffer)
+                    held.append(buffer)
                 else:
                     kernel.set_arg(position, np.dtype(kind).type(value))
             self.cl.enqueue_nd_range_kernel(self.queue, kernel, launch["global"], launch["local"] or None)
