@@ -11,15 +11,25 @@ from engine.passes.common.shape_simplification import ShapeSimplification
 from engine_opencl.device import DeviceFacts
 from engine_opencl.lowering import find_lowering, refusal
 from engine_opencl.plan import Plan, PlanBuilder
+from engine_opencl.tuning import Tuner
 
 
-def build_plan(graph: Model, facts: DeviceFacts) -> Plan:
-    """The plan of a graph.
+def build_plan(graph: Model, facts: DeviceFacts, tuner: Tuner | None = None) -> Plan:
+    """The plan of a graph, with what `tuner` knows, or measures, of the kernels that there are for its sites.
 
     Raises `UnsupportedError` naming the first node that has no kernel, or whose shape only the data decides.
     """
     require_supported(graph)
-    builder = PlanBuilder(facts)
+    builder = _lowered(graph, facts, tuner)
+    # Another choice may bring other sites.
+    while tuner is not None and tuner.tune(builder):
+        builder = _lowered(graph, facts, tuner)
+    outputs = [result.input_value(0) for result in graph.results]
+    return builder.finish(graph.inputs, outputs)
+
+
+def _lowered(graph: Model, facts: DeviceFacts, tuner: Tuner | None) -> PlanBuilder:
+    builder = PlanBuilder(facts, tuner.choices if tuner is not None else None)
     for parameter in graph.parameters:
         if parameter.output(0).target_inputs:
             builder.output(parameter.output(0))
@@ -30,8 +40,7 @@ def build_plan(graph: Model, facts: DeviceFacts) -> Plan:
         assert lowering is not None
         builder.begin(node)
         lowering.lower(node, builder)
-    outputs = [result.input_value(0) for result in graph.results]
-    return builder.finish(graph.inputs, outputs)
+    return builder
 
 
 def require_supported(graph: Model) -> None:

@@ -22,14 +22,22 @@ from engine.plugin_api import (
 )
 from engine.properties import CACHE_DIR, DEVICE_ID, NUM_STREAMS
 from engine.runtime.lifecycle import ForkSafeLock
+from engine_opencl.choices import read_choices, write_choices
 from engine_opencl.compiler import build_plan, folded, require_supported
 from engine_opencl.context import Context, Weights
-from engine_opencl.device import device_of, require_first_process
+from engine_opencl.device import OpenclDevice, device_of, require_first_process
 from engine_opencl.plan import WEIGHT, Plan
 from engine_opencl.programs import Building, Programs
-from engine_opencl.properties import DEVICE_NAME, KERNEL_TRIAL_SECONDS, PLAN_CACHE_SIZE
+from engine_opencl.properties import (
+    COMPILE_EFFORT,
+    DEVICE_NAME,
+    KERNEL_CHOICES,
+    KERNEL_TRIAL_SECONDS,
+    PLAN_CACHE_SIZE,
+)
 from engine_opencl.request import OpenclInferRequest
 from engine_opencl.transform import transform_model
+from engine_opencl.tuning import Tuner
 
 if TYPE_CHECKING:
     from engine_opencl.plugin import OpenclPlugin
@@ -38,8 +46,9 @@ _log = logging.getLogger("engine.opencl")
 GRAPH = "graph"
 WEIGHTS = "weights/"
 PROGRAMS = "programs/"
+CHOICES = "choices"
 COMPILER = "compiler"
-"""The section that says which device and driver made the programs."""
+"""The section that says which device and driver made the programs, and for which kernels were chosen."""
 _IN_FLIGHT = 2
 """Requests that keep a device busy: one computes while another's data moves."""
 
@@ -47,12 +56,15 @@ _IN_FLIGHT = 2
 class OpenclNetwork(ExecutableNetwork):
     """Compiling is: transform the graph, plan it where all lengths are known, compile the kernels."""
 
+    metrics = (KERNEL_CHOICES,)
     graph: Model
+    device: OpenclDevice
 
     @classmethod
     def compiled(cls, plugin: OpenclPlugin, config: Config, model: Model) -> OpenclNetwork:
         """Compile the user's model."""
         network = cls(plugin, config, model)
+        network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
         network.load(transform_model(model))
         return network
 
@@ -60,33 +72,43 @@ class OpenclNetwork(ExecutableNetwork):
     def imported(cls, plugin: OpenclPlugin, config: Config, blob: BlobReader) -> OpenclNetwork:
         """Take up an exported network: its graph is transformed already."""
         network = cls(plugin, config, blob.manifest)
+        network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
         graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
-        network.load(graph, _programs_of(blob))
         made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
+        choices = read_choices(bytes(blob.section(CHOICES)))
         if made_by != here:
             _log.warning(
-                "OPENCL: network `%s` brings programs for %s; they are compiled again for %s",
+                "OPENCL: network `%s` brings programs for %s, and kernels chosen for that; they are compiled, and "
+                "chosen, again for %s",
                 network.name,
                 made_by,
                 here,
             )
+        network.load(graph, _programs_of(blob), choices if made_by == here else None)
         return network
 
-    def load(self, graph: Model, programs: Mapping[str, bytes] | None = None) -> None:
-        """What compiling and importing share; `programs` are those that are compiled already, by key."""
+    def load(
+        self, graph: Model, programs: Mapping[str, bytes] | None = None, choices: dict[str, str] | None = None
+    ) -> None:
+        """What compiling and importing share.
+
+        `programs`: those that are compiled already, by key; `choices`: of kernels, by site.
+        """
         self.graph = graph
         for number, node in enumerate(n for n in graph.ordered_nodes() if isinstance(n, Constant)):
             node.rt_info[WEIGHT] = number
         require_supported(graph)
-        self.device = device_of(self.config[DEVICE_ID], self.config[DEVICE_NAME])
         plugin: Any = self.plugin
         how = Building(self.config[CACHE_DIR], self.config[KERNEL_TRIAL_SECONDS], programs or {})
-        self.pool = ContextPool(self, plugin.programs(self.device), how)
+        device_programs = plugin.programs(self.device)
+        self.tuner = Tuner(self.device, device_programs, how, self.config[COMPILE_EFFORT], choices or {})
+        self.pool = ContextPool(self, device_programs, how, self.tuner)
         self.upload_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:upload")
         self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")
         self.download_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:download")
         if all(_is_static(parameter) for parameter in graph.parameters):
             self.pool.put(self.pool.take([None] * len(graph.parameters)))
+        self.tuner.end()
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request; it gets the contexts, not the network: a cycle would delay freeing both."""
@@ -109,22 +131,26 @@ class OpenclNetwork(ExecutableNetwork):
         for name, _, data in weights:
             writer.add_section(WEIGHTS + name, data)
         writer.add_section(COMPILER, self.device.identity.encode())
+        writer.add_section(CHOICES, write_choices(self.tuner.choices))
         for key, binary in self.pool.binaries().items():
             writer.add_section(PROGRAMS + key, binary)
 
     def metric(self, name: str) -> object:
         """Several requests overlap their transfers, also with one stream."""
-        if name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
-            return max(self.config[NUM_STREAMS], _IN_FLIGHT)
+        match name:
+            case "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
+                return max(self.config[NUM_STREAMS], _IN_FLIGHT)
+            case KERNEL_CHOICES.name:
+                return self.tuner.described()
         return None
 
 
 class ContextPool:
     """Plans by input shapes, and contexts that wait for their next inference. Thread-safe."""
 
-    def __init__(self, network: OpenclNetwork, programs: Programs, how: Building) -> None:
+    def __init__(self, network: OpenclNetwork, programs: Programs, how: Building, tuner: Tuner) -> None:
         self._graph, self._device, self._programs = network.graph, network.device, programs
-        self._how = how
+        self._how, self._tuner = how, tuner
         self._size, self._profiling = network.config[PLAN_CACHE_SIZE], network.is_profiling
         self._weights = Weights(network.device)
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -162,7 +188,7 @@ class ContextPool:
                 return plan
             graph = specialized(self._graph, shapes)
             folded(graph)
-            plan = build_plan(graph, self._device.facts)
+            plan = build_plan(graph, self._device.facts, self._tuner)
             self._programs.build(plan.launches, plan.weights, self._how)
             self._plans[shapes] = plan
             if len(self._plans) > self._size:

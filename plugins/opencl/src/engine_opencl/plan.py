@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import Constant, Node, Output
 from engine.native import lay_out_arena
+from engine_opencl.choices import Site
 from engine_opencl.device import DeviceFacts
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import Expression
@@ -20,6 +22,7 @@ WEIGHT: Final = "opencl.weight"
 
 Argument: TypeAlias = "Buffer | np.generic"
 Given: TypeAlias = "Buffer | int | float | np.generic"
+_C = TypeVar("_C")
 
 
 @dataclass(eq=False, slots=True)
@@ -83,10 +86,18 @@ class Plan:
 
 
 class PlanBuilder:
-    """What lowerings talk to: values become buffers, operations become launches."""
+    """What lowerings talk to: values become buffers, operations become launches.
 
-    def __init__(self, facts: DeviceFacts) -> None:
+    `choices`: the texts of candidates by site; sites that are not there get their defaults.
+    """
+
+    def __init__(self, facts: DeviceFacts, choices: Mapping[str, str] | None = None) -> None:
         self.facts = facts
+        self.choices = choices or {}
+        self.sites: dict[str, Site] = {}
+        """Where there was a choice, by key."""
+        self.uses: Counter[str] = Counter()
+        """How often each site was met."""
         self.launches: list[Launch] = []
         self.weights: dict[Hashable, Callable[[], NDArray[Any]]] = {}
         self._weight_buffers: dict[Hashable, Buffer] = {}
@@ -184,6 +195,27 @@ class PlanBuilder:
                 self._node.op_type,
             )
         )
+
+    def choose(self, key: str, candidates: Sequence[_C], launch: Callable[[PlanBuilder, _C], None]) -> None:
+        """Launch what was chosen among `candidates` for what is computed here, else the first; see `Site`.
+
+        `launch(builder, candidate)` is also called to measure candidates, with another builder: all that it launches
+        goes there. Its kernels may write what they read of an inference's own buffers only where that does not
+        change what they do, and may take indices from weights alone: measuring runs them over arbitrary numbers.
+        """
+        assert self._node is not None
+        site = self.sites.setdefault(key, Site(key, tuple(candidates), launch, self._node))
+        self.uses[key] += 1
+        launch(self, site.chosen(self.choices))
+
+    def apart(self, site: Site, candidate: object) -> PlanBuilder:
+        """A builder with the launches of a candidate alone, over the buffers of this one."""
+        apart = PlanBuilder(self.facts, self.choices)
+        apart.weights = dict(self.weights)
+        apart._weight_buffers, apart._values = dict(self._weight_buffers), dict(self._values)
+        apart.begin(site.node)
+        site.launch(apart, candidate)
+        return apart
 
     def finish(self, inputs: Sequence[Output], outputs: Sequence[Output]) -> Plan:
         """The plan, with memory laid out so that buffers whose times do not overlap share it."""

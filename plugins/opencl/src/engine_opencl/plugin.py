@@ -18,7 +18,14 @@ from engine.plugin_api import (
 from engine_opencl.device import OpenclDevice, device_of, find_devices
 from engine_opencl.network import OpenclNetwork
 from engine_opencl.programs import Programs
-from engine_opencl.properties import DEVICE_MEMORY, DEVICE_NAME, DRIVER_VERSION, KERNEL_TRIAL_SECONDS, PLAN_CACHE_SIZE
+from engine_opencl.properties import (
+    COMPILE_EFFORT,
+    DEVICE_MEMORY,
+    DEVICE_NAME,
+    DRIVER_VERSION,
+    KERNEL_TRIAL_SECONDS,
+    PLAN_CACHE_SIZE,
+)
 from engine_opencl.query import query
 from engine_opencl.transform import transform_model
 
@@ -29,7 +36,7 @@ class OpenclPlugin(Plugin):
     name = "OPENCL"
     version = "0.1.0"
     api_version = API_VERSION
-    properties = (PLAN_CACHE_SIZE, DEVICE_NAME, KERNEL_TRIAL_SECONDS, DRIVER_VERSION, DEVICE_MEMORY)
+    properties = (COMPILE_EFFORT, PLAN_CACHE_SIZE, DEVICE_NAME, KERNEL_TRIAL_SECONDS, DRIVER_VERSION, DEVICE_MEMORY)
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)

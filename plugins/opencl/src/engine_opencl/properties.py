@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from engine.plugin_api import CONFIG, METRIC, Property
 
+COMPILE_EFFORT = Property(
+    "COMPILE_EFFORT",
+    str,
+    "none",
+    CONFIG,
+    "How long compiling may measure which kernels are fastest on the device: not at all, so that the outcome depends "
+    "on nothing but the model and the device; quick, seconds; full, all that there is, minutes. Networks with unknown "
+    "lengths use what was measured for others.",
+    choices=("none", "quick", "full"),
+)
+KERNEL_CHOICES = Property(
+    "KERNEL_CHOICES",
+    tuple,
+    (),
+    METRIC,
+    "Where there was a choice of kernels: what is computed, what was chosen, and what was measured.",
+)
 PLAN_CACHE_SIZE = Property(
     "PLAN_CACHE_SIZE",
     int,

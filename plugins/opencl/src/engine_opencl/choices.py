@@ -1,0 +1,66 @@
+"""Sites: places of a plan for which a lowering offers several kernels, and what was chosen for each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import BlobFormatError
+
+if TYPE_CHECKING:
+    from engine.ir import Node
+    from engine_opencl.plan import PlanBuilder
+
+_log = logging.getLogger("engine.opencl")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is computed, and the ways to compute it.
+
+    Attributes:
+        key: says all that decides which candidate is fastest: operator, shapes, strides, element type, epilogue; not
+            the node, so that equal layers are one.
+        candidates: at least one, the default first; `str` of one tells it apart, in all versions alike.
+        launch: adds what a candidate runs to a plan.
+        node: one that it is for, for messages.
+    """
+
+    key: str
+    candidates: tuple[Any, ...]
+    launch: Callable[[PlanBuilder, Any], None]
+    node: Node
+
+    def find(self, text: str) -> Any | None:
+        """The candidate of that text; None where it is not offered."""
+        return next((candidate for candidate in self.candidates if str(candidate) == text), None)
+
+    def chosen(self, choices: Mapping[str, str]) -> Any:
+        """The candidate that was chosen for this site, else the default."""
+        text = choices.get(self.key)
+        if text is None:
+            return self.candidates[0]
+        candidate = self.find(text)
+        if candidate is None:
+            _log.warning("OPENCL: %r is not offered for %s; its default is used", text, self.key)
+            return self.candidates[0]
+        return candidate
+
+
+def write_choices(choices: Mapping[str, str]) -> bytes:
+    """As a blob keeps them."""
+    return json.dumps(dict(choices), indent=0, sort_keys=True).encode()
+
+
+def read_choices(text: bytes) -> dict[str, str]:
+    """What `write_choices` wrote. Raises `BlobFormatError`. That a candidate is offered is found out at its site."""
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise BlobFormatError(f"the choices of kernels are no JSON ({e}); export the network again") from e
+    if not isinstance(read, dict) or not all(isinstance(value, str) for value in read.values()):
+        raise BlobFormatError("the choices of kernels are no texts by site; export the network again")
+    return read
