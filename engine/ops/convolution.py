@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,7 +86,7 @@ def _convolve(x: Array, w: Array, window: Window, group: int) -> Array:
     full, outs = padded(x, window, 0)
     count = int(np.prod(outs))
     result = np.empty((x.shape[0], group, w.shape[0] // group, count), dtype=x.dtype)
-    weights = w.reshape(group, w.shape[0] // group, -1)
+    weights = w.reshape(group, w.shape[0] // group, channels * math.prod(window.kernel))
     for image in range(x.shape[0]):  # one at a time: the unrolled windows take kernel-size times the image
         columns = _unroll(full[image], window, outs).reshape(group, channels * int(np.prod(window.kernel)), count)
         np.matmul(weights, columns, out=result[image])
@@ -187,8 +188,9 @@ def conv_transpose(
     channels, per_group = x.shape[1], w.shape[1]
     if channels != w.shape[0] or channels % group:
         raise ModelError(f"x of shape {x.shape} and w of shape {w.shape} do not fit group {group}")
-    weights = w.astype(wide, copy=False).reshape(group, channels // group, -1).swapaxes(1, 2)
-    planes = x.astype(wide, copy=False).reshape(x.shape[0], group, channels // group, -1)
+    rows, places = per_group * math.prod(kernel), math.prod(x.shape[2:])
+    weights = w.astype(wide, copy=False).reshape(group, channels // group, rows).swapaxes(1, 2)
+    planes = x.astype(wide, copy=False).reshape(x.shape[0], group, channels // group, places)
     columns = np.matmul(weights, planes).reshape(x.shape[0], group * per_group, *kernel, *x.shape[2:])
     reach = [max(size, cut + length) for size, cut, length in zip(sizes, cuts, lengths, strict=True)]
     full = np.zeros((x.shape[0], group * per_group, *reach), dtype=wide)

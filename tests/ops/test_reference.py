@@ -51,6 +51,15 @@ def test_every_operator_can_be_evaluated() -> None:
     assert unsupported == {"ai.onnx.preview.training.Gradient"}
 
 
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize(("x", "w", "y"), [((0, 2, 4), (2, 2, 3), (0, 2)), ((3, 0, 4), (0, 0, 3), (3, 0))])
+def test_convolutions_of_nothing(op_type: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]) -> None:
+    """No images, or no channels."""
+    result = run(op_type, np.zeros(x, np.float32), np.zeros(w, np.float32))
+    assert isinstance(result, np.ndarray)
+    assert result.shape == (*y, 2 if op_type == "Conv" else 6)
+
+
 def test_custom_operators_say_what_to_do() -> None:
     node = Node("Thing", [Parameter(f32, [1])], domain="vendor", friendly_name="t")
     with pytest.raises(UnsupportedError, match=r"Thing `t`: operator 'Thing' of domain 'vendor'.*replace it"):
