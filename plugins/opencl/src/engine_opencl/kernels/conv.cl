@@ -1,68 +1,41 @@
-// A convolution over up to three axes of space, or a transposed one: an item computes CHANNELS channels of one element.
-// Neighbouring items are neighbours in space, so that they read neighbouring elements and the same weights.
-__kernel void conv(__global const float* restrict x, __global const float* restrict w,
+// A convolution, or every phase of a transposed one, with few channels a group: an item computes CHANNELS channels of
+// one column. Neighbouring items are neighbours in space, so that they read neighbouring elements and the same weights.
+__kernel void conv(__global const real* restrict x, __global const real* restrict w,
+                   __global const int4* restrict taps, __global const int4* restrict phases,
 #if BIAS
-                   __global const float* restrict bias,
+                   __global const real* restrict bias,
 #endif
 #if RESIDUAL
-                   __global const float* restrict residual,
+                   __global const real* restrict residual,
 #endif
-                   __global float* restrict y) {
-  const int pixel = get_global_id(0);
-  const int first = get_global_id(1) * CHANNELS;
-  const int image = get_global_id(2);
-  const int ow = pixel % OW, oh = pixel / OW % OH, od = pixel / (OW * OH);
-  const int group = first / GM;
+                   __global real* restrict y) {
+  const int4 place = place_of(get_global_id(0));
+  const int block = get_global_id(1) % BLOCKS, group = get_global_id(1) / BLOCKS, phase = get_global_id(2);
+  const int4 part = phases[phase];
+  const int first = first_of(place), col = result_of(place, phase);
+  if (col < 0) return;
+  x += ((ulong)place.x * C + (ulong)group * GC) * MAP;
+  w += ((ulong)get_global_id(1) * STEPS + part.x) * CHANNELS;
   float sum[CHANNELS];
 #pragma unroll
   for (int i = 0; i < CHANNELS; ++i) sum[i] = 0.0f;
-  x += ((ulong)image * C + (ulong)group * GC) * ((ulong)ID * IH * IW);
   for (int c = 0; c < GC; ++c) {
-    for (int kd = 0; kd < KD; ++kd) {
-#if TRANSPOSED
-      const int td = od + PD - kd * LD, id = td / SD;
-      if (td < 0 || td % SD != 0 || id >= ID) continue;
-#else
-      const int id = od * SD - PD + kd * LD;
-      if (id < 0 || id >= ID) continue;
-#endif
-      for (int kh = 0; kh < KH; ++kh) {
-#if TRANSPOSED
-        const int th = oh + PH - kh * LH, ih = th / SH;
-        if (th < 0 || th % SH != 0 || ih >= IH) continue;
-#else
-        const int ih = oh * SH - PH + kh * LH;
-        if (ih < 0 || ih >= IH) continue;
-#endif
+    for (int t = 0; t < part.z; ++t) {
+      const int4 tap = taps[part.w + t];
+      const float value = is_inside(place, tap) ? load_real(x, (ulong)c * MAP + (first + tap.x)) : 0.0f;
+      const ulong from = ((ulong)c * part.z + t) * CHANNELS;
 #pragma unroll
-        for (int kw = 0; kw < KW; ++kw) {
-#if TRANSPOSED
-          const int tw = ow + PW - kw * LW, iw = tw / SW;
-          const int is_inside = tw >= 0 && tw % SW == 0 && iw < IW;
-#else
-          const int iw = ow * SW - PW + kw * LW;
-          const int is_inside = iw >= 0 && iw < IW;
-#endif
-          const float value = is_inside ? x[(((ulong)c * ID + id) * IH + ih) * IW + iw] : 0.0f;
-          const int tap = (kd * KH + kh) * KW + kw;
-#pragma unroll
-          for (int i = 0; i < CHANNELS; ++i) {
-#if TRANSPOSED
-            sum[i] += value * w[(((ulong)group * GC + c) * GM + (first % GM + i)) * (KD * KH * KW) + tap];
-#else
-            sum[i] += value * w[((ulong)(first + i) * GC + c) * (KD * KH * KW) + tap];
-#endif
-          }
-        }
-      }
+      for (int i = 0; i < CHANNELS; ++i) sum[i] += value * load_real(w, from + i);
     }
   }
 #pragma unroll
   for (int i = 0; i < CHANNELS; ++i) {
-    const int row = first + i, col = pixel;
-    const ulong at = ((ulong)image * M + row) * ((ulong)OD * OH * OW) + pixel;
-    float v = sum[i];
-    EPILOGUE
-    y[at] = v;
+    if (block * CHANNELS + i < GM) {
+      const int row = group * GM + block * CHANNELS + i;
+      const ulong at = ((ulong)place.x * M + row) * SIZE + col;
+      float v = sum[i];
+      EPILOGUE
+      store_real(y, at, v);
+    }
   }
 }

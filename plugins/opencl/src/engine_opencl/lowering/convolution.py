@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from engine.ir import Node, Output
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
-from engine_opencl.expressions import HELPERS
+from engine_opencl.lowering.gpu_convolution import launch_convolution
 from engine_opencl.lowering.panel_convolution import Geometry, panel_convolution
 from engine_opencl.lowering.products import Epilogue, Product, activation_attribute, launch_product
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.windows import Convolution
 from engine_opencl.plan import PlanBuilder
-from engine_opencl.source import kernel_source
 
 
 def geometry_of(
@@ -71,15 +71,26 @@ class ConvolutionBase(OpLowering):
         )
         if b.facts.kind == "cpu" and _can_take_panels(b, weights, transposed=transposed):
             panel_convolution(b, node, g, groups, epilogue, transposed=transposed)
-        elif g.is_pointwise and groups == 1 and not transposed and set(g.strides) == {1}:
+        elif groups == 1 and not transposed and _is_product(g, shape[0]):
             _pointwise(b, node, epilogue, x, weights, bias, residual)
         else:
-            _direct(b, node, g, groups, epilogue, transposed=transposed)
+            c = Convolution(
+                shape[0], groups, shape[1] // groups, result[1] // groups, g.padded(), transposed, x.element_type,
+                b.input(x), b.input(weights), None if bias is None else b.input(bias),
+                None if residual is None else b.input(residual), b.output(node.output(0)), epilogue.code(),
+            )  # fmt: skip
+            launch_convolution(b, c)
 
 
 def _can_take_panels(b: PlanBuilder, weights: Output, *, transposed: bool) -> bool:
     """Whether the weights can be packed: those of a transposed one only by the host."""
     return not transposed or b.input(weights).weight is not None
+
+
+def _is_product(g: Geometry, images: int) -> bool:
+    """Whether it is a product for each image, with places enough that a tile need not have those of several images."""
+    places = math.prod(g.outputs)
+    return g.is_pointwise and set(g.strides) == {1} and (images == 1 or places >= 256 or places % 64 == 0)
 
 
 @lowers("Conv", "ConvTranspose")
@@ -110,27 +121,3 @@ def _pointwise(
     product = Product(m, pixels, c, (n,), (0,), (c * pixels,), (c, 1), (pixels, 1))
     added = [None if value is None else b.input(value) for value in (bias, residual)]
     launch_product(b, product, epilogue, b.input(weights), b.input(x), b.output(node.output(0)), *added)
-
-
-def _direct(b: PlanBuilder, node: Node, g: Geometry, groups: int, epilogue: Epilogue, *, transposed: bool) -> None:
-    """One work item computes some channels of one element of space."""
-    x, weights = node.input_value(0), node.input_value(1)
-    n, c = b.shape(x)[:2]
-    m = b.shape(node.output(0))[1]
-    per_group = m // groups
-    channels = next(size for size in (8, 4, 2, 1) if per_group % size == 0 or size == 1)
-    g = g.padded()
-    names = ("D", "H", "W")
-    defines: dict[str, object] = {
-        "C": c, "M": m, "GC": c // groups, "GM": per_group, "CHANNELS": channels, "TRANSPOSED": int(transposed),
-        "BIAS": int(epilogue.bias is not None), "RESIDUAL": int(epilogue.has_residual), "EPILOGUE": epilogue.code(),
-    }  # fmt: skip
-    for axis, name in enumerate(names):
-        defines |= {
-            f"I{name}": g.inputs[axis], f"O{name}": g.outputs[axis], f"K{name}": g.kernel[axis],
-            f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
-        }  # fmt: skip
-    arguments = [b.input(x), b.input(weights)]
-    arguments += [b.input(node.input_value(i)) for i in (2, 3) if i < node.num_inputs and node.has_input(i)]
-    arguments.append(b.output(node.output(0)))
-    b.launch(HELPERS + kernel_source("conv", **defines), "conv", arguments, (math.prod(g.outputs), m // channels, n))

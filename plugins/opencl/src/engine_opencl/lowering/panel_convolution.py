@@ -104,7 +104,7 @@ def panel_convolution(
     g, result, source = g.padded(), b.output(node.output(0)), b.input(x)
     depthwise = m == groups
     lanes = _lanes(g) if depthwise else LANES
-    parts = _transposed_parts(g) if transposed else [_whole(g)]
+    parts = transposed_parts(g) if transposed else [whole(g)]
     planes = _planes(b, g, parts, source, n * c, lanes)
     for part in parts:
         if 0 in part.outputs:
@@ -131,7 +131,8 @@ def _lanes(g: Geometry) -> int:
     return next(lanes for lanes in (128, 64, 32, LANES) if lanes == LANES or math.prod(g.outputs) >= lanes)
 
 
-def _whole(g: Geometry) -> Part:
+def whole(g: Geometry) -> Part:
+    """All of a convolution that is not transposed."""
     reach = tuple(
         tuple((k, k * dilation - before) for k in range(kernel))
         for kernel, dilation, before in zip(g.kernel, g.dilations, g.before, strict=True)
@@ -139,7 +140,7 @@ def _whole(g: Geometry) -> Part:
     return Part((0,) * 3, (1,) * 3, g.outputs, g.strides, reach)
 
 
-def _transposed_parts(g: Geometry) -> list[Part]:
+def transposed_parts(g: Geometry) -> list[Part]:
     """One for each phase of the strides: a result at `first + step * j` reads the input at `j + distance`."""
     parts = []
     for first in itertools.product(*(range(stride) for stride in g.strides)):

@@ -1,0 +1,138 @@
+// A convolution as a product, for GPUs: weights [GM, rows] by what each row takes of the input for each column. A work
+// group computes TILE_M channels of TILE_N columns from local memory, an item RM x RN of them in registers. What the
+// next step needs is on its way from global memory while this one is computed, and has the other half of local memory.
+// Neighbouring items load, and store, neighbouring columns; those of all images follow each other.
+#define ITEMS (LANES_M * LANES_N)
+#define RM (TILE_M / LANES_M)
+#define RN (TILE_N / LANES_N)
+#define LEFT_LOADS (TILE_M * DEPTH / ITEMS)
+#define RIGHT_LOADS (TILE_N * DEPTH / ITEMS)
+#define ROW_STEP (ITEMS / TILE_N)
+
+// Rows `row`, `row + ROW_STEP` ... of a step of the right matrix, at one column.
+inline void load_right(float* values, __global const real* restrict x, __global const int4* restrict taps,
+                       const int4 place, const int is_column, const int first, const int tap_count, const int block,
+                       const int tap, const int row) {
+#if BY_CHANNELS
+  const int4 at = taps[tap];
+  const int is_read = is_column && is_inside(place, at);
+  const int from = first + at.x + (block * DEPTH + row) * MAP;
+#pragma unroll
+  for (int i = 0; i < RIGHT_LOADS; ++i)
+    values[i] = is_read && (GC % DEPTH == 0 || block * DEPTH + row + i * ROW_STEP < GC)
+                    ? load_real(x, from + i * ROW_STEP * MAP) : 0.0f;
+#else
+#pragma unroll
+  for (int i = 0; i < RIGHT_LOADS; ++i) {
+    const int r = block * DEPTH + row + i * ROW_STEP;
+    const int4 at = taps[tap + min(r, tap_count - 1)];
+    values[i] = is_column && r < tap_count && is_inside(place, at) ? load_real(x, first + at.x) : 0.0f;
+  }
+#endif
+}
+
+__kernel __attribute__((reqd_work_group_size(LANES_N, LANES_M, 1))) void implicit_gemm(
+    __global const real* restrict x, __global const real* restrict w, __global const int4* restrict taps,
+    __global const int4* restrict phases,
+#if SPLITS > 1
+    __global float* restrict y
+#else
+#if BIAS
+    __global const real* restrict bias,
+#endif
+#if RESIDUAL
+    __global const real* restrict residual,
+#endif
+    __global real* restrict y
+#endif
+) {
+  __local float4 left[2][DEPTH * TILE_M / 4];
+  __local float right[2][DEPTH * TILE_N];
+  const int lane_n = get_local_id(0), lane_m = get_local_id(1), item = lane_m * LANES_N + lane_n;
+  const int first_column = get_group_id(0) * TILE_N, first_row = get_group_id(1) * TILE_M;
+  const int split = get_group_id(2) % SPLITS, phase = get_group_id(2) / SPLITS % PHASES;
+  const int group = get_group_id(2) / (SPLITS * PHASES);
+  // (first step, steps, taps, first tap)
+  const int4 part = phases[phase];
+  const int begin = (int)((long)part.y * split / SPLITS), end = (int)((long)part.y * (split + 1) / SPLITS);
+
+  const int column = first_column + item % TILE_N, row = item / TILE_N;
+  const int is_column = COLUMNS % TILE_N == 0 || column < COLUMNS;
+  const int4 place = place_of(is_column ? column : 0);
+  const int first = first_of(place);
+  x += ((ulong)place.x * C + (ulong)group * GC) * MAP;
+  w += (((ulong)group * BLOCKS + get_group_id(1)) * STEPS + part.x) * (DEPTH * TILE_M);
+
+  float next_left[LEFT_LOADS], next_right[RIGHT_LOADS], sum[RM][RN];
+#pragma unroll
+  for (int i = 0; i < RM; ++i)
+#pragma unroll
+    for (int j = 0; j < RN; ++j) sum[i][j] = 0.0f;
+  // A step is DEPTH channels of one tap, taps first, or DEPTH rows of any taps and channels.
+  int block = BY_CHANNELS && part.z ? begin / part.z : begin, tap = BY_CHANNELS && part.z ? begin % part.z : 0;
+  for (int step = begin; step <= end; ++step) {
+    const int half_used = (step - begin + 1) % 2, half_next = 1 - half_used;
+    if (step < end) {
+#pragma unroll
+      for (int i = 0; i < LEFT_LOADS; ++i)
+        next_left[i] = load_real(w, (ulong)step * (DEPTH * TILE_M) + i * ITEMS + item);
+      load_right(next_right, x, taps, place, is_column, first, part.z, block, part.w + tap, row);
+#if BY_CHANNELS
+      tap = tap + 1 == part.z ? 0 : tap + 1;
+      block += tap == 0;
+#else
+      ++block;
+#endif
+    }
+    if (step > begin) {
+#pragma unroll
+      for (int k = 0; k < DEPTH; ++k) {
+        float l[RM], r[RN];
+#pragma unroll
+        for (int i = 0; i < RM / 4; ++i) {
+          const float4 four = left[half_used][(k * TILE_M + lane_m * RM) / 4 + i];
+          l[4 * i] = four.x;
+          l[4 * i + 1] = four.y;
+          l[4 * i + 2] = four.z;
+          l[4 * i + 3] = four.w;
+        }
+#pragma unroll
+        for (int j = 0; j < RN; ++j) r[j] = right[half_used][k * TILE_N + j * LANES_N + lane_n];
+#pragma unroll
+        for (int i = 0; i < RM; ++i)
+#pragma unroll
+          for (int j = 0; j < RN; ++j) sum[i][j] += l[i] * r[j];
+      }
+    }
+    if (step < end) {
+#pragma unroll
+      for (int i = 0; i < LEFT_LOADS; ++i) ((__local float*)left[half_next])[i * ITEMS + item] = next_left[i];
+#pragma unroll
+      for (int i = 0; i < RIGHT_LOADS; ++i) right[half_next][i * ITEMS + item] = next_right[i];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+
+#pragma unroll
+  for (int j = 0; j < RN; ++j) {
+    const int own = first_column + j * LANES_N + lane_n;
+    if (own >= COLUMNS) continue;
+    const int4 where = place_of(own);
+    const int col = result_of(where, phase);
+    if (col < 0) continue;
+#pragma unroll
+    for (int i = 0; i < RM; ++i) {
+      const int row_in_group = first_row + lane_m * RM + i;
+      if (row_in_group >= GM) continue;
+      const int row = group * GM + row_in_group;
+      const ulong at = ((ulong)where.x * M + row) * SIZE + col;
+      float v = sum[i][j];
+#if SPLITS > 1
+      y[split * TOTAL + at] = v;
+#else
+      EPILOGUE
+      store_real(y, at, v);
+#endif
+    }
+  }
+}

@@ -1,0 +1,56 @@
+"""Which kernel a convolution gets on a GPU."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine_opencl.device import DeviceFacts
+from engine_opencl.lowering.depthwise import is_depthwise, strips_of
+from engine_opencl.lowering.direct_convolution import Direct
+from engine_opencl.lowering.implicit_gemm import tiles_of
+from engine_opencl.lowering.windows import Convolution
+from engine_opencl.plan import PlanBuilder
+
+_LEAST_OUTPUTS = 8
+"""Channels of the result in a group for which a tile is worth its rows without work."""
+_LARGEST_INDEX = 2**31 - 1
+
+
+class Variant(Protocol):
+    """A kernel, or several, with their parameters; the text tells them."""
+
+    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+        """Launch a convolution."""
+
+
+def launch_convolution(b: PlanBuilder, c: Convolution) -> None:
+    """Launch what was measured to be fastest, else what is likely to be."""
+    b.choose(_key(c), variants_of(b.facts, c), lambda builder, variant: variant.launch(builder, c))
+
+
+def _key(c: Convolution) -> str:
+    """All that decides which variant is fastest."""
+    g, name = c.geometry, "ConvTranspose" if c.is_transposed else "Conv"
+    weights = "constant" if c.weights.weight is not None else "computed"
+    lengths = (
+        ("x", g.inputs),
+        ("y", g.outputs),
+        ("k", g.kernel),
+        ("s", g.strides),
+        ("d", g.dilations),
+        ("p", g.before),
+    )
+    shape = " ".join(f"{key}{'x'.join(map(str, each))}" for key, each in lengths)
+    return f"{name} {c.element_type.name} n{c.images} g{c.groups} {c.channels}->{c.outputs} {shape} {weights} {c.code}"
+
+
+def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
+    """What can compute it on this device, those first that are likely to be fast."""
+    if is_depthwise(c):
+        return [*strips_of(facts, c)]
+    return [*(tiles_of(facts, c) if _suits_tiles(facts, c) else ()), Direct()]
+
+
+def _suits_tiles(facts: DeviceFacts, c: Convolution) -> bool:
+    is_indexed = c.channels * c.map_size <= _LARGEST_INDEX and c.columns <= _LARGEST_INDEX
+    return facts.kind != "cpu" and c.outputs >= _LEAST_OUTPUTS and c.depth > 0 and is_indexed

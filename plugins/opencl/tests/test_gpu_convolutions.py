@@ -1,0 +1,141 @@
+"""Every kernel that GPUs have for convolutions, over geometries of all kinds, against CPU.
+
+If a case fails here, users of a GPU get wrong answers from networks with such a layer, or from those whose layer was
+measured to be faster with that kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_opencl.device import device_of
+from engine_opencl.lowering import gpu_convolution
+from engine_opencl.lowering.depthwise import Strip
+from engine_opencl.lowering.direct_convolution import Direct
+from engine_opencl.lowering.implicit_gemm import TILES
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from engine import Core, ops
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, f32
+from engine.testing.models import relative_error
+from engine.testing.networks import NETWORKS, rounding_tolerance, seeded_network
+
+CONFIG: dict[str, dict[str, Any]] = {"CPU": {}, "OPENCL": {"KERNEL_TRIAL_SECONDS": 0}}
+SETTINGS = settings(
+    max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+QUICK = ("mobilenet_v2", "unet", "squeezenet", "convnext_t")
+"""Networks that have, together, all kinds of convolutions."""
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device poses as a GPU."""
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
+
+
+def force(monkeypatch: pytest.MonkeyPatch, variant: object) -> None:
+    monkeypatch.setattr(gpu_convolution, "variants_of", lambda facts, c: [variant])
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, transposed: bool = False, depthwise: bool = False) -> dict[str, Any]:
+    """Shapes and attributes of a convolution that has results."""
+    rank = draw(st.integers(1, 3))
+    longest = (40, 14, 7)[rank - 1]
+    axes = st.lists(st.integers(1, 3), min_size=rank, max_size=rank)
+    kernel = draw(st.lists(st.integers(1, 5 if rank < 3 else 3), min_size=rank, max_size=rank))
+    strides, dilations = draw(axes), draw(axes)
+    pads = draw(st.lists(st.integers(0, 3), min_size=2 * rank, max_size=2 * rank))
+    space = draw(st.lists(st.integers(1, longest), min_size=rank, max_size=rank))
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    groups = draw(st.integers(1, 5) if depthwise else st.sampled_from([1, 1, 2, 3]))
+    channels, outputs = draw(st.integers(1, 20)), draw(st.integers(1, 40))
+    if depthwise:
+        channels, outputs = 1, outputs % 3 + 1
+    for axis in range(rank):
+        if transposed:  # pads take away from the result
+            while strides[axis] * (space[axis] - 1) + reach[axis] <= pads[axis] + pads[rank + axis]:
+                space[axis] += 1
+        else:
+            space[axis] = max(space[axis], reach[axis] - pads[axis] - pads[rank + axis])
+    weights = (groups * channels, outputs, *kernel) if transposed else (groups * outputs, channels, *kernel)
+    return {
+        "op": "ConvTranspose" if transposed else "Conv",
+        "x": (draw(st.integers(0, 3)), groups * channels, *space),
+        "w": weights,
+        "outputs": groups * outputs,
+        "attributes": {"group": groups, "strides": strides, "dilations": dilations, "pads": pads},
+        "is_constant": draw(st.booleans()),
+    }
+
+
+def check(case: dict[str, Any]) -> None:
+    """With a bias and an activation that is fused; the error is at most that of sums in any order."""
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal(case[name], np.float32) for name in ("x", "w"))
+    bias = rng.standard_normal(case["outputs"], np.float32)
+    expected, found = (answer(case, device, x, w, bias) for device in ("CPU", "OPENCL"))
+    most = answer(case, "CPU", np.abs(x), np.abs(w), np.abs(bias))
+    depth = w[0].size if case["op"] == "Conv" else w[:, 0].size
+    assert found.shape == expected.shape
+    bound = 2 * (depth + 2) * np.finfo(np.float32).eps * most
+    np.testing.assert_array_less(np.abs(found - expected), bound + 1e-30)
+
+
+def answer(
+    case: dict[str, Any], device: str, x: NDArray[Any], w: NDArray[Any], bias: NDArray[Any]
+) -> NDArray[np.float32]:
+    parameters = [Parameter(f32, x.shape, "x")] + ([] if case["is_constant"] else [Parameter(f32, w.shape, "w")])
+    weights: Node | Output = Constant(w) if case["is_constant"] else parameters[1]
+    node = ops.Relu(ops.create(case["op"], [parameters[0], weights, Constant(bias)], case["attributes"]))
+    network = Core().compile_model(Model([Result(node)], parameters), device, CONFIG[device])
+    result: NDArray[np.float32] = network([x, w][: len(parameters)])[0]
+    return result
+
+
+@pytest.mark.parametrize("tile", [*TILES, replace(TILES[4], splits=3)], ids=str)
+@SETTINGS
+@given(case=cases())
+def test_tiles(monkeypatch: pytest.MonkeyPatch, tile: object, case: dict[str, Any]) -> None:
+    force(monkeypatch, tile)
+    check(case)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@SETTINGS
+@given(case=cases(transposed=True))
+def test_tiles_of_transposed(monkeypatch: pytest.MonkeyPatch, splits: int, case: dict[str, Any]) -> None:
+    force(monkeypatch, replace(TILES[-2], splits=splits))
+    check(case)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@SETTINGS
+@given(data=st.data())
+def test_direct(monkeypatch: pytest.MonkeyPatch, transposed: bool, data: st.DataObject) -> None:
+    force(monkeypatch, Direct())
+    check(data.draw(cases(transposed=transposed)))
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 8])
+@SETTINGS
+@given(case=cases(depthwise=True))
+def test_depthwise(monkeypatch: pytest.MonkeyPatch, length: int, case: dict[str, Any]) -> None:
+    force(monkeypatch, Strip(length))
+    check(case)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NETWORKS])
+def test_networks(name: str) -> None:
+    """With the kernels that a GPU gets without measuring."""
+    seeded = seeded_network(name, small=True)
+    found, expected = (Core().compile_model(seeded.model, device)(seeded.inputs) for device in ("OPENCL", "CPU"))
+    for value, right in zip(found.values(), expected.values(), strict=True):
+        assert relative_error(value, right) <= rounding_tolerance(seeded.model)
