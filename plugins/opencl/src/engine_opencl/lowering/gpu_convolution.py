@@ -7,8 +7,9 @@ from typing import Protocol
 from engine_opencl.device import DeviceFacts
 from engine_opencl.lowering.depthwise import is_depthwise, strips_of
 from engine_opencl.lowering.direct_convolution import Direct
-from engine_opencl.lowering.implicit_gemm import tiles_of
+from engine_opencl.lowering.implicit_gemm import tile_cost, tiles_of
 from engine_opencl.lowering.windows import Convolution
+from engine_opencl.lowering.winograd import Winograd, is_winograd, winograd_cost
 from engine_opencl.plan import PlanBuilder
 
 _LEAST_OUTPUTS = 8
@@ -48,7 +49,13 @@ def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
     """What can compute it on this device, those first that are likely to be fast."""
     if is_depthwise(c):
         return [*strips_of(facts, c)]
-    return [*(tiles_of(facts, c) if _suits_tiles(facts, c) else ()), Direct()]
+    if not _suits_tiles(facts, c):
+        return [Direct()]
+    tiles = tiles_of(facts, c)
+    if not tiles or not is_winograd(facts, c):
+        return [*tiles, Direct()]
+    at = 0 if winograd_cost(facts, c) < tile_cost(facts, c, tiles[0]) else 1
+    return [*tiles[:at], Winograd(), *tiles[at:], Direct()]
 
 
 def _suits_tiles(facts: DeviceFacts, c: Convolution) -> bool:

@@ -65,8 +65,9 @@ TILES = (
 _SPLITS = (1, 2, 4, 8, 16)
 _LEAST_STEPS = 8
 """Of a group that shares its tile's depth."""
-_SUM_COST = 8
-"""What it takes to bring a number to global memory or from there, in products."""
+MOVE_COST = 40
+"""Products that a GPU computes while it brings one number to or from its memory: about half of what its data sheet has
+of either, as products of tiles reach that part of its peak."""
 
 
 def implicit_gemm(b: PlanBuilder, c: Convolution, tile: Tile) -> None:
@@ -102,22 +103,27 @@ def tiles_of(facts: DeviceFacts, c: Convolution) -> list[Tile]:
     found = []
     for tile in possible:
         most = max(c.depth // (tile.depth * _LEAST_STEPS), 1)
-        found.append(min((replace(tile, splits=n) for n in _SPLITS if n <= most), key=lambda t: _cost(facts, c, t)))
-    return sorted(found, key=lambda tile: _cost(facts, c, tile))
+        found.append(min((replace(tile, splits=n) for n in _SPLITS if n <= most), key=lambda t: tile_cost(facts, c, t)))
+    return sorted(found, key=lambda tile: tile_cost(facts, c, tile))
 
 
-def _cost(facts: DeviceFacts, c: Convolution, tile: Tile) -> float:
-    """Roughly the time that the busiest compute unit takes, in products of one item after the other.
+def tile_cost(facts: DeviceFacts, c: Convolution, tile: Tile) -> float:
+    """Roughly the time that the busiest compute unit takes, in products of one item after the other."""
+    split, batches = tile.splits, c.groups * len(c.parts) * tile.splits
+    products = product_cost(facts, tile, c.outputs, c.columns, c.depth / split, batches)
+    joined = 0 if split == 1 else (split + 1) * c.groups * c.outputs * c.columns
+    weights = c.groups * c.outputs * c.depth
+    return products + MOVE_COST * (joined + weights) / max(facts.compute_units, 1)
+
+
+def product_cost(facts: DeviceFacts, tile: Tile, rows: int, columns: int, depth: float, batches: int) -> float:
+    """The same for a batch of products.
 
     Groups come in waves, the last of which may leave units idle. An item that computes an a x b part of a tile reads
     a + b numbers for a * b products, and few items cannot hide how long memory takes.
     """
-    splits, units = tile.splits, max(facts.compute_units, 1)
-    groups = -(-c.outputs // tile.rows) * -(-c.columns // tile.columns) * c.groups * len(c.parts) * splits
-    waves = -(-groups // units)
+    groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches
+    waves = -(-groups // max(facts.compute_units, 1))
     own_m, own_n = tile.rows // tile.lanes_m, tile.columns // tile.lanes_n
-    reuse = own_m * own_n / (own_m + own_n)
     busy = min(1.0, waves * tile.items / _BUSY_ITEMS)
-    products = tile.rows * tile.columns * c.depth / splits
-    joined = 0 if splits == 1 else _SUM_COST * (splits + 1) * c.groups * c.outputs * c.columns / units
-    return waves * products * (1 + 1 / reuse) / busy + joined
+    return waves * tile.rows * tile.columns * depth * (1 + (own_m + own_n) / (own_m * own_n)) / busy

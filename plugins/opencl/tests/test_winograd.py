@@ -1,0 +1,135 @@
+"""Winograd's convolutions on GPUs: as exact as the algorithm allows, and only where they apply.
+
+If these fail, 3x3 layers of users' networks are wrong, or less exact than the error analysis says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_opencl.device import DeviceFacts, device_of
+from engine_opencl.lowering import gpu_convolution
+from engine_opencl.lowering.panel_convolution import Geometry
+from engine_opencl.lowering.windows import Convolution
+from engine_opencl.lowering.winograd import G, Winograd, is_winograd
+from engine_opencl.plan import Buffer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from engine import Core, ops
+from engine.ir import Constant, Model, Parameter, Result, f16, f32
+
+A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]])
+B = np.array([[1, 0, 0, 0], [0, 1, -1, 1], [-1, 1, 1, 0], [0, 0, 0, -1]])
+FACTS = DeviceFacts("a GPU", "1.0", "gpu", False, 64, 1024, 65536, 2**32, 2**34, 80)
+SETTINGS = settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device poses as a GPU, and computes all convolutions that it can in this way."""
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
+    whole = gpu_convolution.variants_of
+    monkeypatch.setattr(gpu_convolution, "variants_of", lambda f, c: [Winograd()] if is_winograd(f, c) else whole(f, c))
+
+
+def result_of(values: list[NDArray[np.float32]], attributes: dict[str, Any]) -> NDArray[np.float32]:
+    """With a bias, a residual and an activation."""
+    x, w, bias, residual = values
+    parameters = [Parameter(f32, x.shape, "x"), Parameter(f32, residual.shape, "r")]
+    node = ops.create("Conv", [parameters[0], Constant(w), Constant(bias)], attributes)
+    model = Model([Result(ops.Relu(ops.Add(node, parameters[1])))], parameters)
+    found: NDArray[np.float32] = Core().compile_model(model, "OPENCL", {"KERNEL_TRIAL_SECONDS": 0})([x, residual])[0]
+    return found
+
+
+def exact(values: list[NDArray[np.float32]], groups: int, pads: list[int]) -> NDArray[np.float64]:
+    """The same in f64, as sums over windows."""
+    x, w, bias, residual = (value.astype(np.float64) for value in values)
+    n, (outputs, channels) = x.shape[0], w.shape[:2]
+    full = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    windows = np.lib.stride_tricks.sliding_window_view(full, (3, 3), axis=(2, 3))
+    windows = windows.reshape(n, groups, channels, *windows.shape[2:])
+    sums = np.einsum("gmcij,ngchwij->ngmhw", w.reshape(groups, outputs // groups, channels, 3, 3), windows)
+    found: NDArray[np.float64] = np.maximum(sums.reshape(residual.shape) + bias[:, None, None] + residual, 0)
+    return found
+
+
+def error_bound(values: list[NDArray[np.float32]], groups: int, pads: list[int]) -> NDArray[np.float64]:
+    """The largest error of each result, by the analysis in `winograd.py`, and of what is added."""
+    x, w, bias, residual = (np.abs(value.astype(np.float64)) for value in values)
+    n, channels, height, width = residual.shape
+    tiles_h, tiles_w, per_group = -(-height // 2), -(-width // 2), w.shape[1]
+    full = np.zeros((n, x.shape[1], 2 * tiles_h + 2, 2 * tiles_w + 2))
+    inner = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))[..., : full.shape[2], : full.shape[3]]
+    full[..., : inner.shape[2], : inner.shape[3]] = inner
+    patches = np.lib.stride_tricks.sliding_window_view(full, (4, 4), axis=(2, 3))[:, :, ::2, ::2]
+    v = (np.abs(B).T @ patches @ np.abs(B)).reshape(n, groups, per_group, tiles_h, tiles_w, 4, 4)
+    u = (np.abs(G) @ w @ np.abs(G).T).reshape(groups, channels // groups, per_group, 4, 4)
+    sums = np.einsum("gmcij,ngchwij->ngmhwij", u, v).reshape(n, channels, tiles_h, tiles_w, 4, 4)
+    made = (np.abs(A).T @ sums @ np.abs(A)).transpose(0, 1, 2, 4, 3, 5).reshape(n, channels, 2 * tiles_h, 2 * tiles_w)
+    most = made[..., :height, :width] + bias[:, None, None] + residual
+    found: NDArray[np.float64] = (per_group + 16) * 2.0**-24 * most
+    return found
+
+
+@SETTINGS
+@given(
+    images=st.integers(0, 3), groups=st.integers(1, 3), channels=st.integers(1, 40), outputs=st.integers(1, 40),
+    space=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    pads=st.lists(st.integers(0, 3), min_size=4, max_size=4), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_the_error_is_bounded(
+    gpu: None, images: int, groups: int, channels: int, outputs: int, space: tuple[int, int], pads: list[int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    height, width = (max(n, 3 - pads[axis] - pads[axis + 2]) for axis, n in enumerate(space))
+    result = (images, groups * outputs, height + pads[0] + pads[2] - 2, width + pads[1] + pads[3] - 2)
+    shapes = ((images, groups * channels, height, width), (groups * outputs, channels, 3, 3), result[1:2], result)
+    values = [rng.standard_normal(shape, np.float32) for shape in shapes]
+    found, expected = result_of(values, {"group": groups, "pads": pads}), exact(values, groups, pads)
+    assert found.shape == expected.shape == result
+    np.testing.assert_array_less(np.abs(found - expected), error_bound(values, groups, pads) + 1e-30)
+
+
+def convolution(channels: int, size: int, **changes: Any) -> Convolution:
+    g = Geometry((1, size, size), (1, size, size), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1))
+    own = Buffer(0)
+    c = Convolution(8, 1, channels, channels, g, False, f32, own, Buffer(0, weight="w"), None, None, own, "")
+    return replace(c, **changes)
+
+
+def test_where_it_is_the_default() -> None:
+    """Where it saves more products than it moves numbers."""
+    chosen = {n: gpu_convolution.variants_of(FACTS, convolution(n, 56))[0] for n in (16, 32, 512)}
+    assert [isinstance(each, Winograd) for each in chosen.values()] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"element_type": f16},
+        {"is_transposed": True},
+        {"weights": Buffer(0)},
+        {"geometry": replace(convolution(8, 56).geometry, strides=(1, 2, 2))},
+        {"geometry": replace(convolution(8, 56).geometry, dilations=(1, 1, 2))},
+        {"geometry": replace(convolution(8, 56).geometry, kernel=(1, 5, 3))},
+        {"geometry": replace(convolution(8, 56).geometry, inputs=(2, 56, 56), outputs=(2, 56, 56))},
+        {"images": 10**6},
+    ],
+    ids=["f16", "transposed", "computed weights", "strides", "dilations", "5x3", "3 axes", "no room"],
+)
+def test_where_it_does_not_apply(changes: dict[str, Any]) -> None:
+    assert is_winograd(FACTS, convolution(512, 56))
+    assert not is_winograd(FACTS, convolution(512, 56, **changes))
