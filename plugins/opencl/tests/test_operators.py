@@ -21,7 +21,7 @@ from engine.ir.element_type import ElementType, f32, i64
 from engine.plugin_api import SupportLevel
 from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, run_case
 
-_MUST_RUN = 980
+_MUST_RUN = 1003
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
 NODE_CASES = sorted(name for name, case in CASES.items() if case.kind == "node")
 
@@ -66,6 +66,15 @@ def with_constants(case: SuiteCase) -> SuiteCase | None:
     return dataclasses.replace(case, model=model, data_sets=[(inputs[:1], outputs)])
 
 
+def with_roundings(case: SuiteCase) -> SuiteCase:
+    """The case with a tolerance for f16, which two answers may round differently after each operation."""
+    assert case.model is not None
+    graph = case.model.graph
+    if all(output.type.tensor_type.elem_type != onnx.TensorProto.FLOAT16 for output in graph.output):
+        return case
+    return dataclasses.replace(case, rtol=max(case.rtol, 2 * len(graph.node) * 2.0**-11))
+
+
 def test_claims(accepted: dict[str, SuiteCase]) -> None:
     assert len(accepted) >= _MUST_RUN
 
@@ -75,7 +84,7 @@ def test_case(core: Core, accepted: dict[str, SuiteCase], name: str) -> None:
     if name not in accepted:
         pytest.skip("refused by the query")
     for got, expected in run_case(core, accepted[name], "OPENCL"):
-        assert_same(got, expected, accepted[name])
+        assert_same(got, expected, with_roundings(accepted[name]))
 
 
 # -- indices that are out of range -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from engine.ir import Output
-from engine_opencl.elements import c_type
+from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
 from engine_opencl.source import collapsed, index_code, strides_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ inline long power(long x, long n) {
   for (; n; n >>= 1, factor *= factor) product *= n & 1 ? factor : 1;
   return (long)product;
 }
+inline float rounded_to_half(float x) {
+  ushort bits;
+  vstore_half_rte(x, 0, (half*)&bits);
+  return vload_half(0, (half*)&bits);
+}
 inline float magnitude_float(float x) { return fabs(x); }
 inline int magnitude_int(int x) { return x < 0 ? -x : x; }
 inline long magnitude_long(long x) { return x < 0 ? -x : x; }
@@ -71,10 +76,12 @@ def emit(result: Output, expression: Expression, b: PlanBuilder) -> None:
     names = [f"i{number}" for number in range(len(leaves))]
     lines: list[str] = []
     code = _code(expression, {leaf: f"v{number}" for number, leaf in enumerate(leaves)}, lines)
-    inputs = [f"__global const {c_type(leaf.element_type)}* p{n}" for n, leaf in enumerate(leaves)]
-    output = c_type(result.element_type)
-    loads = [f"const {c_type(leaf.element_type)} v{n} = p{n}[i{n}];" for n, leaf in enumerate(leaves)]
-    body = "\n  ".join([index_code(lengths, steps, names), *loads, *lines, f"out[i] = {code};"])
+    types = [leaf.element_type for leaf in leaves]
+    inputs = [f"__global const {stored_c_type(t)}* p{n}" for n, t in enumerate(types)]
+    output = stored_c_type(result.element_type)
+    loads = [f"const {c_type(t)} v{n} = {load_code(t, f'p{n}', f'i{n}')};" for n, t in enumerate(types)]
+    store = store_code(result.element_type, "out", "i", code)
+    body = "\n  ".join([index_code(lengths, steps, names), *loads, *lines, store])
     source = (
         f"{HELPERS}__kernel void elementwise({', '.join([*inputs, f'__global {output}* out'])}) {{\n"
         f"  const ulong i = get_global_id(0);\n  {body}\n}}\n"

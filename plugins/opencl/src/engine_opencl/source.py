@@ -8,6 +8,7 @@ from importlib import resources
 
 from engine.ir import ElementType
 from engine.ir.element_type import f16, f32
+from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
 
 
 def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> str:
@@ -19,6 +20,18 @@ def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> s
 def real_access(real: ElementType) -> str:
     """Definitions of `real`, `load_real` and `store_real` for elements that are f32 or f16 in memory."""
     return f"#define REAL_IS_HALF {int(real == f16)}\n" + _text("real")
+
+
+def element_access(element_type: ElementType, name: str = "T") -> str:
+    """Definitions of `T`, which elements are computed in, and `stored_T`, `load_T`, `store_T` for those in memory.
+
+    Another `name` takes the place of T in all of them.
+    """
+    return (
+        f"#define {name} {c_type(element_type)}\n#define stored_{name} {stored_c_type(element_type)}\n"
+        f"#define load_{name}(from, at) {load_code(element_type, '(from)', '(at)')}\n"
+        f"#define store_{name}(to, at, value) {store_code(element_type, '(to)', '(at)', '(value)').rstrip(';')}\n"
+    )
 
 
 @functools.cache

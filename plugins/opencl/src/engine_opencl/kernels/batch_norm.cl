@@ -1,7 +1,8 @@
-__kernel void batch_norm(__global const float* restrict x, __global const float* restrict scale,
-                         __global const float* restrict shift, __global const float* restrict mean,
-                         __global const float* restrict variance, __global float* restrict y, const float epsilon) {
+__kernel void batch_norm(__global const real* restrict x, __global const real* restrict scale,
+                         __global const real* restrict shift, __global const real* restrict mean,
+                         __global const real* restrict variance, __global real* restrict y, const float epsilon) {
   const int c = get_global_id(1);
   const ulong at = (get_global_id(2) * C + c) * (ulong)PIXELS + get_global_id(0);
-  y[at] = (x[at] - mean[c]) * (scale[c] / sqrt(variance[c] + epsilon)) + shift[c];
+  const float factor = load_real(scale, c) / sqrt(load_real(variance, c) + epsilon);
+  store_real(y, at, (load_real(x, at) - load_real(mean, c)) * factor + load_real(shift, c));
 }

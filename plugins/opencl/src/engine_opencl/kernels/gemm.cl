@@ -1,11 +1,11 @@
 // C = A B: one column and ROWS rows a work item; neighbouring items have neighbouring columns, so that where B is
 // row-major they read its rows together. Suits CPUs, whose compilers make vectors of work items, and narrow products.
-__kernel void gemm(__global const float* restrict a, __global const float* restrict b, __global float* restrict c
+__kernel void gemm(__global const real* restrict a, __global const real* restrict b, __global real* restrict c
 #if BIAS
-                   , __global const float* restrict bias
+                   , __global const real* restrict bias
 #endif
 #if RESIDUAL
-                   , __global const float* restrict residual
+                   , __global const real* restrict residual
 #endif
 ) {
   const int col = get_global_id(0);
@@ -21,9 +21,9 @@ __kernel void gemm(__global const float* restrict a, __global const float* restr
     start[i] = (ulong)min(first + i, M - 1) * A_ROW;
   }
   for (int k = 0; k < K; ++k) {
-    const float right = b[(ulong)k * B_ROW + (ulong)col * B_COL];
+    const float right = load_real(b, (ulong)k * B_ROW + (ulong)col * B_COL);
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) sum[i] += a[start[i] + (ulong)k * A_COL] * right;
+    for (int i = 0; i < ROWS; ++i) sum[i] += load_real(a, start[i] + (ulong)k * A_COL) * right;
   }
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
@@ -32,7 +32,7 @@ __kernel void gemm(__global const float* restrict a, __global const float* restr
       const ulong at = base + (ulong)row * N + col;
       float v = sum[i];
       EPILOGUE
-      c[at] = v;
+      store_real(c, at, v);
     }
   }
 }

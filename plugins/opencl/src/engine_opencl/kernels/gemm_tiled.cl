@@ -2,14 +2,14 @@
 #define TILE 64
 #define DEPTH 16
 
-__kernel __attribute__((reqd_work_group_size(16, 16, 1))) void gemm(__global const float* restrict a,
-                                                                    __global const float* restrict b,
-                                                                    __global float* restrict c
+__kernel __attribute__((reqd_work_group_size(16, 16, 1))) void gemm(__global const real* restrict a,
+                                                                    __global const real* restrict b,
+                                                                    __global real* restrict c
 #if BIAS
-                                                                    , __global const float* restrict bias
+                                                                    , __global const real* restrict bias
 #endif
 #if RESIDUAL
-                                                                    , __global const float* restrict residual
+                                                                    , __global const real* restrict residual
 #endif
 ) {
   __local float left[DEPTH][TILE + 1];
@@ -25,10 +25,10 @@ __kernel __attribute__((reqd_work_group_size(16, 16, 1))) void gemm(__global con
       // The faster index goes along the axis whose elements are neighbours.
       const int ad = A_COL == 1 ? n % DEPTH : n / TILE, ar = A_COL == 1 ? n / DEPTH : n % TILE;
       left[ad][ar] = first_row + ar < M && k0 + ad < K
-                         ? a[(ulong)(first_row + ar) * A_ROW + (ulong)(k0 + ad) * A_COL] : 0.0f;
+                         ? load_real(a, (ulong)(first_row + ar) * A_ROW + (ulong)(k0 + ad) * A_COL) : 0.0f;
       const int bd = B_COL == 1 ? n / TILE : n % DEPTH, bc = B_COL == 1 ? n % TILE : n / DEPTH;
       right[bd][bc] = first_col + bc < N && k0 + bd < K
-                          ? b[(ulong)(k0 + bd) * B_ROW + (ulong)(first_col + bc) * B_COL] : 0.0f;
+                          ? load_real(b, (ulong)(k0 + bd) * B_ROW + (ulong)(first_col + bc) * B_COL) : 0.0f;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
@@ -53,7 +53,7 @@ __kernel __attribute__((reqd_work_group_size(16, 16, 1))) void gemm(__global con
         const ulong at = base + (ulong)row * N + col;
         float v = sum[i][j];
         EPILOGUE
-        c[at] = v;
+        store_real(c, at, v);
       }
     }
 }

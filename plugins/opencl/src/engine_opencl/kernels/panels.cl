@@ -5,14 +5,14 @@
 __constant int offsets[TAPS] = {OFFSETS};
 #endif
 
-__kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void panels(__global const float* restrict a,
-                                                                        __global const float* restrict b,
-                                                                        __global float* restrict c
+__kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void panels(__global const stored_LEFT* restrict a,
+                                                                        __global const stored_RIGHT* restrict b,
+                                                                        __global real* restrict c
 #if BIAS
-                                                                        , __global const float* restrict bias
+                                                                        , __global const real* restrict bias
 #endif
 #if RESIDUAL
-                                                                        , __global const float* restrict residual
+                                                                        , __global const real* restrict residual
 #endif
 ) {
   const int panel = get_group_id(0), tile = get_group_id(1), batch = get_group_id(2);
@@ -27,15 +27,15 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void panels(__global
   for (int channel = 0; channel < CHANNELS; ++channel) {
 #if TAPS > 1
     for (int tap = 0; tap < TAPS; ++tap) {
-      const float right = b[(long)channel * B_ROW + offsets[tap]];
-      __global const float* left = a + ((ulong)channel * TAPS + tap) * ROWS;
+      const float right = load_RIGHT(b, (long)channel * B_ROW + offsets[tap]);
+      __global const stored_LEFT* left = a + ((ulong)channel * TAPS + tap) * ROWS;
 #else
     {
-      const float right = b[(long)channel * B_ROW];
-      __global const float* left = a + (ulong)channel * ROWS;
+      const float right = load_RIGHT(b, (long)channel * B_ROW);
+      __global const stored_LEFT* left = a + (ulong)channel * ROWS;
 #endif
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) sum[i] += left[i] * right;
+      for (int i = 0; i < ROWS; ++i) sum[i] += load_LEFT(left, i) * right;
     }
   }
   COLUMN
@@ -47,7 +47,7 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void panels(__global
       const int row = (batch % A_BATCHES) * BIAS_BATCH + panel * ROWS + i;
       float v = sum[i];
       EPILOGUE
-      c[at] = v;
+      store_real(c, at, v);
     }
   }
 }

@@ -1,5 +1,5 @@
 // The largest element or the mean of each window; NaN stays. Padding counts in a mean where COUNT_PADS, up to E*.
-__kernel void pool(__global const float* restrict x, __global float* restrict y) {
+__kernel void pool(__global const real* restrict x, __global real* restrict y) {
   const int pixel = get_global_id(0);
   const ulong map = get_global_id(1);
   const int ow = pixel % OW, oh = pixel / OW % OH, od = pixel / (OW * OH);
@@ -16,12 +16,12 @@ __kernel void pool(__global const float* restrict x, __global float* restrict y)
           count += COUNT_PADS && id < ED && ih < EH && iw < EW;
           continue;
         }
-        const float e = x[((ulong)id * IH + ih) * IW + iw];
+        const float e = load_real(x, ((ulong)id * IH + ih) * IW + iw);
         ++count;
         if (MEAN) value += e;
         else value = isnan(e) || e > value ? e : value;
       }
     }
   }
-  y[map * ((ulong)OD * OH * OW) + pixel] = MEAN ? value / count : value;
+  store_real(y, map * ((ulong)OD * OH * OW) + pixel, MEAN ? value / count : value);
 }

@@ -2,7 +2,7 @@
 #if REAL_IS_HALF
 #define real half
 #define load_real(from, at) vload_half((at), (from))
-#define store_real(to, at, value) vstore_half_rte((value), (at), (to))
+#define store_real(to, at, value) vstore_half_rte((float)(value), (at), (to))
 #else
 #define real float
 #define load_real(from, at) ((from)[at])

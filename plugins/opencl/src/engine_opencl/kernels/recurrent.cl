@@ -1,9 +1,9 @@
 // A step of RNN (GATES 1), GRU (3: z, r, h) or LSTM (4: i, o, f, c). An item has a unit of one sequence and direction.
 // projection: rows [steps, batch], or the other way round; states, cell: [directions, batch, hidden];
-// recurrent: [directions, hidden, GATES * hidden]. `before` and `after` are different buffers: units read all units.
+// recurrent: [directions, hidden, GATES * hidden]. States, cell and scratch are f32 at all times. `before` and `after` are different buffers: units read all units.
 #define PARAMETERS                                                                                                   \
-  __global const float *restrict before, __global float *restrict after, __global const float *restrict projection, \
-      __global const float *restrict recurrent CELL_PARAMETER BIAS_PARAMETER LENGTHS_PARAMETER PEEPHOLE_PARAMETER    \
+  __global const float *restrict before, __global float *restrict after, __global const real *restrict projection, \
+      __global const real *restrict recurrent CELL_PARAMETER BIAS_PARAMETER LENGTHS_PARAMETER PEEPHOLE_PARAMETER    \
           OUTPUT_PARAMETER SCRATCH_PARAMETER,                                                                        \
       const int step
 #if GATES == 4
@@ -12,9 +12,9 @@
 #define CELL_PARAMETER
 #endif
 #if BIAS
-#define BIAS_PARAMETER , __global const float *restrict bias
-#define INPUT_BIAS(gate) bias[(direction * 2 * GATES + (gate)) * HIDDEN + unit]
-#define RECURRENT_BIAS(gate) bias[(direction * 2 * GATES + GATES + (gate)) * HIDDEN + unit]
+#define BIAS_PARAMETER , __global const real *restrict bias
+#define INPUT_BIAS(gate) load_real(bias, (direction * 2 * GATES + (gate)) * HIDDEN + unit)
+#define RECURRENT_BIAS(gate) load_real(bias, (direction * 2 * GATES + GATES + (gate)) * HIDDEN + unit)
 #else
 #define BIAS_PARAMETER
 #define INPUT_BIAS(gate) 0.0f
@@ -28,14 +28,14 @@
 #define IS_INSIDE 1
 #endif
 #if PEEPHOLE
-#define PEEPHOLE_PARAMETER , __global const float *restrict peephole
-#define PEEP(k) peephole[(direction * 3 + (k)) * HIDDEN + unit]
+#define PEEPHOLE_PARAMETER , __global const real *restrict peephole
+#define PEEP(k) load_real(peephole, (direction * 3 + (k)) * HIDDEN + unit)
 #else
 #define PEEPHOLE_PARAMETER
 #define PEEP(k) 0.0f
 #endif
 #if OUTPUT
-#define OUTPUT_PARAMETER , __global float *restrict y
+#define OUTPUT_PARAMETER , __global real *restrict y
 #else
 #define OUTPUT_PARAMETER
 #endif
@@ -52,12 +52,12 @@
   projection += (row * DIRECTIONS + direction) * (GATES * HIDDEN) + unit;                  \
   recurrent += (ulong)direction * HIDDEN * (GATES * HIDDEN) + unit;
 
-float given(__global const float* projection, const int gate) { return projection[gate * HIDDEN]; }
+float given(__global const real* projection, const int gate) { return load_real(projection, gate * HIDDEN); }
 
 // What a gate gets from the states of all units, through the weights of this unit.
-float remembered(__global const float* states, __global const float* recurrent, const int gate) {
+float remembered(__global const float* states, __global const real* recurrent, const int gate) {
   float sum = 0.0f;
-  for (int k = 0; k < HIDDEN; ++k) sum += states[k] * recurrent[(ulong)k * (GATES * HIDDEN) + gate * HIDDEN];
+  for (int k = 0; k < HIDDEN; ++k) sum += states[k] * load_real(recurrent, (ulong)k * (GATES * HIDDEN) + gate * HIDDEN);
   return sum;
 }
 
@@ -104,6 +104,6 @@ __kernel void recurrent_step(PARAMETERS) {
   after[state + unit] = IS_INSIDE ? value : old;
 #if OUTPUT
   const ulong place = BATCH_FIRST ? row * DIRECTIONS + direction : ((ulong)t * DIRECTIONS + direction) * BATCH + sequence;
-  y[place * HIDDEN + unit] = IS_INSIDE ? value : 0.0f;
+  store_real(y, place * HIDDEN + unit, IS_INSIDE ? value : 0.0f);
 #endif
 }

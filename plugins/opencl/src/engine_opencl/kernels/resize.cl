@@ -1,6 +1,6 @@
 // Each element along one axis from those at TAPS indices; an index of -1 stands for the value outside.
-__kernel void resize(__global const T* restrict x, __global const int* restrict indices,
-                     __global const float* restrict weights, __global T* restrict y, const T outside) {
+__kernel void resize(__global const stored_T* restrict x, __global const int* restrict indices,
+                     __global const float* restrict weights, __global stored_T* restrict y, const T outside) {
   const ulong k = get_global_id(0);
   const ulong at = get_global_id(1);
   const ulong outer = get_global_id(2);
@@ -8,14 +8,14 @@ __kernel void resize(__global const T* restrict x, __global const int* restrict 
   y += (outer * SIZE + at) * INNER + k;
   const int first = indices[at * TAPS];
 #if NEAREST
-  *y = first < 0 ? outside : x[(ulong)first * INNER];
+  store_T(y, 0, first < 0 ? outside : load_T(x, (ulong)first * INNER));
 #else
   if (first < 0) {
-    *y = outside;
+    store_T(y, 0, outside);
     return;
   }
   float sum = 0.0f;
-  for (int t = 0; t < TAPS; ++t) sum += weights[at * TAPS + t] * x[(ulong)indices[at * TAPS + t] * INNER];
-  *y = sum;
+  for (int t = 0; t < TAPS; ++t) sum += weights[at * TAPS + t] * load_T(x, (ulong)indices[at * TAPS + t] * INNER);
+  store_T(y, 0, sum);
 #endif
 }

@@ -118,6 +118,6 @@ def _pointwise(
     """A kernel of one element is a product: [M, C] by [C, pixels] for each image."""
     n, c, *space = b.shape(x)
     m, pixels = b.shape(weights)[0], math.prod(space)
-    product = Product(m, pixels, c, (n,), (0,), (c * pixels,), (c, 1), (pixels, 1))
+    product = Product(m, pixels, c, (n,), (0,), (c * pixels,), (c, 1), (pixels, 1), x.element_type)
     added = [None if value is None else b.input(value) for value in (bias, residual)]
     launch_product(b, product, epilogue, b.input(weights), b.input(x), b.output(node.output(0)), *added)

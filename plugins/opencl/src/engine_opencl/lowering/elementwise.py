@@ -8,18 +8,18 @@ from typing import Final
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
+from engine.ir.element_type import boolean, f16, i8, u8
 from engine.ops.internal import Activation, activation_of
-from engine_opencl.elements import c_type
+from engine_opencl.elements import FLOATS, INTEGERS, c_type
 from engine_opencl.expressions import Expression, Leaf, Operation, emit
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 
-REALS: Final = frozenset({f32})
-NUMBERS: Final = frozenset({f32, i32, i64, u8, i8})
+REALS: Final = FLOATS
+NUMBERS: Final = FLOATS | INTEGERS
 ANY: Final = NUMBERS | {boolean}
 BOOLEAN: Final = frozenset({boolean})
-WHOLE: Final = NUMBERS - {f32}
+WHOLE: Final = INTEGERS
 
 UNARY_REAL: Final = {
     "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
@@ -131,7 +131,7 @@ class VariadicLowering(OpLowering):
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         codes = {"Sum": "({0} + {1})", "Mean": "({0} + {1})", "Max": "larger({0}, {1})", "Min": "smaller({0}, {1})"}
-        if node.output(0).element_type is not f32:
+        if node.output(0).element_type not in FLOATS:
             codes = {"Max": "max({0}, {1})", "Min": "min({0}, {1})"}
         result = c_type(node.output(0).element_type)
         first, *others = (operand(value, node, b) for value in node.input_values if value is not None)
@@ -147,13 +147,14 @@ class CastLowering(OpLowering):
     """Conversion between the types that the device stores; floats are cut off, and bool is what is not zero."""
 
     def check(self, node: Node) -> Refusal | None:
-        return check_types((*node.input_values, *node.outputs), ANY)
+        return check_types(node.input_values[:1], ANY) or check_types(node.outputs, ANY)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         target = node.output(0).element_type
         # A float that its type cannot hold is undefined in C, where ONNX's reference wraps around.
-        is_narrowed = target in (u8, i8) and node.input_value(0).element_type is f32
-        code = "({0} != 0)" if target is boolean else "(long){0}" if is_narrowed else "{0}"
+        is_narrowed = target in (u8, i8) and node.input_value(0).element_type in FLOATS
+        codes = {boolean: "({0} != 0)", f16: "rounded_to_half({0})"}
+        code = codes.get(target, "(long){0}" if is_narrowed else "{0}")
         finish(node, Operation(code, (operand(node.input_value(0), node, b),), c_type(target)), b)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from engine.ir import Node, Output
 from engine.ir.element_type import i32, i64
 from engine.ops.registry import attribute
-from engine_opencl.elements import STORED, c_type
+from engine_opencl.elements import STORED, c_type, moved_c_type
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import index_code, kernel_source, strides_of
@@ -45,7 +45,7 @@ class GatherLowering(OpLowering):
         is_safe = _is_in_range(b, node.input_value(1), shape[axis])
         source = CHECKED + kernel_source(
             "gather",
-            T=c_type(node.input_value(0).element_type), INDEX=c_type(node.input_value(1).element_type),
+            T=moved_c_type(node.input_value(0).element_type), INDEX=c_type(node.input_value(1).element_type),
             LENGTH=shape[axis], INNER=inner, COUNT=count, CHECK=int(not is_safe),
         )  # fmt: skip
         arguments: list[Given] = [b.input(node.input_value(0)), b.input(node.input_value(1)), b.output(node.output(0))]
@@ -73,7 +73,7 @@ class GatherNDLowering(OpLowering):
         indexed = shape[batched : batched + depth]
         batches, count = math.prod(shape[:batched]), math.prod(places[batched:])
         inner = math.prod(shape[batched + depth :])
-        element, index = c_type(x.element_type), c_type(indices.element_type)
+        element, index = moved_c_type(x.element_type), c_type(indices.element_type)
         source = (
             f"{CHECKED}__kernel void gather_nd(__global const {element}* restrict x, "
             f"__global const {index}* restrict indices, __global {element}* restrict y, "
@@ -110,7 +110,7 @@ class GatherElementsLowering(OpLowering):
         shape, target = b.shape(x), b.shape(indices)
         axis = int(attribute(node, "axis")) % len(shape)
         steps = [0 if each == axis else step for each, step in enumerate(strides_of(shape))]
-        element = c_type(x.element_type)
+        element = moved_c_type(x.element_type)
         source = (
             f"{CHECKED}__kernel void gather_elements(__global const {element}* restrict x, "
             f"__global const {c_type(indices.element_type)}* restrict indices, __global {element}* restrict y, "

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.ir import Node, Output
-from engine.ir.element_type import boolean
+from engine.ir import ElementType, Node, Output
 from engine.ops.registry import attribute
-from engine_opencl.elements import STORED, c_type, stored_type
+from engine_opencl.elements import STORED, load_code, moved_c_type, moved_scalar, store_code, stored_c_type
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
@@ -159,7 +158,7 @@ class TriluLowering(OpLowering):
         diagonal = _numbers(b, node.input_value(1))[0] if node.has_input(1) else 0
         rows, columns = shape[-2:]
         order = ">=" if attribute(node, "upper") else "<="
-        element = c_type(x.element_type)
+        element = moved_c_type(x.element_type)
         source = (
             f"__kernel void trilu(__global const {element}* restrict x, __global {element}* restrict y, "
             "const long diagonal) {\n  const long col = get_global_id(0), row = get_global_id(1);\n"
@@ -207,8 +206,8 @@ class PadLowering(OpLowering):
         before = [0] * len(shape)
         for axis, pad in zip(axes, pads, strict=False):
             before[axis % len(shape)] = pad
-        element = c_type(node.output(0).element_type)
-        fill = 0
+        element = moved_c_type(node.output(0).element_type)
+        fill: object = 0
         if node.has_input(2):
             data = b.constant(node.input_value(2))
             assert data is not None
@@ -228,8 +227,7 @@ class PadLowering(OpLowering):
             f"__kernel void pad(__global const {element}* x, __global {element}* y, const {element} fill) {{\n"
             f"  const ulong i = get_global_id(0);\n  {body}\n  y[i] = inside ? x[at] : fill;\n}}\n"
         )
-        stored = np.dtype(np.uint8) if node.output(0).element_type is boolean else stored_type(node.output(0))
-        typed: np.generic = stored.type(fill)
+        typed = moved_scalar(node.output(0).element_type, fill)
         count = math.prod(target)
         b.launch(source, "pad", [b.input(node.input_value(0)), b.output(node.output(0)), typed], (count,))
 
@@ -262,14 +260,20 @@ def strided_copy(
     read_offset: int,
     written: Sequence[int],
     write_offset: int,
+    *,
+    stored: tuple[ElementType, ElementType] | None = None,
 ) -> None:
-    """Copy elements between two strided ranges of one shape."""
+    """Copy elements between two strided ranges of one shape; `stored`: how they are and will be, where that differs."""
     lengths, (read, written) = collapsed(shape, read, written)
-    element = c_type(value.element_type)
     index = index_code(lengths, [_modular(read), list(written)], ["a", "o"])
+    source_c = target_c = moved_c_type(value.element_type)
+    statement = "y[yo + (long)o] = x[xo + (long)a];"
+    if stored is not None and stored[0] is not stored[1]:
+        source_c, target_c = map(stored_c_type, stored)
+        statement = store_code(stored[1], "y", "yo + (long)o", load_code(stored[0], "x", "xo + (long)a"))
     text = (
-        f"__kernel void copy(__global const {element}* x, __global {element}* y, const long xo, const long yo) {{\n"
-        f"  const ulong i = get_global_id(0);\n  {index}\n  y[yo + (long)o] = x[xo + (long)a];\n}}\n"
+        f"__kernel void copy(__global const {source_c}* x, __global {target_c}* y, const long xo, const long yo) {{\n"
+        f"  const ulong i = get_global_id(0);\n  {index}\n  {statement}\n}}\n"
     )
     b.launch(text, "copy", [source, target, np.int64(read_offset), np.int64(write_offset)], (math.prod(shape),))
 

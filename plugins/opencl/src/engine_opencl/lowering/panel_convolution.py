@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.ir import Node
+from engine.ir import ElementType, Node
+from engine.ir.element_type import f32
 from engine_opencl.lowering.panels import LANES, Columns, Matrices, launch_panels
 from engine_opencl.lowering.products import Epilogue
 from engine_opencl.plan import Buffer, PlanBuilder
@@ -102,10 +104,10 @@ def panel_convolution(
     added = [b.input(v) if node.has_input(i) and (v := node.input_value(i)) else None
              for i in range(2, min(node.num_inputs, 4))] + [None, None]  # fmt: skip
     g, result, source = g.padded(), b.output(node.output(0)), b.input(x)
-    depthwise = m == groups
+    depthwise, real = m == groups, node.output(0).element_type
     lanes = _lanes(g) if depthwise else LANES
     parts = transposed_parts(g) if transposed else [whole(g)]
-    planes = _planes(b, g, parts, source, n * c, lanes)
+    planes = _planes(b, g, parts, source, n * c, lanes, real)
     for part in parts:
         if 0 in part.outputs:
             continue
@@ -114,15 +116,15 @@ def panel_convolution(
         offsets = tuple(planes.offset(tuple(distance for _, distance in tap)) for tap in taps)
         size = (c // groups) * len(taps)
         a_weights = _chosen_taps(b, weights, (groups, c // groups, m // groups), chosen, g) if transposed else weights
-        a = Matrices(a_weights, m // groups, size, size, 1, (groups,), (m // groups * size if groups > 1 else 0,))
+        a = Matrices(a_weights, m // groups, size, size, 1, (groups,), (m // groups * size if groups > 1 else 0,), real)
         columns = Columns(
             planes.buffer, _columns(part, planes), c // groups if taps else 0, planes.size,
             batches=n * groups, batch=c // groups * planes.size, taps=offsets or (0,), overlap=planes.is_input,
-            lanes=lanes, column=_column_code(part, planes, g),
+            lanes=lanes, column=_column_code(part, planes, g), real=real if planes.is_input else f32,
         )  # fmt: skip
         launch_panels(
             b, a, columns, result, n * groups, math.prod(g.outputs), epilogue.code(), *added[:2],
-            bias_batch=m // groups if groups > 1 else 0,
+            bias_batch=m // groups if groups > 1 else 0, real=real,
         )  # fmt: skip
 
 
@@ -154,8 +156,10 @@ def transposed_parts(g: Geometry) -> list[Part]:
     return parts
 
 
-def _planes(b: PlanBuilder, g: Geometry, parts: list[Part], x: Buffer, maps: int, lanes: int) -> Planes:
-    """The input as it is where no tap leaves it, else a padded copy."""
+def _planes(
+    b: PlanBuilder, g: Geometry, parts: list[Part], x: Buffer, maps: int, lanes: int, real: ElementType
+) -> Planes:
+    """The input as it is where no tap leaves it, else a padded copy, of f32."""
     strides = parts[0].strides
     before, lengths, phases = [], [], []
     for axis in range(3):
@@ -179,7 +183,7 @@ def _planes(b: PlanBuilder, g: Geometry, parts: list[Part], x: Buffer, maps: int
         }  # fmt: skip
     # The last tile reads behind the last column.
     target = b.temporary((maps * planes.size + lanes) * 4)
-    b.launch(kernel_source("pad", **defines), "pad", [x, target], (planes.size, maps))
+    b.launch(kernel_source("pad", real, **defines), "pad", [x, target], (planes.size, maps))
     return Planes(target, planes.phases, planes.lengths, planes.before, strides, is_input=False)
 
 
@@ -218,7 +222,7 @@ def _chosen_taps(
     make = b.weights[weights.weight]
     groups, channels, outputs = shape
 
-    def arranged() -> NDArray[np.float32]:
+    def arranged() -> NDArray[Any]:
         data = make().reshape(groups, channels, outputs, math.prod(g.kernel))
         return np.ascontiguousarray(data[..., list(chosen)].transpose(0, 2, 1, 3))
 

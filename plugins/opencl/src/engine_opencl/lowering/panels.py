@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.ir import ElementType
+from engine.ir.element_type import f32
 from engine_opencl.expressions import HELPERS
 from engine_opencl.plan import Buffer, PlanBuilder
-from engine_opencl.source import kernel_source
+from engine_opencl.source import element_access, kernel_source
 
 LANES = 16
 """Columns of a work group, each an item: a vector of the widest CPUs."""
@@ -33,11 +36,17 @@ class Matrices:
     k_step: int
     batch: tuple[int, ...] = ()
     batch_steps: tuple[int, ...] = ()
+    real: ElementType = f32
 
     @property
     def count(self) -> int:
         """How many matrices differ."""
         return math.prod(self.batch) if any(self.batch_steps) else 1
+
+    @property
+    def packed_real(self) -> ElementType:
+        """How `packed` stores them: constants as they are, others as what is computed with."""
+        return f32 if self.buffer.weight is None else self.real
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,7 @@ class Columns:
     overlap: bool = False
     lanes: int = LANES
     column: str = DENSE_COLUMN
+    real: ElementType = f32
 
 
 def rows_of(m: int) -> int:
@@ -84,6 +94,7 @@ def packed(b: PlanBuilder, matrices: Matrices, width: int) -> Buffer:
     group, items = (LANES, -(-x.k // LANES) * LANES) if along_k else (width, -(-x.k // _DEPTH) * width)
     source = kernel_source(
         "pack",
+        x.real,
         LENGTH=x.length, K=x.k, WIDTH=width, BLOCKS=blocks, STEP=x.step, K_STEP=x.k_step, GROUP=group, DEPTH=_DEPTH,
         BATCH=batch_code(x.batch, source=x.batch_steps),
     )  # fmt: skip
@@ -91,15 +102,15 @@ def packed(b: PlanBuilder, matrices: Matrices, width: int) -> Buffer:
     return target
 
 
-def pack_array(data: NDArray[np.float32], matrices: Matrices, width: int) -> NDArray[np.float32]:
+def pack_array(data: NDArray[Any], matrices: Matrices, width: int) -> NDArray[Any]:
     """What `packed` gives, by the host."""
     x = matrices
     batch, batch_steps = (x.batch, x.batch_steps) if x.count > 1 else ((), ())
     flat = np.ascontiguousarray(data).reshape(-1)
-    steps = tuple(4 * step for step in (*batch_steps, x.step, x.k_step))
+    steps = tuple(flat.itemsize * step for step in (*batch_steps, x.step, x.k_step))
     view = np.lib.stride_tricks.as_strided(flat, (*batch, x.length, x.k), steps).reshape(x.count, x.length, x.k)
     blocks = -(-x.length // width)
-    full = np.zeros((x.count, blocks * width, x.k), np.float32)
+    full = np.zeros((x.count, blocks * width, x.k), flat.dtype)
     full[:, : x.length] = view
     return np.ascontiguousarray(full.reshape(x.count, blocks, width, x.k).transpose(0, 1, 3, 2))
 
@@ -125,18 +136,22 @@ def launch_panels(
     residual: Buffer | None = None,
     *,
     bias_batch: int = 0,
+    real: ElementType = f32,
 ) -> None:
     """Launch C[batch] = A[batch % count] B[batch % batches], with `a` as rows of [M, K].
 
-    `c_row`: elements of a row of C; `bias_batch`: rows of the bias from one matrix of A to the next.
+    `c_row`: elements of a row of C; `bias_batch`: rows of the bias from one matrix of A to the next; `real`: how
+    result, bias and residual are stored.
     """
     if not a.length:
         return
     rows = rows_of(a.length)
     panels = -(-a.length // rows)
     offset = columns.taps[0] if len(columns.taps) == 1 else 0
-    source = HELPERS + kernel_source(
+    access = element_access(a.packed_real, "LEFT") + element_access(columns.real, "RIGHT")
+    source = HELPERS + access + kernel_source(
         "panels",
+        real,
         M=a.length, N=columns.n, ROWS=rows, PANELS=panels, LANES=columns.lanes, CHANNELS=columns.channels,
         TAPS=len(columns.taps), OFFSETS=", ".join(map(str, columns.taps)), A_BATCHES=a.count,
         B_BATCHES=columns.batches, B_BATCH=f"{columns.batch}ul", B_TILE=columns.tile, B_ROW=columns.row,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from engine.ir import Node
-from engine.ir.element_type import f32, i32, i64, u8
+from engine.ir.element_type import i32, i64, u8
 from engine.ops.registry import attribute
-from engine_opencl.elements import c_type
+from engine_opencl.elements import FLOATS, c_type
 from engine_opencl.expressions import Operation
 from engine_opencl.lowering.elementwise import (
     NUMBERS,
@@ -68,12 +68,12 @@ class ModLowering(ParametricLowering):
     """The remainder with the divisor's sign, or where `fmod` is set with the dividend's; by zero it is 0."""
 
     def check(self, node: Node) -> Refusal | None:
-        if node.input_value(0).element_type is f32 and not attribute(node, "fmod"):
+        if node.input_value(0).element_type in FLOATS and not attribute(node, "fmod"):
             return Refusal("attribute", "fmod is 0; expected 1 for floating point")
         return check_types(node.input_values, NUMBERS)
 
     def code(self, node: Node) -> str:
-        if node.input_value(0).element_type is f32:
+        if node.input_value(0).element_type in FLOATS:
             return "fmod({0}, {1})"
         return "remainder_of({0}, {1})" if attribute(node, "fmod") else "modulo({0}, {1})"
 
@@ -91,12 +91,12 @@ class BitShiftLowering(ParametricLowering):
 
 @lowers("Pow")
 class PowLowering(ParametricLowering):
-    """Powers of f32 by any number, and of integers by integers, modulo 2^bits; of 1 / n only the whole part stays."""
+    """Powers of floats by any number, of integers by integers modulo 2^bits; of 1 / n only the whole part stays."""
 
     def check(self, node: Node) -> Refusal | None:
-        if node.input_value(0).element_type is f32:
-            return check_types((node.input_value(1),), {f32, i32, i64})
+        if node.input_value(0).element_type in FLOATS:
+            return check_types((node.input_value(1),), {*FLOATS, i32, i64})
         return check_types(node.input_values, WHOLE)
 
     def code(self, node: Node) -> str:
-        return "pow({0}, (float){1})" if node.input_value(0).element_type is f32 else "power({0}, {1})"
+        return "pow({0}, (float){1})" if node.input_value(0).element_type in FLOATS else "power({0}, {1})"

@@ -50,7 +50,8 @@ class PoolLowering(OpLowering):
                 f"E{name}": g.inputs[axis] + after[axis],
             }  # fmt: skip
         arguments = [b.input(node.input_value(0)), b.output(node.output(0))]
-        b.launch(kernel_source("pool", **defines), "pool", arguments, (math.prod(g.outputs), x[0] * x[1]))
+        source = kernel_source("pool", node.output(0).element_type, **defines)
+        b.launch(source, "pool", arguments, (math.prod(g.outputs), x[0] * x[1]))
 
 
 def _same_after(g: Geometry) -> tuple[int, ...]:
@@ -71,7 +72,9 @@ class LrnLowering(OpLowering):
     def lower(self, node: Node, b: PlanBuilder) -> None:
         n, c, *space = b.shape(node.input_value(0))
         size = int(attribute(node, "size"))
-        source = kernel_source("lrn", C=c, PIXELS=math.prod(space), BEFORE=(size - 1) // 2, AFTER=size // 2)
+        source = kernel_source(
+            "lrn", node.output(0).element_type, C=c, PIXELS=math.prod(space), BEFORE=(size - 1) // 2, AFTER=size // 2
+        )
         numbers = [
             float(attribute(node, "alpha")) / size,
             float(attribute(node, "beta")),

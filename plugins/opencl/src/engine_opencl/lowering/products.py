@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.ir import Node, Output
+from engine.ir import ElementType, Node, Output
+from engine.ir.element_type import f32
 from engine.ops.internal import INTERNAL_DOMAIN, Activation
 from engine.ops.registry import attribute
 from engine_opencl.expressions import HELPERS
@@ -25,6 +26,7 @@ class Product:
     Attributes:
         batch: the lengths of the axes of batches; a_batch, b_batch: strides along them, 0 where shared.
         a, b: strides of rows and of columns.
+        real: how all of them are stored.
     """
 
     m: int
@@ -35,6 +37,7 @@ class Product:
     b_batch: tuple[int, ...]
     a: tuple[int, int]
     b: tuple[int, int]
+    real: ElementType = f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,10 @@ class Epilogue:
             lines.append(f"v *= {literal(self.alpha)};")
         if self.bias is not None:
             scaled = "" if self.beta == 1 else f"{literal(self.beta)} * "
-            lines.append(f"v += {scaled}bias[(ulong)(row) * {self.bias[0]} + (ulong)(col) * {self.bias[1]}];")
+            place = f"(ulong)(row) * {self.bias[0]} + (ulong)(col) * {self.bias[1]}"
+            lines.append(f"v += {scaled}load_real(bias, {place});")
         if self.has_residual:
-            lines.append("v += residual[at];")
+            lines.append("v += load_real(residual, at);")
         if self.activation is not None:
             lines.append(f"v = {activation_code(self.activation, 'v')};")
         return " ".join(lines)
@@ -161,6 +165,7 @@ def multiply(
 ) -> None:
     """Launch the product of two values."""
     added = [None if value is None else b.input(value) for value in (bias, residual)]
+    product = replace(product, real=result.element_type)
     x_buffer, y_buffer = b.input(x), b.input(y)
     launch_product(b, product, epilogue, x_buffer, y_buffer, b.output(result), *added)
 
@@ -181,7 +186,7 @@ def launch_product(
         return
     if all(stride == 0 for stride in p.b_batch) and p.a == (p.k, 1) and p.batch and _is_dense(p):
         # One matrix for all batches: the batches are further rows.
-        p = Product(p.m * math.prod(p.batch), p.n, p.k, (), (), (), p.a, p.b)
+        p = replace(p, m=p.m * math.prod(p.batch), batch=(), a_batch=(), b_batch=())
     if b.facts.kind == "cpu" and (p.m >= 8 or y.weight is not None):
         _launch_panels(b, p, epilogue, x, y, result, bias, residual)
     else:
@@ -200,16 +205,17 @@ def _launch_panels(
 ) -> None:
     """The variant for CPUs. Both operands are packed, but for a dense right one of which few rows are read."""
     batches = math.prod(p.batch)
-    left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch)
-    right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch)
+    left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)
+    right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch, p.real)
     even = _even_step(p.batch, p.b_batch)
     if y.weight is None and p.b[1] == 1 and p.n >= LANES and even is not None and (p.m < 64 or p.n % 256):
-        columns = Columns(y, p.n, p.k, p.b[0], batches=batches if even else 1, batch=even, overlap=True)
+        columns = Columns(y, p.n, p.k, p.b[0], batches=batches if even else 1, batch=even, overlap=True, real=p.real)
     else:
         tile = p.k * LANES
         size = -(-p.n // LANES) * tile
-        columns = Columns(packed(b, right, LANES), p.n, p.k, LANES, tile, right.count, size)
-    launch_panels(b, left, columns, result, batches, p.n, epilogue.code(), bias, residual)
+        whole = packed(b, right, LANES)
+        columns = Columns(whole, p.n, p.k, LANES, tile, right.count, size, real=right.packed_real)
+    launch_panels(b, left, columns, result, batches, p.n, epilogue.code(), bias, residual, real=p.real)
 
 
 def _even_step(batch: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
@@ -233,6 +239,7 @@ def _launch_tiles(
     variant = "gemm" if b.facts.kind == "cpu" or min(p.m, p.n) < 32 else "gemm_tiled"
     source = HELPERS + kernel_source(
         variant,
+        p.real,
         M=p.m, N=p.n, K=p.k, ROWS=rows,
         A_ROW=p.a[0], A_COL=p.a[1], B_ROW=p.b[0], B_COL=p.b[1],
         BATCH=batch_code(p.batch, a=p.a_batch, b=p.b_batch), EPILOGUE=epilogue.code(),

@@ -11,6 +11,7 @@ from engine.ops.registry import attribute
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import PlanBuilder
+from engine_opencl.source import element_access
 
 
 class QuantizationBase(OpLowering):
@@ -33,18 +34,19 @@ class QuantizationBase(OpLowering):
             inner = math.prod(shape[int(attribute(node, "axis")) % len(shape) + 1 :])
         zero = node.input_value(2) if node.has_input(2) else None
         point = "" if zero is None else f", __global const {c_type(zero.element_type)}* restrict zero"
+        access = "".join(element_access(v.element_type, name) for v, name in ((x, "X"), (scale, "SCALE"), (y, "Y")))
         source = (
-            f"__kernel void quantization(__global const {c_type(x.element_type)}* restrict x, "
-            f"__global const float* restrict scale{point}, __global {c_type(y.element_type)}* restrict y) {{\n"
+            f"{access}__kernel void quantization(__global const stored_X* restrict x, "
+            f"__global const stored_SCALE* restrict scale{point}, __global stored_Y* restrict y) {{\n"
             f"  const ulong i = get_global_id(0);\n  const ulong c = i / {max(inner, 1)}ul % {max(channels, 1)}ul;\n"
-            f"  const float s = scale[c];\n  {self.code(node, '' if zero is None else 'zero[c]')}\n}}\n"
+            f"  const float s = load_SCALE(scale, c);\n  {self.code(node, '' if zero is None else 'zero[c]')}\n}}\n"
         )
         given = [b.input(value) for value in (x, scale, zero) if value is not None]
         b.launch(source, "quantization", [*given, b.output(y)], (math.prod(shape),))
 
     @abstractmethod
     def code(self, node: Node, zero: str) -> str:
-        """A statement that sets `y[i]` from `x[i]` and the scale `s`; `zero` is empty where there is none."""
+        """A statement that sets `y` at `i` from `x` there and the scale `s`; `zero` is empty where there is none."""
 
 
 @lowers("QuantizeLinear")
@@ -53,7 +55,7 @@ class QuantizeLowering(QuantizationBase):
 
     def code(self, node: Node, zero: str) -> str:
         low, high = (0, 255) if node.output(0).element_type is u8 else (-128, 127)
-        return f"y[i] = (int)clamp(rint(x[i] / s) + (float)({zero or 0}), {low}.0f, {high}.0f);"
+        return f"y[i] = (int)clamp(rint(load_X(x, i) / s) + (float)({zero or 0}), {low}.0f, {high}.0f);"
 
 
 @lowers("DequantizeLinear")
@@ -61,4 +63,4 @@ class DequantizeLowering(QuantizationBase):
     """(x - zero point) * scale."""
 
     def code(self, node: Node, zero: str) -> str:
-        return f"y[i] = (float)(x[i] - ({zero or 0})) * s;"
+        return f"store_Y(y, i, (float)(x[i] - ({zero or 0})) * s);"

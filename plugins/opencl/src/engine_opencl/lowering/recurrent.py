@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.ir.element_type import i32
+from engine.ir.element_type import f32, i32
+from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.movement import strided_copy
@@ -59,7 +60,7 @@ class _Sizes:
 
     @property
     def state_bytes(self) -> int:
-        """The bytes of a state [directions, batch, hidden]."""
+        """The bytes of a state [directions, batch, hidden] of f32."""
         return 4 * self.directions * self.batch * self.hidden
 
     @property
@@ -137,10 +138,11 @@ def _is_reset_before(node: Node) -> bool:
 def _projected(node: Node, b: PlanBuilder, s: _Sizes) -> Buffer:
     """X W' of all steps and directions, rows in the order of X."""
     rows = s.steps * s.batch
-    result = b.temporary(4 * rows * s.columns)
-    product = Product(rows, s.columns, s.inputs, (), (), (), (s.inputs, 1), (1, s.inputs))
+    x = node.input_value(_X)
+    result = b.temporary(stored_type(x).itemsize * rows * s.columns)
+    product = Product(rows, s.columns, s.inputs, (), (), (), (s.inputs, 1), (1, s.inputs), x.element_type)
     if rows and s.columns:
-        launch_product(b, product, Epilogue(), b.input(node.input_value(_X)), b.input(node.input_value(_W)), result)
+        launch_product(b, product, Epilogue(), b.input(x), b.input(node.input_value(_W)), result)
     return result
 
 
@@ -150,7 +152,7 @@ def _transposed(node: Node, b: PlanBuilder, s: _Sizes) -> Buffer:
     if (known := b.constant(value)) is not None:
         return table(b, np.ascontiguousarray(known.transpose(0, 2, 1)))
     shape = (s.directions, s.hidden, s.gates * s.hidden)
-    target = b.temporary(4 * math.prod(shape))
+    target = b.temporary(stored_type(value).itemsize * math.prod(shape))
     read = (s.gates * s.hidden * s.hidden, 1, s.hidden)
     strided_copy(b, value, b.input(value), target, shape, read, 0, strides_of(shape), 0)
     return target
@@ -172,7 +174,9 @@ def _copy_state(b: PlanBuilder, value: Output, source: Buffer, target: Buffer, s
     shape = (s.directions, s.batch, s.hidden)
     own, given = strides_of(shape), s.state_strides
     read, written = (own, given) if is_stored else (given, own)
-    strided_copy(b, value, source, target, shape, read, 0, written, 0)
+    outer = value.element_type
+    stored = (f32, outer) if is_stored else (outer, f32)
+    strided_copy(b, value, source, target, shape, read, 0, written, 0, stored=stored)
 
 
 def _source(node: Node, s: _Sizes) -> str:
@@ -182,6 +186,7 @@ def _source(node: Node, s: _Sizes) -> str:
     direction = node.attributes.get("direction", "forward")
     text = kernel_source(
         "recurrent",
+        node.input_value(_X).element_type,
         STEPS=s.steps, BATCH=s.batch, HIDDEN=s.hidden, DIRECTIONS=s.directions, BATCH_FIRST=int(s.batch_first),
         REVERSED={"forward": "0", "reverse": "1"}.get(direction, "direction"),
         OUTPUT=int(bool(node.output(0).target_inputs)),

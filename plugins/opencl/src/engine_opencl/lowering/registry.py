@@ -74,11 +74,21 @@ def refusal(node: Node) -> Refusal | None:
 
 
 def check_types(values: Iterable[Output | None], allowed: Collection[ElementType] = FLOATS) -> Refusal | None:
-    """A refusal where a value that is given has another element type."""
+    """A refusal where a value that is given has another element type, or another floating-point type than the rest."""
+    first: Output | None = None
     for value in values:
-        if value is not None and value.element_type not in allowed:
+        if value is None:
+            continue
+        if value.element_type not in allowed:
             names = ", ".join(sorted(each.name for each in allowed))
             return Refusal("element type", f"{value.name} is {value.element_type}; expected one of {names}")
+        if value.element_type in FLOATS:
+            first = first or value
+            if value.element_type is not first.element_type:
+                reason = (
+                    f"{value.name} is {value.element_type} and {first.name} {first.element_type}; expected one type"
+                )
+                return Refusal("element type", reason)
     return None
 
 

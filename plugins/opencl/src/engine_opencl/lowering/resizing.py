@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from engine.ir import Node
 from engine.ops.registry import attribute
-from engine_opencl.elements import STORED, c_type, stored_type
+from engine_opencl.elements import FLOATS, STORED, moved_scalar, stored_type
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, PlanBuilder
-from engine_opencl.source import kernel_source
+from engine_opencl.source import element_access, kernel_source
 
 _RADIUS: Final = {"linear": 1, "cubic": 2}
 _NEAREST: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
@@ -93,13 +93,13 @@ def _resize_axis(node: Node, b: PlanBuilder, axis: _Axis, source: Buffer, target
     is_nearest = attribute(node, "mode") == "nearest"
     taps = _nearest_taps(node, axis) if is_nearest else _weighted_taps(node, axis)
     inner, outer = math.prod(shape[axis.axis + 1 :]), math.prod(shape[: axis.axis])
-    text = kernel_source(
+    text = element_access(node.input_value(0).element_type) + kernel_source(
         "resize",
-        T=c_type(node.input_value(0).element_type), LENGTH=axis.length, SIZE=axis.size, INNER=inner,
+        LENGTH=axis.length, SIZE=axis.size, INNER=inner,
         TAPS=taps.indices.shape[1], NEAREST=int(is_nearest),
     )  # fmt: skip
-    outside = stored_type(node.input_value(0)).type(attribute(node, "extrapolation_value"))
-    typed: np.generic = np.uint8(outside) if outside.dtype == bool else outside
+    element_type, outside = node.input_value(0).element_type, attribute(node, "extrapolation_value")
+    typed = np.float32(outside) if element_type in FLOATS else moved_scalar(element_type, outside)
     buffers = [source, table(b, taps.indices), table(b, taps.weights), target]
     b.launch(text, "resize", [*buffers, typed], (inner, axis.size, outer))
 

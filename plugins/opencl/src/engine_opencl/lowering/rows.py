@@ -9,10 +9,10 @@ from typing import Final
 from engine.ir import Node, Output
 from engine.ir.element_type import boolean, i8, i32, i64, u8
 from engine.ops.registry import attribute
-from engine_opencl.elements import FLOATS, c_type
+from engine_opencl.elements import FLOATS, stored_type
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
-from engine_opencl.source import collapsed, index_code, kernel_source, strides_of
+from engine_opencl.source import collapsed, element_access, index_code, kernel_source, strides_of
 
 
 @lowers("Softmax", "LogSoftmax")
@@ -27,7 +27,11 @@ class SoftmaxLowering(OpLowering):
         axis = int(attribute(node, "axis")) % max(len(shape), 1)
         inner = math.prod(shape[axis + 1 :])
         source = kernel_source(
-            "softmax", LENGTH=shape[axis] if shape else 1, INNER=inner, LOG=int(node.op_type != "Softmax")
+            "softmax",
+            node.output(0).element_type,
+            LENGTH=shape[axis] if shape else 1,
+            INNER=inner,
+            LOG=int(node.op_type != "Softmax"),
         )
         b.launch(
             source,
@@ -53,7 +57,9 @@ class RowNormLowering(OpLowering):
         values = [node.input_value(i) for i in range(node.num_inputs) if node.has_input(i)]
         is_even = all(math.prod(b.shape(value)) == length for value in values[1:])
         mean = node.op_type == "LayerNormalization"
-        source = kernel_source("row_norm", LENGTH=length, MEAN=int(mean), SHIFT=int(len(values) > 2))
+        source = kernel_source(
+            "row_norm", node.output(0).element_type, LENGTH=length, MEAN=int(mean), SHIFT=int(len(values) > 2)
+        )
         buffers = [b.input(values[0])]
         buffers += [b.input(value) if is_even else _expanded(value, shape[axis:], b) for value in values[1:]]
         epsilon = float(attribute(node, "epsilon"))
@@ -66,7 +72,7 @@ def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
 
     own = (1,) * (len(shape) - len(b.shape(value))) + b.shape(value)
     read = [0 if n == 1 else s for n, s in zip(own, strides_of(own), strict=True)]
-    target = b.temporary(math.prod(shape) * 4)
+    target = b.temporary(math.prod(shape) * stored_type(value).itemsize)
     strided_copy(b, value, b.input(value), target, shape, read, 0, strides_of(shape), 0)
     return target
 
@@ -82,7 +88,9 @@ class MapNormLowering(OpLowering):
         n, c, *space = b.shape(node.input_value(0))
         groups = c if node.op_type == "InstanceNormalization" else int(attribute(node, "num_groups"))
         pixels = math.prod(space)
-        source = kernel_source("map_norm", PER_GROUP=c // groups, PIXELS=pixels, GROUPS=groups)
+        source = kernel_source(
+            "map_norm", node.output(0).element_type, PER_GROUP=c // groups, PIXELS=pixels, GROUPS=groups
+        )
         buffers = [b.input(node.input_value(index)) for index in range(3)]
         b.launch(
             source, "map_norm", [*buffers, b.output(node.output(0)), float(attribute(node, "epsilon"))], (n * groups,)
@@ -100,7 +108,9 @@ class LpNormLowering(OpLowering):
         shape = b.shape(node.input_value(0))
         axis = int(attribute(node, "axis")) % len(shape)
         inner = math.prod(shape[axis + 1 :])
-        source = kernel_source("lp_norm", LENGTH=shape[axis], INNER=inner, P=int(attribute(node, "p")))
+        source = kernel_source(
+            "lp_norm", node.output(0).element_type, LENGTH=shape[axis], INNER=inner, P=int(attribute(node, "p"))
+        )
         arguments = [b.input(node.input_value(0)), b.output(node.output(0))]
         b.launch(source, "lp_norm", arguments, (inner, math.prod(shape[:axis])))
 
@@ -119,7 +129,12 @@ class BatchNormLowering(OpLowering):
         pixels = math.prod(space)
         buffers = [b.input(node.input_value(index)) for index in range(5)]
         arguments: list[Given] = [*buffers, b.output(node.output(0)), float(attribute(node, "epsilon"))]
-        b.launch(kernel_source("batch_norm", C=c, PIXELS=pixels), "batch_norm", arguments, (pixels, c, n))
+        b.launch(
+            kernel_source("batch_norm", node.output(0).element_type, C=c, PIXELS=pixels),
+            "batch_norm",
+            arguments,
+            (pixels, c, n),
+        )
 
 
 # Operator: start, step on accumulator `s` with element `v`, end with the number of elements `n`.
@@ -163,7 +178,6 @@ class ReductionLowering(OpLowering):
         axes = _axes(node, len(shape), b)
         element_type = node.input_value(0).element_type
         start, step, end = (REDUCTIONS if element_type in FLOATS else INTEGER_REDUCTIONS)[node.op_type]
-        element = c_type(element_type)
         least, most = _LIMITS.get(element_type, ("0", "0"))
         strides = strides_of(shape)
         kept = [axis for axis in range(len(shape)) if axis not in axes]
@@ -172,13 +186,13 @@ class ReductionLowering(OpLowering):
         inner, (inner_steps,) = collapsed([shape[a] for a in ordered], [strides[a] for a in ordered])
         count = math.prod(shape[axis] for axis in axes)
         source = (
-            f"#define LEAST {least}\n#define MOST {most}\n"
-            f"__kernel void reduce(__global const {element}* restrict x, __global {element}* restrict y) {{\n"
+            f"{element_access(element_type)}#define LEAST {least}\n#define MOST {most}\n"
+            "__kernel void reduce(__global const stored_T* restrict x, __global stored_T* restrict y) {\n"
             "  const ulong i = get_global_id(0);\n  ulong base;\n"
             f"  {{ {index_code(outer, [outer_steps], ['a'])} base = a; }}\n"
-            f"  {element} s = {start};\n  const float n = {count}.0f;\n{_top(node, count, inner, inner_steps)}"
+            f"  T s = {start};\n  const float n = {count}.0f;\n{_top(node, count, inner, inner_steps)}"
             f"  for (ulong j = 0; j < {count}ul; ++j) {{\n    {index_code(inner, [inner_steps], ['a'], 'j')}\n"
-            f"    const {element} v = x[base + a];\n    {step};\n  }}\n  y[i] = {end};\n}}\n"
+            f"    const T v = load_T(x, base + a);\n    {step};\n  }}\n  store_T(y, i, {end});\n}}\n"
         )
         b.launch(
             source,
@@ -195,7 +209,7 @@ def _top(node: Node, count: int, lengths: Sequence[int], steps: Sequence[int]) -
     return (
         f"  float top = -INFINITY;\n  for (ulong j = 0; j < {count}ul; ++j) {{\n"
         f"    {index_code(lengths, [steps], ['a'], 'j')}\n"
-        "    top = fmax(top, x[base + a]);\n  }\n  top = isfinite(top) ? top : 0.0f;\n"
+        "    top = fmax(top, load_T(x, base + a));\n  }\n  top = isfinite(top) ? top : 0.0f;\n"
     )
 
 

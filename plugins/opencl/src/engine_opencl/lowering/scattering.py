@@ -6,15 +6,15 @@ import math
 from typing import Final
 
 from engine.ir import Node, Output
-from engine.ir.element_type import boolean, f32
+from engine.ir.element_type import boolean
 from engine.ops.registry import attribute
-from engine_opencl.elements import STORED, c_type
+from engine_opencl.elements import FLOATS, STORED, c_type, moved_c_type, stored_c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.indexing import CHECKED, check_indexed, tuple_code
 from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
-from engine_opencl.source import index_code, strides_of
+from engine_opencl.source import element_access, index_code, strides_of
 
 _REDUCTIONS: Final = {
     "none": "{u}", "add": "({v} + {u})", "mul": "({v} * {u})", "min": "min({v}, {u})", "max": "max({v}, {u})",
@@ -38,14 +38,18 @@ class ScatterBase(OpLowering):
 def _update(node: Node) -> str:
     """A statement that updates `y[to]` by `updates[from]`."""
     reduction = str(attribute(node, "reduction"))
-    codes = _REDUCTIONS | (_REAL if node.input_value(0).element_type is f32 else {})
-    return f"y[to] = {codes[reduction].format(v='y[to]', u='updates[from]')};"
+    codes = _REDUCTIONS | (_REAL if node.input_value(0).element_type in FLOATS else {})
+    if reduction == "none":
+        return "y[to] = updates[from];"
+    return f"store_T(y, to, {codes[reduction].format(v='load_T(y, to)', u='load_T(updates, from)')});"
 
 
 def _signature(node: Node, name: str) -> str:
-    element, index = c_type(node.input_value(0).element_type), c_type(node.input_value(1).element_type)
+    moved, index = node.input_value(0).element_type, c_type(node.input_value(1).element_type)
+    is_moved = attribute(node, "reduction") == "none"
+    element = moved_c_type(moved) if is_moved else stored_c_type(moved)
     return (
-        f"{HELPERS}{CHECKED}__kernel void {name}(__global {element}* restrict y, "
+        f"{element_access(moved)}{HELPERS}{CHECKED}__kernel void {name}(__global {element}* restrict y, "
         f"__global const {index}* restrict indices, __global const {element}* restrict updates, "
         "__global long* restrict fault, const int slot) {\n"
     )
@@ -122,12 +126,12 @@ class OneHotLowering(OpLowering):
         shape = b.shape(y)
         axis = int(attribute(node, "axis")) % len(shape)
         depth, inner, outer = shape[axis], math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
-        index, element = c_type(indices.element_type), c_type(y.element_type)
+        element = moved_c_type(y.element_type)
         source = (
-            f"__kernel void one_hot(__global const {index}* restrict indices, "
+            f"{element_access(indices.element_type)}__kernel void one_hot(__global const stored_T* restrict indices, "
             f"__global const {element}* restrict values, __global {element}* restrict y) {{\n"
             "  const ulong k = get_global_id(0), at = get_global_id(1), outer = get_global_id(2);\n"
-            f"  {index} found = indices[outer * {inner}ul + k];\n  found = found < 0 ? found + {depth} : found;\n"
-            f"  y[(outer * {depth}ul + at) * {inner}ul + k] = values[found == ({index})at];\n}}\n"
+            f"  T found = load_T(indices, outer * {inner}ul + k);\n  found = found < 0 ? found + {depth} : found;\n"
+            f"  y[(outer * {depth}ul + at) * {inner}ul + k] = values[found == (T)at];\n}}\n"
         )
         b.launch(source, "one_hot", [b.input(indices), b.input(values), b.output(y)], (inner, depth, outer))

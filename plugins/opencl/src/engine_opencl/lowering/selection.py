@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 
 from engine.ir import Node
-from engine.ir.element_type import f32
 from engine.ops.registry import attribute
-from engine_opencl.elements import c_type
+from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
 from engine_opencl.plan import PlanBuilder
-from engine_opencl.source import kernel_source
+from engine_opencl.source import element_access, kernel_source
 
 _NO_NAN = "#define isnan(x) 0\n"
 """For integers: OpenCL's function takes floating point alone."""
 
 
 def _prefix(node: Node) -> str:
-    return "" if node.input_value(0).element_type is f32 else _NO_NAN
+    element_type = node.input_value(0).element_type
+    return element_access(element_type) + ("" if element_type in FLOATS else _NO_NAN)
 
 
 def _span(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
@@ -34,14 +34,14 @@ class ExtremeLowering(OpLowering):
     """Where the largest or smallest element is. NaN is more than any other, as numpy has it."""
 
     def check(self, node: Node) -> Refusal | None:
-        return check_types((node.input_value(0),), {f32} if node.op_type == "Hardmax" else NUMBERS)
+        return check_types((node.input_value(0),), FLOATS if node.op_type == "Hardmax" else NUMBERS)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         outer, length, inner = _span(b.shape(node.input_value(0)), int(attribute(node, "axis")))
         is_last = node.op_type != "Hardmax" and bool(attribute(node, "select_last_index"))
         source = _prefix(node) + kernel_source(
             "extreme",
-            T=c_type(node.input_value(0).element_type), LENGTH=length, INNER=inner, LAST=int(is_last),
+            LENGTH=length, INNER=inner, LAST=int(is_last),
             ORDER="<" if node.op_type == "ArgMin" else ">", HARDMAX=int(node.op_type == "Hardmax"),
         )  # fmt: skip
         b.launch(source, "extreme", [b.input(node.input_value(0)), b.output(node.output(0))], (inner, outer))
@@ -59,7 +59,7 @@ class TopKLowering(OpLowering):
         outer, length, inner = _span(shape, axis)
         source = _prefix(node) + kernel_source(
             "top_k",
-            T=c_type(node.input_value(0).element_type), LENGTH=length, INNER=inner,
+            LENGTH=length, INNER=inner,
             K=b.shape(node.output(0))[axis], LARGEST=int(attribute(node, "largest")),
         )  # fmt: skip
         buffers = [b.input(node.input_value(0)), b.output(node.output(0)), b.output(node.output(1))]
@@ -78,9 +78,9 @@ class RunningLowering(OpLowering):
         axis = b.constant(node.input_value(1))
         assert axis is not None
         outer, length, inner = _span(b.shape(node.input_value(0)), int(axis.reshape(-1)[0]))
-        source = kernel_source(
+        source = element_access(node.input_value(0).element_type) + kernel_source(
             "running",
-            T=c_type(node.input_value(0).element_type), LENGTH=length, INNER=inner,
+            LENGTH=length, INNER=inner,
             START=int(node.op_type == "CumProd"), STEP="*" if node.op_type == "CumProd" else "+",
             EXCLUSIVE=int(attribute(node, "exclusive")), REVERSE=int(attribute(node, "reverse")),
         )  # fmt: skip

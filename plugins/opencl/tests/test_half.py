@@ -1,0 +1,254 @@
+"""Models whose tensors are f16, on devices with and without arithmetic in f16: stored so, computed in f32.
+
+If a case fails here, a model that was exported in half precision gives its users wrong numbers, or does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_opencl.device import device_of
+from numpy.typing import NDArray
+
+from engine import Core, ops
+from engine.errors import UnsupportedError
+from engine.ir import Constant, Model, Node, Parameter, Result
+from engine.ir.element_type import ElementType, f16, f32
+from engine.plugin_api import SupportLevel
+
+UNIT = 2.0**-11
+"""The relative error of rounding to f16."""
+Build = Callable[..., Node]
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The device poses as one of this kind, without arithmetic in f16."""
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind=request.param, has_fp16=False))
+    return str(request.param)
+
+
+def values_of(*shape: int) -> NDArray[np.float16]:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float16)
+
+
+def answers(device: str, build: Build, values: Sequence[NDArray[Any]], real: type[np.floating[Any]]) -> list[Any]:
+    """Of a model whose floating-point inputs are of one type."""
+    given = [value.astype(real) if value.dtype == np.float16 else value for value in values]
+    parameters = [Parameter(ElementType.from_numpy(v.dtype), v.shape, f"x{i}") for i, v in enumerate(given)]
+    results = [Result(output) for output in build(*parameters).outputs]
+    network = Core().compile_model(Model(results, parameters, name="case"), device)
+    return list(network(given).values())
+
+
+def check(build: Build, *values: NDArray[Any], roundings: int = 1) -> None:
+    """The answer is the one of CPU in f32, but for roundings to f16, of which each is half a unit of the largest."""
+    pairs = zip(answers("OPENCL", build, values, np.float16), answers("CPU", build, values, np.float32), strict=True)
+    for found, expected in pairs:
+        assert found.dtype == (np.float16 if expected.dtype == np.float32 else expected.dtype)
+        largest = float(np.max(np.abs(expected), initial=0))
+        np.testing.assert_allclose(
+            found.astype(expected.dtype), expected, rtol=0, atol=1.01 * roundings * UNIT * largest
+        )
+
+
+def made(op_type: str, *constants: NDArray[Any], **attributes: Any) -> Build:
+    """An operator of the inputs and of constants behind them, of the inputs' type where they are f16."""
+
+    def build(*inputs: Parameter) -> Node:
+        real = inputs[0].output(0).element_type.numpy
+        others = [Constant(c.astype(real) if c.dtype == np.float16 else c) for c in constants]
+        return ops.create(op_type, [*inputs, *others], attributes)
+
+    return build
+
+
+# -- products and convolutions: sums in f32, one rounding at the end --------------------------------------------
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize(
+    ("x", "y"), [((17, 200), (200, 33)), ((1, 70), (70, 5)), ((3, 20, 16), (3, 16, 37)), ((70, 40), (40, 130))]
+)
+def test_products(kind: str, x: tuple[int, ...], y: tuple[int, ...], is_constant: bool) -> None:
+    if is_constant:
+        check(made("MatMul", values_of(*y)), values_of(*x))
+    else:
+        check(made("MatMul"), values_of(*x), values_of(*y))
+
+
+def test_gemm_with_bias(kind: str) -> None:
+    check(made("Gemm", values_of(50, 21), values_of(35, 1), transB=1, alpha=0.5), values_of(35, 21))
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize(
+    ("op_type", "x", "w", "attributes"),
+    [
+        ("Conv", (2, 8, 14, 9), (16, 8, 1, 1), {}),
+        ("Conv", (1, 16, 9, 9), (24, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+        ("Conv", (1, 3, 20, 21), (17, 3, 5, 5), {"strides": [2, 2]}),
+        ("Conv", (2, 8, 12, 13), (8, 1, 3, 3), {"group": 8, "pads": [1, 1, 1, 1]}),
+        ("Conv", (1, 4, 20, 31), (8, 4, 3, 3), {}),
+        ("ConvTranspose", (1, 6, 7, 8), (6, 4, 3, 3), {"strides": [2, 2]}),
+    ],
+)
+def test_convolutions(
+    kind: str, op_type: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any], is_constant: bool
+) -> None:
+    channels = w[0] if op_type == "Conv" else w[1]
+    others = [values_of(*w), values_of(channels)]
+
+    def build(*inputs: Parameter) -> Node:
+        return ops.Relu(made(op_type, *others[len(inputs) - 1 :], **attributes)(*inputs))
+
+    check(build, values_of(*x), *([] if is_constant else others))
+
+
+# -- everything else ----------------------------------------------------------------------------------------------
+
+CASES: dict[str, tuple[Build, tuple[NDArray[Any], ...]]] = {
+    "Softmax": (made("Softmax", axis=-1), (values_of(7, 60),)),
+    "LogSoftmax": (made("LogSoftmax", axis=1), (values_of(3, 9, 5),)),
+    "LayerNormalization": (made("LayerNormalization", values_of(60), values_of(60)), (values_of(7, 60),)),
+    "LayerNormalization of one": (made("LayerNormalization", values_of(1), axis=1), (values_of(7, 6, 10),)),
+    "InstanceNormalization": (made("InstanceNormalization", values_of(3), values_of(3)), (values_of(2, 3, 9, 9),)),
+    "BatchNormalization": (
+        made("BatchNormalization", values_of(3), values_of(3), values_of(3), np.abs(values_of(3))),
+        (values_of(2, 3, 9, 9),),
+    ),
+    "LpNormalization": (made("LpNormalization", axis=1), (values_of(2, 30, 4),)),
+    "LRN": (made("LRN", size=3), (values_of(2, 9, 4, 4),)),
+    "MaxPool": (made("MaxPool", kernel_shape=[3, 3], strides=[2, 2]), (values_of(2, 3, 9, 9),)),
+    "GlobalAveragePool": (made("GlobalAveragePool"), (values_of(2, 3, 40, 40),)),
+    "ReduceSum": (made("ReduceSum", np.array([1])), (values_of(3, 3000),)),
+    "ReduceLogSumExp": (made("ReduceLogSumExp", np.array([1])), (values_of(3, 30),)),
+    "ReduceL2": (made("ReduceL2", np.array([0, 2])), (values_of(3, 30, 5) * 100,)),
+    "CumSum": (made("CumSum", np.array(1)), (values_of(3, 300),)),
+    "TopK": (made("TopK", np.array([4]), axis=1), (values_of(5, 30),)),
+    "ArgMax": (made("ArgMax", axis=1), (values_of(5, 30),)),
+    "Hardmax": (made("Hardmax", axis=1), (values_of(5, 30),)),
+    "OneHot": (
+        lambda x: ops.create("OneHot", [Constant(np.array([1, 2])), Constant(np.array(4)), x], {}),
+        (values_of(2),),
+    ),
+    "Resize": (made("Resize", np.zeros(0, np.float32), np.array([1, 2, 1.5], np.float32), mode="linear"),
+               (values_of(2, 9, 8),)),
+    "ScatterElements": (
+        made("ScatterElements", np.array([[1, 0, 1]]), values_of(1, 3), axis=0, reduction="add"), (values_of(3, 3),)
+    ),
+    "DequantizeLinear": (
+        lambda s: ops.create("DequantizeLinear", [Constant(np.arange(9, dtype=np.int8)), s], {}), (np.float16(0.3),)
+    ),
+    "LSTM": (made("LSTM", values_of(1, 20, 6), values_of(1, 20, 5), values_of(1, 40), hidden_size=5),
+             (values_of(30, 2, 6),)),
+    "GRU": (made("GRU", values_of(1, 15, 6), values_of(1, 15, 5), hidden_size=5), (values_of(30, 2, 6),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators(name: str) -> None:
+    """Of recurrent layers the projection of the inputs is rounded once more."""
+    build, values = CASES[name]
+    check(build, *map(np.asarray, values), roundings=4 if name in ("LSTM", "GRU", "Resize", "ScatterElements") else 1)
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "Max", "Min"])
+def test_arithmetic_is_rounded_once(op_type: str) -> None:
+    x, y = values_of(40, 30), values_of(30)
+    (found,) = answers("OPENCL", made(op_type), (x, y), np.float16)
+    functions = {
+        "Add": "add",
+        "Sub": "subtract",
+        "Mul": "multiply",
+        "Div": "divide",
+        "Max": "maximum",
+        "Min": "minimum",
+    }
+    exact = getattr(np, functions[op_type])(x.astype(np.float32), y.astype(np.float32))
+    np.testing.assert_array_equal(found, exact.astype(np.float16))
+
+
+def test_a_chain_is_rounded_at_its_end() -> None:
+    """What lies between is f32: no overflow, and no rounding, of values that nobody sees."""
+    x = np.array([300, -300, 0.1], np.float16)
+    (found,) = answers("OPENCL", lambda x: ops.Sqrt(ops.Mul(x, x)), (x,), np.float16)
+    np.testing.assert_array_equal(found, np.abs(x))
+
+
+@pytest.mark.parametrize("there", [f16, f32])
+def test_casts_round_to_nearest(there: ElementType) -> None:
+    """Also where a chain goes on in f32: who casts to f16 wants its values. What is too large becomes inf."""
+    x = np.array([1 + UNIT, 1 + 3 * UNIT, 65519, 65520, -1e9, 2.0**-24, 2.0**-26, np.nan, np.inf], np.float32)
+
+    def build(x: Parameter) -> Node:
+        half = ops.create("Cast", [x], {"to": 10})
+        return half if there is f16 else ops.Neg(ops.create("Cast", [half], {"to": 1}))
+
+    parameter = Parameter(f32, x.shape, "x")
+    network = Core().compile_model(Model([Result(build(parameter))], [parameter]), "OPENCL")
+    (found,) = network([x]).values()
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    np.testing.assert_array_equal(found, expected if there is f16 else -expected.astype(np.float32))
+
+
+# -- movement: every bit stays -----------------------------------------------------------------------------------
+
+MOVEMENTS: dict[str, Build] = {
+    "Transpose": made("Transpose", perm=[1, 0]),
+    "Concat": lambda x: ops.create("Concat", [x, x], {"axis": 1}),
+    "Slice": made("Slice", np.array([7]), np.array([0]), np.array([0]), np.array([-2])),
+    "Pad": made("Pad", np.array([1, 0, 0, 2]), np.array(-7.5, np.float16)),
+    "Expand": made("Expand", np.array([3, 256, 256])),
+    "Tile": made("Tile", np.array([2, 1])),
+    "Gather": made("Gather", np.array([3, -1, 0]), axis=1),
+    "GatherND": made("GatherND", np.array([[3], [255]])),
+    "GatherElements": made("GatherElements", np.array([[3, -1, 0]]), axis=1),
+    "ScatterND": made("ScatterND", np.array([[3]]), np.full((1, 256), 1.5, np.float16)),
+    "Trilu": made("Trilu", upper=1),
+    "Identity": made("Identity"),
+    "Split": made("Split", num_outputs=2, axis=0),
+    "DepthToSpace": lambda x: ops.create(
+        "DepthToSpace", [ops.create("Reshape", [x, Constant(np.array([1, 16, 64, 64]))], {})], {"blocksize": 2}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_movement_keeps_all_values(name: str) -> None:
+    """All 65536 patterns: the smallest numbers and both zeros, too; a NaN stays one."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    found, expected = (answers(device, MOVEMENTS[name], (x,), np.float16) for device in ("OPENCL", "TEMPLATE"))
+    for got, right in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(got, right)
+        numbers = ~np.isnan(right)
+        np.testing.assert_array_equal(got.view(np.uint16)[numbers], right.view(np.uint16)[numbers])
+
+
+def test_the_nearest_element_is_taken_as_it_is() -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 256)
+    scales = [np.zeros(0, np.float32), np.array([1, 2], np.float32)]
+    (found,) = answers("OPENCL", made("Resize", *scales, mode="nearest"), (x,), np.float16)
+    np.testing.assert_array_equal(found, np.repeat(x, 2, axis=1))
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_types_that_do_not_match_are_refused_by_name() -> None:
+    """BatchNormalization may have statistics of another type than the input."""
+    x = Parameter(f16, (1, 2, 3), "x")
+    statistics = [Constant(np.ones(2, np.float32)) for _ in range(4)]
+    node = ops.create("BatchNormalization", [x, *statistics])
+    node.friendly_name = "norm"
+    model = Model([Result(node.output(0))], [x])
+    answer = Core().query_model(model, "OPENCL")
+    assert set(answer.at(SupportLevel.REFUSED)) == {"norm"}
+    with pytest.raises(UnsupportedError, match=r"`norm` \(element type\).*f32.*f16; expected one type"):
+        Core().compile_model(model, "OPENCL")
