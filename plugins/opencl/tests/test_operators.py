@@ -7,11 +7,14 @@ the first as constants.
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
+from engine_opencl.compiler import build_plan, folded
+from engine_opencl.device import DeviceFacts, device_of
+from engine_opencl.transform import transform_model
 from onnx import numpy_helper
 
 from engine import Core, Model, ops
@@ -23,6 +26,8 @@ from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, 
 
 _MUST_RUN = 1003
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
+_MUST_DIFFER = 10
+"""Of those: for which GPUs have kernels of their own."""
 NODE_CASES = sorted(name for name, case in CASES.items() if case.kind == "node")
 
 
@@ -63,7 +68,7 @@ def with_constants(case: SuiteCase) -> SuiteCase | None:
     for info, value in others:
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), info.name))
     del model.graph.input[1:]
-    return dataclasses.replace(case, model=model, data_sets=[(inputs[:1], outputs)])
+    return replace(case, model=model, data_sets=[(inputs[:1], outputs)])
 
 
 def with_roundings(case: SuiteCase) -> SuiteCase:
@@ -85,6 +90,42 @@ def test_case(core: Core, accepted: dict[str, SuiteCase], name: str) -> None:
         pytest.skip("refused by the query")
     for got, expected in run_case(core, accepted[name], "OPENCL"):
         assert_same(got, expected, with_roundings(accepted[name]))
+
+
+# -- kernels for GPUs, on a device that poses as one -----------------------------------------------------------
+
+
+def sources(graph: Model, facts: DeviceFacts) -> list[str]:
+    """The kernels that a device of this kind runs."""
+    return [launch.source for launch in build_plan(graph, facts).launches]
+
+
+@pytest.fixture(scope="module")
+def differing(core: Core, accepted: dict[str, SuiteCase]) -> set[str]:
+    """The cases for which a GPU gets other kernels than a CPU, without those that spell them out once more."""
+    facts, found = device_of("0").facts, set()
+    for name in accepted.keys() - {name for name in accepted if name.endswith("_expanded")}:
+        graph = transform_model(read_case(core, accepted[name]))
+        folded(graph)
+        if sources(graph, replace(facts, kind="cpu")) != sources(graph, replace(facts, kind="gpu")):
+            found.add(name)
+    return found
+
+
+def test_gpus_have_kernels_of_their_own(differing: set[str]) -> None:
+    assert len(differing) >= _MUST_DIFFER
+
+
+@pytest.mark.parametrize("name", [name for name in NODE_CASES if not name.endswith("_expanded")])
+def test_case_on_a_gpu(
+    core: Core, accepted: dict[str, SuiteCase], differing: set[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name not in differing:
+        pytest.skip("refused by the query, or run by the kernels for CPUs")
+    device = device_of("0")
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
+    for got, expected in run_case(core, accepted[name], "OPENCL"):
+        assert_same(got, expected, accepted[name])
 
 
 # -- indices that are out of range -----------------------------------------------------------------------------
