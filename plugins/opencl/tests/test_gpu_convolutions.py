@@ -7,6 +7,7 @@ measured to be faster with that kernel.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,29 @@ def test_direct(monkeypatch: pytest.MonkeyPatch, transposed: bool, data: st.Data
 def test_depthwise(monkeypatch: pytest.MonkeyPatch, length: int, case: dict[str, Any]) -> None:
     force(monkeypatch, Strip(length))
     check(case)
+
+
+@pytest.mark.parametrize("variant", [TILES[-2], Direct(), Strip(4)], ids=str)
+def test_values_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, variant: object) -> None:
+    """They reach the results whose windows they are in, and no others."""
+    force(monkeypatch, variant)
+    x = np.zeros((2, 3, 9, 10), np.float32)
+    x[0, 1, 4, 4], x[1, 2, 0, 9], x[1, 0, 8, 0] = np.inf, np.nan, -np.inf
+    group = 3 if isinstance(variant, Strip) else 1
+    w = np.ones((9, 3 // group, 3, 3), np.float32)
+    case = {"op": "Conv", "attributes": {"group": group, "pads": [1, 0, 0, 1]}, "is_constant": True}
+    expected, found = (answer(case, device, x, w, np.zeros(9, np.float32)) for device in ("CPU", "OPENCL"))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_measured_variants(tmp_path: Path) -> None:
+    """All that a layer may be computed by runs, and is measured."""
+    x = Parameter(f32, (1, 16, 8, 8), "x")
+    node = ops.create("Conv", [x, Constant(np.ones((16, 16, 3, 3), np.float32))], {"pads": [1, 1, 1, 1]})
+    config = {"COMPILE_EFFORT": "full", "CACHE_DIR": str(tmp_path), "KERNEL_TRIAL_SECONDS": 0}
+    network = Core().compile_model(Model([Result(node)], [x]), "OPENCL", config)
+    (line,) = (each for each in network.get_metric("KERNEL_CHOICES") if each.startswith("Conv "))
+    assert all(name in line for name in ("tiles", "winograd 2x2 3x3", "direct"))
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NETWORKS])

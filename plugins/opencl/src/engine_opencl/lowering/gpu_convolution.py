@@ -14,6 +14,10 @@ from engine_opencl.plan import PlanBuilder
 
 _LEAST_OUTPUTS = 8
 """Channels of the result in a group for which a tile is worth its rows without work."""
+_FEW_OUTPUTS = 32
+"""Less than these may be computed as fast without tiles."""
+_MOST_TILES = 5
+"""That are worth the time to compile and measure."""
 _LARGEST_INDEX = 2**31 - 1
 
 
@@ -49,13 +53,13 @@ def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
     """What can compute it on this device, those first that are likely to be fast."""
     if is_depthwise(c):
         return [*strips_of(facts, c)]
-    if not _suits_tiles(facts, c):
-        return [Direct()]
-    tiles = tiles_of(facts, c)
-    if not tiles or not is_winograd(facts, c):
-        return [*tiles, Direct()]
-    at = 0 if winograd_cost(facts, c) < tile_cost(facts, c, tiles[0]) else 1
-    return [*tiles[:at], Winograd(), *tiles[at:], Direct()]
+    tiles = tiles_of(facts, c)[:_MOST_TILES] if _suits_tiles(facts, c) else []
+    variants: list[Variant] = [*tiles]
+    if not tiles or c.outputs < _FEW_OUTPUTS:
+        variants.append(Direct())
+    if tiles and is_winograd(facts, c):
+        variants.insert(0 if winograd_cost(facts, c) < tile_cost(facts, c, tiles[0]) else 1, Winograd())
+    return variants
 
 
 def _suits_tiles(facts: DeviceFacts, c: Convolution) -> bool:

@@ -62,6 +62,8 @@ TILES = (
 )
 """Items share what they read, the more the larger a tile is; small ones leave fewer groups, or rows, without work."""
 
+_CACHE_COST = 8
+"""Products that a unit computes while it gets one number from the cache that all units share."""
 _SPLITS = (1, 2, 4, 8, 16)
 _LEAST_STEPS = 8
 """Of a group that shares its tile's depth."""
@@ -120,10 +122,12 @@ def product_cost(facts: DeviceFacts, tile: Tile, rows: int, columns: int, depth:
     """The same for a batch of products.
 
     Groups come in waves, the last of which may leave units idle. An item that computes an a x b part of a tile reads
-    a + b numbers for a * b products, and few items cannot hide how long memory takes.
+    a + b numbers for a * b products from local memory, as does a group from the cache; few items cannot hide how long
+    that takes.
     """
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches
     waves = -(-groups // max(facts.compute_units, 1))
     own_m, own_n = tile.rows // tile.lanes_m, tile.columns // tile.lanes_n
     busy = min(1.0, waves * tile.items / _BUSY_ITEMS)
-    return waves * tile.rows * tile.columns * depth * (1 + (own_m + own_n) / (own_m * own_n)) / busy
+    read = (own_m + own_n) / (own_m * own_n) + _CACHE_COST * (tile.rows + tile.columns) / (tile.rows * tile.columns)
+    return waves * tile.rows * tile.columns * depth * (1 + read) / busy
