@@ -11,12 +11,12 @@ from engine.ir import ElementType, Node, Output
 from engine.ir.element_type import f32
 from engine.ops.internal import INTERNAL_DOMAIN, Activation
 from engine.ops.registry import attribute
-from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import activation_code, literal
-from engine_opencl.lowering.panels import LANES, Columns, Matrices, batch_code, launch_panels, packed
+from engine_opencl.lowering.panels import LANES, Columns, Matrices, launch_panels, packed
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.tiles import Operands, launch_tiles
 from engine_opencl.plan import Buffer, PlanBuilder
-from engine_opencl.source import collapsed, kernel_source, strides_of
+from engine_opencl.source import collapsed, strides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def launch_product(
     if b.facts.kind == "cpu" and (p.m >= 8 or y.weight is not None):
         _launch_panels(b, p, epilogue, x, y, result, bias, residual)
     else:
-        _launch_tiles(b, p, epilogue, x, y, result, bias, residual)
+        launch_tiles(b, Operands(p, epilogue, x, y, result, bias, residual))
 
 
 def _launch_panels(
@@ -222,35 +222,6 @@ def _even_step(batch: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
     """The step from each batch to the next, along all axes; None where it differs."""
     lengths, (found,) = collapsed(batch, steps)
     return found[0] if len(lengths) == 1 else None if lengths else 0
-
-
-def _launch_tiles(
-    b: PlanBuilder,
-    p: Product,
-    epilogue: Epilogue,
-    x: Buffer,
-    y: Buffer,
-    result: Buffer,
-    bias: Buffer | None,
-    residual: Buffer | None,
-) -> None:
-    """The variant with tiles in local memory, for GPUs, or that for a few rows or columns."""
-    rows = 8 if p.m >= 8 else p.m
-    variant = "gemm" if b.facts.kind == "cpu" or min(p.m, p.n) < 32 else "gemm_tiled"
-    source = HELPERS + kernel_source(
-        variant,
-        p.real,
-        M=p.m, N=p.n, K=p.k, ROWS=rows,
-        A_ROW=p.a[0], A_COL=p.a[1], B_ROW=p.b[0], B_COL=p.b[1],
-        BATCH=batch_code(p.batch, a=p.a_batch, b=p.b_batch), EPILOGUE=epilogue.code(),
-        BIAS=int(bias is not None), RESIDUAL=int(residual is not None),
-    )  # fmt: skip
-    arguments = [x, y, result, *(each for each in (bias, residual) if each is not None)]
-    batches = math.prod(p.batch)
-    if variant == "gemm":
-        b.launch(source, "gemm", arguments, (p.n, -(-p.m // rows), batches))
-    else:
-        b.launch(source, "gemm", arguments, (-(-p.n // 64) * 16, -(-p.m // 64) * 16, batches), (16, 16, 1))
 
 
 def _is_dense(p: Product) -> bool:
