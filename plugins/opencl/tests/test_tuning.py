@@ -64,7 +64,7 @@ class Negation(registry.OpLowering):
             self.launched.append(way)
             source = (
                 "__kernel void negate(__global const float* x, __global float* y) {\n"
-                "  const int i = get_global_id(0); float v = x[i];\n"
+                f"  const int i = get_global_id(0); if (i >= {count}) return; float v = x[i];\n"
                 f"  for (int n = 0; n < {way.repeats}; ++n) v = v * 0.5f + x[(i * 7 + n) % {count}];\n"
                 f"  {way.code} y[i] = v == 1e30f ? v : -x[i];\n}}\n"
             )
