@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyopencl as cl
 import pytest
 from engine_opencl.device import OpenclDevice, find_devices
 from engine_opencl.plan import Buffer, Launch
@@ -94,6 +95,29 @@ def test_a_compiler_that_does_not_end_is_stopped(programs: Programs, tmp_path: P
     build(programs, how(tmp_path), launch("warm"))
     with pytest.raises(DeviceError, match=r"`add`.*did not end within 0.2 s"):
         build(programs, how(tmp_path, trial_seconds=0.2), launch("HANG"))
+
+
+def answer(programs: Programs, launch: Launch) -> float:
+    """What a kernel writes into an element of 0."""
+    context, value = programs.device.context, np.zeros(16, np.float32)
+    buffer = cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=value)
+    kernel = cl.Kernel(programs.program(launch.source), launch.kernel)
+    kernel.set_args(buffer, np.int32(0))
+    queue = programs.device.new_queue()
+    cl.enqueue_nd_range_kernel(queue, kernel, (1,), None)
+    cl.enqueue_copy(queue, value, buffer)
+    return float(value[0])
+
+
+def test_each_source_gets_its_own_program(programs: Programs, tmp_path: Path) -> None:
+    """Of many that several children compile at once; also after a build that failed before all were asked for."""
+    many = [launch(str(number), body=f"x[0] = {number};") for number in range(11)]
+    with pytest.raises(DeviceError, match="undeclared_name"):
+        build(programs, how(tmp_path), *many[:1], launch("bad", body="undeclared_name = 1;"), *many[1:5])
+    build(programs, how(tmp_path), *many[5:])
+    build(programs, how(tmp_path), *many)
+    assert [answer(programs, each) for each in many] == list(range(11))
+    assert len(kept(tmp_path)) == 11
 
 
 def test_what_was_tried_is_not_tried_again(programs: Programs, device: OpenclDevice, tmp_path: Path) -> None:

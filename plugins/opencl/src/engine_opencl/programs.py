@@ -19,7 +19,7 @@ from engine.errors import DeviceError
 from engine_opencl.binaries import BinaryCache, default_folder
 from engine_opencl.device import OpenclDevice
 from engine_opencl.plan import Argument, Buffer, Launch
-from engine_opencl.trial import Candidate, Trial, Tried
+from engine_opencl.trial import Candidate, Trial, Tried, trial_of
 
 OPTIONS: Final = ("-cl-mad-enable",)
 _NO_CACHE: Final[Any] = False
@@ -53,7 +53,7 @@ class Programs:
 
     def __init__(self, device: OpenclDevice, trial: Trial | None = None) -> None:
         self.device = device
-        self._trial = trial or Trial(device)
+        self._trial = trial or trial_of(device)
         self._built: dict[str, Any] = {}
         self._lock = threading.RLock()
 

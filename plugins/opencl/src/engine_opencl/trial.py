@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -29,6 +30,16 @@ from engine_opencl.device import OpenclDevice
 from engine_opencl.plan import Launch
 
 _WORKER: Final = Path(__file__).with_name("trial_worker.py")
+_MOST_CHILDREN: Final = min(os.cpu_count() or 1, 4)
+"""Each holds a driver's compiler in memory, some hundred MB."""
+_SHARE: Final = 4
+"""Candidates that compile for as long as another child takes to start."""
+
+
+@functools.cache
+def trial_of(device: OpenclDevice) -> Trial:
+    """The one that all networks of a process share."""
+    return Trial(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +75,56 @@ class Tried:
 
 
 class Trial:
-    """Tries sources for one device, in a child that is started when first needed and then kept. Thread-safe."""
+    """Tries sources for one device, in children that are started when first needed and then kept. Thread-safe."""
 
     def __init__(self, device: OpenclDevice, command: Sequence[str] | None = None) -> None:
         self._device = device
         # -P: modules beside the script must not hide those of the same names elsewhere.
         self._command = command or [sys.executable, "-P", str(_WORKER)]
-        self._child: _Child | None = None
+        self._children: list[_Child] = []
         self._lock = ForkSafeLock()
 
-    def run(self, candidates: Sequence[Candidate], options: Sequence[str], seconds: float) -> Iterator[Tried]:
-        """The results, in order; ends with the first candidate that ended the child, or took longer than `seconds`.
+    def run(self, candidates: Sequence[Candidate], options: Sequence[str], seconds: float) -> list[Tried]:
+        """The results, in order, up to the first candidate that ended its child, or took longer than `seconds`.
 
         Raises `DeviceError` where no child can be started.
         """
         with self._lock:
-            if self._child is None or not self._child.is_alive:
-                self._child = _Child(self._command)
-            child = self._child
-            platform, device = self._device.position
-            items = [_item(candidate) for candidate in candidates]
-            header = {"paths": sys.path, "platform": platform, "device": device, "options": list(options)}
-            child.send({**header, "items": items})
-            for candidate in candidates:
-                result = self._result(child, candidate, seconds)
-                if result.crashed:
-                    child.stop()
-                    self._child = None
-                yield result
-                if result.crashed:
-                    return
+            try:
+                results = self._results(candidates, options, seconds)
+            except BaseException:
+                self._stop()
+                raise
+            if results and results[-1].crashed:
+                # The other children are at candidates whose answers nobody waits for.
+                self._stop()
+            return results
+
+    def _results(self, candidates: Sequence[Candidate], options: Sequence[str], seconds: float) -> list[Tried]:
+        self._start(-(-len(candidates) // _SHARE))
+        children = self._children[: len(candidates)]
+        count = len(children)
+        platform, device = self._device.position
+        header = {"paths": sys.path, "platform": platform, "device": device, "options": list(options)}
+        for number, child in enumerate(children):
+            child.send({**header, "items": [_item(candidate) for candidate in candidates[number::count]]})
+        results: list[Tried] = []
+        for number, candidate in enumerate(candidates):
+            results.append(self._result(children[number % count], candidate, seconds))
+            if results[-1].crashed:
+                break
+        return results
+
+    def _start(self, wanted: int) -> None:
+        """Have some children, as many as are wanted where there are processors for them."""
+        self._children = [child for child in self._children if child.is_alive]
+        while len(self._children) < max(1, min(wanted, _MOST_CHILDREN)):
+            self._children.append(_Child(self._command))
+
+    def _stop(self) -> None:
+        children, self._children = self._children, []
+        for child in children:
+            child.stop()
 
     def _result(self, child: _Child, candidate: Candidate, seconds: float) -> Tried:
         begun, answer = child.receive(seconds), None
