@@ -77,7 +77,7 @@ def with_roundings(case: SuiteCase) -> SuiteCase:
     graph = case.model.graph
     if all(output.type.tensor_type.elem_type != onnx.TensorProto.FLOAT16 for output in graph.output):
         return case
-    return dataclasses.replace(case, rtol=max(case.rtol, 2 * len(graph.node) * 2.0**-11))
+    return replace(case, rtol=max(case.rtol, 2 * len(graph.node) * 2.0**-11))
 
 
 def test_claims(accepted: dict[str, SuiteCase]) -> None:
