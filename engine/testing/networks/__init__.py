@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import ModelError
-from engine.testing.networks.arithmetic import floating_point_operations, rounding_tolerance
+from engine.testing.networks.arithmetic import floating_point_operations, rounding_tolerance, storage_tolerance
 from engine.testing.networks.builder import NetworkBuilder, SeededNetwork
 from engine.testing.networks.classifiers import densenet121, efficientnet_b0, mobilenet_v2, resnet50, squeezenet, vgg19
 from engine.testing.networks.images import mobilevit, segformer_b0, unet, yolo
@@ -23,7 +23,7 @@ from engine.testing.networks.transformers import bert_base, convnext_t, gpt2_blo
 
 __all__ = [
     "NETWORKS", "NetworkBuilder", "NetworkKind", "SeededNetwork", "floating_point_operations", "rounding_tolerance",
-    "seeded_network",
+    "seeded_network", "storage_tolerance",
 ]  # fmt: skip
 
 

@@ -53,6 +53,16 @@ def rounding_tolerance(model: onnx.ModelProto) -> float:
     return 4 * float(np.finfo(np.float32).eps) * math.sqrt(1 + sum(reduction_lengths(model)))
 
 
+def storage_tolerance(model: onnx.ModelProto, unit: float) -> float:
+    """Give the largest deviation of a result whose weights and values are stored in a type of unit roundoff `unit`.
+
+    As a share of the largest absolute value. Each operation reads weights, and stores a result, that are off by up to
+    `unit`; the errors of operations are independent, so n of them are off by about unit sqrt(2 n). A factor of 2 is
+    for layers that make differences larger, such as normalizations.
+    """
+    return 2 * unit * math.sqrt(2 * len(model.graph.node))
+
+
 def _multiply_adds(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
     if node.op_type == "Conv":
         return math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])

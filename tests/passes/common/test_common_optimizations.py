@@ -34,7 +34,7 @@ OPTIONAL = {
     SwishDecomposition,
 }  # fmt: skip
 # What one can register by itself and CommonOptimizations has no use for.
-BY_THEMSELVES = {"CommonOptimizations", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}
+BY_THEMSELVES = {"CommonOptimizations", "ConvertPrecision", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}
 
 
 def leaves(item: Pass) -> list[tuple[type[Pass], bool]]:

@@ -36,7 +36,7 @@ from engine.passes.common.swish_fusion import SwishFusion
 from engine.testing.models import light_model
 
 # What holds other passes, or looks, writes and checks.
-NO_REWRITES = {"CommonOptimizations", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}
+NO_REWRITES = {"CommonOptimizations", "ConvertPrecision", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}
 INTERNAL = (MatMulBiasFusion, ActivationFusion, ResidualFusion)
 
 

@@ -50,7 +50,7 @@ class DeviceFacts:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """As OPTIMIZATION_CAPABILITIES tells them."""
+        """As OPTIMIZATION_CAPABILITIES tells them: f16 is arithmetic, as every device stores it."""
         there = {"f16": self.has_fp16, "i8": self.has_int8_dot, "SUBGROUPS": self.has_subgroups}
         return ("f32", *(name for name, is_there in there.items() if is_there), "EXPORT_IMPORT")
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import InputError, ModelError
+from engine.errors import BlobFormatError, InputError, ModelError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, PartialShape, TensorType
 from engine.onnx import join_model, split_model
 from engine.plugin_api import (
@@ -31,6 +31,7 @@ from engine_opencl.programs import Building, Programs
 from engine_opencl.properties import (
     COMPILE_EFFORT,
     DEVICE_NAME,
+    INFERENCE_PRECISION_HINT,
     KERNEL_CHOICES,
     KERNEL_TRIAL_SECONDS,
     PLAN_CACHE_SIZE,
@@ -49,6 +50,8 @@ PROGRAMS = "programs/"
 CHOICES = "choices"
 COMPILER = "compiler"
 """The section that says which device and driver made the programs, and for which kernels were chosen."""
+PRECISION = "precision"
+"""The section that says how values of f32 models are stored."""
 _IN_FLIGHT = 2
 """Requests that keep a device busy: one computes while another's data moves."""
 
@@ -65,13 +68,14 @@ class OpenclNetwork(ExecutableNetwork):
         """Compile the user's model."""
         network = cls(plugin, config, model)
         network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
-        network.load(transform_model(model))
+        network.load(transform_model(model, config[INFERENCE_PRECISION_HINT]))
         return network
 
     @classmethod
     def imported(cls, plugin: OpenclPlugin, config: Config, blob: BlobReader) -> OpenclNetwork:
-        """Take up an exported network: its graph is transformed already."""
+        """Take up an exported network: its graph is transformed already. Raises `UnsupportedError`."""
         network = cls(plugin, config, blob.manifest)
+        _require_precision(network.name, blob, config[INFERENCE_PRECISION_HINT])
         network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
         graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
         made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
@@ -130,6 +134,7 @@ class OpenclNetwork(ExecutableNetwork):
         writer.add_section(GRAPH, skeleton)
         for name, _, data in weights:
             writer.add_section(WEIGHTS + name, data)
+        writer.add_section(PRECISION, self.config[INFERENCE_PRECISION_HINT].encode())
         writer.add_section(COMPILER, self.device.identity.encode())
         writer.add_section(CHOICES, write_choices(self.tuner.choices))
         for key, binary in self.pool.binaries().items():
@@ -210,6 +215,17 @@ def specialized(model: Model, shapes: Sequence[tuple[int, ...] | None]) -> Model
         listed = ", ".join(f"{p.friendly_name} {list(s or ())}" for p, s in zip(copy.parameters, shapes, strict=True))
         raise InputError(f"model `{model.name}` cannot take inputs {listed}: {e}") from e
     return copy
+
+
+def _require_precision(name: str, blob: BlobReader, asked: str) -> None:
+    made = bytes(blob.section(PRECISION)).decode(errors="replace")
+    if made not in (INFERENCE_PRECISION_HINT.choices or ()):
+        raise BlobFormatError(f"section {PRECISION} of the blob is damaged: {made[:80]!r}")
+    if made != asked:
+        raise UnsupportedError(
+            f"{name}: the blob computes in {made}, INFERENCE_PRECISION_HINT asks for {asked}; leave the hint out, or "
+            "compile the model for it"
+        )
 
 
 def _programs_of(blob: BlobReader) -> dict[str, bytes]:

@@ -23,6 +23,7 @@ from engine_opencl.properties import (
     DEVICE_MEMORY,
     DEVICE_NAME,
     DRIVER_VERSION,
+    INFERENCE_PRECISION_HINT,
     KERNEL_TRIAL_SECONDS,
     PLAN_CACHE_SIZE,
 )
@@ -36,7 +37,15 @@ class OpenclPlugin(Plugin):
     name = "OPENCL"
     version = "0.1.0"
     api_version = API_VERSION
-    properties = (COMPILE_EFFORT, PLAN_CACHE_SIZE, DEVICE_NAME, KERNEL_TRIAL_SECONDS, DRIVER_VERSION, DEVICE_MEMORY)
+    properties = (
+        COMPILE_EFFORT,
+        INFERENCE_PRECISION_HINT,
+        PLAN_CACHE_SIZE,
+        DEVICE_NAME,
+        KERNEL_TRIAL_SECONDS,
+        DRIVER_VERSION,
+        DEVICE_MEMORY,
+    )
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)
@@ -64,7 +73,7 @@ class OpenclPlugin(Plugin):
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """Which operations have kernels."""
-        return query(model, transform_model(model, keep_names=True))
+        return query(model, transform_model(model, config[INFERENCE_PRECISION_HINT], keep_names=True))
 
     def metric(self, name: str, device_id: str) -> object:
         """The facts about the device; None leaves the declared default."""

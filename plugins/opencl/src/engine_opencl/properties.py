@@ -14,6 +14,15 @@ COMPILE_EFFORT = Property(
     "lengths use what was measured for others.",
     choices=("none", "quick", "full"),
 )
+INFERENCE_PRECISION_HINT = Property(
+    "INFERENCE_PRECISION_HINT",
+    str,
+    "f32",
+    CONFIG,
+    "The precision of models of f32: f32 exactly as asked, or f16 for what is stored of weights and of values inside "
+    "the model, on any device; inputs, outputs, indices, quantization and what f16 cannot hold stay f32.",
+    choices=("f32", "f16"),
+)
 KERNEL_CHOICES = Property(
     "KERNEL_CHOICES",
     tuple,

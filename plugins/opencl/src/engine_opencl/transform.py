@@ -6,15 +6,20 @@ from engine.passes import Manager
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import AttentionFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.convert_precision import ConvertPrecision
 from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.rotary_embedding_fusion import RotaryEmbeddingFusion
 from engine.plugin_api import Model
+from engine_opencl.lowering import refusal
 
 
-def transform_model(model: Model, *, keep_names: bool = False) -> Model:
-    """A transformed copy of `model`; `keep_names` to note on each node which of the model's nodes it stands for."""
+def transform_model(model: Model, precision: str = "f32", *, keep_names: bool = False) -> Model:
+    """A transformed copy of `model`, of whose values those of f32 are stored in `precision`.
+
+    `keep_names`: to note on each node which of the model's nodes it stands for.
+    """
     graph = model.clone()
     manager = Manager()
     if keep_names:
@@ -22,5 +27,7 @@ def transform_model(model: Model, *, keep_names: bool = False) -> Model:
     manager.register_pass(CommonOptimizations)
     manager.pass_config.disable(AttentionFusion, RotaryEmbeddingFusion)
     manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion)
+    if precision == "f16":
+        manager.register_pass(ConvertPrecision(accepts=lambda node: refusal(node) is None))
     manager.run_passes(graph)
     return graph

@@ -1,0 +1,162 @@
+"""Which operations stay in f32 when a model is computed in a narrower type, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, Result, TensorType, f32
+
+KEEP_PRECISION: Final = "keep_precision"
+"""The rt_info key under which a node says, by True, that it is to be computed in the type that it has."""
+
+_ELEMENTWISE: Final = frozenset({
+    "Abs", "Acos", "Acosh", "Add", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div",
+    "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Mean",
+    "Min", "Mish", "Mod", "Mul", "Neg", "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid",
+    "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+    "Where",
+})  # fmt: skip
+_MOVEMENT: Final = frozenset({
+    "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Pad", "Reshape",
+    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
+})  # fmt: skip
+_REDUCTIONS: Final = frozenset({
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare",
+})  # fmt: skip
+_LOCAL: Final = _ELEMENTWISE | _MOVEMENT | _REDUCTIONS
+_WIDENING: Final = frozenset({
+    "CumProd", "CumSum", "Exp", "Pow", "ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+})  # fmt: skip
+"""Their results leave the range of f16 where what they read does not: squares from 256 on."""
+_CALMING: Final = frozenset({
+    "Atan", "Cos", "Div", "Erf", "HardSigmoid", "Log", "ReduceLogSum", "ReduceLogSumExp", "Reciprocal", "Sigmoid",
+    "Sign", "Sin", "Softsign", "Sqrt", "Tanh",
+})  # fmt: skip
+"""Their results are moderate where what they read is not."""
+_EXACT: Final = frozenset({"ConstantOfShape", "EyeLike", "Range"})
+"""They make numbers from sizes, which f16 holds up to 2048 alone."""
+_ALWAYS: Final = _EXACT | {"Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
+
+
+def is_real(value: Output | None) -> bool:
+    """Whether a value is a tensor of f32."""
+    return value is not None and isinstance(value.type, TensorType) and value.type.element_type is f32
+
+
+def kept_nodes(model: Model, target: ElementType) -> set[Node]:
+    """The operations that stay in f32:
+
+    - those that are stated to: casts, quantization, numbers made of sizes, operations with bodies, `KEEP_PRECISION`;
+    - those that read a constant which `target` cannot hold (`holds`);
+    - powers, exponentials and sums, and what is made of them element by element, up to a root, logarithm or quotient;
+    - what is made of integers and constants alone, element by element: positions, angles, masks;
+    - what integers are made of, element by element: indices;
+    - elementwise operations, movements and reductions between such and the model's inputs and outputs.
+    """
+    nodes = [n for n in model.ordered_nodes() if not isinstance(n, (Parameter, Constant, Result))]
+    kept = {node for node in nodes if _is_stated(node) or not _holds_constants(node, target)}
+    wide: set[Node] = set()
+    exact: set[Node] = set()
+    for node in nodes:
+        real = [value.node for value in node.input_values if value is not None and is_real(value)]
+        is_local = node.op_type in _LOCAL and not node.domain
+        reads_wide = is_local and any(source in wide for source in real)
+        if reads_wide or _is_widening(node):
+            kept.add(node)
+            if _is_widening(node) or node.op_type not in _CALMING:
+                wide.add(node)
+        if _makes_exact(node) or (is_local and _is_of(real, exact)):
+            kept.add(node)
+            exact.add(node)
+    kept |= _sources_of_integers(nodes)
+    return kept | _islands(nodes, kept)
+
+
+def holds(target: ElementType, data: NDArray[Any]) -> bool:
+    """Whether a type holds a constant: no finite number becomes infinite, and not all of it vanish or lose digits."""
+    limits = np.finfo(target.numpy)
+    sizes = np.abs(data[np.isfinite(data)])
+    largest = float(sizes.max(initial=0.0))
+    return largest <= float(limits.max) and (largest == 0 or largest >= float(limits.smallest_normal))
+
+
+def _is_stated(node: Node) -> bool:
+    return node.op_type in _ALWAYS or bool(node.bodies) or (node._rt_info or {}).get(KEEP_PRECISION) is True
+
+
+def _holds_constants(node: Node, target: ElementType) -> bool:
+    if node.op_type == "Clip":
+        return True  # limits beyond the type's own say nothing
+    for value in node.input_values:
+        if value is not None and is_real(value) and isinstance(value.node, Constant):
+            fits = holds(target, value.node.data)
+            value.node.release()
+            if not fits:
+                return False
+    return True
+
+
+def _is_widening(node: Node) -> bool:
+    is_square = node.op_type == "Mul" and node.input_value(0) == node.input_value(1)
+    return not node.domain and (node.op_type in _WIDENING or is_square) and is_real(node.output(0))
+
+
+def _makes_exact(node: Node) -> bool:
+    if node.op_type == "Cast" and is_real(node.output(0)):
+        source = node.input_value(0).type
+        return isinstance(source, TensorType) and source.element_type.is_integral
+    return node.op_type in _EXACT and is_real(node.output(0))
+
+
+def _is_of(real: Iterable[Node], exact: set[Node]) -> bool:
+    """Whether a node reads exact numbers and, beside them, constants alone."""
+    others = [source for source in real if not isinstance(source, Constant)]
+    return bool(others) and all(source in exact for source in others)
+
+
+def _sources_of_integers(nodes: list[Node]) -> set[Node]:
+    found: set[Node] = set()
+    for node in reversed(nodes):
+        if node.op_type not in _LOCAL or node.domain:
+            continue
+        targets = [target.node for output in node.outputs if is_real(output) for target in output.target_inputs]
+        if any(target in found or _makes_integers(target) for target in targets):
+            found.add(node)
+    return found
+
+
+def _makes_integers(node: Node) -> bool:
+    if node.op_type != "Cast":
+        return False
+    made = node.output(0).type
+    return isinstance(made, TensorType) and made.element_type.is_integral
+
+
+def _islands(nodes: list[Node], kept: set[Node]) -> set[Node]:
+    """Operations that would be converted with nothing among them that computes more than it moves."""
+    found: set[Node] = set()
+    seen: set[Node] = set()
+    candidates = {n for n in nodes if n not in kept and any(map(is_real, (*n.input_values, *n.outputs)))}
+    for start in nodes:
+        if start not in candidates or start in seen:
+            continue
+        island, stack = {start}, [start]
+        while stack:
+            for each in _neighbours(stack.pop()):
+                if each in candidates and each not in island:
+                    island.add(each)
+                    stack.append(each)
+        seen |= island
+        if all(node.op_type in _LOCAL and not node.domain for node in island):
+            found |= island
+    return found
+
+
+def _neighbours(node: Node) -> list[Node]:
+    sources = [value.node for value in node.input_values if value is not None and is_real(value)]
+    return sources + [t.node for output in node.outputs if is_real(output) for t in output.target_inputs]
