@@ -80,6 +80,8 @@ def check_transposed(m: int, k: int, n: int, trans_a: int, trans_b: int, is_cons
 @pytest.mark.parametrize("tile", _TILES, ids=str)
 def test_every_tile(choose: Choose, tile: Tile) -> None:
     """Loads of four, with tails of all axes."""
+    if tile.local_bytes > device_of("0").facts.local_bytes:
+        pytest.skip("the device has less local memory, and is not offered this tile")
     choose(tile)
     check_epilogue(tile.m + 1, 2 * tile.k + 4, tile.n + 4)
 
@@ -129,7 +131,7 @@ NARROW = [
     (1, 100, 64, Narrow(False, 8, 32, 4)),
     (8, 33, 65, Narrow(False, 16, 16, 1)),
     (3, 20, 4, Narrow(False, 64, 4, 4)),
-    (5, 64, 48, Narrow(False, 16, 32, 4)),
+    (5, 64, 48, Narrow(False, 16, 16, 4)),
     (1, 100, 70, Narrow(True, 32, 8, 4)),
     (8, 33, 65, Narrow(True, 16, 16, 1)),
     (2, 66, 30, Narrow(True, 8, 32, 2)),

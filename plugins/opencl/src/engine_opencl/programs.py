@@ -97,6 +97,17 @@ class Programs:
                 self._compile_here(source)
             return self._built[source]
 
+    def sources(self) -> frozenset[str]:
+        """Those whose programs are here."""
+        with self._lock:
+            return frozenset(self._built)
+
+    def forget(self, sources: Iterable[str]) -> None:
+        """Let go of programs that no network uses; they stay on disk."""
+        with self._lock:
+            for source in sources:
+                self._built.pop(source, None)
+
     def binaries(self, sources: Iterable[str]) -> dict[str, bytes]:
         """What the device made of sources that are built, by key; without those that it does not tell."""
         import pyopencl as cl

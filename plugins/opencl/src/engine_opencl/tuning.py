@@ -54,6 +54,7 @@ class Tuner:
     found: dict[str, str] = field(default_factory=dict)
     _seconds: float = field(default=0.0, init=False)
     _cache: TuningCache | None = field(default=None, init=False)
+    _tried: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         if self.effort != "none":
@@ -95,6 +96,7 @@ class Tuner:
 
     def _measure(self, sites: list[Site], builder: PlanBuilder, deadline: float) -> None:
         self.programs.build(builder.launches, builder.weights, self.how)
+        used = self.programs.sources()
         stopwatch = Stopwatch(self.device, self.programs)
         share: dict[str, int] = {}
         for site in sites:
@@ -106,6 +108,8 @@ class Tuner:
         for site in sorted(sites, key=lambda each: -share[each.key]):
             times = self._times(stopwatch, builder, site, deadline)
             stopwatch.forget()
+            self.programs.forget(self._tried - used)
+            self._tried.clear()
             if times is None:
                 _log.info("OPENCL: COMPILE_EFFORT %s ended before all kernels were measured", self.effort)
                 return
@@ -143,6 +147,7 @@ class Tuner:
         import pyopencl as cl
 
         apart = builder.apart(site, candidate)
+        self._tried.update(launch.source for launch in apart.launches)
         try:
             self.programs.build(apart.launches, apart.weights, self.how)
             run = stopwatch.bind(apart.launches, apart.weights)

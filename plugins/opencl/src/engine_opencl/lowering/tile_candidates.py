@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 MOST_SHORT: Final = 8
 """Rows, or columns, up to which the long operand is read once, without tiles."""
 _MOST_CANDIDATES: Final = 12
+_HOPELESS: Final = 4
+"""What costs so many times as much as the best is not offered."""
+_MOST_DIRECT: Final = 1 << 24
+"""Multiply-adds up to which waiting for local memory may take longer than doing without."""
 _LANES: Final = 256
 """Items that a compute unit needs to be busy all the time, more or less."""
 _LINE: Final = 16
@@ -130,20 +134,18 @@ def widest(length: int, *steps: int, most: int = 4) -> int:
 
 def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
     """What the device can run for a product, the best by `cost` first."""
-    rows = 8 if p.m >= 8 else p.m
+    direct = Direct(8 if p.m >= 8 else p.m)
     if p.k == 0 or facts.kind == "cpu":
-        return [Direct(rows)]
+        return [direct]
     if min(p.m, p.n) <= MOST_SHORT:
-        found: list[Candidate] = list(_narrow(p, facts))
+        found: list[Candidate] = [*_narrow(p, facts)]
         is_small = p.k <= _SMALL_K or max(p.m, p.n) < _LINE
-        return [Direct(rows), *found] if is_small else [*found, Direct(rows)]
-    tiles = [tile for tile in _tiles(p, facts) if tile.items <= facts.max_work_group]
-    tiles = [tile for tile in tiles if tile.local_bytes <= facts.local_bytes]
-    tiles.sort(key=lambda tile: cost(tile, p, facts))
-    # Those that are measured first are to differ in more than in how they fill their tiles.
-    best = {(tile.m, tile.n): tile for tile in reversed(tiles)}.values()
-    tiles = [*(tile for tile in tiles if tile in best), *(tile for tile in tiles if tile not in best)]
-    return [*tiles[:_MOST_CANDIDATES], Direct(rows)]
+        found.insert(0 if is_small else 3, direct)
+        return found
+    found = [*_tiles(p, facts)[:_MOST_CANDIDATES]]
+    if not found or p.m * p.n * p.k * math.prod(p.batch) <= _MOST_DIRECT:
+        found.insert(3, direct)
+    return found
 
 
 _TILES: Final = (
@@ -168,14 +170,20 @@ _TILES: Final = (
 
 
 def _tiles(p: Product, facts: DeviceFacts) -> list[Tile]:
-    """Each shape as it is, and with the steps shared where tiles alone do not fill the device."""
-    found = []
+    """Each shape as it is, and with the steps shared where tiles alone do not fill the device; the best by `cost`."""
+    tiles = []
     for t in _TILES:
-        found.append(t)
+        if t.items > facts.max_work_group or t.local_bytes > facts.local_bytes:
+            continue
         wanted = -(-2 * facts.compute_units // t.tiles(p))
         splits = 1 << max(min(wanted, p.k // (8 * t.k)), 1).bit_length() - 1
-        found += [replace(t, splits=each) for each in (splits, splits // 2) if each > 1]
-    return found
+        tiles += [t, *(replace(t, splits=each) for each in (splits, splits // 2) if each > 1)]
+    costs = {tile: cost(tile, p, facts) for tile in tiles}
+    least = min(costs.values(), default=0.0)
+    tiles = sorted((tile for tile in tiles if costs[tile] <= _HOPELESS * least), key=costs.__getitem__)
+    # Those that are measured first are to differ in more than in how they fill their tiles.
+    best = set({(tile.m, tile.n): tile for tile in reversed(tiles)}.values())
+    return sorted(tiles, key=lambda tile: tile not in best)
 
 
 def cost(t: Tile, p: Product, facts: DeviceFacts) -> float:
