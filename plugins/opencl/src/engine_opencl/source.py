@@ -14,12 +14,12 @@ from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
 def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> str:
     """The text of `kernels/NAME.cl` after definitions of its parameters; `real` is how it stores floating point."""
     given = "".join(f"#define {key} {value}\n" for key, value in defines.items())
-    return real_access(real) + given + _text(name)
+    return real_access(real) + given + kernel_text(name)
 
 
 def real_access(real: ElementType) -> str:
     """Definitions of `real`, `load_real` and `store_real` for elements that are f32 or f16 in memory."""
-    return f"#define REAL_IS_HALF {int(real == f16)}\n" + _text("real")
+    return f"#define REAL_IS_HALF {int(real == f16)}\n" + kernel_text("real")
 
 
 def element_access(element_type: ElementType, name: str = "T") -> str:
@@ -35,7 +35,8 @@ def element_access(element_type: ElementType, name: str = "T") -> str:
 
 
 @functools.cache
-def _text(name: str) -> str:
+def kernel_text(name: str) -> str:
+    """`kernels/NAME.cl`."""
     return resources.files("engine_opencl").joinpath("kernels", f"{name}.cl").read_text(encoding="utf-8")
 
 
@@ -67,14 +68,17 @@ def collapsed(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
     return lengths, steps
 
 
-def index_code(lengths: Sequence[int], strides: Sequence[Sequence[int]], names: Sequence[str], item: str = "i") -> str:
-    """Statements that turn a work item's number into an element's index in each tensor."""
-    lines = [f"ulong r = {item};"] + [f"ulong {name} = 0;" for name in names]
+def index_code(
+    lengths: Sequence[int], strides: Sequence[Sequence[int]], names: Sequence[str], item: str = "i", of: str = "ulong"
+) -> str:
+    """Statements that turn a work item's number into an element's index in each tensor, in integers `of` a type."""
+    u = "ul" if of == "ulong" else "u"
+    lines = [f"{of} r = {item};"] + [f"{of} {name} = 0;" for name in names]
     for axis in range(len(lengths) - 1, -1, -1):
         last = axis == 0
-        lines.append(f"{{ ulong k = {'r' if last else f'r % {lengths[axis]}ul'};")
+        lines.append(f"{{ {of} k = {'r' if last else f'r % {lengths[axis]}{u}'};")
         if not last:
-            lines.append(f"r /= {lengths[axis]}ul;")
-        lines += [f"{name} += k * {each[axis]}ul;" for name, each in zip(names, strides, strict=True) if each[axis]]
+            lines.append(f"r /= {lengths[axis]}{u};")
+        lines += [f"{name} += k * {each[axis]}{u};" for name, each in zip(names, strides, strict=True) if each[axis]]
         lines.append("}")
     return "\n  ".join(lines)

@@ -1,12 +1,15 @@
-__kernel void lp_norm(__global const real* restrict x, __global real* restrict y) {
-  const ulong first = get_global_id(1) * ((ulong)LENGTH * INNER) + get_global_id(0);
+// Lines, see lines.cl, divided by the sum of their elements' magnitudes (P 1) or by their length; one of zeros stays.
+LINES_KERNEL void lp_norm(__global const real* restrict x, __global real* restrict y) {
+  __local float scratch[GROUP];
+  const ulong first = FIRST(LINE);
   float sum = 0.0f;
-  for (int k = 0; k < LENGTH; ++k) {
+  for (int k = LANE; k < LENGTH; k += LANES) {
     const float e = load_real(x, first + (ulong)k * INNER);
     sum += P == 1 ? fabs(e) : e * e;
   }
+  OVER_LANES(sum, ADD, scratch);
   const float norm = P == 1 ? sum : sqrt(sum);
-  for (int k = 0; k < LENGTH; ++k) {
+  for (int k = HAS_LINE ? LANE : LENGTH; k < LENGTH; k += LANES) {
     const ulong at = first + (ulong)k * INNER;
     store_real(y, at, norm == 0.0f ? 0.0f : load_real(x, at) / norm);
   }

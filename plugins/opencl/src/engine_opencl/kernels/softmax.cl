@@ -1,16 +1,50 @@
-__kernel void softmax(__global const real* restrict x, __global real* restrict y) {
-  const ulong first = get_global_id(1) * ((ulong)LENGTH * INNER) + get_global_id(0);
-  float largest = -INFINITY;
-  for (int k = 0; k < LENGTH; ++k) {
-    const float e = load_real(x, first + (ulong)k * INNER);
-    largest = isnan(e) || e > largest ? e : largest;
+// Softmax, or its logarithm (LOG), of lines; see lines.cl. What does not fit registers is read twice, and its sum is
+// scaled down whenever a larger element comes up.
+LINES_KERNEL void softmax(__global const real* restrict x, __global real* restrict y) {
+  __local float scratch[GROUP];
+  const ulong first = FIRST(LINE);
+  float e[KEPT];
+  float top = -INFINITY, sum = 0.0f;
+#if CHUNKS == 1
+  KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+    const int k = i * LANES + LANE;
+    e[i] = INSIDE(k) ? load_real(x, first + (ulong)k * INNER) : -INFINITY;
+    top = fmax(top, e[i]);
   }
-  float sum = 0.0f;
-  for (int k = 0; k < LENGTH; ++k) sum += exp(load_real(x, first + (ulong)k * INNER) - largest);
+  OVER_LANES(top, fmax, scratch);
+  KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+    e[i] -= top;
+    const float power = exp(e[i]);
+    sum += power;
+    e[i] = LOG ? e[i] : power;
+  }
+  OVER_LANES(sum, ADD, scratch);
   const float scale = LOG ? log(sum) : 1.0f / sum;
-  for (int k = 0; k < LENGTH; ++k) {
-    const ulong at = first + (ulong)k * INNER;
-    const float e = load_real(x, at) - largest;
-    store_real(y, at, LOG ? e - scale : exp(e) * scale);
+  KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+    const int k = i * LANES + LANE;
+    if (HAS_LINE && INSIDE(k)) store_real(y, first + (ulong)k * INNER, LOG ? e[i] - scale : e[i] * scale);
   }
+#else
+  for (int c = 0; c < CHUNKS; ++c) {
+    const float before = top;
+    KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+      const int k = (c * KEPT + i) * LANES + LANE;
+      e[i] = INSIDE(k) ? load_real(x, first + (ulong)k * INNER) : -INFINITY;
+      top = fmax(top, e[i]);
+    }
+    const float base = top == -INFINITY ? 0.0f : top;
+    sum *= exp(before - base);
+    KEPT_LOOP for (int i = 0; i < KEPT; ++i) sum += exp(e[i] - base);
+  }
+  const float own = top;
+  OVER_LANES(top, fmax, scratch);
+  sum *= exp(own - (top == -INFINITY ? 0.0f : top));
+  OVER_LANES(sum, ADD, scratch);
+  const float scale = LOG ? log(sum) : 1.0f / sum;
+  for (int k = HAS_LINE ? LANE : LENGTH; k < LENGTH; k += LANES) {
+    const ulong at = first + (ulong)k * INNER;
+    const float v = load_real(x, at) - top;
+    store_real(y, at, LOG ? v - scale : exp(v) * scale);
+  }
+#endif
 }

@@ -8,12 +8,27 @@ from engine.ir import Node
 from engine.ops.registry import attribute
 from engine_opencl.lowering.convolution import geometry_of
 from engine_opencl.lowering.panel_convolution import Geometry
+from engine_opencl.lowering.reductions import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import kernel_source
 
 
-@lowers("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+@lowers("GlobalMaxPool", "GlobalAveragePool")
+class GlobalPoolLowering(OpLowering):
+    """The largest element, or the mean, of each map."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = node.input_value(0), node.output(0)
+        op_type = "ReduceMean" if node.op_type == "GlobalAveragePool" else "ReduceMax"
+        shape = b.shape(x)
+        reduce_axes(b, op_type, x.element_type, b.input(x), b.output(y), shape, range(2, len(shape)))
+
+
+@lowers("MaxPool", "AveragePool")
 class PoolLowering(OpLowering):
     """The largest element, or the mean, of each window."""
 
@@ -29,15 +44,9 @@ class PoolLowering(OpLowering):
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         x, y = b.shape(node.input_value(0)), b.shape(node.output(0))
-        if node.op_type.startswith("Global"):
-            rank = len(x) - 2
-            ones = (1,) * rank
-            g = Geometry(tuple(x[2:]), ones, tuple(x[2:]), ones, ones, (0,) * rank)
-            after = (0,) * rank
-        else:
-            g = geometry_of(node, node.attributes["kernel_shape"], x, y)
-            pads = tuple(node.attributes.get("pads") or (0,) * (2 * len(g.inputs)))
-            after = pads[len(g.inputs) :] if node.attributes.get("auto_pad", "NOTSET") == "NOTSET" else _same_after(g)
+        g = geometry_of(node, node.attributes["kernel_shape"], x, y)
+        pads = tuple(node.attributes.get("pads") or (0,) * (2 * len(g.inputs)))
+        after = pads[len(g.inputs) :] if node.attributes.get("auto_pad", "NOTSET") == "NOTSET" else _same_after(g)
         g, after = g.padded(), (0,) * (3 - len(after)) + tuple(after)
         defines: dict[str, object] = {
             "MEAN": int(node.op_type.endswith("AveragePool")),

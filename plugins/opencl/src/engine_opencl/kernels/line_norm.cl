@@ -1,0 +1,81 @@
+// (x - mean) / sqrt(variance + epsilon) * scale + shift over lines, see lines.cl; without MEAN it is taken to be 0.
+// CHANNEL is the index of scale and shift for element k. The variance is of deviations: from the mean of all where the
+// line fits registers, else from that of each chunk, to which that of the others is added (Chan, Golub and LeVeque,
+// Updating formulae and a pairwise algorithm for computing sample variances, 1979).
+LINES_KERNEL void line_norm(__global const real* restrict x, __global const real* restrict scale,
+#if SHIFT
+                            __global const real* restrict shift,
+#endif
+                            __global real* restrict y, const float epsilon) {
+  __local float scratch[GROUP];
+  const ulong line = LINE, first = line * LENGTH;
+  float e[KEPT];
+  float mean = 0.0f, squares = 0.0f;
+#if CHUNKS == 1
+  KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+    const int k = i * LANES + LANE;
+    e[i] = INSIDE(k) ? load_real(x, first + k) : 0.0f;
+    mean += e[i];
+  }
+#if MEAN
+  OVER_LANES(mean, ADD, scratch);
+  mean /= LENGTH;
+#else
+  mean = 0.0f;
+#endif
+  KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+    e[i] -= mean;
+    squares += INSIDE(i * LANES + LANE) ? e[i] * e[i] : 0.0f;
+  }
+#else
+  float count = 0.0f;
+  for (int c = 0; c < CHUNKS; ++c) {
+    float sum = 0.0f, own = 0.0f;
+    const int rest = (LENGTH - LANE + LANES - 1) / LANES - c * KEPT;
+    const float taken = clamp(rest, 0, KEPT);
+    KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+      const int k = (c * KEPT + i) * LANES + LANE;
+      e[i] = INSIDE(k) ? load_real(x, first + k) : 0.0f;
+      sum += e[i];
+    }
+    const float middle = MEAN && taken > 0.0f ? sum / taken : 0.0f;
+    KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+      const float d = e[i] - middle;
+      own += i < rest ? d * d : 0.0f;
+    }
+    squares += own;
+#if MEAN
+    if (taken > 0.0f) {
+      const float apart = middle - mean, part = taken / (count + taken);
+      if (count > 0.0f) squares += apart * apart * (count * part);
+      mean = count > 0.0f ? mean + apart * part : middle;
+      count += taken;
+    }
+#endif
+  }
+#if MEAN
+  const float own_mean = mean;
+  mean *= count / LENGTH;
+  OVER_LANES(mean, ADD, scratch);
+  if (count > 0.0f) squares += (own_mean - mean) * (own_mean - mean) * count;
+#endif
+#endif
+  OVER_LANES(squares, ADD, scratch);
+  const float factor = 1.0f / sqrt(squares / LENGTH + epsilon);
+#if CHUNKS == 1
+  KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
+    const int k = i * LANES + LANE;
+    const float d = e[i];
+#else
+  for (int k = LANE; k < LENGTH; k += LANES) {
+    const float d = load_real(x, first + k) - mean;
+#endif
+    if (HAS_LINE && INSIDE(k)) {
+      float v = d * factor * load_real(scale, CHANNEL);
+#if SHIFT
+      v += load_real(shift, CHANNEL);
+#endif
+      store_real(y, first + k, v);
+    }
+  }
+}

@@ -1,0 +1,45 @@
+// Lines of LENGTH elements that lie INNER apart, each looked at as a whole: a work group has LINES of them, with LANES
+// items for each, both powers of two. Items that are neighbours are lanes of a line, or (ACROSS) the same lane of
+// neighbouring lines, whichever of the two lie side by side in memory. A lane's elements are LANES apart; it takes up
+// to KEPT of them at a time, CHUNKS times.
+#define GROUP (LANES * LINES)
+#define ITEM ((int)get_local_id(0))
+#if ACROSS
+#define LANE (ITEM / LINES)
+#define OWN_LINE (get_group_id(0) * (ulong)LINES + ITEM % LINES)
+#define LANE_STEP LINES
+#else
+#define LANE (ITEM % LANES)
+#define OWN_LINE (get_group_id(0) * (ulong)LINES + ITEM / LANES)
+#define LANE_STEP 1
+#endif
+// Items of the last group that have no line read the last one: all items are to meet at barriers.
+#define HAS_LINE (COUNT % LINES == 0 || OWN_LINE < COUNT)
+#define LINE (HAS_LINE ? OWN_LINE : COUNT - 1ul)
+#define FIRST(line) ((line) / INNER * ((ulong)LENGTH * INNER) + (line) % INNER)
+#define INSIDE(k) (LENGTH % (LANES * KEPT) == 0 || (k) < LENGTH)
+#define LINES_KERNEL __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+// Where few elements are kept they are to stay in registers, which have no index.
+#if KEPT <= 16
+#define KEPT_LOOP _Pragma("unroll")
+#else
+#define KEPT_LOOP
+#endif
+
+// Each lane's `v` becomes that of all lanes of its line, joined in a fixed order; all items of the group take part.
+#if LANES > 1
+#define OVER_LANES(v, JOIN, scratch)                                                    \
+  do {                                                                                  \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                       \
+    scratch[ITEM] = v;                                                                  \
+    for (int n = LANES / 2; n > 0; n /= 2) {                                            \
+      barrier(CLK_LOCAL_MEM_FENCE);                                                     \
+      if (LANE < n) scratch[ITEM] = JOIN(scratch[ITEM], scratch[ITEM + n * LANE_STEP]); \
+    }                                                                                   \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                       \
+    v = scratch[ITEM - LANE * LANE_STEP];                                               \
+  } while (0)
+#else
+#define OVER_LANES(v, JOIN, scratch)
+#endif
+#define ADD(a, b) ((a) + (b))
