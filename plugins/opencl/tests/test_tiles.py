@@ -13,7 +13,7 @@ import pytest
 from engine_opencl.device import DeviceFacts, device_of
 from engine_opencl.lowering import tiles
 from engine_opencl.lowering.products import Product
-from engine_opencl.lowering.tile_candidates import _TILES, Candidate, Direct, Narrow, Tile, candidates_of, cost
+from engine_opencl.lowering.tile_candidates import TILES, Candidate, Direct, Narrow, Tile, candidates_of, cost
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, f32
@@ -77,7 +77,7 @@ def check_transposed(m: int, k: int, n: int, trans_a: int, trans_b: int, is_cons
         check(lambda x, y: ops.create("Gemm", [x, y], attributes), [a, b], expected)
 
 
-@pytest.mark.parametrize("tile", _TILES, ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_tile(choose: Choose, tile: Tile) -> None:
     """Loads of four, with tails of all axes."""
     if tile.local_bytes > device_of("0").facts.local_bytes:
@@ -209,7 +209,7 @@ def test_the_default_suits_the_product() -> None:
         assert cost(found[0], p, GPU) == min(cost(each, p, GPU) for each in found)
 
 
-@pytest.mark.parametrize("tile", _TILES, ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=str)
 def test_tiles_are_what_the_kernel_expects(tile: Tile) -> None:
     assert tile.items >= max(tile.m, tile.n)
     for length, items in ((tile.m, tile.row_items), (tile.n, tile.col_items)):

@@ -7,7 +7,7 @@ from typing import Protocol
 from engine_opencl.device import DeviceFacts
 from engine_opencl.lowering.depthwise import is_depthwise, strips_of
 from engine_opencl.lowering.direct_convolution import Direct
-from engine_opencl.lowering.implicit_gemm import tile_cost, tiles_of
+from engine_opencl.lowering.implicit_gemm import implicit_cost, implicit_tiles
 from engine_opencl.lowering.windows import Convolution
 from engine_opencl.lowering.winograd import Winograd, is_winograd, winograd_cost
 from engine_opencl.plan import PlanBuilder
@@ -53,15 +53,15 @@ def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
     """What can compute it on this device, those first that are likely to be fast."""
     if is_depthwise(c):
         return [*strips_of(facts, c)]
-    tiles = tiles_of(facts, c)[:_MOST_TILES] if _suits_tiles(facts, c) else []
+    tiles = implicit_tiles(facts, c)[:_MOST_TILES] if _suits_tiles(facts, c) else []
     variants: list[Variant] = [*tiles]
     if not tiles or c.outputs < _FEW_OUTPUTS:
         variants.append(Direct())
     if tiles and is_winograd(facts, c):
-        variants.insert(0 if winograd_cost(facts, c) < tile_cost(facts, c, tiles[0]) else 1, Winograd())
+        variants.insert(0 if winograd_cost(facts, c) < implicit_cost(facts, c, tiles[0].tile) else 1, Winograd())
     return variants
 
 
 def _suits_tiles(facts: DeviceFacts, c: Convolution) -> bool:
-    is_indexed = c.channels * c.map_size <= _LARGEST_INDEX and c.columns <= _LARGEST_INDEX
+    is_indexed = c.channels * c.map_size <= _LARGEST_INDEX and 0 < c.columns <= _LARGEST_INDEX
     return facts.kind != "cpu" and c.outputs >= _LEAST_OUTPUTS and c.depth > 0 and is_indexed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -22,6 +23,8 @@ _LANES: Final = 256
 """Items that a compute unit needs to be busy all the time, more or less."""
 _LINE: Final = 16
 """Elements that memory gives at a time, more or less."""
+LAUNCH_COST: Final = 5000
+"""Of one more kernel, as `cost` counts."""
 _SMALL_K: Final = 16
 """With fewer steps, adding up partial sums takes longer than the steps."""
 
@@ -142,13 +145,13 @@ def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
         is_small = p.k <= _SMALL_K or max(p.m, p.n) < _LINE
         found.insert(0 if is_small else 3, direct)
         return found
-    found = [*_tiles(p, facts)[:_MOST_CANDIDATES]]
+    found = [*tiles_of(p, facts)[:_MOST_CANDIDATES]]
     if not found or p.m * p.n * p.k * math.prod(p.batch) <= _MOST_DIRECT:
         found.insert(3, direct)
     return found
 
 
-_TILES: Final = (
+TILES: Final = (
     Tile(128, 128, 16, 16, 16, 2),
     Tile(128, 128, 16, 16, 16, 1),
     Tile(128, 128, 8, 16, 16, 2),
@@ -169,10 +172,10 @@ _TILES: Final = (
 """Powers of two; a group has at least as many items as its tile is long, and each item 4 x 4 elements or more."""
 
 
-def _tiles(p: Product, facts: DeviceFacts) -> list[Tile]:
+def tiles_of(p: Product, facts: DeviceFacts, shapes: Sequence[Tile] = TILES) -> list[Tile]:
     """Each shape as it is, and with the steps shared where tiles alone do not fill the device; the best by `cost`."""
     tiles = []
-    for t in _TILES:
+    for t in shapes:
         if t.items > facts.max_work_group or t.local_bytes > facts.local_bytes:
             continue
         wanted = -(-2 * facts.compute_units // t.tiles(p))
@@ -200,8 +203,13 @@ def cost(t: Tile, p: Product, facts: DeviceFacts) -> float:
     turns = 1.0 if groups <= 1 else groups + 0.5
     passed = t.steps(p) * step * max(turns * t.items / _LANES, 1.0)
     if t.splits > 1:
-        passed += 5000 + (t.splits + 1) * p.m * p.n * math.prod(p.batch) * 4 / (20 * facts.compute_units)
+        passed += LAUNCH_COST + moving_cost((t.splits + 1) * p.m * p.n * math.prod(p.batch), facts)
     return passed
+
+
+def moving_cost(count: int, facts: DeviceFacts) -> float:
+    """How long it takes to bring so many numbers to memory or from there, in the same measure."""
+    return count * 4 / (20 * facts.compute_units)
 
 
 def _narrow(p: Product, facts: DeviceFacts) -> list[Narrow]:

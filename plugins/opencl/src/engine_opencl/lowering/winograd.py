@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from engine.ir.element_type import f32
 from engine_opencl.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.implicit_gemm import MOVE_COST, TILES, product_cost
 from engine_opencl.lowering.products import Epilogue, Product, launch_product
+from engine_opencl.lowering.tile_candidates import LAUNCH_COST, cost, moving_cost, tiles_of
 from engine_opencl.lowering.windows import Convolution
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source
@@ -53,12 +53,13 @@ def is_winograd(facts: DeviceFacts, c: Convolution) -> bool:
 
 
 def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
-    """As `tile_cost`."""
-    places = _places(c)
-    products = min(product_cost(facts, t, c.outputs, places, c.channels, 16 * c.groups) for t in TILES)
-    # The elements of both transformed tensors are stored and read; 4 of them are made of, or make, one of 16.
-    moved = 36 * places * (c.channels + c.outputs) + 16 * c.channels * c.outputs
-    return products + MOVE_COST * c.groups * moved / max(facts.compute_units, 1)
+    """As `tile_candidates.cost`, with what the transforms move."""
+    product, places = _product(c), _places(c)
+    # The elements of both transformed tensors are stored and read; 4 of them are made of, or make, one of 16. Weights
+    # are 16 where others have 9.
+    moved = 36 * places * (c.channels + c.outputs) + 7 * c.channels * c.outputs
+    products = min(cost(tile, product, facts) for tile in tiles_of(product, facts))
+    return products + 2 * LAUNCH_COST + moving_cost(c.groups * moved, facts)
 
 
 def winograd(b: PlanBuilder, c: Convolution) -> None:
@@ -75,11 +76,7 @@ def winograd(b: PlanBuilder, c: Convolution) -> None:
     }  # fmt: skip
     source = kernel_source("winograd_input", **defines, STEP=f"{channels * places}ul")
     b.launch(source, "winograd_input", [c.x, v], (places, channels))
-    product = Product(
-        c.outputs, places, c.channels, (16, c.groups), (outputs * c.channels, c.outputs * c.channels),
-        (channels * places, c.channels * places), (c.channels, 1), (places, 1),
-    )  # fmt: skip
-    launch_product(b, product, Epilogue(), u, v, s)
+    launch_product(b, _product(c), Epilogue(), u, v, s)
     ending = {"BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code}
     source = kernel_source("winograd_output", **defines, **ending, STEP=f"{outputs * places}ul")
     b.launch(HELPERS + source, "winograd_output", [s, *c.added, c.result], (places, outputs))
@@ -91,6 +88,15 @@ def transformed(weights: NDArray[Any], c: Convolution) -> NDArray[np.float32]:
     found = G @ kernels @ G.T
     matrices = found.reshape(c.groups, c.outputs, c.channels, 16).transpose(3, 0, 1, 2)
     return np.ascontiguousarray(matrices, np.float32)
+
+
+def _product(c: Convolution) -> Product:
+    """That of one of the 16 numbers of all places, for each of them and each group."""
+    places, channels, outputs = _places(c), c.groups * c.channels, c.groups * c.outputs
+    return Product(
+        c.outputs, places, c.channels, (16, c.groups), (outputs * c.channels, c.outputs * c.channels),
+        (channels * places, c.channels * places), (c.channels, 1), (places, 1),
+    )  # fmt: skip
 
 
 def _places(c: Convolution) -> int:
