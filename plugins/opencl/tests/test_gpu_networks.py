@@ -20,7 +20,7 @@ from engine.testing.networks import NETWORKS, rounding_tolerance, seeded_network
 def posing(monkeypatch: pytest.MonkeyPatch) -> None:
     device = device_of("0")
     monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
-    monkeypatch.setattr(device, "_is_common", False)
+    monkeypatch.setattr(device, "memory_kind", "staged")
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 import pytest
+from engine_opencl.child import WORKER as TRIAL_WORKER
 from engine_opencl.device import OpenclDevice, find_devices
 from engine_opencl.plan import Buffer, Launch
 from engine_opencl.programs import Building, Programs
-from engine_opencl.trial import _WORKER, Trial
+from engine_opencl.trial import Trial
 
 from engine import Core
 from engine.blob import BlobReader, BlobWriter
@@ -30,7 +31,7 @@ from engine.testing.networks import seeded_network
 # A stand-in for a driver: it does to the child what the source says, and else what the true one does.
 WORKER = f"""
 import ctypes, os, runpy, sys, time
-worker = runpy.run_path({str(_WORKER)!r})
+worker = runpy.run_path({str(TRIAL_WORKER)!r})
 device = worker["_Device"]
 tried = device.tried
 def watched(self, item):

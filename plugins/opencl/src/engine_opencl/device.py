@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import threading
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import DeviceError, DeviceNotFoundError
-from engine_opencl.common_memory import is_common
+from engine.runtime.lifecycle import ForkSafeLock
+from engine_opencl.device_check import verdict
+from engine_opencl.in_place import InPlaceRegions
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -32,6 +32,9 @@ class DeviceFacts:
         alignment: bytes; where a part of a buffer may begin.
         local_bytes: of one work group.
         largest_buffer: bytes.
+        max_work_items: of a work group, along each dimension.
+        argument_bytes: of all arguments of a kernel together.
+        address_bits: of a pointer, and of the number of work items.
     """
 
     name: str
@@ -44,6 +47,9 @@ class DeviceFacts:
     largest_buffer: int
     memory: int
     compute_units: int
+    max_work_items: tuple[int, ...] = ()
+    argument_bytes: int = 1024
+    address_bits: int = 64
     has_fp16: bool = False
     has_int8_dot: bool = False
     has_subgroups: bool = False
@@ -58,7 +64,7 @@ class DeviceFacts:
 class OpenclDevice:
     """One device: its context, made when first needed, and a queue for each kind of work."""
 
-    def __init__(self, device_id: str, handle: Any, position: tuple[int, int]) -> None:
+    def __init__(self, device_id: str, handle: Any, position: tuple[int, int], memory_kind: str = "staged") -> None:
         self.device_id = device_id
         self.handle: cl.Device = handle
         self.position = position
@@ -66,7 +72,9 @@ class OpenclDevice:
         self.facts = _facts(handle)
         self._lock = threading.Lock()
         self._context: Any = None
-        self._is_common: bool | None = None
+        self.memory_kind = memory_kind
+        """"shared", "mapped" or "staged"; see `engine_opencl.memory`."""
+        self.in_place_regions = InPlaceRegions()
 
     @property
     def context(self) -> Any:
@@ -78,15 +86,6 @@ class OpenclDevice:
             if self._context is None:
                 self._context = cl.Context([self.handle])
             return self._context
-
-    @property
-    def has_common_memory(self) -> bool:
-        """Whether the host reads and writes its buffers in place. Thread-safe."""
-        context = self.context
-        with self._lock:
-            if self._is_common is None:
-                self._is_common = is_common(context, self.handle)
-            return self._is_common
 
     def new_queue(self, *, profiling: bool = False) -> Any:
         """A queue that runs commands in the order in which they come."""
@@ -104,6 +103,8 @@ class OpenclDevice:
 
 _first_process: list[int] = []
 """The process that woke the drivers."""
+_found: list[OpenclDevice] = []
+_finding = ForkSafeLock()
 
 
 def require_first_process() -> None:
@@ -121,11 +122,14 @@ def find_devices() -> tuple[OpenclDevice, ...]:
     Raises `DeviceNotFoundError` with the reason where there is no OpenCL, `DeviceError` after a fork.
     """
     require_first_process()
-    return _find_devices()
+    with _finding:
+        if not _found:
+            # Devices of the same hardware that are found twice have contexts that do not know each other's memory.
+            _found[:] = _find_devices()
+        return tuple(_found)
 
 
-@functools.cache
-def _find_devices() -> tuple[OpenclDevice, ...]:
+def _find_devices() -> list[OpenclDevice]:
     try:
         import pyopencl as cl
 
@@ -140,16 +144,18 @@ def _find_devices() -> tuple[OpenclDevice, ...]:
         raise DeviceNotFoundError(f"OPENCL: no OpenCL runtime is installed ({e}); {_HINT}") from e
     if not found:
         raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine have no device; {_HINT}")
-    reasons = {device: reason for device, _ in found if (reason := _why_unusable(device)) is not None}
-    for device, reason in reasons.items():
-        _log.info("the OpenCL device %s cannot be used: %s", device.name, reason)
-    found = [(device, position) for device, position in found if device not in reasons]
-    if not found:
-        listed = "; ".join(f"{device.name}: {reason}" for device, reason in reasons.items())
-        raise DeviceNotFoundError(f"OPENCL: no OpenCL device of this machine can be used ({listed}); {_HINT}")
+    verdicts = [(device, position, verdict(device, position)) for device, position in found]
+    usable = [(device, position, known.memory_kind) for device, position, known in verdicts if not known.failed]
+    reasons = [f"{device.name}: {known.failed}" for device, _, known in verdicts if known.failed]
+    for reason in reasons:
+        _log.info("an OpenCL device cannot be used: %s", reason)
+    if not usable:
+        raise DeviceNotFoundError(
+            f"OPENCL: no OpenCL device of this machine can be used ({'; '.join(reasons)}); {_HINT}"
+        )
     order = {cl.device_type.GPU: 0, cl.device_type.ACCELERATOR: 1}
-    found.sort(key=lambda each: order.get(each[0].type, 2))
-    return tuple(OpenclDevice(str(number), *each) for number, each in enumerate(found))
+    usable.sort(key=lambda each: order.get(each[0].type, 2))
+    return [OpenclDevice(str(number), *each) for number, each in enumerate(usable)]
 
 
 def device_of(device_id: str, name: str = "") -> OpenclDevice:
@@ -178,23 +184,6 @@ def _devices_of(platform: Any) -> list[Any]:
         return []
 
 
-def _why_unusable(device: Any) -> str | None:
-    """What the device's compiler says of the smallest kernel; None where that compiles.
-
-    PoCL's package has a compiler that refuses processors that are newer than it is.
-    """
-    import pyopencl as cl
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cl.CompilerWarning)
-            program = cl.Program(cl.Context([device]), "__kernel void nothing(__global int* x) { x[0] = 0; }")
-            program.build()
-    except cl.Error as e:
-        return " ".join(str(e).split())[-300:]
-    return None
-
-
 def _facts(handle: Any) -> DeviceFacts:
     import pyopencl as cl
 
@@ -211,6 +200,9 @@ def _facts(handle: Any) -> DeviceFacts:
         largest_buffer=int(handle.max_mem_alloc_size),
         memory=int(handle.global_mem_size),
         compute_units=int(handle.max_compute_units),
+        max_work_items=tuple(handle.max_work_item_sizes),
+        argument_bytes=int(handle.max_parameter_size),
+        address_bits=int(handle.address_bits),
         has_fp16="cl_khr_fp16" in extensions,
         has_int8_dot="cl_khr_integer_dot_product" in extensions,
         has_subgroups="cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions,

@@ -6,21 +6,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.errors import InputError
 from engine_opencl.plan import Fault
 
 
 class Faults:
-    """The numbers that the kernels of a context write, on the device and here; see `Plan.faults`. Not thread-safe."""
+    """The numbers that the kernels of a context write, on the device and here; see `Plan.faults`. Not thread-safe.
 
-    def __init__(self, context: Any, faults: Sequence[Fault]) -> None:
+    Args:
+        found: [faults] int64, all zero; where the numbers are here.
+    """
+
+    def __init__(self, context: Any, faults: Sequence[Fault], found: NDArray[np.int64]) -> None:
         import pyopencl as cl
 
         self._faults = faults
-        self._found = np.zeros(len(faults), np.int64)
+        self._found = found
+        self._fetched: Any = None
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        self.memory = cl.Buffer(context, flags, hostbuf=self._found)
+        self.memory = cl.Buffer(context, flags, hostbuf=np.zeros_like(found))
         self.is_clear = True
         """Whether nothing of an inference before is left; set to False where one ended early."""
 
@@ -34,10 +40,14 @@ class Faults:
             self.is_clear = True
 
     def fetch(self, queue: Any) -> None:
-        """Bring the numbers here, behind the kernels; they are here once the queue has finished."""
+        """Bring the numbers here, behind the kernels."""
         import pyopencl as cl
 
-        cl.enqueue_copy(queue, self._found, self.memory, is_blocking=False)
+        self._fetched = cl.enqueue_copy(queue, self._found, self.memory, is_blocking=False)
+
+    def wait(self) -> None:
+        """Wait until the numbers are here."""
+        self._fetched.wait()
 
     def check(self) -> None:
         """Raise `InputError` where a kernel met an index out of range."""

@@ -24,7 +24,7 @@ from engine.properties import CACHE_DIR, DEVICE_ID, NUM_STREAMS
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.choices import read_choices, write_choices
 from engine_opencl.compiler import build_plan, folded, require_supported
-from engine_opencl.context import Context, Weights
+from engine_opencl.context import Context
 from engine_opencl.device import OpenclDevice, device_of, require_first_process
 from engine_opencl.plan import WEIGHT, Plan
 from engine_opencl.programs import Building, Programs
@@ -39,6 +39,7 @@ from engine_opencl.properties import (
 from engine_opencl.request import OpenclInferRequest
 from engine_opencl.transform import transform_model
 from engine_opencl.tuning import Tuner
+from engine_opencl.weights import Weights
 
 if TYPE_CHECKING:
     from engine_opencl.plugin import OpenclPlugin
@@ -111,7 +112,7 @@ class OpenclNetwork(ExecutableNetwork):
         self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")
         self.download_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:download")
         if all(_is_static(parameter) for parameter in graph.parameters):
-            self.pool.put(self.pool.take([None] * len(graph.parameters)))
+            self.pool.put(self.pool.take_for(tuple(p.output(0).shape.get_shape() for p in graph.parameters)))
         self.tuner.end()
 
     def create_infer_request_impl(self) -> SyncInferRequest:
@@ -164,8 +165,12 @@ class ContextPool:
 
     def take(self, values: Sequence[Any]) -> Context:
         """A context for inputs of these shapes, for the caller alone. Raises `InputError`, `OutOfMemoryError`."""
+        return self.take_for(tuple(getattr(value, "shape", None) for value in values))
+
+    def take_for(self, shapes: tuple[tuple[int, ...] | None, ...]) -> Context:
+        """As `take`; an input that is no tensor has no shape."""
         require_first_process()
-        plan = self._plan(tuple(getattr(value, "shape", None) for value in values))
+        plan = self._plan(shapes)
         with self._lock:
             waiting = self._idle.get(id(plan))
             if waiting:

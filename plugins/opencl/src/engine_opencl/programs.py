@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from engine.errors import DeviceError
 from engine_opencl.binaries import BinaryCache, default_folder
+from engine_opencl.child import has_interpreter
 from engine_opencl.device import OpenclDevice
 from engine_opencl.plan import Argument, Buffer, Launch
 from engine_opencl.trial import Candidate, Trial, Tried, trial_of
@@ -83,7 +83,7 @@ class Programs:
                 kept = cache.get(key)
                 if kept is not None and self._load(source, kept, "that is kept on disk"):
                     continue
-                if how.trial_seconds and _has_interpreter():
+                if how.trial_seconds and has_interpreter():
                     unknown.append(_candidate(key, source, kernels, weights, how.offered.get(key, b"")))
                 else:
                     self._compile_here(source, how.offered.get(key, b""))
@@ -215,11 +215,6 @@ def _notice(device: OpenclDevice, which: str, why: str) -> None:
         device.identity,
         why,
     )
-
-
-def _has_interpreter() -> bool:
-    """Whether `sys.executable` runs scripts: in a frozen application it is the application."""
-    return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def _numbered(source: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine_opencl.context import check_limits
 from engine_opencl.device import OpenclDevice
+from engine_opencl.limits import check_limits
 from engine_opencl.plan import Buffer, Launch
 from engine_opencl.programs import Programs
 

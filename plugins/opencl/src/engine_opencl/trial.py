@@ -6,30 +6,21 @@ A driver's compiler can end the process that it runs in. What it ends here is th
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
-import json
 import os
-import queue
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from engine.errors import DeviceError
 from engine.runtime.lifecycle import ForkSafeLock
+from engine_opencl.child import COMMAND, Child
 from engine_opencl.device import OpenclDevice
 from engine_opencl.plan import Launch
 
-_WORKER: Final = Path(__file__).with_name("trial_worker.py")
 _MOST_CHILDREN: Final = min(os.cpu_count() or 1, 4)
 """Each holds a driver's compiler in memory, some hundred MB."""
 _SHARE: Final = 4
@@ -79,9 +70,8 @@ class Trial:
 
     def __init__(self, device: OpenclDevice, command: Sequence[str] | None = None) -> None:
         self._device = device
-        # -P: modules beside the script must not hide those of the same names elsewhere.
-        self._command = command or [sys.executable, "-P", str(_WORKER)]
-        self._children: list[_Child] = []
+        self._command = command or COMMAND
+        self._children: list[Child] = []
         self._lock = ForkSafeLock()
 
     def run(self, candidates: Sequence[Candidate], options: Sequence[str], seconds: float) -> list[Tried]:
@@ -119,14 +109,14 @@ class Trial:
         """Have some children, as many as are wanted where there are processors for them."""
         self._children = [child for child in self._children if child.is_alive]
         while len(self._children) < max(1, min(wanted, _MOST_CHILDREN)):
-            self._children.append(_Child(self._command))
+            self._children.append(Child(self._command))
 
     def _stop(self) -> None:
         children, self._children = self._children, []
         for child in children:
             child.stop()
 
-    def _result(self, child: _Child, candidate: Candidate, seconds: float) -> Tried:
+    def _result(self, child: Child, candidate: Candidate, seconds: float) -> Tried:
         begun, answer = child.receive(seconds), None
         if begun is not None:
             answer = child.receive(seconds)
@@ -146,83 +136,6 @@ class Trial:
             refused=answer.get("refused", ""),
             note=answer.get("note", ""),
         )
-
-
-class _Child:
-    """The process, and a thread that reads what it answers."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self.is_first_answer = True
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the process
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-            )
-        except OSError as e:
-            self._errors.close()
-            raise DeviceError(
-                f"OPENCL: the process that tries kernels cannot be started ({e}); set KERNEL_TRIAL_SECONDS to 0 to "
-                "compile in this process"
-            ) from e
-        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=_read, args=(self._process.stdout, self._answers), daemon=True).start()
-        # The child ends with its input; it holds nothing that would have to be saved.
-        self._finalizer = weakref.finalize(self, _end, self._process, self._errors, os.getpid())
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def send(self, batch: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        # A child that is gone says so by giving no answer.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(batch) + "\n")
-            self._process.stdin.flush()
-
-    def receive(self, seconds: float) -> dict[str, str] | None:
-        """The next answer; None where the child has ended or takes too long."""
-        try:
-            line = self._answers.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if line is None:
-            return None
-        self.is_first_answer = False
-        answer: dict[str, str] = json.loads(line)
-        return answer
-
-    def how_it_ended(self, seconds: float) -> str:
-        """For a message: the signal, the code or the time, and the last that it said."""
-        try:
-            code = self._process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            return f"did not end within {seconds:g} s"
-        self._errors.seek(0)
-        said = " ".join(self._errors.read().decode(errors="replace").split())[-300:]
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"{how} ({said})" if said else how
-
-    def stop(self) -> None:
-        self._finalizer()
-
-
-def _end(process: subprocess.Popen[str], errors: IO[bytes], owner: int) -> None:
-    if os.getpid() != owner:
-        return
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, errors):
-        with contextlib.suppress(OSError):
-            if stream is not None:
-                stream.close()
-
-
-def _read(stream: IO[str], answers: queue.SimpleQueue[str | None]) -> None:
-    with stream:
-        for line in stream:
-            answers.put(line)
-    answers.put(None)
 
 
 def _item(candidate: Candidate) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""`Arena`: one allocation that all values of an inference lie in, and its transfers."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_opencl.device import OpenclDevice
+from engine_opencl.driver_errors import Allocation
+from engine_opencl.plan import Buffer, Plan
+
+
+class Arena(ABC):
+    """The memory of one inference at a time. Not thread-safe; its stages may run on different threads in turn."""
+
+    reads_in_place: ClassVar[bool]
+    """Whether the device's kernels may as well read an input where the user has it."""
+
+    def __init__(self, device: OpenclDevice, plan: Plan, *, profiling: bool) -> None:
+        import pyopencl as cl
+
+        self._cl = cl
+        self._device = device
+        self._profiling = profiling
+        self._parts: dict[Buffer, Any] = {}
+        self.uploads: list[Any] = []
+        """The events that kernels have to wait for."""
+        self.copied: list[tuple[int, int]] = []
+        """When the host copied inputs (`time.perf_counter_ns`)."""
+        nbytes = max(plan.arena_bytes, 1)
+        with Allocation(device, nbytes, "the values of an inference"):
+            self._memory = self._allocate(nbytes)
+
+    def part(self, buffer: Buffer) -> Any:
+        """The device's memory of a value."""
+        if buffer not in self._parts:
+            self._parts[buffer] = self._memory.get_sub_region(buffer.offset, buffer.byte_size)
+        return self._parts[buffer]
+
+    @abstractmethod
+    def _allocate(self, nbytes: int) -> Any:
+        """The buffer that `part` divides."""
+
+    @abstractmethod
+    def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
+        """Bring inputs to the device. The arrays are not read after `uploads` have ended."""
+
+    @abstractmethod
+    def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
+        """Enqueue what brings outputs back.
+
+        Args:
+            written: for each output the event of the last kernel that uses it; None where no kernel does.
+            queue: of the kernels.
+        """
+
+    @abstractmethod
+    def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
+        """Wait for an output and copy it to the host; the kernels have ended."""
+
+    def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
+        """Memory of the host that the device writes to by a copy without the driver's having to stop for it."""
+        return np.zeros(nbytes, np.uint8)
+
+    def begin(self) -> None:
+        """Forget the transfers of the inference before."""
+        self.uploads = []
+        self.copied = []
+
+    def release(self, queue: Any) -> None:  # noqa: B027
+        """Give back what outputs hold; nothing of the inference runs. `queue` is that of the kernels."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Wait until none of its own queues has anything to do."""
+
+    @contextmanager
+    def _host_copies(self) -> Iterator[None]:
+        begun = time.perf_counter_ns()
+        yield
+        self.copied.append((begun, time.perf_counter_ns()))

@@ -1,0 +1,73 @@
+"""`MappedArena`: memory of the host in which its caches and the device's are told of each other's writes.
+
+That is what mapping and unmapping say; on devices in the host's memory neither copies anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_opencl.device import OpenclDevice
+from engine_opencl.memory.arena import Arena
+from engine_opencl.plan import Buffer, Plan
+
+
+class MappedArena(Arena):
+    """Inputs and outputs are mapped, each for as long as the thread of the request copies it."""
+
+    reads_in_place = True
+
+    def __init__(self, device: OpenclDevice, plan: Plan, *, profiling: bool) -> None:
+        self._queue = device.new_queue(profiling=profiling)
+        super().__init__(device, plan, profiling=profiling)
+        self._outputs: dict[Buffer, tuple[Any, Any]] = {}
+        self._unmapped: list[Any] = []
+
+    def _allocate(self, nbytes: int) -> Any:
+        flags = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.ALLOC_HOST_PTR
+        return self._cl.Buffer(self._device.context, flags, nbytes)
+
+    def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
+        """Copy into mapped memory; the events are those of unmapping it."""
+        flag = self._cl.map_flags.WRITE_INVALIDATE_REGION
+        for buffer, value in given:
+            with self._host_copies():
+                # An input may lie where an output of the inference before was mapped.
+                view, _ = self._cl.enqueue_map_buffer(
+                    self._queue, self.part(buffer), flag, 0, value.size, np.uint8, wait_for=self._unmapped
+                )
+                view[:] = value
+                self.uploads.append(view.base.release(self._queue))
+        self._queue.flush()
+
+    def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
+        """Map outputs behind all kernels."""
+        flag = self._cl.map_flags.READ
+        for buffer in written:
+            self._outputs[buffer] = self._cl.enqueue_map_buffer(
+                queue, self.part(buffer), flag, 0, buffer.byte_size, np.uint8, is_blocking=False
+            )
+
+    def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
+        """Copy from mapped memory."""
+        view, mapped = self._outputs[buffer]
+        mapped.wait()
+        target[:] = view[: target.size]
+
+    def release(self, queue: Any) -> None:
+        """Unmap outputs, ahead of the kernels of the next inference."""
+        self._unmapped = []
+        for view, mapped in self._outputs.values():
+            mapped.wait()  # an empty output is never taken
+            self._unmapped.append(view.base.release(queue))
+        if self._unmapped:
+            queue.flush()
+        self._outputs.clear()
+
+    def finish(self) -> None:
+        """Wait for inputs that are being unmapped."""
+        self._queue.finish()

@@ -1,0 +1,45 @@
+"""`SharedArena`: memory in which the host and the device's kernels see each other's writes without being told.
+
+Fine-grained shared virtual memory (OpenCL 3.0, 3.3.3): what a kernel wrote is there for the host once an event behind
+it has completed, and what the host wrote before a kernel is enqueued is there for that. A CPU's queues share its
+threads, so that a copy by a queue would wait for the kernels of other inferences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_opencl.memory.arena import Arena
+from engine_opencl.plan import Buffer
+
+
+class SharedArena(Arena):
+    """Inputs and outputs are copied by the thread of the request, and by no queue."""
+
+    reads_in_place = True
+    _host: NDArray[np.uint8]
+
+    def _allocate(self, nbytes: int) -> Any:
+        self._host = self._cl.fsvm_empty(self._device.context, nbytes, np.uint8)
+        flags = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.USE_HOST_PTR
+        return self._cl.Buffer(self._device.context, flags, hostbuf=self._host)
+
+    def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
+        """Copy to where the kernels read it."""
+        for buffer, value in given:
+            with self._host_copies():
+                self._view(buffer)[: value.size] = value
+
+    def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
+        """It is there already."""
+
+    def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
+        """Copy from where the kernels wrote it."""
+        target[:] = self._view(buffer)[: target.size]
+
+    def _view(self, buffer: Buffer) -> NDArray[np.uint8]:
+        return self._host[buffer.offset : buffer.offset + buffer.byte_size]
