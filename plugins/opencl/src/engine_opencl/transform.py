@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.passes import Manager
 from engine.passes.common.activation_fusion import ActivationFusion
-from engine.passes.common.attention_fusion import AttentionFusion
+from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.convert_precision import ConvertPrecision
 from engine.passes.common.init_node_info import InitNodeInfo
@@ -25,8 +25,8 @@ def transform_model(model: Model, precision: str = "f32", *, keep_names: bool = 
     if keep_names:
         manager.register_pass(InitNodeInfo)
     manager.register_pass(CommonOptimizations)
-    manager.pass_config.disable(AttentionFusion, RotaryEmbeddingFusion)
-    manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion)
+    manager.pass_config.disable(RotaryEmbeddingFusion)
+    manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
     if precision == "f16":
         manager.register_pass(ConvertPrecision(accepts=lambda node: refusal(node) is None))
     manager.run_passes(graph)
