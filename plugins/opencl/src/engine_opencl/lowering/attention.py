@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import Node, Output
-from engine.ir.element_type import boolean, f32, i64
+from engine.ir.element_type import boolean, i64
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
-from engine_opencl.elements import FLOATS, c_type
+from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.products import Epilogue, Product, launch_product
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
-from engine_opencl.source import kernel_source, strides_of
+from engine_opencl.source import kernel_source, kernel_text, strides_of
 
 _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(3, 7)
 _SCORES: Final = 3
@@ -69,6 +69,12 @@ class Softmax:
     blind_is_zero: bool = True
     nan_is_zero: bool = False
     shown: tuple[Buffer, int] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the scores are as the product left them, and nobody asks for them."""
+        bounds = (self.before, self.after) == (-1, -1)
+        return bounds and not self.softcap and self.mask is None and self.lengths is None and self.shown is None
 
 
 @lowers("Attention")
@@ -187,9 +193,7 @@ def attend(y: Output, b: PlanBuilder, q: Heads, k: Heads, v: Heads, softmax: Sof
     groups = (batch, shared, group)
     scores = b.temporary(batch * heads * queries * keys * 4)
     q_steps = (q.strides[0], q.strides[1] * group, q.strides[1])
-    product = Product(
-        queries, keys, size, groups, q_steps, (*k.strides[:2], 0), (q.strides[2], 1), (1, k.strides[2])
-    )
+    product = Product(queries, keys, size, groups, q_steps, (*k.strides[:2], 0), (q.strides[2], 1), (1, k.strides[2]))
     launch_product(b, product, Epilogue(alpha=softmax.scale), q.buffer, k.buffer, scores)
     if keys:
         _launch_softmax(b, softmax, scores, (batch, heads, queries, keys))
@@ -200,7 +204,14 @@ def attend(y: Output, b: PlanBuilder, q: Heads, k: Heads, v: Heads, softmax: Sof
     target = result if is_in_place else b.temporary(math.prod(whole) * 4)
     rows = tuple(n * queries * keys for n in (heads, group, 1))
     product = Product(
-        queries, v.shape[3], keys, groups, rows, (*v.strides[:2], 0), (keys, 1), (v.strides[2], 1)  # type: ignore[arg-type]
+        queries,
+        v.shape[3],
+        keys,
+        groups,
+        rows,
+        (*v.strides[:2], 0),
+        (keys, 1),
+        (v.strides[2], 1),
     )
     launch_product(b, product, Epilogue(), scores, v.buffer, target)
     if not is_in_place:
@@ -209,8 +220,9 @@ def attend(y: Output, b: PlanBuilder, q: Heads, k: Heads, v: Heads, softmax: Sof
 
 def _launch_softmax(b: PlanBuilder, softmax: Softmax, scores: Buffer, shape: tuple[int, int, int, int]) -> None:
     batch, heads, queries, keys = shape
-    lanes = 16
-    while lanes < min(keys, 64 if b.facts.kind == "cpu" else 256) and lanes < b.facts.max_work_group:
+    is_cpu = b.facts.kind == "cpu"
+    lanes = 32
+    while lanes < min(keys, 256, b.facts.max_work_group):
         lanes *= 2
     cap = literal(softmax.softcap)
     arguments: list[Given] = [scores]
@@ -223,14 +235,19 @@ def _launch_softmax(b: PlanBuilder, softmax: Softmax, scores: Buffer, shape: tup
     if softmax.shown is not None:
         arguments.append(softmax.shown[0])
     source = kernel_source(
-        "attention_softmax", f32,
+        "attention_scores",
         HEADS=heads, QUERIES=queries, KEYS=keys, LANES=lanes, OFFSET=softmax.offset, BEFORE=softmax.before,
         AFTER=softmax.after, MASK=int(softmax.mask is not None), LENGTHS=int(softmax.lengths is not None),
         SHOWN=int(softmax.shown is not None), STAGE=softmax.shown[1] if softmax.shown else 0,
-        SOFTCAP=f"score = tanh(score / {cap}) * {cap};" if softmax.softcap else "",
-        BLIND_IS_ZERO=int(softmax.blind_is_zero), NAN_IS_ZERO=int(softmax.nan_is_zero), **defines,
+        SOFTCAP=f"score = tanh(score / {cap}) * {cap};" if softmax.softcap else "", QUERY_AXIS=int(not is_cpu),
+        BLIND_IS_ZERO=int(softmax.blind_is_zero), NAN_IS_ZERO=int(softmax.nan_is_zero),
+        IS_PLAIN=int(softmax.is_plain), **defines,
     )  # fmt: skip
-    b.launch(source, "attention_softmax", arguments, (lanes, queries, batch * heads), (lanes, 1, 1))
+    source += kernel_text("attention_rows" if is_cpu else "attention_groups")
+    if is_cpu:
+        b.launch(source, "attention_softmax", arguments, (queries, batch * heads))
+    else:
+        b.launch(source, "attention_softmax", arguments, (lanes, queries, batch * heads), (lanes, 1, 1))
 
 
 def _mask_defines(mask: Output, shape: Sequence[int], keys: int, is_cut: bool) -> dict[str, object]:
