@@ -24,15 +24,15 @@ __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void attention_softm
   COMBINE(biases, top_bias, larger_of(a, b))
   const int is_blind = BLIND_IS_ZERO && biases[0] == -INFINITY;
   for (int key = lane; key < KEYS; key += LANES) {
-    const float e = exp(load_real(scores, row + key) - tops[0]);
-    store_real(scores, row + key, e);
+    const float e = exp(scores[row + key] - tops[0]);
+    scores[row + key] = e;
     sum += e;
   }
   COMBINE(sums, sum, a + b)
   const float factor = 1.0f / sums[0];
   for (int key = lane; key < KEYS; key += LANES) {
-    const float share = share_of(load_real(scores, row + key) * factor, is_blind);
-    store_real(scores, row + key, share);
+    const float share = share_of(scores[row + key] * factor, is_blind);
+    scores[row + key] = share;
     SHOW(3, key, share)
   }
 }

@@ -1,12 +1,7 @@
 // For CPUs: an item has a row, four keys at a time.
 #define WHOLE (KEYS / 4 * 4)
-#if REAL_IS_HALF
-#define load4(at) vload_half4(0, scores + (at))
-#define store4(at, value) vstore_half4_rte((value), 0, scores + (at))
-#else
 #define load4(at) vload4(0, scores + (at))
 #define store4(at, value) vstore4((value), 0, scores + (at))
-#endif
 
 __kernel void attention_softmax(PARAMETERS) {
   WHERE
@@ -18,7 +13,7 @@ __kernel void attention_softmax(PARAMETERS) {
     tops = select(tops, s, isnan(s) | (s > tops));
   }
   top = larger_of(larger_of(tops.x, tops.y), larger_of(tops.z, tops.w));
-  for (int key = WHOLE; key < KEYS; ++key) top = larger_of(load_real(scores, row + key), top);
+  for (int key = WHOLE; key < KEYS; ++key) top = larger_of(scores[row + key], top);
 #else
   top_bias = -INFINITY;
   for (int key = 0; key < KEYS; ++key) {
@@ -36,18 +31,18 @@ __kernel void attention_softmax(PARAMETERS) {
   }
   float sum = sums.x + sums.y + sums.z + sums.w;
   for (int key = WHOLE; key < KEYS; ++key) {
-    const float e = exp(load_real(scores, row + key) - top);
-    store_real(scores, row + key, e);
+    const float e = exp(scores[row + key] - top);
+    scores[row + key] = e;
     sum += e;
   }
   const float factor = 1.0f / sum;
 #if IS_PLAIN && !NAN_IS_ZERO
   for (int key = 0; key < WHOLE; key += 4) store4(row + key, load4(row + key) * factor);
-  for (int key = WHOLE; key < KEYS; ++key) store_real(scores, row + key, load_real(scores, row + key) * factor);
+  for (int key = WHOLE; key < KEYS; ++key) scores[row + key] = scores[row + key] * factor;
 #else
   for (int key = 0; key < KEYS; ++key) {
-    const float share = share_of(load_real(scores, row + key) * factor, is_blind);
-    store_real(scores, row + key, share);
+    const float share = share_of(scores[row + key] * factor, is_blind);
+    scores[row + key] = share;
     SHOW(3, key, share)
   }
 #endif

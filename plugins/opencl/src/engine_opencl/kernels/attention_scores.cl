@@ -19,14 +19,14 @@
 #define PLACE (query + OFFSET)
 #endif
 #if SHOWN
-#define SHOWN_PARAMETER , __global real *restrict shown
+#define SHOWN_PARAMETER , __global SHOWN_T *restrict shown
 #define SHOW(stage, key, value) \
-  if (STAGE == stage) store_real(shown, row + (key), (value));
+  if (STAGE == stage) { STORE_SHOWN(row + (key), value) }
 #else
 #define SHOWN_PARAMETER
 #define SHOW(stage, key, value)
 #endif
-#define PARAMETERS __global real *restrict scores MASK_PARAMETER LENGTHS_PARAMETER SHOWN_PARAMETER
+#define PARAMETERS __global float *restrict scores MASK_PARAMETER LENGTHS_PARAMETER SHOWN_PARAMETER
 // Of the item's query and head, which dimension QUERY_AXIS of the range and the one behind it give.
 #define WHERE                                                                                  \
   const int query = get_global_id(QUERY_AXIS), batch = get_global_id(QUERY_AXIS + 1) / HEADS;     \
@@ -35,13 +35,13 @@
 // The score of a key with its bias, put back to where it was.
 #define COMPLETE(key)                                                                          \
   const float bias = (key >= length || IS_FORBIDDEN(key - place) ? -INFINITY : 0.0f) + MASKED(key); \
-  float score = load_real(scores, row + key);                                                  \
+  float score = scores[row + key];                                                  \
   SHOW(0, key, score)                                                                          \
   SOFTCAP                                                                                      \
   SHOW(1, key, score)                                                                          \
   score += bias;                                                                               \
   SHOW(2, key, score)                                                                          \
-  store_real(scores, row + key, score);
+  scores[row + key] = score;
 
 // NaN is more than any other.
 inline float larger_of(const float a, const float b) { return isnan(a) || a > b ? a : b; }
