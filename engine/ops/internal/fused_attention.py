@@ -120,6 +120,8 @@ def _weighted(node: Node, q: Output, k: Output, v: Output, mask: Output | None, 
     if mask is not None:
         if mask.element_type is boolean:
             mask = create("Where", [mask, _number(0.0, q), _number(-np.inf, q)]).output(0)
+        elif mask.element_type is not q.element_type:
+            mask = create("CastLike", [mask, q]).output(0)
         scores = create("Add", [scores, mask]).output(0)
     share = create("Softmax", [scores], {"axis": -1})
     if is_guarded:

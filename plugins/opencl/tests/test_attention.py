@@ -123,3 +123,11 @@ def test_what_exporters_spell_out_becomes_one_operator() -> None:
     request = network.create_infer_request()
     request.infer([values(1, 2, 6, 4)] * 3)
     assert {node.op_type for node in request.profiling_info.nodes} == {"FusedAttention"}
+
+
+def test_a_mask_of_another_type(kind: str) -> None:
+    """What a network in f16 gives whose mask stays in f32."""
+    q, k, v = (each.astype(np.float16) for each in operands(3, 5))
+    model, given = model_of([q, k, v, FAR], lambda x: FusedAttention(*x, rows="guarded", scale=0.7))
+    (found,), (expected,) = run("OPENCL", model, given), run("TEMPLATE", model, given)
+    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=5e-3)
