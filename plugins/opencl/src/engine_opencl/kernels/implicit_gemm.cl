@@ -5,16 +5,15 @@
 #define ITEMS (LANES_M * LANES_N)
 #define RM (TILE_M / LANES_M)
 #define RN (TILE_N / LANES_N)
-#define LEFT_LOADS (TILE_M * DEPTH / ITEMS)
+#define LEFT_LOADS (TILE_M * DEPTH / (4 * ITEMS))
 #define RIGHT_LOADS (TILE_N * DEPTH / ITEMS)
 #define ROW_STEP (ITEMS / TILE_N)
 
-// Rows `row`, `row + ROW_STEP` ... of a step of the right matrix, at one column.
-inline void load_right(float* values, __global const real* restrict x, __global const int4* restrict taps,
-                       const int4 place, const int is_column, const int first, const int tap_count, const int block,
-                       const int tap, const int row) {
+// Rows `row`, `row + ROW_STEP` ... of a step of the right matrix, at one column: of the tap `at`, or each of its own.
+inline void load_right(float* values, __global const real* restrict x, const int4 at,
+                       __global const int4* restrict taps, const int tap_count, const int4 place, const int is_column,
+                       const int first, const int block, const int row) {
 #if BY_CHANNELS
-  const int4 at = taps[tap];
   const int is_read = is_column && is_inside(place, at);
   const int from = first + at.x + (block * DEPTH + row) * MAP;
 #pragma unroll
@@ -25,8 +24,8 @@ inline void load_right(float* values, __global const real* restrict x, __global 
 #pragma unroll
   for (int i = 0; i < RIGHT_LOADS; ++i) {
     const int r = block * DEPTH + row + i * ROW_STEP;
-    const int4 at = taps[tap + min(r, tap_count - 1)];
-    values[i] = is_column && r < tap_count && is_inside(place, at) ? load_real(x, first + at.x) : 0.0f;
+    const int4 own = taps[min(r, tap_count - 1)];
+    values[i] = is_column && r < tap_count && is_inside(place, own) ? load_real(x, first + own.x) : 0.0f;
   }
 #endif
 }
@@ -63,29 +62,35 @@ __kernel __attribute__((reqd_work_group_size(LANES_N, LANES_M, 1))) void implici
   x += ((ulong)place.x * C + (ulong)group * GC) * MAP;
   w += (((ulong)group * BLOCKS + get_group_id(1)) * STEPS + part.x) * (DEPTH * TILE_M);
 
-  float next_left[LEFT_LOADS], next_right[RIGHT_LOADS], sum[RM][RN];
+  taps += part.w;
+
+  float4 next_left[LEFT_LOADS];
+  float next_right[RIGHT_LOADS], sum[RM][RN];
 #pragma unroll
   for (int i = 0; i < RM; ++i)
 #pragma unroll
     for (int j = 0; j < RN; ++j) sum[i][j] = 0.0f;
   // A step is DEPTH channels of one tap, taps first, or DEPTH rows of any taps and channels.
   int block = BY_CHANNELS && part.z ? begin / part.z : begin, tap = BY_CHANNELS && part.z ? begin % part.z : 0;
+  int4 at = BY_CHANNELS && part.z ? taps[tap] : (int4)(0);
   for (int step = begin; step <= end; ++step) {
     const int half_used = (step - begin + 1) % 2, half_next = 1 - half_used;
     if (step < end) {
 #pragma unroll
       for (int i = 0; i < LEFT_LOADS; ++i)
-        next_left[i] = load_real(w, (ulong)step * (DEPTH * TILE_M) + i * ITEMS + item);
-      load_right(next_right, x, taps, place, is_column, first, part.z, block, part.w + tap, row);
+        next_left[i] = load_real4(w, (ulong)step * (DEPTH * TILE_M) + 4 * (i * ITEMS + item));
+      load_right(next_right, x, at, taps, part.z, place, is_column, first, block, row);
 #if BY_CHANNELS
+      // What the next loads wait for is there in time.
       tap = tap + 1 == part.z ? 0 : tap + 1;
       block += tap == 0;
+      at = taps[tap];
 #else
       ++block;
 #endif
     }
     if (step > begin) {
-#pragma unroll
+#pragma unroll 8
       for (int k = 0; k < DEPTH; ++k) {
         float l[RM], r[RN];
 #pragma unroll
@@ -106,7 +111,7 @@ __kernel __attribute__((reqd_work_group_size(LANES_N, LANES_M, 1))) void implici
     }
     if (step < end) {
 #pragma unroll
-      for (int i = 0; i < LEFT_LOADS; ++i) ((__local float*)left[half_next])[i * ITEMS + item] = next_left[i];
+      for (int i = 0; i < LEFT_LOADS; ++i) left[half_next][i * ITEMS + item] = next_left[i];
 #pragma unroll
       for (int i = 0; i < RIGHT_LOADS; ++i) right[half_next][i * ITEMS + item] = next_right[i];
     }
