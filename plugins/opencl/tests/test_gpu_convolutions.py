@@ -116,11 +116,11 @@ def test_tiles_of_transposed(monkeypatch: pytest.MonkeyPatch, splits: int, case:
     check(case)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("transposed", "wide"), [(False, 1), (False, 4), (True, 2)])
 @SETTINGS
 @given(data=st.data())
-def test_direct(monkeypatch: pytest.MonkeyPatch, transposed: bool, data: st.DataObject) -> None:
-    force(monkeypatch, Direct())
+def test_direct(monkeypatch: pytest.MonkeyPatch, transposed: bool, wide: int, data: st.DataObject) -> None:
+    force(monkeypatch, Direct(wide))
     check(data.draw(cases(transposed=transposed)))
 
 
@@ -132,7 +132,7 @@ def test_depthwise(monkeypatch: pytest.MonkeyPatch, length: int, case: dict[str,
     check(case)
 
 
-@pytest.mark.parametrize("variant", [Implicit(SMALL), Direct(), Strip(4)], ids=str)
+@pytest.mark.parametrize("variant", [Implicit(SMALL), Direct(2), Strip(4)], ids=str)
 def test_values_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, variant: object) -> None:
     """They reach the results whose windows they are in, and no others."""
     force(monkeypatch, variant)

@@ -1,41 +1,69 @@
 // A convolution, or every phase of a transposed one, with few channels a group: an item computes CHANNELS channels of
-// one column. Neighbouring items are neighbours in space, so that they read neighbouring elements and the same weights.
-__kernel void conv(__global const real* restrict x, __global const real* restrict w,
-                   __global const int4* restrict taps, __global const int4* restrict phases,
+// WIDE columns, for which it reads each weight once. Neighbouring items are neighbours in space, so that they read
+// neighbouring elements and the same weights; the columns of an item are LANES apart.
+__kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void conv(
+    __global const real* restrict x, __global const real* restrict w, __global const int4* restrict taps,
+    __global const int4* restrict phases,
 #if BIAS
-                   __global const real* restrict bias,
+    __global const real* restrict bias,
 #endif
 #if RESIDUAL
-                   __global const real* restrict residual,
+    __global const real* restrict residual,
 #endif
-                   __global real* restrict y) {
-  const int4 place = place_of(get_global_id(0));
+    __global real* restrict y) {
+  const int column = get_group_id(0) * (LANES * WIDE) + (int)get_local_id(0);
   const int block = get_global_id(1) % BLOCKS, group = get_global_id(1) / BLOCKS, phase = get_global_id(2);
+  // (first row of the weights, rows, taps, first tap)
   const int4 part = phases[phase];
-  const int first = first_of(place), col = result_of(place, phase);
-  if (col < 0) return;
-  x += ((ulong)place.x * C + (ulong)group * GC) * MAP;
   w += ((ulong)get_global_id(1) * STEPS + part.x) * CHANNELS;
-  float sum[CHANNELS];
+  taps += part.w;
+  int4 place[WIDE];
+  ulong from[WIDE];
+  float sum[WIDE][CHANNELS];
 #pragma unroll
-  for (int i = 0; i < CHANNELS; ++i) sum[i] = 0.0f;
+  for (int j = 0; j < WIDE; ++j) {
+    place[j] = place_of(min(column + j * LANES, COLUMNS - 1));
+    from[j] = ((ulong)place[j].x * C + (ulong)group * GC) * MAP + (long)first_of(place[j]);
+#pragma unroll
+    for (int i = 0; i < CHANNELS; ++i) sum[j][i] = 0.0f;
+  }
   for (int c = 0; c < GC; ++c) {
     for (int t = 0; t < part.z; ++t) {
-      const int4 tap = taps[part.w + t];
-      const float value = is_inside(place, tap) ? load_real(x, (ulong)c * MAP + (first + tap.x)) : 0.0f;
-      const ulong from = ((ulong)c * part.z + t) * CHANNELS;
+      const int4 tap = taps[t];
+      float weights[CHANNELS];
+#if CHANNELS % 4 == 0
 #pragma unroll
-      for (int i = 0; i < CHANNELS; ++i) sum[i] += value * load_real(w, from + i);
+      for (int i = 0; i < CHANNELS; i += 4) {
+        const float4 four = load_real4(w, i);
+        weights[i] = four.x, weights[i + 1] = four.y, weights[i + 2] = four.z, weights[i + 3] = four.w;
+      }
+#else
+#pragma unroll
+      for (int i = 0; i < CHANNELS; ++i) weights[i] = load_real(w, i);
+#endif
+      w += CHANNELS;
+#pragma unroll
+      for (int j = 0; j < WIDE; ++j) {
+        const float value = is_inside(place[j], tap) ? load_real(x, from[j] + (long)tap.x) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < CHANNELS; ++i) sum[j][i] += value * weights[i];
+      }
     }
+    x += MAP;
   }
 #pragma unroll
-  for (int i = 0; i < CHANNELS; ++i) {
-    if (block * CHANNELS + i < GM) {
-      const int row = group * GM + block * CHANNELS + i;
-      const ulong at = ((ulong)place.x * M + row) * SIZE + col;
-      float v = sum[i];
-      EPILOGUE
-      store_real(y, at, v);
+  for (int j = 0; j < WIDE; ++j) {
+    const int col = result_of(place[j], phase);
+    if (column + j * LANES >= COLUMNS || col < 0) continue;
+#pragma unroll
+    for (int i = 0; i < CHANNELS; ++i) {
+      if (block * CHANNELS + i < GM) {
+        const int row = group * GM + block * CHANNELS + i;
+        const ulong at = ((ulong)place[j].x * M + row) * SIZE + col;
+        float v = sum[j][i];
+        EPILOGUE
+        store_real(y, at, v);
+      }
     }
   }
 }

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from engine_opencl.device import DeviceFacts
 from engine_opencl.lowering.depthwise import is_depthwise, strips_of
-from engine_opencl.lowering.direct_convolution import Direct
+from engine_opencl.lowering.direct_convolution import directs_of
 from engine_opencl.lowering.implicit_gemm import implicit_cost, implicit_tiles
 from engine_opencl.lowering.windows import Convolution
 from engine_opencl.lowering.winograd import Winograd, is_winograd, winograd_cost
@@ -56,7 +56,7 @@ def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
     tiles = implicit_tiles(facts, c)[:_MOST_TILES] if _suits_tiles(facts, c) else []
     variants: list[Variant] = [*tiles]
     if not tiles or c.outputs < _FEW_OUTPUTS:
-        variants.append(Direct())
+        variants += directs_of(facts, c)
     if tiles and is_winograd(facts, c):
         variants.insert(0 if winograd_cost(facts, c) < implicit_cost(facts, c, tiles[0].tile) else 1, Winograd())
     return variants
