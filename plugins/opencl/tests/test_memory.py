@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 import pytest
+from engine_opencl import context as context_module
 from engine_opencl.context import Context
 from engine_opencl.device import OpenclDevice, find_devices
 from engine_opencl.device_check import MEMORY_KINDS
@@ -21,7 +22,7 @@ from engine_opencl.memory import staged
 from engine_opencl.network import ContextPool
 
 from engine import Core, ops
-from engine.errors import Cancelled, DeviceError, InputError
+from engine.errors import Cancelled, DeviceError, InputError, OutOfMemoryError
 from engine.ir import Constant, Model, Parameter, boolean, f32, i64
 from engine.plugin_api import ExecutableNetwork
 
@@ -307,3 +308,21 @@ def test_kernels_wait_for_uploads_and_downloads_for_kernels(kind: str, monkeypat
     for uploads, (begun, _) in spans:
         assert len(uploads) >= (2 * 16 if kind == "staged" else 1)
         assert all(start <= end <= begun for start, end in uploads)
+
+
+def test_memory_of_inputs_of_other_shapes_makes_room(device: OpenclDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = compiled(doubling("n"))
+    small, large = np.arange(16, dtype=np.float32), np.arange(512, dtype=np.float32)
+    network([small])
+    refused = []
+    allocate = context_module.new_arena
+
+    def scarce(*given: Any, **named: Any) -> Any:
+        if contexts(network):
+            refused.append(given)
+            raise OutOfMemoryError("the small one is in the way")
+        return allocate(*given, **named)
+
+    monkeypatch.setattr(context_module, "new_arena", scarce)
+    np.testing.assert_array_equal(network([large])[0], 2 * large)
+    assert len(refused) == 1

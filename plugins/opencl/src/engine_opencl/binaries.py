@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +16,11 @@ from engine.files import complete_file
 _log = logging.getLogger("engine.opencl")
 _MAGIC: Final = b"engine-opencl-1\n"
 _DIGEST: Final = hashlib.sha256().digest_size
+_ENDING: Final = ".program"
+MOST_BYTES: Final = 256 << 20
+"""Of all files of a folder; what was not used for longest makes room."""
+_ABANDONED_SECONDS: Final = 24 * 3600.0
+"""After which nobody writes to an incomplete file any more."""
 
 
 def default_folder() -> Path:
@@ -25,10 +33,13 @@ class BinaryCache:
     """What a device compiled, by key. A file that is there was compiled, and ran, without harm. Thread-safe.
 
     A damaged file is no error: it is logged and taken as absent. A folder that cannot be written to is logged.
+    Of more than `most_bytes`, what was not used for longest is removed; a process that is about to read it compiles
+    it again. A file's time says when it was used last.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self.folder = folder
+        self._most_bytes = most_bytes
 
     def get(self, key: str) -> bytes | None:
         """The program of a key; None where there is none, or a damaged one."""
@@ -45,6 +56,8 @@ class BinaryCache:
         if content[:start] != _MAGIC + hashlib.sha256(body).digest():
             _log.warning("the compiled OpenCL program %s is damaged and is compiled again", path)
             return None
+        with suppress(OSError):  # of another user, or removed
+            os.utime(path)
         return body
 
     def put(self, key: str, binary: bytes) -> None:
@@ -53,10 +66,35 @@ class BinaryCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             with complete_file(self._path(key)) as file:
                 file.write(_MAGIC + hashlib.sha256(binary).digest() + binary)
+            self._make_room()
         except OSError as e:
             _log.warning(
-                "compiled OpenCL OpenCL programs cannot be kept in %s (%s); each process compiles them", self.folder, e
+                "compiled OpenCL programs cannot be kept in %s (%s); each process compiles them", self.folder, e
             )
 
+    def _make_room(self) -> None:
+        """Remove files down to three quarters of what is allowed, so that not every program costs a removal."""
+        files = sorted(self._files())
+        total = sum(nbytes for _, nbytes, _ in files)
+        if total <= self._most_bytes:
+            return
+        for _, nbytes, path in files:
+            if total <= self._most_bytes * 3 // 4:
+                return
+            with suppress(OSError):  # another process removes it, too, or reads it (Windows)
+                path.unlink()
+                total -= nbytes
+
+    def _files(self) -> Iterator[tuple[float, int, Path]]:
+        """When each was used last, its bytes, and where it is; what was never completed goes at once."""
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found = entry.stat()
+                    if entry.name.endswith(_ENDING):
+                        yield found.st_mtime, found.st_size, Path(entry.path)
+                    elif f"{_ENDING}." in entry.name and time.time() - found.st_mtime > _ABANDONED_SECONDS:
+                        Path(entry.path).unlink()
+
     def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.program"
+        return self.folder / f"{key}{_ENDING}"

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import BlobFormatError, InputError, ModelError, UnsupportedError
+from engine.errors import BlobFormatError, InputError, ModelError, OutOfMemoryError, UnsupportedError
 from engine.ir import Constant, Model, Parameter, PartialShape, TensorType
 from engine.onnx import join_model, split_model
 from engine.plugin_api import (
@@ -175,6 +175,18 @@ class ContextPool:
             waiting = self._idle.get(id(plan))
             if waiting:
                 return waiting.pop()
+        try:
+            return self._new_context(plan)
+        except OutOfMemoryError:
+            with self._lock:
+                has_idle = bool(self._idle)
+                self._idle.clear()
+            if not has_idle:
+                raise
+            # What waits for inputs of other shapes has made room.
+            return self._new_context(plan)
+
+    def _new_context(self, plan: Plan) -> Context:
         return Context(self._device, plan, self._programs, self._weights, profiling=self._profiling)
 
     def put(self, context: Context) -> None:

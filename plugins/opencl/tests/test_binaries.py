@@ -1,0 +1,84 @@
+"""The folder of compiled programs: bounded, shared by processes, and never in the way.
+
+If this fails, the user's disk fills up, or a damaged file or another process ends an application.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from engine_opencl.binaries import BinaryCache
+
+KEYS = [f"{number:064x}" for number in range(12)]
+BODY = bytes(1000)
+FILE_BYTES = 1000 + len(b"engine-opencl-1\n") + 32
+
+
+def used_in_this_order(folder: Path, keys: list[str]) -> None:
+    """As if a second had passed between one use and the next: file systems may count no finer."""
+    for age, key in enumerate(reversed(keys), 10):
+        os.utime(folder / f"{key}.program", (time.time() - age, time.time() - age))
+
+
+def kept(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.program")}
+
+
+def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
+    cache = BinaryCache(tmp_path, 8 * FILE_BYTES)
+    for key in KEYS[:8]:
+        cache.put(key, BODY)
+    assert kept(tmp_path) == set(KEYS[:8])
+    used_in_this_order(tmp_path, KEYS[:8])
+    assert cache.get(KEYS[0]) == BODY
+    cache.put(KEYS[8], BODY)
+    assert kept(tmp_path) == {KEYS[0], *KEYS[4:9]}
+    assert cache.get(KEYS[1]) is None
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 6 * FILE_BYTES
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(bytes(5000))
+    cache = BinaryCache(tmp_path, 2 * FILE_BYTES)
+    for key in KEYS:
+        cache.put(key, BODY)
+    assert (tmp_path / "notes.txt").exists()
+    assert 1 <= len(kept(tmp_path)) <= 2
+
+
+def test_what_was_never_completed_is_removed_when_it_is_old(tmp_path: Path) -> None:
+    old, new = (tmp_path / f".{KEYS[0]}.program.{pid}.ab.tmp" for pid in (1, 2))
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 90_000, time.time() - 90_000))
+    BinaryCache(tmp_path).put(KEYS[1], BODY)
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_many_that_put_and_get_at_once(tmp_path: Path) -> None:
+    """As processes do: each has a cache of its own over the folder."""
+
+    def use(number: int) -> None:
+        cache = BinaryCache(tmp_path, 3 * FILE_BYTES)
+        for step in range(30):
+            cache.put(KEYS[(number + step) % len(KEYS)], BODY)
+            assert cache.get(KEYS[(number * 5 + step) % len(KEYS)]) in (None, BODY)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(use, range(6)))
+    BinaryCache(tmp_path, 3 * FILE_BYTES).put(KEYS[0], BODY)
+    assert 1 <= len(kept(tmp_path)) <= 3
+
+
+def test_a_folder_of_another_user_is_read(tmp_path: Path) -> None:
+    cache = BinaryCache(tmp_path)
+    cache.put(KEYS[0], BODY)
+    tmp_path.chmod(0o500)
+    try:
+        assert cache.get(KEYS[0]) == BODY
+    finally:
+        tmp_path.chmod(0o700)
