@@ -3,6 +3,8 @@
 python benchmarks/opencl.py                          # all products and networks; minutes
 python benchmarks/opencl.py --small                  # the tests' sizes; seconds
 python benchmarks/opencl.py --networks resnet50 --device OPENCL.1 --json opencl.json
+python benchmarks/opencl.py --gpu --effort full      # on a GPU: SGEMM of 4096 beside the device's peak, ResNet-50
+                                                     # beside PyTorch and onnxruntime where installed, without TF32
 
 Blocks of the two devices alternate, with a rest between them in which the threads of the other go to sleep; a figure is
 the median of its blocks' medians. The host's time is what a profiled inference takes beyond its kernels.
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from comparison.gpu_cases import gpu_cases, gpu_table
 from comparison.report import markdown
 from onnx import ModelProto, TensorProto, helper
 
@@ -63,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     core = Core()
     name = core.get_property(options.device, "FULL_DEVICE_NAME")
     driver = core.get_property(options.device, "DRIVER_VERSION")
+    if options.gpu:
+        report_gpu(core, f"{name}, {driver}", options)
+        return
     cases = []
     for size in [(64, 48, 80)] if options.small else PRODUCTS:
         model, inputs = product(*size)
@@ -81,6 +87,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
+def report_gpu(core: Core, device: str, options: argparse.Namespace) -> None:
+    """What needs a GPU to mean something."""
+    peak, cases = gpu_cases(core, product, options)
+    print(f"{options.device}: {device}; COMPILE_EFFORT {options.effort}\n")
+    print(gpu_table(peak, cases))
+    if options.json is not None:
+        found = {"device": device, "peak": peak, "effort": options.effort, "cases": [asdict(case) for case in cases]}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def product(m: int, k: int, n: int) -> tuple[ModelProto, list[np.ndarray]]:
     """[M, K] by [K, N], both of them given at each inference."""
     given = [helper.make_tensor_value_info(x, TensorProto.FLOAT, s) for x, s in (("x", (m, k)), ("y", (k, n)))]
@@ -93,7 +109,8 @@ def product(m: int, k: int, n: int) -> tuple[ModelProto, list[np.ndarray]]:
 
 def measured(core: Core, name: str, model: ModelProto, inputs: Any, options: argparse.Namespace) -> Case:
     """Times, the deviation of the answers, and a profiled inference."""
-    requests = {d: core.compile_model(model, d).create_infer_request() for d in (options.device, "CPU")}
+    effort = {"COMPILE_EFFORT": options.effort}
+    requests = {d: core.compile_model(model, d, effort).create_infer_request() for d in (options.device, "CPU")}
     answers = []
     for request in requests.values():
         request.infer(inputs)
@@ -123,7 +140,9 @@ def block(request: Any, inputs: Any, seconds: float) -> float:
 
 def profiled(core: Core, case: Case, model: ModelProto, inputs: Any, options: argparse.Namespace) -> None:
     """The fastest of some inferences with the device's own clock, kernel by kernel."""
-    request = core.compile_model(model, options.device, {"PERF_COUNT": True}).create_infer_request()
+    request = core.compile_model(
+        model, options.device, {"PERF_COUNT": True, "COMPILE_EFFORT": options.effort}
+    ).create_infer_request()
     best = float("inf")
     for _ in range(options.rounds + 1):
         begun = time.perf_counter_ns()
@@ -165,6 +184,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="OPENCL", help="OPENCL, or OPENCL.1 and so on")
     parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(WHOLE))
     parser.add_argument("--small", action="store_true", help="the tests' sizes")
+    parser.add_argument("--gpu", action="store_true", help="the product and the networks that are measured on GPUs")
+    parser.add_argument("--peer-device", choices=("cuda", "cpu"), default="cuda", help="where other engines run")
+    parser.add_argument("--effort", choices=("none", "quick", "full"), default="none", help="COMPILE_EFFORT")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of a block")
     parser.add_argument("--rest", type=float, default=0.1, help="seconds between blocks")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "opencl.py"
@@ -27,3 +28,28 @@ def test_a_small_run(tmp_path: Path) -> None:
         assert case["milliseconds"].keys() == {"OPENCL", "CPU"}
         assert case["kernels"]
         assert case["name"] in run.stdout
+
+
+def test_a_small_run_of_what_is_measured_on_gpus(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    command = [sys.executable, str(SCRIPT), "--gpu", "--small", "--rounds", "1", "--peer-device", "cpu"]
+    run = subprocess.run(
+        [*command, "--seconds", "0.01", "--rest", "0", "--json", str(file)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found["device"] in run.stdout
+    assert found["peak"] > 0
+    product, one, two = found["cases"]
+    assert product["operations"] == 2 * 96**3
+    assert (one["name"], two["name"]) == ("ResNet-50, 1 images", "ResNet-50, 2 images")
+    assert two["operations"] == 2 * one["operations"]
+    for case in found["cases"]:
+        assert case["error"] < 1e-3
+        assert case["resident"]["OPENCL"] > 0
+        assert case["name"] in run.stdout
+    # Engines that are installed take part, with the same answers; of the others it is said why they do not.
+    for name in ("PyTorch", "onnxruntime"):
+        module = {"PyTorch": "torch"}.get(name, name)
+        assert any(engine.startswith(name) for engine in one["milliseconds"]) == bool(find_spec(module))
+    assert not any("deviates" in note for note in one["notes"])

@@ -1,0 +1,170 @@
+"""The figures that need a GPU: a large product as a share of the device's peak, and ResNet-50 beside other engines."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from engine_opencl.device import device_of
+from onnx import ModelProto, numpy_helper
+
+from comparison.gpu import measured_peak, peers
+from comparison.report import markdown
+from engine import Core
+from engine.testing.models import relative_error
+from engine.testing.networks import floating_point_operations, seeded_network
+
+_CHECKED_ROWS = 16
+
+
+@dataclass(slots=True)
+class GpuCase:
+    """What was found for one model.
+
+    Attributes:
+        milliseconds: by engine, from the host's memory to the host's memory.
+        resident: by engine, with input and answer on the device; OPENCL's is the time of its kernels.
+    """
+
+    name: str
+    operations: int
+    milliseconds: dict[str, float]
+    resident: dict[str, float]
+    error: float
+    choices: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def gpu_cases(core: Core, product: Callable[..., Any], options: argparse.Namespace) -> tuple[float, list[GpuCase]]:
+    """The device's peak in GFLOP/s, and the cases; `product` makes the model of one."""
+    peak = measured_peak(device_of(options.device.partition(".")[2]), options.rounds)
+    size = (96, 96, 96) if options.small else (4096, 4096, 4096)
+    cases = [_product_case(core, *product(*size), size, options)]
+    for images in (1, 2) if options.small else (1, 32):
+        cases.append(_network_case(core, images, options))
+    return peak, cases
+
+
+def _product_case(
+    core: Core, model: ModelProto, inputs: list[np.ndarray], size: tuple[int, ...], options: argparse.Namespace
+) -> GpuCase:
+    """Only some rows are checked: the host takes long for all of them."""
+    ours = _Ours(core, model, inputs, options)
+    x, y = inputs
+    rows = slice(0, _CHECKED_ROWS)
+    error = relative_error(ours.answer[0][rows], x[rows].astype(np.float64) @ y)
+    milliseconds = _median({options.device: ours.infer}, options)
+    name = f"SGEMM {'x'.join(map(str, size))}"
+    return GpuCase(name, floating_point_operations(model), milliseconds, ours.resident(options), error, ours.choices)
+
+
+def _network_case(core: Core, images: int, options: argparse.Namespace) -> GpuCase:
+    model, inputs, operations = resnet_of(images, small=options.small)
+    others, notes = peers(model, options.peer_device)
+    ours = _Ours(core, model, inputs, options)
+    expected = [np.array(value) for value in core.compile_model(model, "CPU")(inputs).values()]
+    answers = {options.device: ours.answer, **{peer.name: peer.infer(inputs) for peer in others}}
+    errors = {
+        name: max(relative_error(found, right) for found, right in zip(answer, expected, strict=True))
+        for name, answer in answers.items()
+    }
+    notes += [f"{name} deviates by {e:.1e}" for name, e in errors.items() if e > 1e-2]
+    runs: dict[str, Callable[[], object]] = {options.device: ours.infer}
+    for peer in others:
+        runs[peer.name] = lambda peer=peer: peer.infer(inputs)
+    on_device = {peer.name: run for peer in others if (run := peer.resident(inputs)) is not None}
+    milliseconds = _median(runs, options)
+    resident = ours.resident(options) | _median(on_device, options)
+    name, error = f"ResNet-50, {images} images", errors[options.device]
+    return GpuCase(name, images * operations, milliseconds, resident, error, ours.choices, notes)
+
+
+def resnet_of(images: int, *, small: bool) -> tuple[ModelProto, dict[str, np.ndarray], int]:
+    """ResNet-50 for so many images, and the operations for one."""
+    seeded = seeded_network("resnet50", small=small)
+    model = ModelProto()
+    model.CopyFrom(seeded.model)
+    graph = model.graph
+    graph.ClearField("value_info")
+    for value in (*graph.input, *graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = images
+    shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
+    for weight in graph.initializer:
+        if weight.name in shapes:
+            lengths = numpy_helper.to_array(weight).copy()
+            lengths[0] = images
+            weight.CopyFrom(numpy_helper.from_array(lengths, weight.name))
+    inputs = {
+        name: np.concatenate([np.roll(x, i, axis=-1) for i in range(images)]) for name, x in seeded.inputs.items()
+    }
+    return model, inputs, floating_point_operations(seeded.model)
+
+
+class _Ours:
+    """OPENCL with one model, and the same with profiling."""
+
+    def __init__(self, core: Core, model: ModelProto, inputs: Any, options: argparse.Namespace) -> None:
+        config = {"COMPILE_EFFORT": options.effort}
+        network = core.compile_model(model, options.device, config)
+        self.choices = list(network.get_metric("KERNEL_CHOICES"))
+        self._request, self._inputs = network.create_infer_request(), inputs
+        profiled = core.compile_model(model, options.device, {**config, "PERF_COUNT": True})
+        self._profiled = profiled.create_infer_request()
+        self.infer()
+        self.answer = [np.array(value) for value in self._request.results.values()]
+
+    def infer(self) -> None:
+        """Once, from the host's memory to the host's memory."""
+        self._request.infer(self._inputs)
+
+    def resident(self, options: argparse.Namespace) -> dict[str, float]:
+        """The least time of all kernels together, in milliseconds, from the first one's start to the last one's end."""
+        spans = []
+        for _ in range(3 * options.rounds):
+            self._profiled.infer(self._inputs)
+            nodes = [node for node in self._profiled.profiling_info.nodes if node.status == "native"]
+            spans.append(max(n.start_ns + n.duration_ns for n in nodes) - min(n.start_ns for n in nodes))
+        return {options.device: min(spans) / 1e6}
+
+
+def _median(runs: Mapping[str, Callable[[], object]], options: argparse.Namespace) -> dict[str, float]:
+    """Milliseconds of each: the median of its blocks' medians; blocks alternate, and their first runs do not count."""
+    medians: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(options.rounds):
+        for name, run in runs.items():
+            time.sleep(options.rest)
+            run()
+            times: list[float] = []
+            end = time.perf_counter() + options.seconds
+            while not times or time.perf_counter() < end:
+                begun = time.perf_counter()
+                run()
+                times.append(time.perf_counter() - begun)
+            medians[name].append(statistics.median(times))
+    return {name: statistics.median(each) * 1e3 for name, each in medians.items()}
+
+
+def gpu_table(peak: float, cases: list[GpuCase]) -> str:
+    """A row for each engine of each case."""
+    rows = []
+    for case in cases:
+        ours = next(iter(case.milliseconds))
+        for name, spent in case.milliseconds.items():
+            inside = case.resident.get(name)
+            rows.append([
+                case.name, name, f"{spent:.3f}", "-" if inside is None else f"{inside:.3f}",
+                "-" if inside is None else f"{case.operations / inside / 1e6:.0f}",
+                "-" if inside is None else f"{case.operations / inside / 1e6 / peak:.0%}",
+                f"{spent / case.milliseconds[ours]:.2f}",
+                "-" if inside is None else f"{inside / case.resident[ours]:.2f}",
+                f"{case.error:.1e}" if name == ours else "",
+            ])  # fmt: skip
+    header = ["case", "engine", "host to host (ms)", "on the device (ms)", "GFLOP/s", "of the peak",
+              "to OPENCL, host to host", "to OPENCL, on the device", "error"]  # fmt: skip
+    notes = dict.fromkeys(note for case in cases for note in case.notes)
+    return "\n\n".join([f"Measured peak of f32 multiply-adds: {peak:.0f} GFLOP/s", markdown(header, rows), *notes])
