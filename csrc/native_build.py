@@ -148,12 +148,16 @@ def compile_units(units: Sequence[Unit], variant: Variant) -> int:
             unit, whole := (*command, *unit.flags, *environment_flags, "-c", str(unit.source.relative_to(ROOT)))
         )
     ]
-    jobs = int(os.environ.get("ENGINE_BUILD_JOBS", "0")) or len(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
+    with ThreadPoolExecutor(max_workers=jobs()) as pool:
         errors = [error for error in pool.map(lambda job: _compile(*job, strict), stale) if error]
     if errors:
         raise BuildError("\n".join(errors))
     return len(stale)
+
+
+def jobs() -> int:
+    """Return how many compilers, or test programs, run at once."""
+    return int(os.environ.get("ENGINE_BUILD_JOBS", "0")) or len(os.sched_getaffinity(0))
 
 
 def link_shared(objects: Sequence[Path], target: Path) -> None:

@@ -11,14 +11,17 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from native_build import (
     OBJECTS,
     RELEASE,
     BuildError,
+    Unit,
     Variant,
     compile_units,
     core_units,
+    jobs,
     kernel_units,
     link_program,
     test_units,
@@ -68,14 +71,19 @@ def _run(name: str, only: str) -> list[str]:
     core = [*core_units(variant), *shared]
     count = compile_units(kernels, kernels_variant) + compile_units([*core, *wanted], variant)
     print(f"{name}: {count} files compiled in {time.monotonic() - start:.0f} s", flush=True)
-    failed = []
-    for program in wanted:
+
+    def has_passed(program: Unit) -> bool:
         target = variant.objects / program.source.stem
         link_program([unit.object for unit in (*kernels, *core, program)], target, variant)
-        print(f"{name}: {program.source.stem}", flush=True)
-        if subprocess.run([target], env=OPTIONS | os.environ, check=False).returncode != 0:
-            failed.append(f"{program.source.stem} ({name})")
-    return failed
+        done = subprocess.run(
+            [target], env=OPTIONS | os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        print(f"{name}: {program.source.stem}\n{done.stdout.decode(errors='replace')}", end="", flush=True)
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(max_workers=jobs()) as pool:
+        passed = list(pool.map(has_passed, wanted))
+    return [f"{program.source.stem} ({name})" for program, good in zip(wanted, passed, strict=True) if not good]
 
 
 if __name__ == "__main__":
