@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,21 @@ def test_without_a_runtime_the_rest_works(tmp_path: Path) -> None:
     assert not any(name.startswith("OPENCL") for name in available)
     assert "CPU" in available
     assert raised == "DeviceNotFoundError"
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "counted", "units"),
+    [
+        ("Intel(R) OpenCL Graphics", cl.device_type.GPU, 512, 32),
+        ("Intel(R) OpenCL HD Graphics", cl.device_type.GPU, 8, 1),
+        ("Intel(R) OpenCL", cl.device_type.CPU, 64, 64),
+        ("NVIDIA CUDA", cl.device_type.GPU, 132, 132),
+    ],
+)
+def test_units_of_all_makes_are_alike(platform: str, kind: int, counted: int, units: int) -> None:
+    """Intel counts execution units: kernels would be cut into far too many groups."""
+    handle = SimpleNamespace(type=kind, max_compute_units=counted, platform=SimpleNamespace(name=platform))
+    assert device._compute_units(handle) == units
 
 
 def test_without_pyopencl_the_rest_works() -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import DeviceError, DeviceNotFoundError
 from engine.runtime.lifecycle import ForkSafeLock
@@ -32,6 +32,7 @@ class DeviceFacts:
         alignment: bytes; where a part of a buffer may begin.
         local_bytes: of one work group.
         largest_buffer: bytes.
+        compute_units: on GPUs of any make, parts of 64 to 128 lanes.
         max_work_items: of a work group, along each dimension.
         argument_bytes: of all arguments of a kernel together.
         address_bits: of a pointer, and of the number of work items.
@@ -199,7 +200,7 @@ def _facts(handle: Any) -> DeviceFacts:
         local_bytes=int(handle.local_mem_size),
         largest_buffer=int(handle.max_mem_alloc_size),
         memory=int(handle.global_mem_size),
-        compute_units=int(handle.max_compute_units),
+        compute_units=_compute_units(handle),
         max_work_items=tuple(handle.max_work_item_sizes),
         argument_bytes=int(handle.max_parameter_size),
         address_bits=int(handle.address_bits),
@@ -207,3 +208,20 @@ def _facts(handle: Any) -> DeviceFacts:
         has_int8_dot="cl_khr_integer_dot_product" in extensions,
         has_subgroups="cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions,
     )
+
+
+_INTEL: Final = "Intel(R) OpenCL"
+_EXECUTION_UNITS: Final = 16
+
+
+def _compute_units(handle: Any) -> int:
+    """Parts of a device that run a work group each, on GPUs 64 to 128 lanes wide.
+
+    Intel's driver counts execution units of 8 lanes, of which 16 run a work group together.
+    """
+    import pyopencl as cl
+
+    counted = int(handle.max_compute_units)
+    if handle.type & cl.device_type.GPU and str(handle.platform.name).startswith(_INTEL):
+        return max(counted // _EXECUTION_UNITS, 1)
+    return counted
