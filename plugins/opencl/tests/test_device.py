@@ -23,12 +23,12 @@ from engine_opencl import device
 from engine_opencl.context import Context
 from engine_opencl.device import device_of, find_devices
 from engine_opencl.limits import check_limits
-from engine_opencl.plan import Launch
+from engine_opencl.plan import Buffer, Launch
 from engine_opencl.programs import Programs
 
 from engine import Core, ops
 from engine.errors import DeviceError, DeviceNotFoundError, OutOfMemoryError
-from engine.ir import Model, Parameter, f32
+from engine.ir import Constant, Model, Parameter, f32
 from engine.plugin_api import ExecutableNetwork
 
 REPORT = """
@@ -214,6 +214,51 @@ def test_launches_over_the_limits_of_the_device(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(first, "facts", replace(first.facts, local_bytes=16))
     with pytest.raises(DeviceError, match=r"needs 64 bytes of local memory; .* has 16"):
         check_limits(first, Launch(source, "k", (), (8,), (8,), "a", "Add"), Greedy())
+
+
+LIMITS = [
+    ({"max_work_items": (4, 4, 4)}, (8,), (8,), r"groups of \(8,\) items; .* allows at most \(4, 4, 4\)"),
+    ({"address_bits": 32}, (1 << 16, 1 << 16), (), r"over \(65536, 65536\) items; .* counts them in 32 bits"),
+    ({"argument_bytes": 15}, (8,), (), r"takes arguments of 16 bytes; .* allows 15"),
+]
+
+
+@pytest.mark.parametrize(("facts", "global_size", "local_size", "said"), LIMITS)
+def test_launches_over_what_the_device_states(
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, Any],
+    global_size: tuple[int, ...],
+    local_size: tuple[int, ...],
+    said: str,
+) -> None:
+    first = find_devices()[0]
+    source = "__kernel void k(__global float* x, __global float* y) { x[0] = y[0]; }"
+    kernel = cl.Kernel(Programs(first).program(source), "k")
+    launch = Launch(source, "k", (Buffer(4), Buffer(4)), global_size, local_size, "a", "Add")
+    if local_size or "argument_bytes" in facts:
+        check_limits(first, launch, kernel)
+    monkeypatch.setattr(first, "facts", replace(first.facts, **facts))
+    with pytest.raises(DeviceError, match=rf"`k` of Add `a`.*{said}"):
+        check_limits(first, launch, kernel)
+
+
+def test_a_constant_that_no_buffer_holds_names_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = find_devices()[0]
+    monkeypatch.setattr(first, "facts", replace(first.facts, largest_buffer=4096))
+    x = Parameter(f32, [64], "x")
+    large = Model([ops.MatMul(x, Constant(np.ones((64, 64), np.float32)))], [x])
+    with pytest.raises(OutOfMemoryError, match=r"no memory for a constant of \d+ bytes: .* at most 4096 bytes"):
+        Core().compile_model(large, "OPENCL")
+    np.testing.assert_array_equal(compiled()([X])[0], 2 * X)
+
+
+def test_a_device_that_makes_no_queues_any_more_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = compiled("n")
+    with monkeypatch.context() as broken:
+        broken.setattr(cl, "CommandQueue", fails("clCreateCommandQueue", -36))  # INVALID_COMMAND_QUEUE
+        with pytest.raises(DeviceError, match=r"queues and memory were made.*this process has to be started again"):
+            network([X])
+    np.testing.assert_array_equal(network([X])[0], 2 * X)
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])

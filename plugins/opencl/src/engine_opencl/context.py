@@ -37,6 +37,7 @@ class Context:
         self.plan = plan
         self._cl = cl
         self._device = device
+        self._context, self._regions = device.context, device.in_place_regions
         self._profiling = profiling
         self._doing = Doing(device, plan.arena_bytes)
         with self._doing("queues and memory were made"):
@@ -50,7 +51,12 @@ class Context:
         with self._doing("kernels were bound"):
             self._steps = [self._step(launch, programs, weights) for launch in plan.launches]
         self._last_uses = _last_uses(plan)
-        self._computed: list[Any] = []
+        last = len(self._steps) - 1
+        kept = {last, *(use for use in self._last_uses.values() if use is not None)} - {-1}
+        self._kept = frozenset(range(len(self._steps)) if profiling else kept)
+        """Launches whose events are asked for something; holding one costs a tenth of enqueueing it."""
+        self._computed: dict[int, Any] = {}
+        """By launch."""
         self._enqueued_ns = 0
 
     def _new_faults(self) -> Faults | None:
@@ -58,7 +64,7 @@ class Context:
             return None
         with Allocation(self._device, 8 * len(self.plan.faults), "what kernels report"):
             found = self._arena.host_memory(8 * len(self.plan.faults)).view(np.int64)
-            return Faults(self._device.context, self.plan.faults, found)
+            return Faults(self._context, self.plan.faults, found)
 
     @property
     def has_failed(self) -> bool:
@@ -100,8 +106,7 @@ class Context:
 
     def _is_read_in_place(self, buffer: Buffer, value: NDArray[np.uint8]) -> bool:
         """Have the kernels read an input where it is, if that is possible and worth it."""
-        regions = self._device.in_place_regions
-        memory = regions.acquire(self._device.context, value) if self._can_be_read_in_place(buffer) else None
+        memory = self._regions.acquire(self._context, value) if self._can_be_read_in_place(buffer) else None
         if memory is not None:
             self._in_place[buffer] = value
             self._bound_elsewhere.add(buffer)
@@ -121,8 +126,8 @@ class Context:
 
     def compute(self, check_cancelled: Callable[[], None]) -> None:
         """Enqueue all kernels, behind the uploads, and what brings outputs back, behind the kernels."""
-        enqueue, queue = self._cl.enqueue_nd_range_kernel, self._queue
-        self._computed = events = []
+        enqueue, queue, kept = self._cl.enqueue_nd_range_kernel, self._queue, self._kept
+        self._computed = events = {}
         with self._doing("kernels were handed to it"):
             if self._arena.uploads:
                 # Their queue is in order.
@@ -130,10 +135,12 @@ class Context:
             if self._faults is not None:
                 self._faults.begin(queue)
             self._enqueued_ns = time.perf_counter_ns()
-            for step in self._steps:
+            for number, step in enumerate(self._steps):
                 check_cancelled()
-                events.append(enqueue(queue, *step))
-                if len(events) == _FIRST_FLUSH:
+                event = enqueue(queue, *step)
+                if number in kept:
+                    events[number] = event
+                if number == _FIRST_FLUSH:
                     queue.flush()
             if self._faults is not None:
                 self._faults.fetch(queue)
@@ -146,8 +153,8 @@ class Context:
         with self._doing("it computed"):
             # An event tells of a kernel that failed, which `finish` need not; and some drivers' `finish` does not
             # wait for what was flushed before (Mesa 22.3).
-            if self._computed:
-                self._computed[-1].wait()
+            if self._steps:
+                self._computed[len(self._steps) - 1].wait()
             if self._faults is not None:
                 self._faults.wait()
         if self._faults is not None:
@@ -167,19 +174,19 @@ class Context:
         with self._doing("outputs were given back"):
             self._arena.release(self._queue)
         if not self._profiling:
-            self._computed = []
+            self._computed = {}
 
     def _release_inputs(self) -> None:
         for value in self._in_place.values():
-            self._device.in_place_regions.release(value)
+            self._regions.release(value)
         self._in_place.clear()
 
     def drain(self) -> None:
         """Wait until nothing of an inference is left on the device. Raises `DeviceError`."""
         try:
             with self._doing("an inference was ended early"):
-                if self._computed:
-                    self._computed[-1].wait()
+                for event in self._computed.values():
+                    event.wait()
                 self._queue.finish()
                 self._arena.finish()
         finally:
@@ -191,7 +198,7 @@ class Context:
 
     def profiles(self) -> list[NodeProfile]:
         """When each kernel of the last inference ran, on the host's clock (`time.perf_counter_ns`)."""
-        spans = self._on_host_clock(self._computed)
+        spans = self._on_host_clock(list(self._computed.values()))
         return [
             NodeProfile(launch.node, launch.op_type, "native", start, end - start)
             for launch, (start, end) in zip(self.plan.launches, spans, strict=False)

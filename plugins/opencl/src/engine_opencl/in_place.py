@@ -30,8 +30,7 @@ class InPlaceRegions:
         """A buffer in the memory of an input, until `release`; None where it should be, or has to be, copied."""
         import pyopencl as cl
 
-        begin = value.ctypes.data
-        if value.nbytes < LEAST_BYTES or begin % POINTER_ALIGNMENT:
+        if value.nbytes < LEAST_BYTES or (begin := value.ctypes.data) % POINTER_ALIGNMENT:
             return None
         region = begin, begin + value.nbytes
         with self._lock:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -78,9 +76,3 @@ class Arena(ABC):
 
     def finish(self) -> None:  # noqa: B027
         """Wait until none of its own queues has anything to do."""
-
-    @contextmanager
-    def _host_copies(self) -> Iterator[None]:
-        begun = time.perf_counter_ns()
-        yield
-        self.copied.append((begun, time.perf_counter_ns()))

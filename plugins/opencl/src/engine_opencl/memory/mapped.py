@@ -5,6 +5,7 @@ That is what mapping and unmapping say; on devices in the host's memory neither 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,13 +36,14 @@ class MappedArena(Arena):
         """Copy into mapped memory; the events are those of unmapping it."""
         flag = self._cl.map_flags.WRITE_INVALIDATE_REGION
         for buffer, value in given:
-            with self._host_copies():
-                # An input may lie where an output of the inference before was mapped.
-                view, _ = self._cl.enqueue_map_buffer(
-                    self._queue, self.part(buffer), flag, 0, value.size, np.uint8, wait_for=self._unmapped
-                )
-                view[:] = value
-                self.uploads.append(view.base.release(self._queue))
+            begun = time.perf_counter_ns()
+            # An input may lie where an output of the inference before was mapped.
+            view, _ = self._cl.enqueue_map_buffer(
+                self._queue, self.part(buffer), flag, 0, value.size, np.uint8, wait_for=self._unmapped
+            )
+            view[:] = value
+            self.uploads.append(view.base.release(self._queue))
+            self.copied.append((begun, time.perf_counter_ns()))
         self._queue.flush()
 
     def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:

@@ -7,6 +7,7 @@ kernels and beside the host.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -71,8 +72,9 @@ class StagedArena(Arena):
         for buffer, value in given:
             part, staging = self.part(buffer), self._staging.view(("in", buffer))
             for start, stop in _pieces(value.size):
-                with self._host_copies():
-                    staging[start:stop] = value[start:stop]
+                begun = time.perf_counter_ns()
+                staging[start:stop] = value[start:stop]
+                self.copied.append((begun, time.perf_counter_ns()))
                 self.uploads.append(
                     self._cl.enqueue_copy(self._upload, part, staging[start:stop], dst_offset=start, is_blocking=False)
                 )
