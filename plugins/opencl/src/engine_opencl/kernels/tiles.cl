@@ -73,7 +73,8 @@ inline void keep_b(__local float* right, float v[B_LOADS][B_WIDTH]) {
 
 // `left`, `right`: where the item's first row and column are.
 inline void multiply(__local const float* left, __local const float* right, float4 sum[RM][RN / 4]) {
-#pragma unroll
+  // More would have compilers read all of local memory ahead, into more registers than there are.
+#pragma unroll 4
   for (int k = 0; k < TK; ++k) {
     float4 l[RM / 4], t[RN / 4];
 #pragma unroll
