@@ -21,6 +21,9 @@ _HINT = (
     "install the driver of your GPU, or PoCL, which makes a device of most CPUs: pip install engine-plugin-opencl[pocl]"
 )
 
+_WIDEST_VECTORS: Final = {"Portable Computing Language 3.0": 4}
+"""By the beginning of a driver's name. PoCL 3.0 brings its process to an end over vectors of 16."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
@@ -36,6 +39,7 @@ class DeviceFacts:
         max_work_items: of a work group, along each dimension.
         argument_bytes: of all arguments of a kernel together.
         address_bits: of a pointer, and of the number of work items.
+        vector_width: of the vectors of floats that kernels for CPUs are written with.
     """
 
     name: str
@@ -51,6 +55,7 @@ class DeviceFacts:
     max_work_items: tuple[int, ...] = ()
     argument_bytes: int = 1024
     address_bits: int = 64
+    vector_width: int = 4
     has_fp16: bool = False
     has_int8_dot: bool = False
     has_subgroups: bool = False
@@ -204,6 +209,7 @@ def _facts(handle: Any) -> DeviceFacts:
         max_work_items=tuple(handle.max_work_item_sizes),
         argument_bytes=int(handle.max_parameter_size),
         address_bits=int(handle.address_bits),
+        vector_width=_vector_width(handle),
         has_fp16="cl_khr_fp16" in extensions,
         has_int8_dot="cl_khr_integer_dot_product" in extensions,
         has_subgroups="cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions,
@@ -225,3 +231,11 @@ def _compute_units(handle: Any) -> int:
     if handle.type & cl.device_type.GPU and str(handle.platform.name).startswith(_INTEL):
         return max(counted // _EXECUTION_UNITS, 1)
     return counted
+
+
+def _vector_width(handle: Any) -> int:
+    """What the device computes at once, of 4, 8 and 16; 4 where the driver has vectors of items and none of its own."""
+    driver = f"{handle.platform.name} {handle.driver_version}"
+    most = next((most for start, most in _WIDEST_VECTORS.items() if driver.startswith(start)), 16)
+    own = min(max(int(handle.native_vector_width_float), int(handle.preferred_vector_width_float)), most)
+    return next((width for width in (16, 8) if width <= own), 4)

@@ -34,6 +34,21 @@ def element_access(element_type: ElementType, name: str = "T") -> str:
     )
 
 
+def lanes_access(element_type: ElementType, name: str, count: int, what: str) -> str:
+    """Definitions of `load_NAME_WHAT` and `store_NAME_WHAT` for `count` neighbours from an index on, as floats."""
+    half, rounded = ("_half", "_rte") if element_type is f16 else ("", "")
+    return (
+        f"#define load_{name}_{what}(from, at) vload{half}{count}(0, (from) + (at))\n"
+        f"#define store_{name}_{what}(to, at, value) vstore{half}{count}{rounded}((value), 0, (to) + (at))\n"
+    )
+
+
+def lanes_source(real: ElementType, count: int) -> str:
+    """What kernels with vectors of `count` results have in common; `real` is how those are stored."""
+    access = real_access(real) + lanes_access(real, "real", count, "lanes")
+    return f"#define LANES {count}\n" + access + kernel_text("lanes")
+
+
 @functools.cache
 def kernel_text(name: str) -> str:
     """`kernels/NAME.cl`."""

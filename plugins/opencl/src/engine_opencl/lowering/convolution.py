@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from engine.ir import Node, Output
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
+from engine_opencl.lowering.block_convolution import block_convolution, is_block_convolution
+from engine_opencl.lowering.depthwise_rows import depthwise_rows, is_depthwise_rows
 from engine_opencl.lowering.gpu_convolution import launch_convolution
-from engine_opencl.lowering.panel_convolution import Geometry, panel_convolution
+from engine_opencl.lowering.panel_convolution import Geometry
 from engine_opencl.lowering.products import Epilogue, Product, activation_attribute, launch_product
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.lowering.windows import Convolution
@@ -69,22 +71,21 @@ class ConvolutionBase(OpLowering):
             has_residual=residual is not None,
             activation=activation_attribute(node) if node.domain else None,
         )
-        if b.facts.kind == "cpu" and _can_take_panels(b, weights, transposed=transposed):
-            panel_convolution(b, node, g, groups, epilogue, transposed=transposed)
-        elif groups == 1 and not transposed and _is_product(g, shape[0]):
+        is_cpu = b.facts.kind == "cpu"
+        if groups == 1 and not transposed and _is_product(g, 1 if is_cpu else shape[0]):
             _pointwise(b, node, epilogue, x, weights, bias, residual)
+            return
+        c = Convolution(
+            shape[0], groups, shape[1] // groups, result[1] // groups, g.padded(), transposed, x.element_type,
+            b.input(x), b.input(weights), None if bias is None else b.input(bias),
+            None if residual is None else b.input(residual), b.output(node.output(0)), epilogue.code(),
+        )  # fmt: skip
+        if is_cpu and is_depthwise_rows(c):
+            depthwise_rows(b, c, epilogue)
+        elif is_cpu and is_block_convolution(c):
+            block_convolution(b, c, epilogue)
         else:
-            c = Convolution(
-                shape[0], groups, shape[1] // groups, result[1] // groups, g.padded(), transposed, x.element_type,
-                b.input(x), b.input(weights), None if bias is None else b.input(bias),
-                None if residual is None else b.input(residual), b.output(node.output(0)), epilogue.code(),
-            )  # fmt: skip
             launch_convolution(b, c)
-
-
-def _can_take_panels(b: PlanBuilder, weights: Output, *, transposed: bool) -> bool:
-    """Whether the weights can be packed: those of a transposed one only by the host."""
-    return not transposed or b.input(weights).weight is not None
 
 
 def _is_product(g: Geometry, images: int) -> bool:

@@ -12,17 +12,14 @@ from numpy.typing import NDArray
 
 from engine.ir import ElementType
 from engine.ir.element_type import f32
-from engine_opencl.expressions import HELPERS
 from engine_opencl.plan import Buffer, PlanBuilder
-from engine_opencl.source import element_access, kernel_source
+from engine_opencl.source import kernel_source
 
 LANES = 16
 """Columns of a work group, each an item: a vector of the widest CPUs."""
 
 _DEPTH = 64
 """How many steps along K an item packs where neighbouring items are neighbours along the other axis."""
-
-DENSE_COLUMN = "const int col = place; const int is_stored = place < N;"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +44,6 @@ class Matrices:
     def packed_real(self) -> ElementType:
         """How `packed` stores them: constants as they are, others as what is computed with."""
         return f32 if self.buffer.weight is None else self.real
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The right operand: `channels` rows, each seen through all `taps`, and where a column's result is stored.
-
-    Attributes:
-        n: columns.
-        row: elements from one channel to the next.
-        tile: elements from one tile to the next where tiles are packed; 0 where columns are neighbours.
-        batches: how many operands there are, `batch` elements apart; further results use them again.
-        overlap: whether nothing may be read behind the last column.
-        column: statements that give `col`, the result's column, and `is_stored` for the item's `place`.
-    """
-
-    buffer: Buffer
-    n: int
-    channels: int
-    row: int
-    tile: int = 0
-    batches: int = 1
-    batch: int = 0
-    taps: tuple[int, ...] = (0,)
-    overlap: bool = False
-    lanes: int = LANES
-    column: str = DENSE_COLUMN
-    real: ElementType = f32
-
-
-def rows_of(m: int) -> int:
-    """How many rows an item computes: up to 16, with few that are computed in vain."""
-    return min(range(min(m, 16), max(min(m, 16) // 2, 1) - 1, -1), key=lambda rows: -(-m // rows) * (rows + 2))
 
 
 def packed(b: PlanBuilder, matrices: Matrices, width: int) -> Buffer:
@@ -122,43 +87,3 @@ def batch_code(batch: Sequence[int], **steps: Sequence[int]) -> str:
         moves = " ".join(f"{name} += k * {each[axis]}ul;" for name, each in steps.items())
         lines.append(f"{{ const ulong k = r % {batch[axis]}ul; r /= {batch[axis]}ul; {moves} }}")
     return " ".join(lines)
-
-
-def launch_panels(
-    b: PlanBuilder,
-    a: Matrices,
-    columns: Columns,
-    result: Buffer,
-    batches: int,
-    c_row: int,
-    epilogue: str,
-    bias: Buffer | None = None,
-    residual: Buffer | None = None,
-    *,
-    bias_batch: int = 0,
-    real: ElementType = f32,
-) -> None:
-    """Launch C[batch] = A[batch % count] B[batch % batches], with `a` as rows of [M, K].
-
-    `c_row`: elements of a row of C; `bias_batch`: rows of the bias from one matrix of A to the next; `real`: how
-    result, bias and residual are stored.
-    """
-    if not a.length:
-        return
-    rows = rows_of(a.length)
-    panels = -(-a.length // rows)
-    offset = columns.taps[0] if len(columns.taps) == 1 else 0
-    access = element_access(a.packed_real, "LEFT") + element_access(columns.real, "RIGHT")
-    source = HELPERS + access + kernel_source(
-        "panels",
-        real,
-        M=a.length, N=columns.n, ROWS=rows, PANELS=panels, LANES=columns.lanes, CHANNELS=columns.channels,
-        TAPS=len(columns.taps), OFFSETS=", ".join(map(str, columns.taps)), A_BATCHES=a.count,
-        B_BATCHES=columns.batches, B_BATCH=f"{columns.batch}ul", B_TILE=columns.tile, B_ROW=columns.row,
-        B_OFFSET=offset, OVERLAP=int(columns.overlap), COLUMN=columns.column, C_ROW=f"{c_row}ul",
-        BIAS_BATCH=bias_batch, EPILOGUE=epilogue, BIAS=int(bias is not None), RESIDUAL=int(residual is not None),
-    )  # fmt: skip
-    arguments = [packed(b, a, rows), columns.buffer, result]
-    arguments += [each for each in (bias, residual) if each is not None]
-    tiles = -(-columns.n // columns.lanes)
-    b.launch(source, "panels", arguments, (panels * columns.lanes, tiles, batches), (columns.lanes, 1, 1))

@@ -11,12 +11,13 @@ from engine.ir import ElementType, Node, Output
 from engine.ir.element_type import f32
 from engine.ops.internal import INTERNAL_DOMAIN, Activation
 from engine.ops.registry import attribute
+from engine_opencl.lowering.blocks import launch_blocks
 from engine_opencl.lowering.elementwise import activation_code, literal
-from engine_opencl.lowering.panels import LANES, Columns, Matrices, launch_panels, packed
+from engine_opencl.lowering.panels import Matrices
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.lowering.tiles import Operands, launch_tiles
 from engine_opencl.plan import Buffer, PlanBuilder
-from engine_opencl.source import collapsed, strides_of
+from engine_opencl.source import strides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,25 @@ class Epilogue:
             lines.append(f"v += {scaled}load_real(bias, {place});")
         if self.has_residual:
             lines.append("v += load_real(residual, at);")
+        if self.activation is not None:
+            lines.append(f"v = {activation_code(self.activation, 'v')};")
+        return " ".join(lines)
+
+    def lanes_code(self) -> str:
+        """Statements on `v`, sums at the `count` columns from `col` on, for kernels with `lanes.cl`.
+
+        `bias_row` is the bias's row, `at` the first one's index in C, where columns lie C_STEP apart.
+        """
+        lines = []
+        if self.alpha != 1:
+            lines.append(f"v *= {literal(self.alpha)};")
+        if self.bias is not None:
+            scaled = "" if self.beta == 1 else f"{literal(self.beta)} * "
+            place = f"bias_row * {self.bias[0]}"
+            added = f"get_real(bias, {place} + col, 1, count)" if self.bias[1] else f"load_real(bias, {place})"
+            lines.append(f"v += {scaled}{added};")
+        if self.has_residual:
+            lines.append("v += get_real(residual, at, C_STEP, count);")
         if self.activation is not None:
             lines.append(f"v = {activation_code(self.activation, 'v')};")
         return " ".join(lines)
@@ -187,13 +207,13 @@ def launch_product(
     if all(stride == 0 for stride in p.b_batch) and p.a == (p.k, 1) and p.batch and _is_dense(p):
         # One matrix for all batches: the batches are further rows.
         p = replace(p, m=p.m * math.prod(p.batch), batch=(), a_batch=(), b_batch=())
-    if b.facts.kind == "cpu" and (p.m >= 8 or y.weight is not None):
-        _launch_panels(b, p, epilogue, x, y, result, bias, residual)
+    if b.facts.kind == "cpu":
+        _launch_blocks(b, p, epilogue, x, y, result, bias, residual)
     else:
         launch_tiles(b, Operands(p, epilogue, x, y, result, bias, residual))
 
 
-def _launch_panels(
+def _launch_blocks(
     b: PlanBuilder,
     p: Product,
     epilogue: Epilogue,
@@ -203,25 +223,10 @@ def _launch_panels(
     bias: Buffer | None,
     residual: Buffer | None,
 ) -> None:
-    """The variant for CPUs. Both operands are packed, but for a dense right one of which few rows are read."""
-    batches = math.prod(p.batch)
+    """The variant for CPUs."""
     left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)
     right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch, p.real)
-    even = _even_step(p.batch, p.b_batch)
-    if y.weight is None and p.b[1] == 1 and p.n >= LANES and even is not None and (p.m < 64 or p.n % 256):
-        columns = Columns(y, p.n, p.k, p.b[0], batches=batches if even else 1, batch=even, overlap=True, real=p.real)
-    else:
-        tile = p.k * LANES
-        size = -(-p.n // LANES) * tile
-        whole = packed(b, right, LANES)
-        columns = Columns(whole, p.n, p.k, LANES, tile, right.count, size, real=right.packed_real)
-    launch_panels(b, left, columns, result, batches, p.n, epilogue.code(), bias, residual, real=p.real)
-
-
-def _even_step(batch: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
-    """The step from each batch to the next, along all axes; None where it differs."""
-    lengths, (found,) = collapsed(batch, steps)
-    return found[0] if len(lengths) == 1 else None if lengths else 0
+    launch_blocks(b, left, right, result, p.n, epilogue, bias, residual)
 
 
 def _is_dense(p: Product) -> bool:

@@ -1,0 +1,41 @@
+// Vectors of LANES floats, written out for CPUs, and the functions of epilogues for them.
+#define JOINED(a, b) a##b
+#define JOIN(a, b) JOINED(a, b)
+typedef JOIN(float, LANES) lanes;
+typedef JOIN(int, LANES) places;
+#if LANES == 16
+#define LANE_NUMBERS (places)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+#elif LANES == 8
+#define LANE_NUMBERS (places)(0, 1, 2, 3, 4, 5, 6, 7)
+#else
+#define LANE_NUMBERS (places)(0, 1, 2, 3)
+#endif
+#define put_lanes(v, to) JOIN(vstore, LANES)((v), 0, (to))
+#define get_lanes(from) JOIN(vload, LANES)(0, (from))
+
+lanes relu_lanes(const lanes x) { return x < 0.0f ? (lanes)(0.0f) : x; }
+lanes sigmoid_lanes(const lanes x) { return 1.0f / (1.0f + exp(-x)); }
+lanes clip_lanes(const lanes x, const float a, const float b) {
+  return isnan(x) ? x : fmin(fmax(x, (lanes)(a)), (lanes)(b));
+}
+#define relu relu_lanes
+#define sigmoid sigmoid_lanes
+#define clip clip_lanes
+
+// The first `count` elements from an index on, which lie `step` apart.
+lanes get_real(__global const real* from, const ulong at, const int step, const int count) {
+  if (step == 1 && count == LANES) return load_real_lanes(from, at);
+  float e[LANES];
+  for (int l = 0; l < LANES; ++l) e[l] = l < count ? load_real(from, at + l * step) : 0.0f;
+  return get_lanes(e);
+}
+
+void put_real(__global real* to, const ulong at, const int step, const int count, const lanes v) {
+  if (step == 1 && count == LANES) {
+    store_real_lanes(to, at, v);
+    return;
+  }
+  float e[LANES];
+  put_lanes(v, e);
+  for (int l = 0; l < count; ++l) store_real(to, at + l * step, e[l]);
+}
