@@ -3,6 +3,7 @@
 // next step needs is on its way from global memory while this one is computed, and has the other half of local memory.
 // Neighbouring items load, and store, neighbouring columns; those of all images follow each other.
 #define ITEMS (LANES_M * LANES_N)
+#define TILES_N ((COLUMNS + TILE_N - 1) / TILE_N)
 #define RM (TILE_M / LANES_M)
 #define RN (TILE_N / LANES_N)
 #define LEFT_LOADS (TILE_M * DEPTH / (4 * ITEMS))
@@ -30,7 +31,7 @@ inline void load_right(float* values, __global const real* restrict x, const int
 #endif
 }
 
-__kernel __attribute__((reqd_work_group_size(LANES_N, LANES_M, 1))) void implicit_gemm(
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
     __global const real* restrict x, __global const real* restrict w, __global const int4* restrict taps,
     __global const int4* restrict phases,
 #if SPLITS > 1
@@ -47,10 +48,12 @@ __kernel __attribute__((reqd_work_group_size(LANES_N, LANES_M, 1))) void implici
 ) {
   __local float4 left[2][DEPTH * TILE_M / 4];
   __local float right[2][DEPTH * TILE_N];
-  const int lane_n = get_local_id(0), lane_m = get_local_id(1), item = lane_m * LANES_N + lane_n;
-  const int first_column = get_group_id(0) * TILE_N, first_row = get_group_id(1) * TILE_M;
-  const int split = get_group_id(2) % SPLITS, phase = get_group_id(2) / SPLITS % PHASES;
-  const int group = get_group_id(2) / (SPLITS * PHASES);
+  const int item = get_local_id(0), lane_n = item % LANES_N, lane_m = item / LANES_N;
+  // Groups that run at the same time share what they read: all rows of some columns.
+  const uint number = get_group_id(0), tile_m = number % BLOCKS, part_of_work = number / BLOCKS / TILES_N;
+  const int first_row = tile_m * TILE_M, first_column = number / BLOCKS % TILES_N * TILE_N;
+  const int split = part_of_work % SPLITS, phase = part_of_work / SPLITS % PHASES;
+  const int group = part_of_work / (SPLITS * PHASES);
   // (first step, steps, taps, first tap)
   const int4 part = phases[phase];
   const int begin = (int)((long)part.y * split / SPLITS), end = (int)((long)part.y * (split + 1) / SPLITS);
@@ -60,7 +63,7 @@ __kernel __attribute__((reqd_work_group_size(LANES_N, LANES_M, 1))) void implici
   const int4 place = place_of(is_column ? column : 0);
   const int first = first_of(place);
   x += ((ulong)place.x * C + (ulong)group * GC) * MAP;
-  w += (((ulong)group * BLOCKS + get_group_id(1)) * STEPS + part.x) * (DEPTH * TILE_M);
+  w += (((ulong)group * BLOCKS + tile_m) * STEPS + part.x) * (DEPTH * TILE_M);
 
   taps += part.w;
 

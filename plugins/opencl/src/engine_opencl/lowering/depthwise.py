@@ -13,7 +13,7 @@ from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source
 
 _GROUP = 64
-_MOST_UNROLLED = 160
+_MOST_UNROLLED = 256
 """Products of an item up to which all its loops are unrolled and the kernel's weights are in registers."""
 _ITEMS_A_UNIT = 512
 """Work items that a compute unit has at once, at least."""

@@ -65,12 +65,8 @@ def implicit_gemm(b: PlanBuilder, c: Convolution, tile: Tile) -> None:
     }  # fmt: skip
     source = kernel_source("window", c.element_type, **defines) + kernel_source("implicit_gemm", c.element_type)
     arguments = [c.x, arranged_weights(b, c, order, tile.m), table(b, order.taps), table(b, order.phases)]
-    size = (
-        -(-c.columns // tile.n) * tile.col_items,
-        -(-c.outputs // tile.m) * tile.row_items,
-        c.groups * len(c.parts) * tile.splits,
-    )
-    local = (tile.col_items, tile.row_items, 1)
+    groups = -(-c.columns // tile.n) * -(-c.outputs // tile.m) * c.groups * len(c.parts) * tile.splits
+    size, local = (groups * tile.items,), (tile.items,)
     if tile.splits == 1:
         b.launch(HELPERS + source, "implicit_gemm", [*arguments, *c.added, c.result], size, local)
         return

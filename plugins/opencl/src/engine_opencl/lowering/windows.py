@@ -197,7 +197,7 @@ def arranged_weights(b: PlanBuilder, c: Convolution, order: Order, width: int) -
         GM=c.outputs, WIDTH=width, BLOCKS=blocks, ROWS=f"{len(rows)}ul", GROUP_STEP=group_step,
         CHANNEL_STEP=output_step,
     )  # fmt: skip
-    size = (width, len(rows), blocks * c.groups)
+    size = (width * len(rows), blocks * c.groups)
     target = b.temporary(math.prod(size) * np.dtype(c.element_type.numpy).itemsize)
     b.launch(source, "filters", [c.weights, table(b, rows.astype(np.int32)), target], size)
     return target
