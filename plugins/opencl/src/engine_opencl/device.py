@@ -25,6 +25,10 @@ _WIDEST_VECTORS: Final = {"Portable Computing Language 3.0": 4}
 """By the beginning of a driver's name. PoCL 3.0 brings its process to an end over vectors of 16."""
 
 
+_HALF_PRODUCTS = 0b111
+"""Of `cl_device_fp_config`: subnormal numbers, infinities and NaN, rounding to nearest."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """What lowerings and users want to know of a device.
@@ -40,6 +44,8 @@ class DeviceFacts:
         argument_bytes: of all arguments of a kernel together.
         address_bits: of a pointer, and of the number of work items.
         vector_width: of the vectors of floats that kernels for CPUs are written with.
+        has_half_products: whether its arithmetic in f16 is fit for products: it keeps the numbers below 6e-5, which
+            products of probabilities and small weights are.
     """
 
     name: str
@@ -59,6 +65,7 @@ class DeviceFacts:
     has_fp16: bool = False
     has_int8_dot: bool = False
     has_subgroups: bool = False
+    has_half_products: bool = False
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -211,6 +218,7 @@ def _facts(handle: Any) -> DeviceFacts:
         address_bits=int(handle.address_bits),
         vector_width=_vector_width(handle),
         has_fp16="cl_khr_fp16" in extensions,
+        has_half_products="cl_khr_fp16" in extensions and handle.half_fp_config & _HALF_PRODUCTS == _HALF_PRODUCTS,
         has_int8_dot="cl_khr_integer_dot_product" in extensions,
         has_subgroups="cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions,
     )

@@ -15,3 +15,24 @@
 #define load_real4(from, at) (*(__global const float4*)((from) + (at)))
 #define store_real4(to, at, value) (*(__global float4*)((to) + (at)) = (value))
 #endif
+
+// What products multiply in, and add up in for RUN_STEPS steps: half where HALF_PRODUCTS is defined before this. A sum
+// of D steps is then off by about 2^-11 sqrt(D / 2) of its spread, next to 2^-11 sqrt(2) for operands of f16. D steps
+// take half the time at best, and then a conversion and an addition: less than 8 of them gain nothing worth an error.
+#if HALF_PRODUCTS
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define factor_t half
+#define factor2_t half2
+#define factor4_t half4
+#define to_factor(x) convert_half(x)
+#define to_factor2(x) convert_half2(x)
+#define to_factor4(x) convert_half4(x)
+#define RUN_STEPS 8
+#else
+#define factor_t float
+#define factor2_t float2
+#define factor4_t float4
+#define to_factor(x) (x)
+#define to_factor2(x) (x)
+#define to_factor4(x) (x)
+#endif

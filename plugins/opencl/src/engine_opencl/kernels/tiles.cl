@@ -47,40 +47,41 @@ inline void fetch_b(__global const real* b, int cols, int steps, float v[B_LOADS
 }
 
 // `left`, `right`: where the item's first load belongs.
-inline void keep_a(__local float* left, float v[A_LOADS][A_WIDTH]) {
+inline void keep_a(__local factor_t* left, float v[A_LOADS][A_WIDTH]) {
 #pragma unroll
   for (int i = 0; i < A_LOADS; ++i) {
 #if A_ALONG_K
 #pragma unroll
-    for (int j = 0; j < A_WIDTH; ++j) left[j * PITCH_A + i * A_NEXT] = v[i][j];
+    for (int j = 0; j < A_WIDTH; ++j) left[j * PITCH_A + i * A_NEXT] = to_factor(v[i][j]);
 #else
-    keep_floats(A_WIDTH)(left + i * A_NEXT * PITCH_A, v[i]);
+    keep_factors(A_WIDTH)(left + i * A_NEXT * PITCH_A, v[i]);
 #endif
   }
 }
 
-inline void keep_b(__local float* right, float v[B_LOADS][B_WIDTH]) {
+inline void keep_b(__local factor_t* right, float v[B_LOADS][B_WIDTH]) {
 #pragma unroll
   for (int i = 0; i < B_LOADS; ++i) {
 #if B_ALONG_K
 #pragma unroll
-    for (int j = 0; j < B_WIDTH; ++j) right[j * PITCH_B + i * B_NEXT] = v[i][j];
+    for (int j = 0; j < B_WIDTH; ++j) right[j * PITCH_B + i * B_NEXT] = to_factor(v[i][j]);
 #else
-    keep_floats(B_WIDTH)(right + i * B_NEXT * PITCH_B, v[i]);
+    keep_factors(B_WIDTH)(right + i * B_NEXT * PITCH_B, v[i]);
 #endif
   }
 }
 
 // `left`, `right`: where the item's first row and column are.
-inline void multiply(__local const float* left, __local const float* right, float4 sum[RM][RN / 4]) {
+inline void add_products(__local const factor_t* left, __local const factor_t* right, int steps,
+                         factor4_t sum[RM][RN / 4]) {
   // More would have compilers read all of local memory ahead, into more registers than there are.
 #pragma unroll 4
-  for (int k = 0; k < TK; ++k) {
-    float4 l[RM / 4], t[RN / 4];
+  for (int k = 0; k < steps; ++k) {
+    factor4_t l[RM / 4], t[RN / 4];
 #pragma unroll
-    for (int i = 0; i < RM / 4; ++i) l[i] = *(__local const float4*)(left + k * PITCH_A + i * (ROW_ITEMS * 4));
+    for (int i = 0; i < RM / 4; ++i) l[i] = *(__local const factor4_t*)(left + k * PITCH_A + i * (ROW_ITEMS * 4));
 #pragma unroll
-    for (int j = 0; j < RN / 4; ++j) t[j] = *(__local const float4*)(right + k * PITCH_B + j * (COL_ITEMS * 4));
+    for (int j = 0; j < RN / 4; ++j) t[j] = *(__local const factor4_t*)(right + k * PITCH_B + j * (COL_ITEMS * 4));
 #pragma unroll
     for (int i = 0; i < RM / 4; ++i) {
 #pragma unroll
@@ -92,6 +93,25 @@ inline void multiply(__local const float* left, __local const float* right, floa
       }
     }
   }
+}
+
+inline void multiply(__local const factor_t* left, __local const factor_t* right, float4 sum[RM][RN / 4]) {
+#if HALF_PRODUCTS
+  for (int k = 0; k < TK; k += RUN_STEPS) {
+    factor4_t part[RM][RN / 4];
+#pragma unroll
+    for (int i = 0; i < RM; ++i)
+#pragma unroll
+      for (int j = 0; j < RN / 4; ++j) part[i][j] = (factor4_t)(0.0h);
+    add_products(left + k * PITCH_A, right + k * PITCH_B, min(TK, RUN_STEPS), part);
+#pragma unroll
+    for (int i = 0; i < RM; ++i)
+#pragma unroll
+      for (int j = 0; j < RN / 4; ++j) sum[i][j] += convert_float4(part[i][j]);
+  }
+#else
+  add_products(left, right, TK, sum);
+#endif
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void tiles(__global const real* restrict a,
@@ -108,8 +128,8 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void tiles(__global 
 #endif
 #endif
 ) {
-  __local float left[BUFFERS][TK * PITCH_A] __attribute__((aligned(16)));
-  __local float right[BUFFERS][TK * PITCH_B] __attribute__((aligned(16)));
+  __local factor_t left[BUFFERS][TK * PITCH_A] __attribute__((aligned(16)));
+  __local factor_t right[BUFFERS][TK * PITCH_B] __attribute__((aligned(16)));
   const int item = get_local_id(0), x = item % COL_ITEMS, y = item / COL_ITEMS;
   const uint group = get_group_id(0), tile = group % (TILES_M * TILES_N);
   // Groups that run at a time share rows and columns: bands of tiles are gone through column by column.

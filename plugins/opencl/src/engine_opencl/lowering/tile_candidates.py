@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from engine.ir.element_type import f16
 from engine_opencl.device import DeviceFacts
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 MOST_SHORT: Final = 8
 """Rows, or columns, up to which the long operand is read once, without tiles."""
 _MOST_CANDIDATES: Final = 12
+_MOST_IN_HALF: Final = 4
 _HOPELESS: Final = 4
 """What costs so many times as much as the best is not offered."""
 _MOST_DIRECT: Final = 1 << 24
@@ -48,6 +50,7 @@ class Tile:
         row_items, col_items: of a group.
         buffers: tiles that local memory holds of each operand.
         splits: groups that share the steps of one tile.
+        in_half: whether factors are multiplied as half, and added up so for a few steps; see `kernels/real.cl`.
     """
 
     m: int
@@ -57,9 +60,11 @@ class Tile:
     col_items: int
     buffers: int
     splits: int = 1
+    in_half: bool = False
 
     def __str__(self) -> str:
-        return f"tile {self.m}x{self.n}x{self.k} {self.row_items}x{self.col_items} b{self.buffers} s{self.splits}"
+        shape = f"tile {self.m}x{self.n}x{self.k} {self.row_items}x{self.col_items} b{self.buffers} s{self.splits}"
+        return f"{shape} half" if self.in_half else shape
 
     @property
     def items(self) -> int:
@@ -69,7 +74,7 @@ class Tile:
     @property
     def local_bytes(self) -> int:
         """Of a work group."""
-        return self.buffers * self.k * (self.m + self.n + 8) * 4
+        return self.buffers * self.k * (self.m + self.n + 8) * (2 if self.in_half else 4)
 
     def tiles(self, p: Product) -> int:
         """How many there are in C, of all batches."""
@@ -145,10 +150,18 @@ def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
         is_small = p.k <= _SMALL_K or max(p.m, p.n) < _LINE
         found.insert(0 if is_small else 3, direct)
         return found
-    found = [*tiles_of(p, facts)[:_MOST_CANDIDATES]]
+    found = [*_in_half_too(tiles_of(p, facts), p, facts)[:_MOST_CANDIDATES]]
     if not found or p.m * p.n * p.k * math.prod(p.batch) <= _MOST_DIRECT:
         found.insert(3, direct)
     return found
+
+
+def _in_half_too(tiles: list[Tile], p: Product, facts: DeviceFacts) -> list[Tile]:
+    """Behind each of the best tiles the one in half, where there is such arithmetic: only measuring tells its worth."""
+    if p.real is not f16 or not facts.has_half_products:
+        return tiles
+    pairs = [each for tile in tiles[:_MOST_IN_HALF] for each in (tile, replace(tile, in_half=True))]
+    return [*pairs, *tiles[_MOST_IN_HALF:]]
 
 
 TILES: Final = (

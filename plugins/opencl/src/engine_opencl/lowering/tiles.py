@@ -117,7 +117,8 @@ def _launch_tile(b: PlanBuilder, o: Operands, t: Tile) -> None:
     left = _arranged(b, Operand(o.x, p.m, p.k, *p.a, p.batch, p.a_batch))
     right = _arranged(b, Operand(o.y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch))
     batches = math.prod(p.batch)
-    source = HELPERS + kernel_source("vectors", p.real) + kernel_source(
+    arithmetic = "#define HALF_PRODUCTS 1\n" if t.in_half else ""
+    source = arithmetic + HELPERS + kernel_source("vectors", p.real) + kernel_source(
         "tiles",
         p.real,
         M=p.m, N=p.n, K=p.k, TM=t.m, TN=t.n, TK=t.k, ROW_ITEMS=t.row_items, COL_ITEMS=t.col_items,
