@@ -160,14 +160,65 @@ def test_nothing(kind: str) -> None:
         check(lambda x: lines(x, 1), np.zeros(shape, np.float32))
 
 
+SELECTED = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 1, 2], np.float32)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("length", [33, 700])
+def test_extremes(kind: str, length: int, axis: int) -> None:
+    """Equal elements and NaN that different items meet."""
+
+    def build(x: Any) -> list[Node]:
+        found = [
+            ops.create(op_type, [x], {"axis": axis, "select_last_index": last})
+            for op_type, last in (("ArgMax", 0), ("ArgMax", 1), ("ArgMin", 1))
+        ]
+        return [*found, ops.create("Hardmax", [x], {"axis": axis})]
+
+    x = np.round(random_values(*((length, 3) if axis == 0 else (3, length))) * 2)
+    check(build, x)
+    x.reshape(-1)[::19] = np.resize(SELECTED, x.reshape(-1)[::19].shape)
+    check(lambda x: build(x)[:3], x)
+
+
+@pytest.mark.parametrize(("length", "most"), [(33, 5), (129, 129), (2048, 20), (2049, 2), (5000, 1500), (20000, 40)])
+def test_first_in_order(kind: str, length: int, most: int) -> None:
+    """One tile, tiles of what is left of tiles, and runs that are merged; equal elements keep their order."""
+
+    def build(x: Any, y: Any) -> list[Output]:
+        nodes = [
+            ops.create("TopK", [x, Constant(np.array([most]))], {"axis": 1}),
+            ops.create("TopK", [y, Constant(np.array([most]))], {"axis": 0, "largest": 0}),
+        ]
+        return [node.output(index) for node in nodes for index in range(2)]
+
+    x = np.round(random_values(2, length) * 100)
+    x[:, ::50] = np.resize(SELECTED, x[:, ::50].shape)
+    check(build, x, np.nan_to_num(x, posinf=99, neginf=-99).T.astype(np.int64))
+
+
+@pytest.mark.parametrize(("is_exclusive", "is_reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("length", [1, 257, 700])
+def test_running_sums(kind: str, length: int, is_exclusive: int, is_reverse: int) -> None:
+    attributes = {"exclusive": is_exclusive, "reverse": is_reverse}
+
+    def build(x: Any, y: Any) -> list[Node]:
+        first = ops.create("CumSum", [x, Constant(np.array(1))], attributes)
+        return [first, ops.create("CumSum", [y, Constant(np.array(0))], attributes)]
+
+    x = np.round(random_values(3, length) * 10)
+    check(build, x, x.T.astype(np.int32))
+
+
 @pytest.mark.parametrize("space", [(7, 7), (1,), (90, 100), (3, 4, 5)])
 def test_pools_of_whole_maps(kind: str, space: tuple[int, ...]) -> None:
     check(lambda x: [ops.create(f"Global{op}Pool", [x]) for op in ("Average", "Max")], random_values(2, 3, *space))
 
 
-@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 200), st.integers(1, 9000))
-def test_groups(count: int, length: int, inner: int, units: int, most: int) -> None:
+@given(st.integers(1, 10**4), st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 200), st.integers(1, 9000))
+def test_groups(outer: int, length: int, inner: int, units: int, most: int) -> None:
     """Whatever the device and the lines, groups are as the kernels want them and the device can have them."""
+    count = outer * inner
     for kind in ("cpu", "gpu"):
         facts = replace(device_of("0").facts, kind=kind, compute_units=units, max_work_group=most)
         found = lines_of(facts, count, length, inner)

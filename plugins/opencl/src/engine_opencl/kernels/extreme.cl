@@ -1,27 +1,41 @@
-// The place of the largest or smallest element along an axis, the first or LAST of equal ones; or (HARDMAX) 1 there.
-__kernel void extreme(__global const stored_T* restrict x,
+// The place of the largest or smallest element of each line, see lines.cl, the first or LAST of equal ones; or (HARDMAX)
+// 1 there. NaN comes before all others.
+typedef struct {
+  T value;
+  int place;
+} Found;
+
+inline int is_equal(const T a, const T b) { return a == b || (isnan(a) && isnan(b)); }
+inline int is_before(const T a, const T b) { return a ORDER b || (isnan(a) && !isnan(b)); }
+
+// Of two that were found, either perhaps by a lane without elements.
+inline Found better(const Found a, const Found b) {
+  if (a.place < 0 || b.place < 0) return a.place < 0 ? b : a;
+  if (is_equal(a.value, b.value)) return (a.place < b.place) == !LAST ? a : b;
+  return is_before(a.value, b.value) ? a : b;
+}
+
 #if HARDMAX
-                      __global stored_T* restrict y) {
+LINES_KERNEL void extreme(__global const stored_T* restrict x, __global stored_T* restrict y) {
 #else
-                      __global long* restrict y) {
+LINES_KERNEL void extreme(__global const stored_T* restrict x, __global long* restrict y) {
 #endif
-  const ulong k = get_global_id(0), outer = get_global_id(1);
-  x += outer * ((ulong)LENGTH * INNER) + k;
-  T best = load_T(x, 0);
-  int found = 0;
-  for (int j = 1; j < LENGTH; ++j) {
-    const T v = load_T(x, (ulong)j * INNER);
-#if LAST
-    const int is_better = isnan(v) || v ORDER best || v == best;
-#else
-    const int is_better = v ORDER best || (isnan(v) && !isnan(best));
-#endif
-    best = is_better ? v : best;
-    found = is_better ? j : found;
+  __local Found scratch[GROUP];
+  const ulong first = BASE;
+  Found best;
+  best.place = -1;
+  best.value = 0;
+  for (int k = LANE; k < LENGTH; k += LANES) {
+    const T v = load_T(x, first + (ulong)k * INNER);
+    if (best.place < 0 || is_before(v, best.value) || (LAST && is_equal(v, best.value))) {
+      best.value = v;
+      best.place = k;
+    }
   }
+  OVER_LANES(best, better, scratch);
 #if HARDMAX
-  for (int j = 0; j < LENGTH; ++j) store_T(y, (outer * LENGTH + j) * INNER + k, j == found);
+  for (int k = HAS_LINE ? LANE : LENGTH; k < LENGTH; k += LANES) store_T(y, first + (ulong)k * INNER, k == best.place);
 #else
-  y[outer * INNER + k] = found;
+  if (HAS_LINE && LANE == 0) y[LINE] = best.place;
 #endif
 }

@@ -4,7 +4,16 @@
 // to KEPT of them at a time, CHUNKS times.
 #define GROUP (LANES * LINES)
 #define ITEM ((int)get_local_id(0))
-#if ACROSS
+// Compilers for CPUs make vectors of items only where they see that these read neighbours, hence the cases below.
+#if LANES == 1
+#define LANE 0
+#define OWN_LINE get_global_id(0)
+#define LANE_STEP 1
+#elif LINES == 1
+#define LANE ITEM
+#define OWN_LINE get_group_id(0)
+#define LANE_STEP 1
+#elif ACROSS
 #define LANE (ITEM / LINES)
 #define OWN_LINE (get_group_id(0) * (ulong)LINES + ITEM % LINES)
 #define LANE_STEP LINES
@@ -13,10 +22,19 @@
 #define OWN_LINE (get_group_id(0) * (ulong)LINES + ITEM / LANES)
 #define LANE_STEP 1
 #endif
-// Items of the last group that have no line read the last one: all items are to meet at barriers.
+// Items of the last group that have no line read the last one: all items are to meet at barriers. BASE is where the
+// line begins. BY_OUTER: lines that lie side by side are those of dimension 0, as dimension 1 goes on from INNER lines
+// to the next.
+#if BY_OUTER
+#define HAS_LINE (INNER % LINES == 0 || OWN_LINE < INNER)
+#define COLUMN (HAS_LINE ? OWN_LINE : INNER - 1ul)
+#define LINE (get_global_id(1) * (ulong)INNER + COLUMN)
+#define BASE (get_global_id(1) * ((ulong)LENGTH * INNER) + COLUMN)
+#else
 #define HAS_LINE (COUNT % LINES == 0 || OWN_LINE < COUNT)
 #define LINE (HAS_LINE ? OWN_LINE : COUNT - 1ul)
-#define FIRST(line) ((line) / INNER * ((ulong)LENGTH * INNER) + (line) % INNER)
+#define BASE (LINE / INNER * ((ulong)LENGTH * INNER) + LINE % INNER)
+#endif
 #define INSIDE(k) (LENGTH % (LANES * KEPT) == 0 || (k) < LENGTH)
 #define LINES_KERNEL __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 // Where few elements are kept they are to stay in registers, which have no index.
@@ -27,7 +45,16 @@
 #endif
 
 // Each lane's `v` becomes that of all lanes of its line, joined in a fixed order; all items of the group take part.
-#if LANES > 1
+#if LANES > 1 && LANES <= 16
+#define OVER_LANES(v, JOIN, scratch)                                                        \
+  do {                                                                                      \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+    scratch[ITEM] = v;                                                                      \
+    barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+    v = scratch[ITEM - LANE * LANE_STEP];                                                   \
+    for (int n = 1; n < LANES; ++n) v = JOIN(v, scratch[ITEM + (n - LANE) * LANE_STEP]);    \
+  } while (0)
+#elif LANES > 1
 #define OVER_LANES(v, JOIN, scratch)                                                    \
   do {                                                                                  \
     barrier(CLK_LOCAL_MEM_FENCE);                                                       \

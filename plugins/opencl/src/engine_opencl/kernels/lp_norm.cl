@@ -1,7 +1,7 @@
 // Lines, see lines.cl, divided by the sum of their elements' magnitudes (P 1) or by their length; one of zeros stays.
 LINES_KERNEL void lp_norm(__global const real* restrict x, __global real* restrict y) {
   __local float scratch[GROUP];
-  const ulong first = FIRST(LINE);
+  const ulong first = BASE;
   float sum = 0.0f;
   for (int k = LANE; k < LENGTH; k += LANES) {
     const float e = load_real(x, first + (ulong)k * INNER);

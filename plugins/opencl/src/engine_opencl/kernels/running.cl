@@ -1,11 +1,33 @@
-__kernel void running(__global const stored_T* restrict x, __global stored_T* restrict y) {
-  const ulong first = get_global_id(1) * ((ulong)LENGTH * INNER) + get_global_id(0);
-  T sum = START;
-  for (int j = 0; j < LENGTH; ++j) {
-    const ulong at = first + (ulong)(REVERSE ? LENGTH - 1 - j : j) * INNER;
-    const T v = load_T(x, at);
-    const T next = sum STEP v;
-    store_T(y, at, EXCLUSIVE ? sum : next);
-    sum = next;
+// Running sums or products of lines, see lines.cl: the lanes of a line have neighbouring elements, whose results each
+// doubles the reach of (Hillis and Steele, Data parallel algorithms, 1986), and carry the last one on.
+LINES_KERNEL void running(__global const stored_T* restrict x, __global stored_T* restrict y) {
+  const ulong first = BASE;
+  T carried = START;
+#if LANES > 1
+  __local T scratch[GROUP];
+#endif
+  for (int begin = 0; begin < LENGTH; begin += LANES) {
+    const int k = begin + LANE;
+    const ulong at = first + (ulong)(REVERSE ? LENGTH - 1 - k : k) * INNER;
+    const T v = k < LENGTH ? load_T(x, at) : START;
+    T before = carried, next = v;
+#if LANES > 1
+    scratch[ITEM] = v;
+    for (int n = 1; n < LANES; n *= 2) {
+      barrier(CLK_LOCAL_MEM_FENCE);
+      const T other = LANE >= n ? scratch[ITEM - n * LANE_STEP] : START;
+      barrier(CLK_LOCAL_MEM_FENCE);
+      next = other STEP next;
+      scratch[ITEM] = next;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (LANE > 0) before = carried STEP scratch[ITEM - LANE_STEP];
+    const T last = scratch[ITEM + (LANES - 1 - LANE) * LANE_STEP];
+    barrier(CLK_LOCAL_MEM_FENCE);
+#else
+    const T last = v;
+#endif
+    if (HAS_LINE && k < LENGTH) store_T(y, at, EXCLUSIVE ? before : carried STEP next);
+    carried = carried STEP last;
   }
 }

@@ -2,7 +2,7 @@
 // scaled down whenever a larger element comes up.
 LINES_KERNEL void softmax(__global const real* restrict x, __global real* restrict y) {
   __local float scratch[GROUP];
-  const ulong first = FIRST(LINE);
+  const ulong first = BASE;
   float e[KEPT];
   float top = -INFINITY, sum = 0.0f;
 #if CHUNKS == 1

@@ -16,6 +16,8 @@ from engine_opencl.source import kernel_source, kernel_text
 _REGISTERS: Final = 16
 """Elements of a line that a GPU's item keeps between passes; a CPU's "registers" are its first cache."""
 _CACHED: Final = 128
+_CHUNK: Final = 16
+"""Those of lines that are longer: what is read again anyway needs few."""
 _COALESCED: Final = 32
 """Neighbouring elements of 4 bytes that fill a transaction of a GPU's memory."""
 
@@ -29,6 +31,7 @@ class Lines:
         per_group: lines of a work group.
         kept: elements that an item keeps.
         is_across: whether items that are neighbours have neighbouring lines, not elements of one.
+        is_by_outer: whether the range of items has a dimension of its own for what is outside of `inner`.
     """
 
     count: int
@@ -38,6 +41,7 @@ class Lines:
     per_group: int
     kept: int
     is_across: bool
+    is_by_outer: bool = False
 
     @property
     def groups(self) -> int:
@@ -55,7 +59,7 @@ class Lines:
         return prefix + kernel_source(
             "lines", real,
             LENGTH=self.length, INNER=self.inner, COUNT=f"{self.count}ul", LANES=self.lanes, LINES=self.per_group,
-            ACROSS=int(self.is_across), KEPT=self.kept, CHUNKS=chunks, **defines,
+            ACROSS=int(self.is_across), BY_OUTER=int(self.is_by_outer), KEPT=self.kept, CHUNKS=chunks, **defines,
         ) + kernel_text(kernel)  # fmt: skip
 
 
@@ -66,26 +70,27 @@ def lines_of(facts: DeviceFacts, count: int, length: int, inner: int = 1, *, is_
     lanes, per_group = divide(facts, count, max(length, 1), max(inner, 1) if across else 0)
     whole = -(-max(length, 1) // lanes)
     most = _CACHED if facts.kind == "cpu" else _REGISTERS
-    # What is read again anyway is read in the fewer chunks the more registers, but those keep other groups waiting.
-    kept = whole if whole <= most else most // 2
-    return Lines(count, length, inner, lanes, per_group, kept, across)
+    is_by_outer = facts.kind == "cpu" and across and is_across is None and lanes == 1
+    return Lines(count, length, inner, lanes, per_group, whole if whole <= most else _CHUNK, across, is_by_outer)
 
 
 def _for_cpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[int, int]:
     """As many items as a vector has elements: compilers make one instruction of what they all do."""
-    most = _power_within(facts.max_work_group)
+    most = power_within(facts.max_work_group)
     group = min(16, most)
     if not inner:
         lanes = min(group, power_above(length))
         return lanes, min(group // lanes, power_above(count))
-    # Four vectors at once hide how long each step waits for the one before it.
-    lines = min(group, power_above(count))
-    return min(min(4 * group, most) // lines, power_above(length)) if length >= 16 else 1, lines
+    lines = min(group, power_above(inner))
+    if length < 16 or count >= 4 * group * facts.compute_units:
+        return 1, lines
+    # Where lines are few, four vectors at once hide how long each step waits for the one before it.
+    return min(min(4 * group, most) // lines, power_above(length)), lines
 
 
 def _for_gpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[int, int]:
     """Groups of 256 items that keep their elements in registers, and enough of them for all of the device."""
-    group = min(256, _power_within(facts.max_work_group))
+    group = min(256, power_within(facts.max_work_group))
     enough = facts.compute_units * group * 2
     if inner:
         # Lines that are neighbours fill a transaction, or as much of it as is there.
@@ -104,7 +109,8 @@ def power_above(value: int) -> int:
     return 1 << max(value - 1, 0).bit_length()
 
 
-def _power_within(value: int) -> int:
+def power_within(value: int) -> int:
+    """The largest power of two that is not more."""
     return 1 << (value.bit_length() - 1)
 
 
@@ -118,4 +124,8 @@ def spans(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
 
 def launch_lines(b: PlanBuilder, lines: Lines, source: str, kernel: str, arguments: Sequence[Given]) -> None:
     """Launch a kernel that writes each element of each line; without elements there is nothing to do."""
-    b.launch(source, kernel, arguments, (lines.groups * lines.group if lines.length else 0,), (lines.group,))
+    size = (lines.groups * lines.group, 1)
+    if lines.is_by_outer:
+        columns = -(-lines.inner // lines.per_group)
+        size = (columns * lines.per_group, lines.count // lines.inner)
+    b.launch(source, kernel, arguments, size if lines.length else (0,), (lines.group, 1))

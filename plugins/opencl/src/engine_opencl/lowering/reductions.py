@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.ir import ElementType, Node
@@ -80,6 +80,8 @@ _LIMITS: Final = {
     i32: ("INT_MIN", "INT_MAX"), i64: ("LONG_MIN", "LONG_MAX"), u8: ("0", "UCHAR_MAX"),
     i8: ("CHAR_MIN", "CHAR_MAX"), boolean: ("0", "1"),
 }  # fmt: skip
+_SHORT: Final = 64
+"""Elements that an item of a CPU adds up alone in less time than several need to join what they have."""
 _PARTS: Final = 1024
 """At most, which one group joins."""
 
@@ -118,6 +120,8 @@ def reduce_axes(
     count, length = (math.prod(shape[axis] for axis in some) for some in (kept, reduced))
     is_across = bool(outer) and (not inner or outer_steps[-1] < inner_steps[-1])
     lines = lines_of(b.facts, max(count, 1), length, outer[-1] if is_across else 1, is_across=is_across)
+    if b.facts.kind == "cpu" and length <= _SHORT:
+        lines = replace(lines, lanes=1, per_group=lines.group)
     parts = _parts_of(b.facts, lines)
     index = "uint" if math.prod(shape) < 2**31 else "ulong"
     places = (

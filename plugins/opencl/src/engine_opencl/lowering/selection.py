@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 from engine.ir import Node
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
+from engine_opencl.lowering.lines import launch_lines, lines_of, spans
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
 from engine_opencl.plan import PlanBuilder
-from engine_opencl.source import element_access, kernel_source
+from engine_opencl.source import element_access
 
 _NO_NAN = "#define isnan(x) 0\n"
 """For integers: OpenCL's function takes floating point alone."""
 
 
-def _prefix(node: Node) -> str:
+def comparable(node: Node) -> str:
+    """Definitions for the elements of a node's first input."""
     element_type = node.input_value(0).element_type
     return element_access(element_type) + ("" if element_type in FLOATS else _NO_NAN)
-
-
-def _span(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """The elements before, along and behind an axis; a scalar is one element."""
-    if not shape:
-        return 1, 1, 1
-    axis %= len(shape)
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 @lowers("ArgMax", "ArgMin", "Hardmax")
@@ -37,51 +31,36 @@ class ExtremeLowering(OpLowering):
         return check_types((node.input_value(0),), FLOATS if node.op_type == "Hardmax" else NUMBERS)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
-        outer, length, inner = _span(b.shape(node.input_value(0)), int(attribute(node, "axis")))
+        x, y = node.input_value(0), node.output(0)
+        outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
         is_last = node.op_type != "Hardmax" and bool(attribute(node, "select_last_index"))
-        source = _prefix(node) + kernel_source(
-            "extreme",
-            LENGTH=length, INNER=inner, LAST=int(is_last),
+        lines = lines_of(b.facts, outer * inner, length, inner)
+        source = lines.source(
+            "extreme", prefix=comparable(node), LAST=int(is_last),
             ORDER="<" if node.op_type == "ArgMin" else ">", HARDMAX=int(node.op_type == "Hardmax"),
         )  # fmt: skip
-        b.launch(source, "extreme", [b.input(node.input_value(0)), b.output(node.output(0))], (inner, outer))
-
-
-@lowers("TopK")
-class TopKLowering(OpLowering):
-    """The largest or smallest elements in order: each item finds its element's rank, equal ones by their places."""
-
-    def check(self, node: Node) -> Refusal | None:
-        return check_types((node.input_value(0),), NUMBERS) or check_constant(node, 1)
-
-    def lower(self, node: Node, b: PlanBuilder) -> None:
-        shape, axis = b.shape(node.input_value(0)), int(attribute(node, "axis"))
-        outer, length, inner = _span(shape, axis)
-        source = _prefix(node) + kernel_source(
-            "top_k",
-            LENGTH=length, INNER=inner,
-            K=b.shape(node.output(0))[axis], LARGEST=int(attribute(node, "largest")),
-        )  # fmt: skip
-        buffers = [b.input(node.input_value(0)), b.output(node.output(0)), b.output(node.output(1))]
-        count = 0 if 0 in b.shape(node.output(0)) else outer
-        b.launch(source, "top_k", buffers, (inner, length, count))
+        launch_lines(b, lines, source, "extreme", [b.input(x), b.output(y)])
 
 
 @lowers("CumSum", "CumProd")
 class RunningLowering(OpLowering):
-    """Running sums or products along an axis: an item has a line."""
+    """Running sums or products along an axis."""
 
     def check(self, node: Node) -> Refusal | None:
         return check_types((node.input_value(0),), NUMBERS) or check_constant(node, 1)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = node.input_value(0), node.output(0)
         axis = b.constant(node.input_value(1))
         assert axis is not None
-        outer, length, inner = _span(b.shape(node.input_value(0)), int(axis.reshape(-1)[0]))
-        source = element_access(node.input_value(0).element_type) + kernel_source(
-            "running",
-            LENGTH=length, INNER=inner,
+        outer, length, inner = spans(b.shape(x), int(axis.reshape(-1)[0]))
+        lines = lines_of(b.facts, outer * inner, length, inner)
+        if b.facts.kind == "cpu":
+            # Adding one after the other takes less than the steps in which items add at once.
+            lines = replace(lines, lanes=1, per_group=min(16, lines.group), is_by_outer=lines.is_across)
+        source = lines.source(
+            "running", prefix=element_access(x.element_type),
             START=int(node.op_type == "CumProd"), STEP="*" if node.op_type == "CumProd" else "+",
             EXCLUSIVE=int(attribute(node, "exclusive")), REVERSE=int(attribute(node, "reverse")),
         )  # fmt: skip
-        b.launch(source, "running", [b.input(node.input_value(0)), b.output(node.output(0))], (inner, outer))
+        launch_lines(b, lines, source, "running", [b.input(x), b.output(y)])
