@@ -6,7 +6,9 @@ If a network fails here, users of a GPU get wrong answers.
 from __future__ import annotations
 
 import random
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -14,12 +16,26 @@ import numpy as np
 import pytest
 
 from engine import Core
+from engine.passes.runtime_info import is_operation
 from engine.plugin_api import ExecutableNetwork, SupportLevel
 from engine.testing.models import LIGHT_MODELS, light_answer, light_input, light_model, light_tolerance, relative_error
-from engine.testing.networks import NETWORKS, SeededNetwork, rounding_tolerance, seeded_network
+from engine.testing.networks import NETWORKS, rounding_tolerance, seeded_network
 
-WHOLE = tuple(NETWORKS)
+SIZED = ("bert_base", "vit_b16", "unet", "mobilenet_v2")
+"""Those that are compared in their real sizes, too."""
 LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # 240 to 580 MB of weights
+LIGHT = [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in LIGHT_MODELS]
+PROFILED = {"PERF_COUNT": True}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, inputs for it, and what comes out, up to rounding."""
+
+    model: Any
+    inputs: Mapping[str, np.ndarray]
+    outputs: list[np.ndarray]
+    tolerance: float
 
 
 @pytest.fixture(scope="module")
@@ -28,60 +44,90 @@ def core() -> Core:
 
 
 @cache
-def small(name: str) -> SeededNetwork:
-    return seeded_network(name, small=True)
+def seeded(name: str, *, small: bool) -> Case:
+    """With the answers of the CPU device."""
+    network = seeded_network(name, small=small)
+    outputs = list(Core().compile_model(network.model, "CPU")(network.inputs).values())
+    return Case(network.model, network.inputs, outputs, rounding_tolerance(network.model))
 
 
-@cache
-def expected(name: str) -> list[np.ndarray]:
-    return list(Core().compile_model(small(name).model, "CPU")(small(name).inputs).values())
+@lru_cache(maxsize=1)
+def light(name: str) -> Case:
+    """With the answers that an independent runtime gave, which the CPU device is held to, too."""
+    return Case(light_model(name), light_input(name), [light_answer(name)], light_tolerance(name))
 
 
-def check(network: ExecutableNetwork, name: str) -> None:
+def check(network: ExecutableNetwork, case: Case) -> None:
     """At once, and with eight requests in flight."""
-    found = [network(small(name).inputs)]
+    found = [network(case.inputs)]
     requests = [network.create_infer_request() for _ in range(8)]
     for request in requests:
-        request.start_async(small(name).inputs)
+        request.start_async(case.inputs)
     for request in requests:
-        request.wait(60)
+        request.wait(120)
         found.append(request.results)
     for result in found:
-        for value, right in zip(result.values(), expected(name), strict=True):
-            assert relative_error(value, right) <= rounding_tolerance(small(name).model)
+        for value, right in zip(result.values(), case.outputs, strict=True):
+            assert relative_error(value, right) <= case.tolerance
 
 
-def exported(core: Core, network: ExecutableNetwork) -> ExecutableNetwork:
-    stream = BytesIO()
-    network.export_model(stream)
-    return core.import_model(stream.getvalue())
+def check_native(network: ExecutableNetwork, case: Case, *parts: str) -> None:
+    """Right, and no node ran on a reference evaluator; each of these devices had a part of the model."""
+    request = network.create_infer_request()
+    request.infer(case.inputs)
+    for value, right in zip(request.results.values(), case.outputs, strict=True):
+        assert relative_error(value, right) <= case.tolerance
+    assert {node.status for node in request.profiling_info.nodes} == {"native", *parts}
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_the_answer_is_that_of_cpu(core: Core, name: str) -> None:
-    assert not core.query_model(small(name).model, "OPENCL").at(SupportLevel.REFUSED)
-    network = core.compile_model(small(name).model, "OPENCL")
-    check(network, name)
-    check(exported(core, network), name)
+def check_alone(core: Core, case: Case) -> None:
+    """On OPENCL, which takes all nodes, and through a blob."""
+    model = core.read_model(case.model)
+    answer = core.query_model(model, "OPENCL")
+    assert {n.friendly_name for n in model.ordered_nodes() if is_operation(n)} <= answer.at(SupportLevel.NATIVE).keys()
+    network = core.compile_model(model, "OPENCL")
+    check(network, case)
+    check_native(exported(core, network), case)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_with_cpu_behind_it(core: Core, name: str) -> None:
-    """What it refuses runs on CPU, and a part of the rest, too."""
-    model = core.read_model(small(name).model)
+def check_beside_cpu(core: Core, case: Case) -> None:
+    """A fifth of the nodes, chosen by chance, runs on CPU; so, too, through a blob."""
+    model = core.read_model(case.model)
     chooser = random.Random(1)
     for node in model.ordered_nodes():
         if chooser.random() < 0.2:
             node.rt_info["affinity"] = "CPU"
     network = core.compile_model(model, "HETERO:OPENCL,CPU")
     assert set(network.get_metric("EXECUTION_DEVICES")) == {"OPENCL", "CPU"}
-    check(network, name)
-    check(exported(core, network), name)
+    check(network, case)
+    check_native(exported(core, network), case, "OPENCL", "CPU")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in LIGHT_MODELS])
-def test_real_models(core: Core, name: str) -> None:
-    """Against the answers that an independent runtime gave."""
-    network: Any = core.compile_model(light_model(name), "OPENCL")
-    (value,) = network(light_input(name)).values()
-    assert relative_error(value, light_answer(name)) <= light_tolerance(name)
+def exported(core: Core, network: ExecutableNetwork) -> ExecutableNetwork:
+    """What a blob of it becomes, with profiles."""
+    stream = BytesIO()
+    network.export_model(stream)
+    return core.import_model(stream.getvalue(), config=PROFILED)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_answer_is_that_of_cpu(core: Core, name: str) -> None:
+    check_alone(core, seeded(name, small=True))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_beside_cpu(core: Core, name: str) -> None:
+    check_beside_cpu(core, seeded(name, small=True))
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_real_structures(core: Core, name: str) -> None:
+    check_alone(core, light(name))
+    check_beside_cpu(core, light(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIZED)
+def test_real_sizes(core: Core, name: str) -> None:
+    check_alone(core, seeded(name, small=False))
+    check_beside_cpu(core, seeded(name, small=False))
