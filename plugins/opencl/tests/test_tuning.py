@@ -147,6 +147,18 @@ def test_what_is_clearly_faster_is_chosen(negation: Negation, log: pytest.LogCap
     assert f"for Neg 96 {FAST} is chosen" in log.text
 
 
+def test_measuring_leaves_the_plan_as_it_is(negation: Negation) -> None:
+    """The plan is not made anew where the default stays."""
+    negation.ways = (FAST, SLOW)
+    plans = []
+    for effort in ("none", "full"):
+        network = compiled(effort, layers=4)
+        check(network, layers=4)
+        context = network.pool.take([X])  # type: ignore[attr-defined]
+        plans.append([(a.first, a.last, a.offset) for launch in context.plan.launches for a in launch.arguments])
+    assert plans[0] == plans[1]
+
+
 @pytest.mark.parametrize(("other", "is_chosen"), [(100, False), (96, False), (94, True)])
 def test_the_default_gives_way_to_what_is_clearly_faster(
     negation: Negation, monkeypatch: pytest.MonkeyPatch, other: int, is_chosen: bool
@@ -174,6 +186,7 @@ def test_a_budget_that_does_not_suffice_leaves_the_default(
     network = compiled("full")
     assert chosen(network) == {}
     check(network)
+    assert "COMPILE_EFFORT full ended before all kernels were measured" in log.text
 
 
 def test_what_was_measured_serves_other_networks(negation: Negation, tmp_path: Path) -> None:

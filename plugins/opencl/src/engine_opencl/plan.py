@@ -98,6 +98,7 @@ class PlanBuilder:
         """Where there was a choice, by key."""
         self.uses: Counter[str] = Counter()
         """How often each site was met."""
+        self._is_apart = False
         self.launches: list[Launch] = []
         self.weights: dict[Hashable, Callable[[], NDArray[Any]]] = {}
         self._weight_buffers: dict[Hashable, Buffer] = {}
@@ -181,7 +182,7 @@ class PlanBuilder:
         assert self._node is not None
         typed = tuple(_argument(each) for each in arguments)
         for each in typed:
-            if isinstance(each, Buffer):
+            if isinstance(each, Buffer) and not self._is_apart:
                 each.first = len(self.launches) if each.first < 0 else each.first
                 each.last = len(self.launches)
         self.launches.append(
@@ -211,6 +212,7 @@ class PlanBuilder:
     def apart(self, site: Site, candidate: object) -> PlanBuilder:
         """A builder with the launches of a candidate alone, over the buffers of this one."""
         apart = PlanBuilder(self.facts, self.choices)
+        apart._is_apart = True  # what it launches does not lengthen, or shorten, the lives of this one's buffers
         apart.weights = dict(self.weights)
         apart._weight_buffers, apart._values = dict(self._weight_buffers), dict(self._values)
         apart.begin(site.node)

@@ -68,8 +68,11 @@ class Tuner:
         before = {site.key: site.chosen(self.choices) for site in builder.sites.values()}
         unknown = [site for site in builder.sites.values() if len(site.candidates) > 1 and not self._is_known(site)]
         if unknown and self._seconds > 0:
+            # What is needed anyway does not count.
+            self.programs.build(builder.launches, builder.weights, self.how)
             begun = time.perf_counter()
-            self._measure(unknown, builder, begun + self._seconds)
+            if not self._measure(unknown, builder, begun + self._seconds):
+                _log.info("OPENCL: COMPILE_EFFORT %s ended before all kernels were measured", self.effort)
             self._seconds -= time.perf_counter() - begun
             self._cache.save()
         return any(site.chosen(self.choices) != before[site.key] for site in builder.sites.values())
@@ -94,8 +97,8 @@ class Tuner:
                 return True
         return False
 
-    def _measure(self, sites: list[Site], builder: PlanBuilder, deadline: float) -> None:
-        self.programs.build(builder.launches, builder.weights, self.how)
+    def _measure(self, sites: list[Site], builder: PlanBuilder, deadline: float) -> bool:
+        """Whether the time sufficed for all sites."""
         used = self.programs.sources()
         stopwatch = Stopwatch(self.device, self.programs)
         share: dict[str, int] = {}
@@ -104,17 +107,17 @@ class Tuner:
             share[site.key] = builder.uses[site.key] * run() if run is not None else 0
             stopwatch.forget()
             if time.perf_counter() > deadline:
-                return
+                return False
         for site in sorted(sites, key=lambda each: -share[each.key]):
             times = self._times(stopwatch, builder, site, deadline)
             stopwatch.forget()
             self.programs.forget(self._tried - used)
             self._tried.clear()
             if times is None:
-                _log.info("OPENCL: COMPILE_EFFORT %s ended before all kernels were measured", self.effort)
-                return
+                return False
             if times:
                 self._decide(site, times)
+        return True
 
     def _times(self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site, deadline: float) -> dict[Any, int] | None:
         """The least nanoseconds of each candidate that runs; None where the time does not suffice."""
