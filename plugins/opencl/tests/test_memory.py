@@ -6,6 +6,7 @@ If this fails, users of some GPU get the answer to another request, or wait for 
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -220,6 +221,23 @@ def test_a_failure_at_any_step_leaves_a_network_that_can_be_used(
     for _ in range(2):
         check(request.infer(given))
     assert not find_devices()[0].in_place_regions._in_use
+
+
+def test_a_lost_device_that_unmaps_nothing_does_not_end_the_process(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyopencl would unmap when memory is let go, where an error of the driver ends the process."""
+    network = compiled(doubling(16))
+    given = np.ones(16, np.float32)
+    network([given])
+    lost = cl.status_code.OUT_OF_RESOURCES
+    with monkeypatch.context() as broken:
+        broken.setattr(cl.Event, "wait", failing_after(0, cl.Event.wait, lost))
+        broken.setattr(cl.CommandQueue, "finish", failing_after(0, cl.CommandQueue.finish, lost))
+        broken.setattr(cl.MemoryMap, "release", failing_after(0, cl.MemoryMap.release, lost))
+        with pytest.raises(DeviceError):
+            network([given])
+        gc.collect()
+    gc.collect()
+    np.testing.assert_array_equal(network([given])[0], 2 * given)
 
 
 def test_requests_that_are_cancelled(kind: str) -> None:

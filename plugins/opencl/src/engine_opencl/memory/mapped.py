@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from engine_opencl.device import OpenclDevice
 from engine_opencl.memory.arena import Arena
+from engine_opencl.memory.mapping import MappedBytes
 from engine_opencl.plan import Buffer, Plan
 
 
@@ -25,7 +26,7 @@ class MappedArena(Arena):
     def __init__(self, device: OpenclDevice, plan: Plan, *, profiling: bool) -> None:
         self._queue = device.new_queue(profiling=profiling)
         super().__init__(device, plan, profiling=profiling)
-        self._outputs: dict[Buffer, tuple[Any, Any]] = {}
+        self._outputs: dict[Buffer, MappedBytes] = {}
         self._unmapped: list[Any] = []
 
     def _allocate(self, nbytes: int) -> Any:
@@ -38,11 +39,9 @@ class MappedArena(Arena):
         for buffer, value in given:
             begun = time.perf_counter_ns()
             # An input may lie where an output of the inference before was mapped.
-            view, _ = self._cl.enqueue_map_buffer(
-                self._queue, self.part(buffer), flag, 0, value.size, np.uint8, wait_for=self._unmapped
-            )
-            view[:] = value
-            self.uploads.append(view.base.release(self._queue))
+            mapped = MappedBytes(self._queue, self.part(buffer), flag, value.size, wait_for=self._unmapped)
+            mapped.view[:] = value
+            self.uploads.append(mapped.unmap(self._queue))
             self.copied.append((begun, time.perf_counter_ns()))
         self._queue.flush()
 
@@ -50,22 +49,20 @@ class MappedArena(Arena):
         """Map outputs behind all kernels."""
         flag = self._cl.map_flags.READ
         for buffer in written:
-            self._outputs[buffer] = self._cl.enqueue_map_buffer(
-                queue, self.part(buffer), flag, 0, buffer.byte_size, np.uint8, is_blocking=False
-            )
+            self._outputs[buffer] = MappedBytes(queue, self.part(buffer), flag, buffer.byte_size, is_blocking=False)
 
     def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
         """Copy from mapped memory."""
-        view, mapped = self._outputs[buffer]
-        mapped.wait()
-        target[:] = view[: target.size]
+        mapped = self._outputs[buffer]
+        mapped.event.wait()
+        target[:] = mapped.view[: target.size]
 
     def release(self, queue: Any) -> None:
         """Unmap outputs, ahead of the kernels of the next inference."""
         self._unmapped = []
-        for view, mapped in self._outputs.values():
-            mapped.wait()  # an empty output is never taken
-            self._unmapped.append(view.base.release(queue))
+        for mapped in self._outputs.values():
+            mapped.event.wait()  # an empty output is never taken
+            self._unmapped.append(mapped.unmap(queue))
         if self._unmapped:
             queue.flush()
         self._outputs.clear()

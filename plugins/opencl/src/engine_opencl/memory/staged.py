@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from engine_opencl.device import OpenclDevice
 from engine_opencl.driver_errors import Allocation
 from engine_opencl.memory.arena import Arena
+from engine_opencl.memory.mapping import MappedBytes
 from engine_opencl.plan import Buffer, Plan
 
 _PIECE_BYTES: Final = 4 << 20
@@ -40,13 +41,12 @@ class Staging:
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
             self._memory = cl.Buffer(device.context, flags, total)
             access: Any = cl.map_flags.READ | cl.map_flags.WRITE
-            self._host, _ = cl.enqueue_map_buffer(queue, self._memory, access, 0, (total,), np.dtype(np.uint8))
+            self._host = MappedBytes(queue, self._memory, access, total)
 
     def view(self, key: Any) -> NDArray[np.uint8]:
         """The memory of one of `sizes`."""
         start, nbytes = self._places[key]
-        view: NDArray[np.uint8] = self._host[start : start + nbytes]
-        return view
+        return self._host.view[start : start + nbytes]
 
 
 class StagedArena(Arena):
