@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.errors import DeviceError, DeviceNotFoundError
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.device_check import verdict
-from engine_opencl.in_place import InPlaceRegions
+from engine_opencl.in_place import InPlaceRegions, input_alignment
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -87,7 +87,7 @@ class OpenclDevice:
         self._context: Any = None
         self.memory_kind = memory_kind
         """"shared", "mapped" or "staged"; see `engine_opencl.memory`."""
-        self.in_place_regions = InPlaceRegions()
+        self.in_place_regions = InPlaceRegions(input_alignment(self.facts.driver, self.facts.alignment))
 
     @property
     def context(self) -> Any:

@@ -10,8 +10,16 @@ from numpy.typing import NDArray
 
 POINTER_ALIGNMENT: Final = 16
 """Bytes; what `malloc` gives, and so most of the users' arrays have."""
+_READ_ANYWHERE: Final = ("Portable Computing Language",)
+"""Drivers that read memory of the host in place wherever it begins. Others copy what does not begin where a buffer's
+part may; Intel's takes five times as long for that as a plain copy."""
 LEAST_BYTES: Final = 1 << 15
 """Below this, copying an input takes no longer than binding it anew."""
+
+
+def input_alignment(driver: str, part_alignment: int) -> int:
+    """Where an input has to begin to be read in place: at a multiple of how many bytes."""
+    return POINTER_ALIGNMENT if driver.startswith(_READ_ANYWHERE) else part_alignment
 
 
 class InPlaceRegions:
@@ -19,10 +27,11 @@ class InPlaceRegions:
 
     A buffer is made for each inference anew, as a driver may keep a copy of what the memory holds when it is made.
     Buffers in overlapping memory are undefined (OpenCL 3.0, 5.2.1): inferences with the same input share one, and
-    what overlaps in part is not read in place.
+    what overlaps in part is not read in place, nor what begins at no multiple of `alignment` bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, alignment: int = POINTER_ALIGNMENT) -> None:
+        self._alignment = alignment
         self._in_use: dict[tuple[int, int], tuple[Any, int]] = {}
         self._lock = threading.Lock()
 
@@ -30,7 +39,7 @@ class InPlaceRegions:
         """A buffer in the memory of an input, until `release`; None where it should be, or has to be, copied."""
         import pyopencl as cl
 
-        if value.nbytes < LEAST_BYTES or (begin := value.ctypes.data) % POINTER_ALIGNMENT:
+        if value.nbytes < LEAST_BYTES or (begin := value.ctypes.data) % self._alignment:
             return None
         region = begin, begin + value.nbytes
         with self._lock:
