@@ -43,9 +43,9 @@ def kind(request: pytest.FixtureRequest, device: OpenclDevice, monkeypatch: pyte
 
 
 def aligned(length: int, offset: int = 0) -> np.ndarray:
-    """[length] float32 that begins `offset` elements after a multiple of 64 bytes."""
-    memory = np.zeros(length + 32, np.float32)
-    start = -memory.ctypes.data % 64 // 4 + offset
+    """[length] float32 that begins `offset` elements after a multiple of 128 bytes, where any driver reads it in place."""
+    memory = np.zeros(length + 96, np.float32)
+    start = -memory.ctypes.data % 128 // 4 + offset
     return memory[start : start + length]
 
 

@@ -42,7 +42,7 @@ void fetch(__global const stored_RIGHT* b, const ulong start, const int first, c
     }
   }
 }
-#elif !B_PACKED
+#elif !B_DIRECT
 // Some rows of B; columns behind the last are zeros.
 void fetch(__global const stored_RIGHT* b, const ulong start, const int depth, const int* col, const int* count,
            float* right) {
@@ -94,8 +94,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void blocks(__global con
 #endif
   }
   __attribute__((aligned(64))) float sum[(DEPTH < K ? PANELS : 1) * ROWS * TILE];
-#if B_PACKED
-#define RIGHT(k, j) load_RIGHT_vector(right, (k) * TILE + (j) * WIDTH)
+#if B_DIRECT
+#define RIGHT(k, j) load_RIGHT_vector(right, (ulong)(k) * B_ROW + (j) * WIDTH)
 #else
 #define RIGHT(k, j) *(const vector*)(right + (k) * TILE + (j) * WIDTH)
   __attribute__((aligned(64))) float right[DEPTH * TILE];
@@ -103,8 +103,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void blocks(__global con
   int begun = 0;
   do {
     const int depth = min(DEPTH, K - begun);
-#if B_PACKED
-    __global const stored_RIGHT* right = b + b_start + ((ulong)tile * K + begun) * TILE;
+#if B_DIRECT
+    __global const stored_RIGHT* right = b + b_start + (ulong)tile * B_TILE + (ulong)begun * B_ROW;
 #elif TAPS
     fetch(b, b_start, begun / TAPS, depth / TAPS, d, h, w, counts, right);
 #else

@@ -114,7 +114,7 @@ def launch_blocks(
     block = block_of(b.facts, a.length, runs, math.prod(a.batch))
     left, left_real, a_steps = _left(b, a, block)
     if isinstance(right, Matrices):
-        y, right_real, y_steps, defines = _matrix(b, right, block)
+        y, right_real, y_steps, defines = _matrix(b, right, block, a.length)
     else:
         y, right_real, y_steps, defines = right.buffer, a.real, right.batch_steps, _seen(right, block)
     segments = runs[0] * -(-runs[1] // block.lanes)
@@ -130,7 +130,7 @@ def launch_blocks(
         M=a.length, N=n, K=a.k, ROWS=block.rows, PANELS=block.panels, VECTORS=block.vectors, WIDTH=block.width,
         LANES=block.lanes, DEPTH=_depth(taps), A_PACKED=int(left is not a.buffer), A_ROW=a.step, A_COL=a.k_step,
         C_ROW=f"{n}ul", BATCH=batch_code(a.batch, **moves), EPILOGUE=epilogue.lanes_code(),
-        BIAS=int(bias is not None), RESIDUAL=int(residual is not None), **{"C_STEP": 1, "B_PACKED": 0, **defines},
+        BIAS=int(bias is not None), RESIDUAL=int(residual is not None), **{"C_STEP": 1, "B_DIRECT": 0, **defines},
     )  # fmt: skip
     arguments = [left, y, result, *(each for each in (bias, residual) if each is not None)]
     rows = -(-a.length // (block.rows * block.panels))
@@ -148,11 +148,21 @@ def _left(b: PlanBuilder, a: Matrices, block: Block) -> tuple[Buffer, ElementTyp
     return _packed(b, a, block.rows)
 
 
-def _matrix(b: PlanBuilder, y: Matrices, block: Block) -> tuple[Buffer, ElementType, Sequence[int], dict[str, object]]:
-    """A right operand that is a matrix; constants are brought into the order in which they are read."""
-    if y.buffer.weight is None:
-        return y.buffer, y.real, y.batch_steps, {"TAPS": 0, "B_ROW": y.k_step, "B_COL": y.step}
-    return *_packed(b, y, block.vectors * block.width), {"TAPS": 0, "B_PACKED": 1}
+def _matrix(
+    b: PlanBuilder, y: Matrices, block: Block, m: int
+) -> tuple[Buffer, ElementType, Sequence[int], dict[str, object]]:
+    """A right operand that is a matrix, for `m` rows of the left one.
+
+    Constants are brought into the order in which they are read. What only one panel uses is not copied either, where
+    all items have whole vectors of it.
+    """
+    width = block.vectors * block.width
+    if y.buffer.weight is not None:
+        defines: dict[str, object] = {"B_DIRECT": 1, "B_ROW": width, "B_TILE": y.k * width}
+        return *_packed(b, y, width), {"TAPS": 0, **defines}
+    is_direct = m <= block.rows and y.step == 1 and y.length % width == 0
+    defines = {"B_DIRECT": int(is_direct), "B_ROW": y.k_step, "B_COL": y.step, "B_TILE": width}
+    return y.buffer, y.real, y.batch_steps, {"TAPS": 0, **defines}
 
 
 def _packed(b: PlanBuilder, x: Matrices, width: int) -> tuple[Buffer, ElementType, Sequence[int]]:
