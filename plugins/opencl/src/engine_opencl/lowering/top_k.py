@@ -14,8 +14,8 @@ from engine_opencl.lowering.selection import comparable
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import kernel_source
 
-_SHORT: Final = {"cpu": 512}
-_SHORT_ELSEWHERE: Final = 128
+_SHORT: Final = 128
+_SHORT_ON_CPU: Final = 512
 """Elements of a line up to which comparing each with all others is quicker than to sort."""
 _TILE: Final = 2048
 """Elements that a group sorts at most: more would leave a GPU's local memory to few groups."""
@@ -36,7 +36,7 @@ class TopKLowering(OpLowering):
         if 0 in (outer, inner, most):
             return
         kinds = {"INNER": inner, "K": most, "LARGEST": int(attribute(node, "largest"))}
-        if length <= _SHORT.get(b.facts.kind, _SHORT_ELSEWHERE):
+        if length <= (_SHORT_ON_CPU if b.facts.kind == "cpu" else _SHORT):
             source = comparable(node) + kernel_source("top_k", **kinds, LENGTH=length, RANK=1, LAST=1)
             items = (inner, length, outer) if inner > 1 else (length, 1, outer)
             b.launch(source, "top_k", [given, *results], items)
