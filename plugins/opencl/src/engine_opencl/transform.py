@@ -10,7 +10,6 @@ from engine.passes.common.convert_precision import ConvertPrecision
 from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
-from engine.passes.common.rotary_embedding_fusion import RotaryEmbeddingFusion
 from engine.plugin_api import Model
 from engine_opencl.lowering import refusal
 
@@ -25,7 +24,6 @@ def transform_model(model: Model, precision: str = "f32", *, keep_names: bool = 
     if keep_names:
         manager.register_pass(InitNodeInfo)
     manager.register_pass(CommonOptimizations)
-    manager.pass_config.disable(RotaryEmbeddingFusion)
     manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
     if precision == "f16":
         manager.register_pass(ConvertPrecision(accepts=lambda node: refusal(node) is None))
