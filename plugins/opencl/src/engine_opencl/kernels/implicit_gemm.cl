@@ -11,8 +11,8 @@
 #define ROW_STEP (ITEMS / TILE_N)
 
 // Rows `row`, `row + ROW_STEP` ... of a step of the right matrix, at one column: of the tap `at`, or each of its own.
-inline void load_right(float* values, __global const real* restrict x, const int4 at,
-                       __global const int4* restrict taps, const int tap_count, const int4 place, const int is_column,
+inline void load_right(float* values, __global const real* x, const int4 at,
+                       __global const int4* taps, const int tap_count, const int4 place, const int is_column,
                        const int first, const int block, const int row) {
 #if BY_CHANNELS
   const int is_read = is_column && is_inside(place, at);
@@ -29,6 +29,43 @@ inline void load_right(float* values, __global const real* restrict x, const int
     values[i] = is_column && r < tap_count && is_inside(place, own) ? load_real(x, first + own.x) : 0.0f;
   }
 #endif
+}
+
+inline void load_left(float4* values, __global const real* w, const int step, const int item) {
+#pragma unroll
+  for (int i = 0; i < LEFT_LOADS; ++i)
+    values[i] = load_real4(w, (ulong)step * (DEPTH * TILE_M) + 4 * (i * ITEMS + item));
+}
+
+inline void keep(__local float4* left, __local float* right, const float4* next_left, const float* next_right,
+                 const int item) {
+#pragma unroll
+  for (int i = 0; i < LEFT_LOADS; ++i) left[i * ITEMS + item] = next_left[i];
+#pragma unroll
+  for (int i = 0; i < RIGHT_LOADS; ++i) right[i * ITEMS + item] = next_right[i];
+}
+
+inline void multiply(__local const float4* left, __local const float* right, float sum[RM][RN], const int lane_m,
+                     const int lane_n) {
+  // More would have compilers read all of local memory ahead, into more registers than there are.
+#pragma unroll 4
+  for (int k = 0; k < DEPTH; ++k) {
+    float l[RM], r[RN];
+#pragma unroll
+    for (int i = 0; i < RM / 4; ++i) {
+      const float4 four = left[(k * TILE_M + lane_m * RM) / 4 + i];
+      l[4 * i] = four.x;
+      l[4 * i + 1] = four.y;
+      l[4 * i + 2] = four.z;
+      l[4 * i + 3] = four.w;
+    }
+#pragma unroll
+    for (int j = 0; j < RN; ++j) r[j] = right[k * TILE_N + j * LANES_N + lane_n];
+#pragma unroll
+    for (int i = 0; i < RM; ++i)
+#pragma unroll
+      for (int j = 0; j < RN; ++j) sum[i][j] += l[i] * r[j];
+  }
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
@@ -76,15 +113,17 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
   // A step is DEPTH channels of one tap, taps first, or DEPTH rows of any taps and channels.
   int block = BY_CHANNELS && part.z ? begin / part.z : begin, tap = BY_CHANNELS && part.z ? begin % part.z : 0;
   int4 at = BY_CHANNELS && part.z ? taps[tap] : (int4)(0);
-  for (int step = begin; step <= end; ++step) {
-    const int half_used = (step - begin + 1) % 2, half_next = 1 - half_used;
-    if (step < end) {
-#pragma unroll
-      for (int i = 0; i < LEFT_LOADS; ++i)
-        next_left[i] = load_real4(w, (ulong)step * (DEPTH * TILE_M) + 4 * (i * ITEMS + item));
-      load_right(next_right, x, at, taps, part.z, place, is_column, first, block, row);
+  if (begin < end) {
+    load_left(next_left, w, begin, item);
+    load_right(next_right, x, at, taps, part.z, place, is_column, first, block, row);
+    keep(left[0], right[0], next_left, next_right, item);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = begin; step < end; ++step) {
+    const int used = (step - begin) % 2;
+    // The last step loads once more what it has, which is cheaper than to branch.
+    if (step + 1 < end) {
 #if BY_CHANNELS
-      // What the next loads wait for is there in time.
       tap = tap + 1 == part.z ? 0 : tap + 1;
       block += tap == 0;
       at = taps[tap];
@@ -92,32 +131,10 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
       ++block;
 #endif
     }
-    if (step > begin) {
-#pragma unroll 8
-      for (int k = 0; k < DEPTH; ++k) {
-        float l[RM], r[RN];
-#pragma unroll
-        for (int i = 0; i < RM / 4; ++i) {
-          const float4 four = left[half_used][(k * TILE_M + lane_m * RM) / 4 + i];
-          l[4 * i] = four.x;
-          l[4 * i + 1] = four.y;
-          l[4 * i + 2] = four.z;
-          l[4 * i + 3] = four.w;
-        }
-#pragma unroll
-        for (int j = 0; j < RN; ++j) r[j] = right[half_used][k * TILE_N + j * LANES_N + lane_n];
-#pragma unroll
-        for (int i = 0; i < RM; ++i)
-#pragma unroll
-          for (int j = 0; j < RN; ++j) sum[i][j] += l[i] * r[j];
-      }
-    }
-    if (step < end) {
-#pragma unroll
-      for (int i = 0; i < LEFT_LOADS; ++i) left[half_next][i * ITEMS + item] = next_left[i];
-#pragma unroll
-      for (int i = 0; i < RIGHT_LOADS; ++i) right[half_next][i * ITEMS + item] = next_right[i];
-    }
+    load_left(next_left, w, min(step + 1, end - 1), item);
+    load_right(next_right, x, at, taps, part.z, place, is_column, first, block, row);
+    multiply(left[used], right[used], sum, lane_m, lane_n);
+    keep(left[1 - used], right[1 - used], next_left, next_right, item);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 
