@@ -43,7 +43,7 @@ def kind(request: pytest.FixtureRequest, device: OpenclDevice, monkeypatch: pyte
 
 
 def aligned(length: int, offset: int = 0) -> np.ndarray:
-    """[length] float32 that begins `offset` elements after a multiple of 128 bytes, where any driver reads it in place."""
+    """[length] float32, `offset` elements after a multiple of 128 bytes, where every driver reads it in place."""
     memory = np.zeros(length + 96, np.float32)
     start = -memory.ctypes.data % 128 // 4 + offset
     return memory[start : start + length]
