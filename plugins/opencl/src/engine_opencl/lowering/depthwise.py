@@ -54,8 +54,8 @@ def depthwise(b: PlanBuilder, c: Convolution, strip: int) -> None:
             f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
         }  # fmt: skip
     source = HELPERS + kernel_source("depthwise", c.element_type, **defines)
-    size = -(-items // _GROUP) * _GROUP
-    b.launch(source, "depthwise", [c.x, c.weights, *c.added, c.result], (size,), (_GROUP,))
+    group = min(_GROUP, b.facts.max_work_group)
+    b.launch(source, "depthwise", [c.x, c.weights, *c.added, c.result], (-(-items // group) * group,), (group,))
 
 
 def strips_of(facts: DeviceFacts, c: Convolution) -> list[Strip]:
