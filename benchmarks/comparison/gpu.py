@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyopencl as cl
-from engine_opencl.device import OpenclDevice
+from engine_opencl.devices.device import OpenclDevice
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 Arrays = Mapping[str, np.ndarray]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from engine_opencl.device import device_of
+from engine_opencl.devices.device import device_of
 from onnx import ModelProto, numpy_helper
 
 from comparison.gpu import measured_peak, peers

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 import pytest
-from engine_opencl import device
-from engine_opencl.context import Context
-from engine_opencl.device import device_of, find_devices
-from engine_opencl.limits import check_limits
+from engine_opencl.devices import device
+from engine_opencl.devices.device import device_of, find_devices
+from engine_opencl.devices.limits import check_limits
+from engine_opencl.execution.context import Context
 from engine_opencl.plan import Buffer, Launch
-from engine_opencl.programs import Programs
+from engine_opencl.programs.programs import Programs
 
 from engine import Core, ops
 from engine.errors import DeviceError, DeviceNotFoundError, OutOfMemoryError

@@ -14,10 +14,11 @@ from typing import Any
 
 import pyopencl as cl
 import pytest
-from engine_opencl import check_worker, device, device_check
 from engine_opencl.binaries import BinaryCache, default_folder
-from engine_opencl.device import find_devices
-from engine_opencl.device_check import MEMORY_KINDS, Verdict, verdict
+from engine_opencl.children import check_worker
+from engine_opencl.devices import device, device_check
+from engine_opencl.devices.device import find_devices
+from engine_opencl.devices.device_check import MEMORY_KINDS, Verdict, verdict
 
 from engine import Core
 from engine.errors import DeviceNotFoundError

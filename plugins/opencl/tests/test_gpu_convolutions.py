@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_opencl.device import device_of
-from engine_opencl.lowering import gpu_convolution
-from engine_opencl.lowering.depthwise import Strip
-from engine_opencl.lowering.direct_convolution import Direct
-from engine_opencl.lowering.implicit_gemm import Implicit, is_taken
-from engine_opencl.lowering.tile_candidates import TILES, Tile
+from engine_opencl.devices.device import device_of
+from engine_opencl.lowering.convolutions import gpu_convolution
+from engine_opencl.lowering.convolutions.depthwise import Strip
+from engine_opencl.lowering.convolutions.direct_convolution import Direct
+from engine_opencl.lowering.convolutions.implicit_gemm import Implicit, is_taken
+from engine_opencl.lowering.products.tile_candidates import TILES, Tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

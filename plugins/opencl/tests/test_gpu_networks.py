@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_opencl.device import device_of
+from engine_opencl.devices.device import device_of
 
 from engine import Core
 from engine.testing.models import light_answer, light_input, light_model, light_tolerance, relative_error

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_opencl.device import device_of
+from engine_opencl.devices.device import device_of
 from numpy.typing import NDArray
 
 from engine import Core, ops

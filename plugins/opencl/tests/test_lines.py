@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_opencl.device import device_of
-from engine_opencl.lowering.lines import lines_of
+from engine_opencl.devices.device import device_of
+from engine_opencl.lowering.lines.work_groups import lines_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

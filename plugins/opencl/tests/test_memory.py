@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 import pytest
-from engine_opencl import context as context_module
-from engine_opencl.context import Context
-from engine_opencl.device import OpenclDevice, find_devices
-from engine_opencl.device_check import MEMORY_KINDS
-from engine_opencl.in_place import LEAST_BYTES, InPlaceRegions
+from engine_opencl.devices.device import OpenclDevice, find_devices
+from engine_opencl.devices.device_check import MEMORY_KINDS
+from engine_opencl.devices.in_place import LEAST_BYTES, InPlaceRegions
+from engine_opencl.execution import context as context_module
+from engine_opencl.execution.context import Context
 from engine_opencl.memory import staged
 from engine_opencl.network import ContextPool
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from engine_opencl.compiler import build_plan, folded
-from engine_opencl.device import DeviceFacts, device_of
+from engine_opencl.devices.device import DeviceFacts, device_of
 from engine_opencl.transform import transform_model
 from onnx import numpy_helper
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_opencl.device import device_of
+from engine_opencl.devices.device import device_of
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Parameter, Result, f32

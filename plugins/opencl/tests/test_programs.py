@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 import pytest
-from engine_opencl.child import WORKER as TRIAL_WORKER
-from engine_opencl.device import OpenclDevice, find_devices
+from engine_opencl.children.child import WORKER as TRIAL_WORKER
+from engine_opencl.devices.device import OpenclDevice, find_devices
 from engine_opencl.plan import Buffer, Launch
-from engine_opencl.programs import Building, Programs
-from engine_opencl.trial import Trial
+from engine_opencl.programs.programs import Building, Programs
+from engine_opencl.programs.trial import Trial
 
 from engine import Core
 from engine.blob import BlobReader, BlobWriter

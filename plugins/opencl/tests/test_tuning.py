@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_opencl.choices import read_choices
-from engine_opencl.device import device_of
+from engine_opencl.devices.device import device_of
 from engine_opencl.lowering import registry
 from engine_opencl.plan import PlanBuilder
-from engine_opencl.stopwatch import Stopwatch
-from engine_opencl.tuning import BUDGETS
-from engine_opencl.tuning_cache import TuningCache
+from engine_opencl.tuning.choices import read_choices
+from engine_opencl.tuning.stopwatch import Stopwatch
+from engine_opencl.tuning.tuner import BUDGETS
+from engine_opencl.tuning.tuning_cache import TuningCache
 
 from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_opencl.device import DeviceFacts, device_of
-from engine_opencl.lowering import gpu_convolution
-from engine_opencl.lowering.panel_convolution import Geometry
-from engine_opencl.lowering.windows import Convolution
-from engine_opencl.lowering.winograd import G, Winograd, is_winograd
+from engine_opencl.devices.device import DeviceFacts, device_of
+from engine_opencl.lowering.convolutions import gpu_convolution
+from engine_opencl.lowering.convolutions.geometry import Geometry
+from engine_opencl.lowering.convolutions.windows import Convolution
+from engine_opencl.lowering.convolutions.winograd import G, Winograd, is_winograd
 from engine_opencl.plan import Buffer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -8,10 +8,10 @@ from engine.passes import Manager
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.shape_simplification import ShapeSimplification
-from engine_opencl.device import DeviceFacts
+from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering import find_lowering, refusal
 from engine_opencl.plan import Plan, PlanBuilder
-from engine_opencl.tuning import Tuner
+from engine_opencl.tuning.tuner import Tuner
 
 
 def build_plan(graph: Model, facts: DeviceFacts, tuner: Tuner | None = None) -> Plan:

@@ -22,12 +22,13 @@ from engine.plugin_api import (
 )
 from engine.properties import CACHE_DIR, DEVICE_ID, NUM_STREAMS
 from engine.runtime.lifecycle import ForkSafeLock
-from engine_opencl.choices import read_choices, write_choices
 from engine_opencl.compiler import build_plan, folded, require_supported
-from engine_opencl.context import Context
-from engine_opencl.device import OpenclDevice, device_of, require_first_process
+from engine_opencl.devices.device import OpenclDevice, device_of, require_first_process
+from engine_opencl.execution.context import Context
+from engine_opencl.execution.request import OpenclInferRequest
+from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import WEIGHT, Plan
-from engine_opencl.programs import Building, Programs
+from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.properties import (
     COMPILE_EFFORT,
     DEVICE_NAME,
@@ -36,10 +37,9 @@ from engine_opencl.properties import (
     KERNEL_TRIAL_SECONDS,
     PLAN_CACHE_SIZE,
 )
-from engine_opencl.request import OpenclInferRequest
 from engine_opencl.transform import transform_model
-from engine_opencl.tuning import Tuner
-from engine_opencl.weights import Weights
+from engine_opencl.tuning.choices import read_choices, write_choices
+from engine_opencl.tuning.tuner import Tuner
 
 if TYPE_CHECKING:
     from engine_opencl.plugin import OpenclPlugin

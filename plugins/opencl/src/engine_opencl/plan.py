@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from engine.ir import Constant, Node, Output
 from engine.native import lay_out_arena
-from engine_opencl.choices import Site
-from engine_opencl.device import DeviceFacts
+from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import Expression
+from engine_opencl.tuning.choices import Site
 
 WEIGHT: Final = "opencl.weight"
 """The rt_info key of a constant's number, which its copies in plans for other shapes share."""

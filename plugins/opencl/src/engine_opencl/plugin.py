@@ -15,9 +15,9 @@ from engine.plugin_api import (
     Plugin,
     QueryResult,
 )
-from engine_opencl.device import OpenclDevice, device_of, find_devices
+from engine_opencl.devices.device import OpenclDevice, device_of, find_devices
 from engine_opencl.network import OpenclNetwork
-from engine_opencl.programs import Programs
+from engine_opencl.programs.programs import Programs
 from engine_opencl.properties import (
     COMPILE_EFFORT,
     DEVICE_MEMORY,

@@ -6,9 +6,9 @@ import math
 
 from engine.ir import Node
 from engine.ops.registry import attribute
-from engine_opencl.lowering.convolution import geometry_of
-from engine_opencl.lowering.panel_convolution import Geometry
-from engine_opencl.lowering.reductions import reduce_axes
+from engine_opencl.lowering.convolutions.convolution import geometry_of
+from engine_opencl.lowering.convolutions.geometry import Geometry
+from engine_opencl.lowering.lines.reductions import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import kernel_source

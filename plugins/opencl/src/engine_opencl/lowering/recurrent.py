@@ -15,7 +15,7 @@ from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.movement import strided_copy
-from engine_opencl.lowering.products import Epilogue, Product, launch_product
+from engine_opencl.lowering.products.matmul import Epilogue, Product, launch_product
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, Given, PlanBuilder

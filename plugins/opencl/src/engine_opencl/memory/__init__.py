@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from engine_opencl.device import OpenclDevice
+from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.memory.arena import Arena
 from engine_opencl.memory.mapped import MappedArena
 from engine_opencl.memory.shared import SharedArena

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from engine_opencl.device import OpenclDevice
-from engine_opencl.driver_errors import Allocation
+from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.devices.driver_errors import Allocation
 from engine_opencl.plan import Buffer, Plan
 
 

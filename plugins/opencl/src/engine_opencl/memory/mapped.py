@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine_opencl.device import OpenclDevice
+from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.memory.arena import Arena
 from engine_opencl.memory.mapping import MappedBytes
 from engine_opencl.plan import Buffer, Plan

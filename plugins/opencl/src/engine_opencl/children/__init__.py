@@ -1,0 +1,1 @@
+"""Processes that a driver may end instead of this one."""

@@ -1,0 +1,1 @@
+"""Finding devices, what is known of them, and whether they do what they claim."""

@@ -1,0 +1,249 @@
+"""The OpenCL devices of this machine: finding them, and what is shared by all that runs on one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.errors import DeviceError, DeviceNotFoundError
+from engine.runtime.lifecycle import ForkSafeLock
+from engine_opencl.devices.device_check import verdict
+from engine_opencl.devices.in_place import InPlaceRegions, input_alignment
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+_log = logging.getLogger("engine.opencl")
+_HINT = (
+    "install the driver of your GPU, or PoCL, which makes a device of most CPUs: pip install engine-plugin-opencl[pocl]"
+)
+
+_WIDEST_VECTORS: Final = {"Portable Computing Language 3.0": 4}
+"""By the beginning of a driver's name. PoCL 3.0 brings its process to an end over vectors of 16."""
+
+
+_HALF_PRODUCTS = 0b111
+"""Of `cl_device_fp_config`: subnormal numbers, infinities and NaN, rounding to nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What lowerings and users want to know of a device.
+
+    Attributes:
+        kind: "gpu", "cpu" or "accelerator".
+        shares_memory: whether it computes in the host's memory.
+        alignment: bytes; where a part of a buffer may begin.
+        local_bytes: of one work group.
+        largest_buffer: bytes.
+        compute_units: on GPUs of any make, parts of 64 to 128 lanes.
+        max_work_items: of a work group, along each dimension.
+        argument_bytes: of all arguments of a kernel together.
+        address_bits: of a pointer, and of the number of work items.
+        vector_width: of the vectors of floats that kernels for CPUs are written with.
+        has_half_products: whether its arithmetic in f16 is fit for products: it keeps the numbers below 6e-5, which
+            products of probabilities and small weights are.
+    """
+
+    name: str
+    driver: str
+    kind: str
+    shares_memory: bool
+    alignment: int
+    max_work_group: int
+    local_bytes: int
+    largest_buffer: int
+    memory: int
+    compute_units: int
+    max_work_items: tuple[int, ...] = ()
+    argument_bytes: int = 1024
+    address_bits: int = 64
+    vector_width: int = 4
+    has_fp16: bool = False
+    has_int8_dot: bool = False
+    has_subgroups: bool = False
+    has_half_products: bool = False
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """As OPTIMIZATION_CAPABILITIES tells them: f16 is arithmetic, as every device stores it."""
+        there = {"f16": self.has_fp16, "i8": self.has_int8_dot, "SUBGROUPS": self.has_subgroups}
+        return ("f32", *(name for name, is_there in there.items() if is_there), "EXPORT_IMPORT")
+
+
+class OpenclDevice:
+    """One device: its context, made when first needed, and a queue for each kind of work."""
+
+    def __init__(self, device_id: str, handle: Any, position: tuple[int, int], memory_kind: str = "staged") -> None:
+        self.device_id = device_id
+        self.handle: cl.Device = handle
+        self.position = position
+        """Of its platform, and among that platform's devices, for other processes."""
+        self.facts = _facts(handle)
+        self._lock = threading.Lock()
+        self._context: Any = None
+        self.memory_kind = memory_kind
+        """"shared", "mapped" or "staged"; see `engine_opencl.memory`."""
+        self.in_place_regions = InPlaceRegions(input_alignment(self.facts.driver, self.facts.alignment))
+
+    @property
+    def context(self) -> Any:
+        """The one `cl.Context` of the device in this process. Thread-safe."""
+        import pyopencl as cl
+
+        require_first_process()
+        with self._lock:
+            if self._context is None:
+                self._context = cl.Context([self.handle])
+            return self._context
+
+    def new_queue(self, *, profiling: bool = False) -> Any:
+        """A queue that runs commands in the order in which they come."""
+        import pyopencl as cl
+
+        if profiling:
+            return cl.CommandQueue(self.context, self.handle, cl.command_queue_properties.PROFILING_ENABLE)
+        return cl.CommandQueue(self.context, self.handle)
+
+    @property
+    def identity(self) -> str:
+        """What a compiled program depends on."""
+        return f"{self.facts.name} / {self.facts.driver}"
+
+
+_first_process: list[int] = []
+"""The process that woke the drivers."""
+_found: list[OpenclDevice] = []
+_finding = ForkSafeLock()
+
+
+def require_first_process() -> None:
+    """Raise `DeviceError` in a fork of a process that has used OpenCL: a driver's threads are not there."""
+    if _first_process and _first_process[0] != os.getpid():
+        raise DeviceError(
+            "OPENCL: this process was forked from one that had used OpenCL, whose drivers do not survive a fork; "
+            'start processes with multiprocessing.get_context("spawn"), or fork before the first use'
+        )
+
+
+def find_devices() -> tuple[OpenclDevice, ...]:
+    """All devices, GPUs first.
+
+    Raises `DeviceNotFoundError` with the reason where there is no OpenCL, `DeviceError` after a fork.
+    """
+    require_first_process()
+    with _finding:
+        if not _found:
+            # Devices of the same hardware that are found twice have contexts that do not know each other's memory.
+            _found[:] = _find_devices()
+        return tuple(_found)
+
+
+def _find_devices() -> list[OpenclDevice]:
+    try:
+        import pyopencl as cl
+
+        _first_process[:] = [os.getpid()]
+        platforms = cl.get_platforms()
+        found = [
+            (device, (p, d)) for p, platform in enumerate(platforms) for d, device in enumerate(_devices_of(platform))
+        ]
+    except ImportError as e:
+        raise DeviceNotFoundError(f"OPENCL: pyopencl cannot be loaded ({e}); {_HINT}") from e
+    except Exception as e:  # pyopencl raises errors of the driver's making
+        raise DeviceNotFoundError(f"OPENCL: no OpenCL runtime is installed ({e}); {_HINT}") from e
+    if not found:
+        raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine have no device; {_HINT}")
+    verdicts = [(device, position, verdict(device, position)) for device, position in found]
+    usable = [(device, position, known.memory_kind) for device, position, known in verdicts if not known.failed]
+    reasons = [f"{device.name}: {known.failed}" for device, _, known in verdicts if known.failed]
+    for reason in reasons:
+        _log.info("an OpenCL device cannot be used: %s", reason)
+    if not usable:
+        raise DeviceNotFoundError(
+            f"OPENCL: no OpenCL device of this machine can be used ({'; '.join(reasons)}); {_HINT}"
+        )
+    order = {cl.device_type.GPU: 0, cl.device_type.ACCELERATOR: 1}
+    usable.sort(key=lambda each: order.get(each[0].type, 2))
+    return [OpenclDevice(str(number), *each) for number, each in enumerate(usable)]
+
+
+def device_of(device_id: str, name: str = "") -> OpenclDevice:
+    """The device of an id; for "" the first whose name contains `name`, in whatever case.
+
+    Raises `DeviceNotFoundError`.
+    """
+    devices = find_devices()
+    for device in devices:
+        if device_id == device.device_id or (not device_id and name.casefold() in device.facts.name.casefold()):
+            return device
+    if not device_id:
+        listed = ", ".join(f"{device.device_id}: {device.facts.name}" for device in devices)
+        raise DeviceNotFoundError(f"OPENCL has no device whose name contains DEVICE_NAME {name!r}; devices: {listed}")
+    raise DeviceNotFoundError(
+        f"OPENCL has no device {device_id!r}; devices: {', '.join(map(str, range(len(find_devices()))))}"
+    )
+
+
+def _devices_of(platform: Any) -> list[Any]:
+    import pyopencl as cl
+
+    try:
+        return list(platform.get_devices())
+    except cl.RuntimeError:  # a platform without a device says so by an error
+        return []
+
+
+def _facts(handle: Any) -> DeviceFacts:
+    import pyopencl as cl
+
+    extensions = str(handle.extensions).split()
+    kinds = {cl.device_type.GPU: "gpu", cl.device_type.CPU: "cpu"}
+    return DeviceFacts(
+        name=str(handle.name).strip(),
+        driver=f"{handle.platform.name} {handle.driver_version}",
+        kind=kinds.get(handle.type & (cl.device_type.GPU | cl.device_type.CPU), "accelerator"),
+        shares_memory=bool(handle.host_unified_memory),
+        alignment=max(handle.mem_base_addr_align // 8, 64),
+        max_work_group=int(handle.max_work_group_size),
+        local_bytes=int(handle.local_mem_size),
+        largest_buffer=int(handle.max_mem_alloc_size),
+        memory=int(handle.global_mem_size),
+        compute_units=_compute_units(handle),
+        max_work_items=tuple(handle.max_work_item_sizes),
+        argument_bytes=int(handle.max_parameter_size),
+        address_bits=int(handle.address_bits),
+        vector_width=_vector_width(handle),
+        has_fp16="cl_khr_fp16" in extensions,
+        has_half_products="cl_khr_fp16" in extensions and handle.half_fp_config & _HALF_PRODUCTS == _HALF_PRODUCTS,
+        has_int8_dot="cl_khr_integer_dot_product" in extensions,
+        has_subgroups="cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions,
+    )
+
+
+_INTEL: Final = "Intel(R) OpenCL"
+_EXECUTION_UNITS: Final = 16
+
+
+def _compute_units(handle: Any) -> int:
+    """Parts of a device that run a work group each, on GPUs 64 to 128 lanes wide.
+
+    Intel's driver counts execution units of 8 lanes, of which 16 run a work group together.
+    """
+    import pyopencl as cl
+
+    counted = int(handle.max_compute_units)
+    if handle.type & cl.device_type.GPU and str(handle.platform.name).startswith(_INTEL):
+        return max(counted // _EXECUTION_UNITS, 1)
+    return counted
+
+
+def _vector_width(handle: Any) -> int:
+    """What the device computes at once, of 4, 8 and 16; 4 where the driver has vectors of items and none of its own."""
+    driver = f"{handle.platform.name} {handle.driver_version}"
+    most = next((most for start, most in _WIDEST_VECTORS.items() if driver.startswith(start)), 16)
+    own = min(max(int(handle.native_vector_width_float), int(handle.preferred_vector_width_float)), most)
+    return next((width for width in (16, 8) if width <= own), 4)

@@ -1,0 +1,89 @@
+"""Whether a device can be used, and how: found out once for each device and driver, in a child process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from engine.errors import DeviceError
+from engine_opencl.binaries import BinaryCache, default_folder
+from engine_opencl.children import check_worker
+from engine_opencl.children.child import Child, has_interpreter
+
+_log = logging.getLogger("engine.opencl")
+_WORKER: Final = Path(check_worker.__file__)
+_COMMAND: Final = (sys.executable, "-P", str(_WORKER))
+_SECONDS: Final = 60.0
+_REFUSAL_SECONDS: Final = 24 * 3600.0
+"""After which a device that could not be used is tried again: what was wrong may have been put right."""
+MEMORY_KINDS: Final = ("shared", "mapped", "staged")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found out: why the device is of no use, or how its memory is used (`OpenclDevice.memory_kind`)."""
+
+    failed: str = ""
+    memory_kind: str = "staged"
+
+
+def verdict(handle: Any, position: tuple[int, int]) -> Verdict:
+    """The verdict on a device, from the user's folder where it is known."""
+    cache, key = BinaryCache(default_folder()), _key(handle)
+    known = _read(cache.get(key))
+    if known is not None:
+        return known
+    found = _found_out(handle, position)
+    content = {"failed": found.failed, "memory": found.memory_kind, "at": time.time()}
+    cache.put(key, json.dumps(content).encode())
+    return found
+
+
+def _key(handle: Any) -> str:
+    import pyopencl as cl
+
+    platform = handle.platform
+    parts = [handle.name, handle.version, handle.driver_version, platform.name, platform.version, cl.VERSION_TEXT]
+    parts.append(_WORKER.read_text(encoding="utf-8"))
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
+
+
+def _read(content: bytes | None) -> Verdict | None:
+    if content is None:
+        return None
+    try:
+        values = json.loads(content)
+        failed, kind, age = str(values["failed"]), values["memory"], time.time() - float(values["at"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    if kind not in MEMORY_KINDS or (failed and not 0 <= age < _REFUSAL_SECONDS):
+        return None
+    return Verdict(failed, kind)
+
+
+def _found_out(handle: Any, position: tuple[int, int]) -> Verdict:
+    try:
+        answer = _asked(position) if has_interpreter() else check_worker.checked(handle)
+    except DeviceError as e:
+        _log.info("OPENCL: %s is tried in this process, as no other can be started: %s", handle.name, e)
+        answer = check_worker.checked(handle)
+    return Verdict(answer.get("failed", ""), answer.get("memory", "staged"))
+
+
+def _asked(position: tuple[int, int]) -> dict[str, str]:
+    """What a child answers. Raises `DeviceError` where none can be started."""
+    child = Child(_COMMAND)
+    try:
+        child.send({"paths": sys.path, "platform": position[0], "device": position[1]})
+        answer = child.receive(_SECONDS)
+        if answer is None:
+            return {"failed": f"the process that tried its smallest kernel {child.how_it_ended(_SECONDS)}"}
+        return answer
+    finally:
+        child.stop()

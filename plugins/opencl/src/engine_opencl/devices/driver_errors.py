@@ -1,0 +1,69 @@
+"""What drivers say when something goes wrong, as errors of the engine."""
+
+from __future__ import annotations
+
+from engine.errors import DeviceError, OutOfMemoryError
+from engine_opencl.devices.device import OpenclDevice
+
+
+class Allocation:
+    """Turns the device's errors of one allocation into one that names its size."""
+
+    def __init__(self, device: OpenclDevice, nbytes: int, what: str) -> None:
+        self.device, self.nbytes, self.what = device, nbytes, what
+
+    def __enter__(self) -> None:
+        if self.nbytes > self.device.facts.largest_buffer:
+            raise self._error(f"it allows buffers of at most {self.device.facts.largest_buffer} bytes")
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        import pyopencl as cl
+
+        if isinstance(error, cl.Error):
+            raise self._error(str(error)) from error
+
+    def _error(self, why: str) -> OutOfMemoryError:
+        return OutOfMemoryError(
+            f"OPENCL: {self.device.facts.name} ({self.device.facts.memory} bytes) has no memory for {self.what} of "
+            f"{self.nbytes} bytes: {why}; use smaller inputs or fewer requests, or place a part elsewhere with HETERO"
+        )
+
+
+class Doing:
+    """Turns the device's errors into `DeviceError`, or `OutOfMemoryError` where it allocates only when it must.
+
+    `with doing("inputs were brought to it"): ...` names what went wrong.
+    """
+
+    def __init__(self, device: OpenclDevice, arena_bytes: int) -> None:
+        self._device, self._arena_bytes = device, arena_bytes
+        self._what = ""
+        self.has_failed = False
+
+    def __call__(self, what: str) -> Doing:
+        """Say what is done in the block that follows, for messages."""
+        self._what = what
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        import pyopencl as cl
+
+        if not isinstance(error, cl.Error):
+            return
+        self.has_failed = True
+        name = self._device.identity
+        lacking = (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY)
+        if error.code in lacking:
+            raise OutOfMemoryError(
+                f"OPENCL: {name} ran out of memory while {self._what}; the values of this inference take "
+                f"{self._arena_bytes} bytes of {self._device.facts.memory}: {error}"
+            ) from error
+        raise DeviceError(
+            f"OPENCL: {name} failed while {self._what}: {error}; the next inference begins with new queues and "
+            "memory, and if the driver lets none begin, this process has to be started again"
+        ) from error

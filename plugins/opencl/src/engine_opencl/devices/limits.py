@@ -1,0 +1,42 @@
+"""What a launch may ask of a device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from engine.errors import DeviceError
+from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.plan import Buffer, Launch
+
+
+def check_limits(device: OpenclDevice, launch: Launch, kernel: Any) -> None:
+    """Raise `DeviceError` where a launch is more than the device, or its compiler for this kernel, allows."""
+    import pyopencl as cl
+
+    facts = device.facts
+    where = f"OPENCL: kernel `{launch.kernel}` of {launch.op_type} `{launch.node}`"
+    items = math.prod(launch.local_size)
+    info = cl.kernel_work_group_info
+    allowed = kernel.get_work_group_info(info.WORK_GROUP_SIZE, device.handle)
+    if items > allowed:
+        raise DeviceError(f"{where} is to run in work groups of {items} items; {facts.name} allows {allowed} for it")
+    if any(length > most for length, most in zip(launch.local_size, facts.max_work_items, strict=False)):
+        raise DeviceError(
+            f"{where} is to run in work groups of {launch.local_size} items; {facts.name} allows at most "
+            f"{facts.max_work_items} along each dimension"
+        )
+    if math.prod(launch.global_size) >= 1 << facts.address_bits:
+        raise DeviceError(
+            f"{where} is to run over {launch.global_size} items; {facts.name} counts them in {facts.address_bits} bits"
+        )
+    local_bytes = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.handle)
+    if local_bytes > facts.local_bytes:
+        raise DeviceError(f"{where} needs {local_bytes} bytes of local memory; {facts.name} has {facts.local_bytes}")
+    pointer = facts.address_bits // 8
+    argument_bytes = sum(pointer if isinstance(each, Buffer) else each.nbytes for each in launch.arguments)
+    if argument_bytes > facts.argument_bytes:
+        raise DeviceError(
+            f"{where} takes arguments of {argument_bytes} bytes; {facts.name} allows {facts.argument_bytes}; run the "
+            "operation elsewhere with HETERO"
+        )

@@ -1,0 +1,233 @@
+"""`Context`: the memory and the bound kernels of one inference at a time over a plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.plugin_api import NodeProfile
+from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.devices.driver_errors import Allocation, Doing
+from engine_opencl.devices.limits import check_limits
+from engine_opencl.execution.faults import Faults
+from engine_opencl.memory import Arena, new_arena
+from engine_opencl.memory.weights import Weights
+from engine_opencl.plan import Buffer, Launch, Plan
+from engine_opencl.programs.programs import Programs
+
+_FIRST_FLUSH = 8
+"""Launches after which the device is to begin: a driver may gather what it is given until it is told."""
+
+
+class Context:
+    """Runs a plan, one inference at a time: upload, compute, wait, download, which different threads may do in turn.
+
+    Kernels have a queue of their own, and so have transfers where a queue does them (`Arena`).
+    """
+
+    def __init__(
+        self, device: OpenclDevice, plan: Plan, programs: Programs, weights: Weights, *, profiling: bool
+    ) -> None:
+        import pyopencl as cl
+
+        self.plan = plan
+        self._cl = cl
+        self._device = device
+        self._context, self._regions = device.context, device.in_place_regions
+        self._profiling = profiling
+        self._doing = Doing(device, plan.arena_bytes)
+        with self._doing("queues and memory were made"):
+            self._queue = device.new_queue(profiling=profiling)
+            self._arena: Arena = new_arena(device, plan, profiling=profiling)
+            self._faults = self._new_faults()
+        self._held: dict[Buffer, Any] = {}
+        self._readers: dict[Buffer, list[tuple[Any, int]]] = {b: [] for b in plan.inputs if b is not None}
+        self._in_place: dict[Buffer, NDArray[np.uint8]] = {}
+        self._bound_elsewhere: set[Buffer] = set()
+        with self._doing("kernels were bound"):
+            self._steps = [self._step(launch, programs, weights) for launch in plan.launches]
+        self._last_uses = _last_uses(plan)
+        last = len(self._steps) - 1
+        kept = {last, *(use for use in self._last_uses.values() if use is not None)} - {-1}
+        self._kept = frozenset(range(len(self._steps)) if profiling else kept)
+        """Launches whose events are asked for something; holding one costs a tenth of enqueueing it."""
+        self._computed: dict[int, Any] = {}
+        """By launch."""
+        self._enqueued_ns = 0
+
+    def _new_faults(self) -> Faults | None:
+        if self.plan.fault_buffer is None:
+            return None
+        with Allocation(self._device, 8 * len(self.plan.faults), "what kernels report"):
+            found = self._arena.host_memory(8 * len(self.plan.faults)).view(np.int64)
+            return Faults(self._context, self.plan.faults, found)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the device gave an error, after which its queues may be of no more use."""
+        return self._doing.has_failed
+
+    def _memory_of(self, buffer: Buffer, weights: Weights) -> Any:
+        if buffer is self.plan.fault_buffer:
+            assert self._faults is not None
+            return self._faults.memory
+        if buffer.weight is not None:
+            # Kernels do not keep their arguments, and `weights` keeps those of some plans only.
+            memory = weights.buffer(buffer.weight, self.plan.weights[buffer.weight])
+            return self._held.setdefault(buffer, memory)
+        return self._arena.part(buffer)
+
+    def _step(self, launch: Launch, programs: Programs, weights: Weights) -> tuple[Any, ...]:
+        """What `enqueue_nd_range_kernel` takes after the queue."""
+        kernel = self._cl.Kernel(programs.program(launch.source), launch.kernel)
+        check_limits(self._device, launch, kernel)
+        for position, argument in enumerate(launch.arguments):
+            kernel.set_arg(position, self._memory_of(argument, weights) if isinstance(argument, Buffer) else argument)
+            if isinstance(argument, Buffer) and argument in self._readers:
+                self._readers[argument].append((kernel, position))
+        return kernel, launch.global_size, launch.local_size or None
+
+    # -- one inference ------------------------------------------------------------------------------------
+
+    def upload(self, values: Sequence[Any]) -> None:
+        """Bring the inputs to the device; the arrays must stay as they are until `wait`."""
+        given = [
+            (buffer, _bytes(value))
+            for buffer, value in zip(self.plan.inputs, values, strict=True)
+            if buffer is not None and value.nbytes
+        ]
+        self._arena.begin()
+        with self._doing("inputs were brought to it"):
+            self._arena.upload([each for each in given if not self._is_read_in_place(*each)])
+
+    def _is_read_in_place(self, buffer: Buffer, value: NDArray[np.uint8]) -> bool:
+        """Have the kernels read an input where it is, if that is possible and worth it."""
+        memory = self._regions.acquire(self._context, value) if self._can_be_read_in_place(buffer) else None
+        if memory is not None:
+            self._in_place[buffer] = value
+            self._bound_elsewhere.add(buffer)
+            self._bind(buffer, memory)
+        elif buffer in self._bound_elsewhere:
+            self._bound_elsewhere.remove(buffer)
+            self._bind(buffer, self._arena.part(buffer))
+        return memory is not None
+
+    def _can_be_read_in_place(self, buffer: Buffer) -> bool:
+        # What is an output, too, is fetched from the arena.
+        return self._arena.reads_in_place and buffer not in self._last_uses
+
+    def _bind(self, buffer: Buffer, memory: Any) -> None:
+        for kernel, position in self._readers[buffer]:
+            kernel.set_arg(position, memory)
+
+    def compute(self, check_cancelled: Callable[[], None]) -> None:
+        """Enqueue all kernels, behind the uploads, and what brings outputs back, behind the kernels."""
+        enqueue, queue, kept = self._cl.enqueue_nd_range_kernel, self._queue, self._kept
+        self._computed = events = {}
+        with self._doing("kernels were handed to it"):
+            if self._arena.uploads:
+                # Their queue is in order.
+                self._cl.enqueue_barrier(queue, wait_for=self._arena.uploads[-1:])
+            if self._faults is not None:
+                self._faults.begin(queue)
+            self._enqueued_ns = time.perf_counter_ns()
+            for number, step in enumerate(self._steps):
+                check_cancelled()
+                event = enqueue(queue, *step)
+                if number in kept:
+                    events[number] = event
+                if number == _FIRST_FLUSH:
+                    queue.flush()
+            if self._faults is not None:
+                self._faults.fetch(queue)
+            queue.flush()
+            written = {b: None if use is None else events[use] for b, use in self._last_uses.items()}
+            self._arena.fetch(written, queue)
+
+    def wait(self) -> None:
+        """Wait for the kernels. Raises `DeviceError` where it failed, `InputError` for an index out of range."""
+        with self._doing("it computed"):
+            # An event tells of a kernel that failed, which `finish` need not; and some drivers' `finish` does not
+            # wait for what was flushed before (Mesa 22.3).
+            if self._steps:
+                self._computed[len(self._steps) - 1].wait()
+            if self._faults is not None:
+                self._faults.wait()
+        if self._faults is not None:
+            self._faults.check()
+
+    def download(self, index: int, target: NDArray[Any]) -> None:
+        """Fetch an output into a contiguous array of its shape."""
+        buffer = self.plan.outputs[index]
+        assert isinstance(buffer, Buffer)
+        if target.nbytes:
+            with self._doing("outputs were fetched"):
+                self._arena.take(buffer, _bytes(target))
+
+    def release(self) -> None:
+        """Let go of the inputs, which belong to the user, and of what is for one inference."""
+        self._release_inputs()
+        with self._doing("outputs were given back"):
+            self._arena.release(self._queue)
+        if not self._profiling:
+            self._computed = {}
+
+    def _release_inputs(self) -> None:
+        for value in self._in_place.values():
+            self._regions.release(value)
+        self._in_place.clear()
+
+    def drain(self) -> None:
+        """Wait until nothing of an inference is left on the device. Raises `DeviceError`."""
+        try:
+            with self._doing("an inference was ended early"):
+                for event in self._computed.values():
+                    event.wait()
+                self._queue.finish()
+                self._arena.finish()
+        finally:
+            self._release_inputs()
+        if self._faults is not None:
+            self._faults.is_clear = False
+
+    # -- profiles -----------------------------------------------------------------------------------------
+
+    def profiles(self) -> list[NodeProfile]:
+        """When each kernel of the last inference ran, on the host's clock (`time.perf_counter_ns`)."""
+        spans = self._on_host_clock(list(self._computed.values()))
+        return [
+            NodeProfile(launch.node, launch.op_type, "native", start, end - start)
+            for launch, (start, end) in zip(self.plan.launches, spans, strict=False)
+        ]
+
+    def upload_spans(self) -> list[tuple[int, int]]:
+        """When inputs of the last inference were on their way, as `profiles` counts.
+
+        First what the host copied, then, with profiling, what queues did.
+        """
+        return [*self._arena.copied, *self._on_host_clock(self._arena.uploads if self._profiling else ())]
+
+    def _on_host_clock(self, events: Sequence[Any]) -> list[tuple[int, int]]:
+        """The device's clock has an origin of its own: the first kernel was queued when it was handed over."""
+        if not self._computed:
+            return []
+        offset = self._enqueued_ns - self._computed[0].profile.queued
+        return [(event.profile.start + offset, event.profile.end + offset) for event in events]
+
+
+def _last_uses(plan: Plan) -> Mapping[Buffer, int | None]:
+    """For each output on the device the last launch that has it as an argument, in the order of those."""
+    uses: dict[Buffer, int | None] = {each: None for each in plan.outputs if isinstance(each, Buffer)}
+    for number, launch in enumerate(plan.launches):
+        used = [each for each in launch.arguments if isinstance(each, Buffer) and each in uses]
+        uses.update(dict.fromkeys(used, number))
+    return dict(sorted(uses.items(), key=lambda use: -1 if use[1] is None else use[1]))
+
+
+def _bytes(value: Any) -> Any:
+    """An array as pyopencl takes it: bool is no type of the device."""
+    return value.reshape(-1).view(np.uint8)

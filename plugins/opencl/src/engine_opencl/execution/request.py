@@ -1,0 +1,71 @@
+"""The synchronous request: upload, compute, download."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from engine.plugin_api import EngineError, SyncInferRequest
+from engine_opencl.plan import Buffer
+
+if TYPE_CHECKING:
+    from engine_opencl.execution.context import Context
+    from engine_opencl.network import ContextPool, OpenclNetwork
+
+_log = logging.getLogger("engine.opencl")
+
+
+class OpenclInferRequest(SyncInferRequest):
+    """Takes a context, which is memory and bound kernels, for each inference, and gives it back."""
+
+    def __init__(self, network: OpenclNetwork, pool: ContextPool) -> None:
+        super().__init__(network)
+        self._pool = pool
+        self._context: Context | None = None
+
+    def infer_preprocess(self) -> None:
+        """Bring the inputs to the device."""
+        self._context = context = self._pool.take(self.inputs)
+        context.upload(self.inputs)
+
+    def start_pipeline(self) -> None:
+        """Hand all kernels to the device."""
+        assert self._context is not None
+        self._context.compute(self.check_cancelled)
+
+    def wait_pipeline(self) -> None:
+        """Wait until the device has computed."""
+        assert self._context is not None
+        self._context.wait()
+
+    def infer_postprocess(self) -> None:
+        """Fetch the outputs, straight into the user's arrays where there are some."""
+        context = self._context
+        assert context is not None
+        for index, output in enumerate(context.plan.outputs):
+            if isinstance(output, Buffer):
+                context.download(index, self.output_buffer(index, context.plan.shapes[index]))
+            else:
+                self.store_output(index, self.inputs[output] if isinstance(output, int) else output)
+        if self.is_profiling:
+            names: dict[str, int] = {}
+            for node in context.profiles():
+                names[node.name] = count = names.get(node.name, 0) + 1
+                name = node.name if count == 1 else f"{node.name} ({count})"
+                self.record_nodes([replace(node, name=name)])
+        self._pool.put(context)
+        self._context = None
+
+    def abort_pipeline(self) -> None:
+        """Let what was enqueued end, so that the context can be used again; one that failed is let go."""
+        context, self._context = self._context, None
+        if context is None:
+            return
+        try:
+            context.drain()
+        except EngineError as e:
+            _log.warning("%s", e)
+        else:
+            if not context.has_failed:
+                self._pool.put(context)

@@ -1,0 +1,1 @@
+"""Convolutions, for CPUs and for GPUs."""

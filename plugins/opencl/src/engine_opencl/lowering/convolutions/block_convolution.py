@@ -1,0 +1,59 @@
+"""Convolutions for CPUs: products of packed weights and of the input as its taps see it, without a copy in memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_opencl.lowering.convolutions.windows import Convolution
+from engine_opencl.lowering.products.blocks import MOST_TAPS, Seen, launch_blocks
+from engine_opencl.lowering.products.matmul import Epilogue
+from engine_opencl.lowering.products.packing import Matrices
+from engine_opencl.plan import Buffer, PlanBuilder
+
+
+def is_block_convolution(c: Convolution) -> bool:
+    """Whether `block_convolution` takes it: the weights of a transposed one are brought into order by the host."""
+    return (c.weights.weight is not None or not c.is_transposed) and c.taps <= MOST_TAPS
+
+
+def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
+    """Launch a product for each part of a convolution."""
+    g, maps = c.geometry, c.map_size
+    for part in c.parts:
+        if 0 in part.outputs:
+            continue
+        taps = list(itertools.product(*part.reach))
+        k = c.channels * len(taps)
+        weights = _chosen_taps(b, c, taps) if c.is_transposed else c.weights
+        a = Matrices(
+            weights, c.outputs, k, k, 1, (c.images, c.groups), (0, c.outputs * k if c.groups > 1 else 0),
+            c.element_type,
+        )  # fmt: skip
+        seen = Seen(
+            c.x, g.inputs, part.outputs, part.strides, _distances(taps), part.first, part.step, g.outputs,
+            c.images * c.groups * c.channels * maps, (c.groups * c.channels * maps, c.channels * maps),
+        )  # fmt: skip
+        launch_blocks(
+            b, a, seen, c.result, math.prod(g.outputs), epilogue, c.bias, c.residual, bias_steps=(0, c.outputs)
+        )
+
+
+def _distances(taps: list[Any]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(distance for _, distance in tap) for tap in taps) or ((0, 0, 0),)
+
+
+def _chosen_taps(b: PlanBuilder, c: Convolution, taps: list[Any]) -> Buffer:
+    """The weights [groups, C, M, taps] of a transposed convolution as [groups, M, C, chosen taps]."""
+    (_, kh, kw), make = c.geometry.kernel, b.weights[c.weights.weight]
+    chosen = tuple((i * kh + j) * kw + k for (i, _), (j, _), (k, _) in taps)
+
+    def arranged() -> NDArray[Any]:
+        data = make().reshape(c.groups, c.channels, c.outputs, c.taps)
+        return np.ascontiguousarray(data[..., list(chosen)].transpose(0, 2, 1, 3))
+
+    return b.weight(("taps", c.weights.weight, c.groups, chosen), arranged)

@@ -1,0 +1,82 @@
+"""Convolutions whose groups have one channel each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.expressions import HELPERS
+from engine_opencl.lowering.convolutions.geometry import Geometry
+from engine_opencl.lowering.convolutions.windows import Convolution
+from engine_opencl.plan import PlanBuilder
+from engine_opencl.source import kernel_source
+
+_GROUP = 64
+_MOST_UNROLLED = 256
+"""Products of an item up to which all its loops are unrolled and the kernel's weights are in registers."""
+_ITEMS_A_UNIT = 512
+"""Work items that a compute unit has at once, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """So many results, one below the other, are an item's."""
+
+    length: int
+
+    def __str__(self) -> str:
+        return f"strips of {self.length}"
+
+    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+        """Launch a convolution with one channel of the input in a group."""
+        depthwise(b, c, self.length)
+
+
+def is_depthwise(c: Convolution) -> bool:
+    """Whether `depthwise` takes it."""
+    return c.channels == 1 and not c.is_transposed
+
+
+def depthwise(b: PlanBuilder, c: Convolution, strip: int) -> None:
+    """Launch a depthwise convolution in strips of so many results."""
+    g = c.geometry
+    maps, strips = c.images * c.groups * c.outputs, -(-g.outputs[1] // strip)
+    items = maps * strips * g.outputs[0] * g.outputs[2]
+    defines: dict[str, object] = {
+        "C": c.groups, "M": c.groups * c.outputs, "GM": c.outputs, "STRIP": strip, "STRIPS": strips,
+        "ITEMS": f"{items}ul", "UNROLLED": int(_is_unrolled(g, strip)), "BIAS": int(c.bias is not None),
+        "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code,
+    }  # fmt: skip
+    for axis, name in enumerate(("D", "H", "W")):
+        defines |= {
+            f"I{name}": g.inputs[axis], f"O{name}": g.outputs[axis], f"K{name}": g.kernel[axis],
+            f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
+        }  # fmt: skip
+    source = HELPERS + kernel_source("depthwise", c.element_type, **defines)
+    group = min(_GROUP, b.facts.max_work_group)
+    b.launch(source, "depthwise", [c.x, c.weights, *c.added, c.result], (-(-items // group) * group,), (group,))
+
+
+def strips_of(facts: DeviceFacts, c: Convolution) -> list[Strip]:
+    """Strips that are worth a try, those first that are likely to be fast.
+
+    A strip reads fewer elements for each result the longer it is, as long as there are items enough for the device.
+    """
+    g = c.geometry
+    places = c.images * c.groups * c.outputs * math.prod(g.outputs)
+    wanted = _ITEMS_A_UNIT * facts.compute_units
+    lengths = [n for n in (8, 4, 2) if n <= g.outputs[1] and _is_unrolled(g, n)] + [1]
+    lengths.sort(key=lambda n: (n > 1 and places // n < wanted, _reads(g, n)))
+    return [Strip(n) for n in lengths]
+
+
+def _is_unrolled(g: Geometry, strip: int) -> bool:
+    return strip * g.kernel[1] * g.kernel[2] <= _MOST_UNROLLED
+
+
+def _reads(g: Geometry, strip: int) -> float:
+    """Rows of the input that a result needs."""
+    rows = {j * g.strides[1] + k * g.dilations[1] for j in range(strip) for k in range(g.kernel[1])}
+    wasted = -(-g.outputs[1] // strip) * strip / g.outputs[1]
+    return len(rows) / strip * wasted

@@ -1,0 +1,67 @@
+"""Which kernel a convolution gets on a GPU."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.lowering.convolutions.depthwise import is_depthwise, strips_of
+from engine_opencl.lowering.convolutions.direct_convolution import directs_of
+from engine_opencl.lowering.convolutions.implicit_gemm import implicit_cost, implicit_tiles
+from engine_opencl.lowering.convolutions.windows import Convolution
+from engine_opencl.lowering.convolutions.winograd import Winograd, is_winograd, winograd_cost
+from engine_opencl.plan import PlanBuilder
+
+_LEAST_OUTPUTS = 8
+"""Channels of the result in a group for which a tile is worth its rows without work."""
+_FEW_OUTPUTS = 32
+"""Less than these may be computed as fast without tiles."""
+_MOST_TILES = 5
+"""That are worth the time to compile and measure."""
+_LARGEST_INDEX = 2**31 - 1
+
+
+class Variant(Protocol):
+    """A kernel, or several, with their parameters; the text tells them."""
+
+    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+        """Launch a convolution."""
+
+
+def launch_convolution(b: PlanBuilder, c: Convolution) -> None:
+    """Launch what was measured to be fastest, else what is likely to be."""
+    b.choose(_key(c), variants_of(b.facts, c), lambda builder, variant: variant.launch(builder, c))
+
+
+def _key(c: Convolution) -> str:
+    """All that decides which variant is fastest."""
+    g, name = c.geometry, "ConvTranspose" if c.is_transposed else "Conv"
+    weights = "constant" if c.weights.weight is not None else "computed"
+    lengths = (
+        ("x", g.inputs),
+        ("y", g.outputs),
+        ("k", g.kernel),
+        ("s", g.strides),
+        ("d", g.dilations),
+        ("p", g.before),
+    )
+    shape = " ".join(f"{key}{'x'.join(map(str, each))}" for key, each in lengths)
+    return f"{name} {c.element_type.name} n{c.images} g{c.groups} {c.channels}->{c.outputs} {shape} {weights} {c.code}"
+
+
+def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
+    """What can compute it on this device, those first that are likely to be fast."""
+    if is_depthwise(c):
+        return [*strips_of(facts, c)]
+    tiles = implicit_tiles(facts, c)[:_MOST_TILES] if _suits_tiles(facts, c) else []
+    variants: list[Variant] = [*tiles]
+    if not tiles or c.outputs < _FEW_OUTPUTS:
+        variants += directs_of(facts, c)
+    if tiles and is_winograd(facts, c):
+        variants.insert(0 if winograd_cost(facts, c) < implicit_cost(facts, c, tiles[0].tile) else 1, Winograd())
+    return variants
+
+
+def _suits_tiles(facts: DeviceFacts, c: Convolution) -> bool:
+    is_indexed = c.channels * c.map_size <= _LARGEST_INDEX and 0 < c.columns <= _LARGEST_INDEX
+    return facts.kind != "cpu" and c.outputs >= _LEAST_OUTPUTS and c.depth > 0 and is_indexed

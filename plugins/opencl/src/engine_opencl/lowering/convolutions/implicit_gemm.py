@@ -1,0 +1,77 @@
+"""Convolutions as products without the matrix that they multiply by, for GPUs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.expressions import HELPERS
+from engine_opencl.lowering.convolutions.windows import Convolution, arranged_weights
+from engine_opencl.lowering.products.matmul import Product
+from engine_opencl.lowering.products.tile_candidates import TILES, Tile, cost, tiles_of
+from engine_opencl.lowering.tables import table
+from engine_opencl.plan import PlanBuilder
+from engine_opencl.source import kernel_source
+
+
+@dataclass(frozen=True, slots=True)
+class Implicit:
+    """A product by tiles, always with two buffers of local memory."""
+
+    tile: Tile
+
+    def __str__(self) -> str:
+        return f"implicit {self.tile}"
+
+    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+        """Launch a convolution by such tiles."""
+        implicit_gemm(b, c, self.tile)
+
+
+def is_taken(tile: Tile) -> bool:
+    """Whether the kernel can work with a product's tile: an item loads from one column, and has 4 rows or more."""
+    return tile.buffers == 2 and tile.items % tile.n == 0 and tile.m // tile.row_items % 4 == 0
+
+
+_TAKEN: Final = tuple(filter(is_taken, TILES))
+
+
+def implicit_tiles(facts: DeviceFacts, c: Convolution) -> list[Implicit]:
+    """What the device has room for, the best first; nothing where it is tiny."""
+    return [Implicit(tile) for tile in tiles_of(_product(c), facts, _TAKEN)]
+
+
+def implicit_cost(facts: DeviceFacts, c: Convolution, tile: Tile) -> float:
+    """As `tile_candidates.cost`."""
+    return cost(tile, _product(c), facts)
+
+
+def _product(c: Convolution) -> Product:
+    """The product that it is, but for where the right matrix comes from."""
+    batches = c.groups * len(c.parts)
+    return Product(c.outputs, c.columns, c.depth, (batches,), (0,), (0,), (c.depth, 1), (c.columns, 1))
+
+
+def implicit_gemm(b: PlanBuilder, c: Convolution, tile: Tile) -> None:
+    """Launch a convolution, or all phases of a transposed one."""
+    order = c.order(tile.k)
+    total = c.images * c.groups * c.outputs * math.prod(c.geometry.outputs)
+    defines = c.defines(order) | {
+        "TILE_M": tile.m, "TILE_N": tile.n, "DEPTH": tile.k, "LANES_M": tile.row_items,
+        "LANES_N": tile.col_items, "SPLITS": tile.splits, "TOTAL": f"{total}ul",
+        "BLOCKS": -(-c.outputs // tile.m), "BY_CHANNELS": int(order.by_channels),
+    }  # fmt: skip
+    source = kernel_source("window", c.element_type, **defines) + kernel_source("implicit_gemm", c.element_type)
+    arguments = [c.x, arranged_weights(b, c, order, tile.m), table(b, order.taps), table(b, order.phases)]
+    groups = -(-c.columns // tile.n) * -(-c.outputs // tile.m) * c.groups * len(c.parts) * tile.splits
+    size, local = (groups * tile.items,), (tile.items,)
+    if tile.splits == 1:
+        b.launch(HELPERS + source, "implicit_gemm", [*arguments, *c.added, c.result], size, local)
+        return
+    sums = b.temporary(4 * total * tile.splits)
+    b.launch(source, "implicit_gemm", [*arguments, sums], size, local)
+    ending = ("M", "SIZE", "SPLITS", "TOTAL", "BIAS", "RESIDUAL", "EPILOGUE")
+    join = kernel_source("join", c.element_type, **{name: defines[name] for name in ending})
+    b.launch(HELPERS + join, "join", [sums, *c.added, c.result], (total,))

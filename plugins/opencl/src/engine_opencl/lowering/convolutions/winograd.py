@@ -1,0 +1,104 @@
+"""3x3 convolutions in Winograd's F(2x2, 3x3): 16 products give 4 results, where they take 36 otherwise.
+
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), section 4.1. The weights are transformed
+once, by the host in f64. Sums are of numbers up to 4 times the input's (each of them adds 4 elements) by up to 2.25
+times the weights', and a result adds 9 of them: with u = 2^-24 the error of a result is at most
+(channels + 16) u |A'| (sum over channels of |G| |w| |G'| * |B'| |x| |B|) |A|, 9 times that of plain sums at worst.
+An input that is infinite makes NaN of all 4 results of its places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.ir.element_type import f32
+from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.expressions import HELPERS
+from engine_opencl.lowering.convolutions.windows import Convolution
+from engine_opencl.lowering.products.matmul import Epilogue, Product, launch_product
+from engine_opencl.lowering.products.tile_candidates import LAUNCH_COST, cost, moving_cost, tiles_of
+from engine_opencl.plan import PlanBuilder
+from engine_opencl.source import kernel_source
+
+G: Final = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+"""What the weights are transformed by."""
+_SHARE = 8
+"""The part of the device's memory, and of what it allocates at once, that the transformed tensors may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Winograd:
+    """F(2x2, 3x3)."""
+
+    def __str__(self) -> str:
+        return "winograd 2x2 3x3"
+
+    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+        """Launch a convolution that `is_winograd`."""
+        winograd(b, c)
+
+
+def is_winograd(facts: DeviceFacts, c: Convolution) -> bool:
+    """Whether it is a 3x3 convolution of constant weights in steps of 1, and the device has room for it in f32."""
+    g = c.geometry
+    is_plain = not c.is_transposed and g.kernel == (1, 3, 3) and g.inputs[0] == g.outputs[0] == 1
+    in_order = set(g.strides) == {1} and g.dilations[1:] == (1, 1)
+    values = 4 * 16 * c.groups * (c.channels + c.outputs) * _places(c)
+    has_room = values * _SHARE <= min(facts.memory, facts.largest_buffer)
+    return is_plain and in_order and c.weights.weight is not None and c.element_type is f32 and has_room
+
+
+def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
+    """As `tile_candidates.cost`, with what the transforms move."""
+    product, places = _product(c), _places(c)
+    # The elements of both transformed tensors are stored and read; 4 of them are made of, or make, one of 16. Weights
+    # are 16 where others have 9.
+    moved = 36 * places * (c.channels + c.outputs) + 7 * c.channels * c.outputs
+    products = min(cost(tile, product, facts) for tile in tiles_of(product, facts))
+    return products + 2 * LAUNCH_COST + moving_cost(c.groups * moved, facts)
+
+
+def winograd(b: PlanBuilder, c: Convolution) -> None:
+    """Launch the transforms, and the products between them."""
+    g, places, name = c.geometry, _places(c), c.weights.weight
+    channels, outputs = c.groups * c.channels, c.groups * c.outputs
+    make = b.weights[name]
+    u = b.weight(("winograd", name, c.groups), lambda: transformed(make(), c))
+    v, s = b.temporary(4 * 16 * channels * places), b.temporary(4 * 16 * outputs * places)
+    defines: dict[str, object] = {
+        "C": channels, "M": outputs, "IH": g.inputs[1], "IW": g.inputs[2], "OH": g.outputs[1], "OW": g.outputs[2],
+        "PH": g.before[1], "PW": g.before[2], "PLACES": places, "PLACES_H": -(-g.outputs[1] // 2),
+        "PLACES_W": -(-g.outputs[2] // 2),
+    }  # fmt: skip
+    source = kernel_source("winograd_input", **defines, STEP=f"{channels * places}ul")
+    b.launch(source, "winograd_input", [c.x, v], (places, channels))
+    launch_product(b, _product(c), Epilogue(), u, v, s)
+    ending = {"BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code}
+    source = kernel_source("winograd_output", **defines, **ending, STEP=f"{outputs * places}ul")
+    b.launch(HELPERS + source, "winograd_output", [s, *c.added, c.result], (places, outputs))
+
+
+def transformed(weights: NDArray[Any], c: Convolution) -> NDArray[np.float32]:
+    """G w G' of each channel, as 16 matrices for each group."""
+    kernels = weights.reshape(c.groups, c.outputs, c.channels, 3, 3).astype(np.float64)
+    found = G @ kernels @ G.T
+    matrices = found.reshape(c.groups, c.outputs, c.channels, 16).transpose(3, 0, 1, 2)
+    return np.ascontiguousarray(matrices, np.float32)
+
+
+def _product(c: Convolution) -> Product:
+    """That of one of the 16 numbers of all places, for each of them and each group."""
+    places, channels, outputs = _places(c), c.groups * c.channels, c.groups * c.outputs
+    return Product(
+        c.outputs, places, c.channels, (16, c.groups), (outputs * c.channels, c.outputs * c.channels),
+        (channels * places, c.channels * places), (c.channels, 1), (places, 1),
+    )  # fmt: skip
+
+
+def _places(c: Convolution) -> int:
+    """Squares of 2x2 results of all images."""
+    return c.images * -(-c.geometry.outputs[1] // 2) * -(-c.geometry.outputs[2] // 2)

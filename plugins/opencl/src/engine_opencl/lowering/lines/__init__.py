@@ -1,0 +1,1 @@
+"""Operators that look at whole lines of elements."""

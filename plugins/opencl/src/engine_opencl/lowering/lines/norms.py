@@ -1,0 +1,114 @@
+"""Normalizations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from engine.ir import Node, Output
+from engine.ops.registry import attribute
+from engine_opencl.elements import stored_type
+from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
+from engine_opencl.lowering.movement import strided_copy
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.plan import Buffer, Given, PlanBuilder
+from engine_opencl.source import kernel_source, strides_of
+
+
+@lowers("LayerNormalization", "RMSNormalization")
+class RowNormLowering(OpLowering):
+    """Over all axes from one on."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if any(output.target_inputs for output in node.outputs[1:]):
+            return Refusal("attribute", "mean or deviation are read")
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        shape = b.shape(node.input_value(0))
+        axis = int(attribute(node, "axis")) % len(shape)
+        length = math.prod(shape[axis:])
+        values = [node.input_value(i) for i in range(node.num_inputs) if node.has_input(i)]
+        is_even = all(math.prod(b.shape(value)) == length for value in values[1:])
+        buffers = [b.input(values[0])]
+        buffers += [b.input(value) if is_even else _expanded(value, shape[axis:], b) for value in values[1:]]
+        is_centred = node.op_type == "LayerNormalization"
+        _launch(node, b, buffers, math.prod(shape[:axis]), length, "k", is_centred=is_centred)
+
+
+@lowers("InstanceNormalization", "GroupNormalization")
+class MapNormLowering(OpLowering):
+    """Over each channel's map, or over the maps of a group of channels, which lie together."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        n, c, *space = b.shape(node.input_value(0))
+        groups = c if node.op_type == "InstanceNormalization" else int(attribute(node, "num_groups"))
+        pixels, per_group = math.prod(space), c // groups
+        channel = f"(line % {groups} * {per_group}" + (f" + k / {pixels})" if per_group > 1 else ")")
+        buffers = [b.input(node.input_value(index)) for index in range(3)]
+        _launch(node, b, buffers, n * groups, per_group * pixels, channel)
+
+
+def _launch(
+    node: Node,
+    b: PlanBuilder,
+    buffers: Sequence[Buffer],
+    count: int,
+    length: int,
+    channel: str,
+    *,
+    is_centred: bool = True,
+) -> None:
+    """Launch the kernel for lines of x, with scale and perhaps shift, whose element `channel` belongs to element k."""
+    y = node.output(0)
+    lines = lines_of(b.facts, count, length)
+    source = lines.source(
+        "line_norm", y.element_type, MEAN=int(is_centred), SHIFT=int(len(buffers) > 2), CHANNEL=channel
+    )
+    arguments: list[Given] = [*buffers, b.output(y), float(attribute(node, "epsilon"))]
+    launch_lines(b, lines, source, "line_norm", arguments)
+
+
+def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
+    """A scale or shift, repeated to the shape of a row."""
+    own = (1,) * (len(shape) - len(b.shape(value))) + b.shape(value)
+    read = [0 if n == 1 else s for n, s in zip(own, strides_of(own), strict=True)]
+    target = b.temporary(math.prod(shape) * stored_type(value).itemsize)
+    strided_copy(b, value, b.input(value), target, shape, read, 0, strides_of(shape), 0)
+    return target
+
+
+@lowers("LpNormalization")
+class LpNormLowering(OpLowering):
+    """Lines along an axis, divided by the sum of what they hold or by their length; a line of zeros stays."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = node.input_value(0), node.output(0)
+        outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
+        lines = lines_of(b.facts, outer * inner, length, inner)
+        source = lines.source("lp_norm", y.element_type, P=int(attribute(node, "p")))
+        launch_lines(b, lines, source, "lp_norm", [b.input(x), b.output(y)])
+
+
+@lowers("BatchNormalization")
+class BatchNormLowering(OpLowering):
+    """With statistics that are given."""
+
+    def check(self, node: Node) -> Refusal | None:
+        if node.attributes.get("training_mode"):
+            return Refusal("attribute", "training_mode is on")
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        n, c, *space = b.shape(node.input_value(0))
+        pixels = math.prod(space)
+        buffers = [b.input(node.input_value(index)) for index in range(5)]
+        arguments: list[Given] = [*buffers, b.output(node.output(0)), float(attribute(node, "epsilon"))]
+        source = kernel_source("batch_norm", node.output(0).element_type, C=c, PIXELS=pixels)
+        b.launch(source, "batch_norm", arguments, (pixels, c, n))

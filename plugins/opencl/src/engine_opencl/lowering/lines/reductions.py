@@ -1,0 +1,211 @@
+"""Reductions: one number of all elements along some axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.ir import ElementType, Node
+from engine.ir.element_type import boolean, i8, i32, i64, u8
+from engine.ops.registry import attribute
+from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.elements import FLOATS, c_type
+from engine_opencl.lowering.lines.work_groups import Lines, lines_of
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.source import collapsed, element_access, index_code, strides_of
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """OpenCL C that makes one number of many.
+
+    Attributes:
+        start: the accumulator `s` of no elements.
+        step: a statement that adds element `v` to `s`.
+        end: the result, of `s` and the number of elements `n`.
+        join: a statement that adds to `s` the accumulator `v` of elements that come later; "" where it is `step`.
+        accumulator: its type, "T" for that of the elements.
+    """
+
+    start: str
+    step: str
+    end: str = "s"
+    join: str = ""
+    accumulator: str = "T"
+
+
+_ADD: Final = "s += v"
+_LARGEST: Final = Fold("-INFINITY", "s = isnan(v) || v > s ? v : s")
+_SMALLEST: Final = Fold("INFINITY", "s = isnan(v) || v < s ? v : s")
+_SQUARES: Final = Fold("0", "s += v * v", join=_ADD)
+INTEGER_FOLDS: Final = {
+    "ReduceSum": Fold("0", _ADD),
+    "ReduceMax": Fold("LEAST", "s = max(s, v)"),
+    "ReduceMin": Fold("MOST", "s = min(s, v)"),
+    "ReduceProd": Fold("1", "s *= v"),
+    "ReduceSumSquare": _SQUARES,
+    "ReduceL1": Fold("0", "s += v < 0 ? -v : v", join=_ADD),
+}
+FOLDS: Final = {
+    # The largest element so far, if it is finite, and the sum of powers of what the others are less.
+    "ReduceLogSumExp": Fold(
+        "(float2)(-INFINITY, 0.0f)", "s = added(s, v)", "finite(s.x) + log(s.y)", "s = joined(s, v)", "float2",
+    ),
+    "ReduceSum": Fold("0", _ADD),
+    "ReduceMean": Fold("0", _ADD, "s / n"),
+    "ReduceMax": _LARGEST,
+    "ReduceMin": _SMALLEST,
+    "ReduceProd": Fold("1", "s *= v"),
+    "ReduceSumSquare": _SQUARES,
+    "ReduceL1": Fold("0", "s += fabs(v)", join=_ADD),
+    "ReduceL2": Fold("0", "s += v * v", "sqrt(s)", _ADD),
+    "ReduceLogSum": Fold("0", _ADD, "log(s)"),
+}  # fmt: skip
+_POWERS: Final = """
+inline float finite(float x) { return isfinite(x) ? x : 0.0f; }
+inline float scaled(float2 s, float top) { return s.x == top ? s.y : s.y * exp(s.x - top); }
+inline float2 added(float2 s, float v) {
+  const float top = fmax(s.x, v);
+  return (float2)(top, scaled(s, top) + exp(v - finite(top)));
+}
+inline float2 joined(float2 s, float2 v) {
+  const float top = fmax(s.x, v.x);
+  return (float2)(top, scaled(s, top) + scaled(v, top));
+}
+"""
+_LIMITS: Final = {
+    i32: ("INT_MIN", "INT_MAX"), i64: ("LONG_MIN", "LONG_MAX"), u8: ("0", "UCHAR_MAX"),
+    i8: ("CHAR_MIN", "CHAR_MAX"), boolean: ("0", "1"),
+}  # fmt: skip
+_SHORT: Final = 64
+"""Elements that an item of a CPU adds up alone in less time than several need to join what they have."""
+_PARTS: Final = 1024
+"""At most, which one group joins."""
+
+
+@lowers(*FOLDS)
+class ReductionLowering(OpLowering):
+    """One number of all elements along some axes."""
+
+    def check(self, node: Node) -> Refusal | None:
+        is_comparing = node.op_type in ("ReduceMax", "ReduceMin")
+        integers = _LIMITS.keys() if is_comparing else {i32, i64} if node.op_type in INTEGER_FOLDS else set()
+        return check_types((node.input_value(0),), {*FLOATS, *integers}) or check_constant(node, 1)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = node.input_value(0), node.output(0)
+        shape = b.shape(x)
+        reduce_axes(b, node.op_type, x.element_type, b.input(x), b.output(y), shape, _axes(node, len(shape), b))
+
+
+def reduce_axes(
+    b: PlanBuilder,
+    op_type: str,
+    element_type: ElementType,
+    x: Buffer,
+    y: Buffer,
+    shape: Sequence[int],
+    axes: Collection[int],
+) -> None:
+    """Launch a reduction of a tensor of `shape` along `axes`, in two steps where few lines are long."""
+    fold = (FOLDS if element_type in FLOATS else INTEGER_FOLDS)[op_type]
+    strides = strides_of(shape)
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    reduced = sorted(axes)
+    outer, (outer_steps,) = collapsed([shape[a] for a in kept], [strides[a] for a in kept])
+    inner, (inner_steps,) = collapsed([shape[a] for a in reduced], [strides[a] for a in reduced])
+    count, length = (math.prod(shape[axis] for axis in some) for some in (kept, reduced))
+    is_across = bool(outer) and (not inner or outer_steps[-1] < inner_steps[-1])
+    lines = lines_of(b.facts, max(count, 1), length, outer[-1] if is_across else 1, is_across=is_across)
+    if b.facts.kind == "cpu" and length <= _SHORT:
+        lines = replace(lines, lanes=1, per_group=lines.group)
+    parts = _parts_of(b.facts, lines)
+    index = "uint" if math.prod(shape) < 2**31 else "ulong"
+    places = (
+        f"inline {index} kept_at(const {index} i) {{\n  {index_code(outer, [outer_steps], ['a'], of=index)}\n"
+        "  return a;\n}\n"
+        f"inline {index} reduced_at(const {index} i) {{\n  {index_code(inner, [inner_steps], ['a'], of=index)}\n"
+        "  return a;\n}\n"
+    )
+    step = _Step(fold, element_type, index, length)
+    if parts == 1:
+        step.launch(b, lines, places, x, y)
+        return
+    type_ = c_type(element_type) if fold.accumulator == "T" else fold.accumulator
+    partial = b.temporary(count * parts * _BYTES[type_])
+    step.launch(b, lines, places, x, partial, parts=parts)
+    places = (
+        f"inline {index} kept_at(const {index} i) {{ return i * {parts}; }}\n"
+        f"inline {index} reduced_at(const {index} i) {{ return i; }}\n"
+    )
+    step.launch(b, lines_of(b.facts, count, parts), places, partial, y, is_joining=True)
+
+
+_BYTES: Final = {"float": 4, "float2": 8, "int": 4, "long": 8, "uchar": 1, "char": 1}
+
+
+def _parts_of(facts: DeviceFacts, lines: Lines) -> int:
+    """Into how many parts a line is cut so that all of the device has something to do.
+
+    Each item of a part is to add up so many elements that a second launch is worth it.
+    """
+    enough = lines.lanes * (1024 if facts.kind == "cpu" else 16)
+    wanted = min(4 * facts.compute_units // max(lines.groups, 1), lines.length // enough, _PARTS)
+    return max(wanted, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One launch of a reduction: from elements to results, to parts' accumulators, or from those to results."""
+
+    fold: Fold
+    element_type: ElementType
+    index: str
+    elements: int
+
+    def launch(
+        self,
+        b: PlanBuilder,
+        lines: Lines,
+        places: str,
+        x: Buffer,
+        y: Buffer,
+        *,
+        parts: int = 1,
+        is_joining: bool = False,
+    ) -> None:
+        fold, u = self.fold, "ul" if self.index == "ulong" else "u"
+        join = fold.join or fold.step
+        least, most = _LIMITS.get(self.element_type, ("0", "0"))
+        prefix = (
+            f"{element_access(self.element_type)}#define ACCUMULATOR {fold.accumulator}\n"
+            f"#define LEAST {least}\n#define MOST {most}\n{_POWERS if fold.accumulator != 'T' else ''}"
+            f"inline ACCUMULATOR with(ACCUMULATOR s, const {'ACCUMULATOR' if is_joining else 'T'} v) {{\n"
+            f"  {join if is_joining else fold.step};\n  return s;\n}}\n"
+            f"inline ACCUMULATOR joined_with(ACCUMULATOR s, const ACCUMULATOR v) {{\n  {join};\n  return s;\n}}\n"
+            f"{places}"
+        )
+        is_partial = parts > 1
+        source = lines.source(
+            "reduce", prefix=prefix, INDEX=self.index, START=f"({fold.start})", ELEMENTS=f"{self.elements}.0f",
+            FROM="ACCUMULATOR" if is_joining else "stored_T", TO="ACCUMULATOR" if is_partial else "stored_T",
+            END="s" if is_partial else f"({fold.end})", PARTS=parts, PER_PART=f"{-(-lines.length // parts)}{u}",
+            **{
+                "LOAD(p, i)": "(p)[i]" if is_joining else "load_T(p, i)",
+                "STORE(p, i, v)": "(p)[i] = (v)" if is_partial else "store_T(p, i, v)",
+            },
+        )  # fmt: skip
+        size = (lines.groups * lines.group if lines.count else 0, parts)
+        b.launch(source, "reduce", [x, y], size, (lines.group, 1))
+
+
+def _axes(node: Node, rank: int, b: PlanBuilder) -> set[int]:
+    if not node.has_input(1):
+        return set() if attribute(node, "noop_with_empty_axes") else set(range(rank))
+    data = b.constant(node.input_value(1))
+    assert data is not None
+    axes = {int(axis) % rank for axis in data.reshape(-1)}
+    return axes or (set() if attribute(node, "noop_with_empty_axes") else set(range(rank)))

@@ -1,0 +1,94 @@
+"""The largest or smallest elements of lines, in order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.ir import Node
+from engine.ops.registry import attribute
+from engine_opencl.elements import c_type
+from engine_opencl.lowering.elementwise import NUMBERS
+from engine_opencl.lowering.lines.selection import comparable
+from engine_opencl.lowering.lines.work_groups import power_above, power_within, spans
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.source import kernel_source
+
+_SHORT: Final = 128
+_SHORT_ON_CPU: Final = 512
+"""Elements of a line up to which comparing each with all others is quicker than to sort."""
+_TILE: Final = 2048
+"""Elements that a group sorts at most: more would leave a GPU's local memory to few groups."""
+
+
+@lowers("TopK")
+class TopKLowering(OpLowering):
+    """Short lines by each element's rank; of others tiles are sorted, and the first elements of those, or merged."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((node.input_value(0),), NUMBERS) or check_constant(node, 1)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, axis = node.input_value(0), int(attribute(node, "axis"))
+        outer, length, inner = spans(b.shape(x), axis)
+        most = b.shape(node.output(0))[axis]
+        given, results = b.input(x), [b.output(output) for output in node.outputs[:2]]
+        if 0 in (outer, inner, most):
+            return
+        kinds = {"INNER": inner, "K": most, "LARGEST": int(attribute(node, "largest"))}
+        if length <= (_SHORT_ON_CPU if b.facts.kind == "cpu" else _SHORT):
+            source = comparable(node) + kernel_source("top_k", **kinds, LENGTH=length, RANK=1, LAST=1)
+            items = (inner, length, outer) if inner > 1 else (length, 1, outer)
+            b.launch(source, "top_k", [given, *results], items)
+        else:
+            _Sorting(node, b, kinds, outer * inner, most).launch(given, length, results)
+
+
+class _Sorting:
+    """The launches that sort lines down to their first elements."""
+
+    def __init__(self, node: Node, b: PlanBuilder, kinds: dict[str, int], count: int, most: int) -> None:
+        self._b, self._kinds, self._count, self._most = b, kinds, count, most
+        self._prefix = comparable(node)
+        self._bytes = 8 if c_type(node.input_value(0).element_type) == "long" else 4
+
+    def launch(self, x: Buffer, length: int, results: list[Buffer]) -> None:
+        """Sort tiles; while lines have several, sort what is left of them, or merge it where that is most of them."""
+        # An entry of local memory is a value and its place, as far apart as the value is long.
+        room = self._b.facts.local_bytes // 2 // (2 * self._bytes)
+        tile = min(_TILE, power_above(length), power_within(room))
+        run, runs = min(self._most, tile), -(-length // tile)
+        given = self._sort([x], length, tile, run, results, is_first=True)
+        while runs > 1:
+            if 2 * run <= tile:
+                given = self._sort(given, runs * run, tile, run, results)
+                runs = -(-runs * run // tile)
+            else:
+                given = self._merge(given, runs, run, results)
+                runs, run = -(-runs // 2), min(2 * run, self._most)
+
+    def _sort(
+        self, given: list[Buffer], length: int, tile: int, run: int, results: list[Buffer], *, is_first: bool = False
+    ) -> list[Buffer]:
+        tiles = -(-length // tile)
+        made = results if tiles == 1 else self._passed_on(tiles * run)
+        group = min(256, power_within(self._b.facts.max_work_group), tile // 2)
+        source = self._prefix + kernel_source(
+            "top_k", **self._kinds, SORT=1, FIRST=int(is_first), LAST=int(tiles == 1), COUNT=length,
+            TILE=tile, TILES=tiles, RUN=run, GROUP=group,
+        )  # fmt: skip
+        self._b.launch(source, "sort_tiles", [*given, *made], (self._count * tiles * group,), (group,))
+        return made
+
+    def _merge(self, given: list[Buffer], runs: int, run: int, results: list[Buffer]) -> list[Buffer]:
+        merged = min(2 * run, self._most)
+        made = results if runs == 2 else self._passed_on(-(-runs // 2) * merged)
+        source = self._prefix + kernel_source(
+            "top_k", **self._kinds, MERGE=1, LAST=int(runs == 2), RUN=run, RUNS=runs, MERGED=merged
+        )
+        self._b.launch(source, "merge_runs", [*given, *made], (self._count * runs * run,))
+        return made
+
+    def _passed_on(self, length: int) -> list[Buffer]:
+        """Memory for values and places of all lines between two launches."""
+        return [self._b.temporary(self._count * length * size) for size in (self._bytes, 4)]

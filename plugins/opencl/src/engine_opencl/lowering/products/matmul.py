@@ -1,0 +1,238 @@
+"""Matrix products: MatMul, Gemm and the fused product, as one kernel with an epilogue."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from engine.ir import ElementType, Node, Output
+from engine.ir.element_type import f32
+from engine.ops.internal import INTERNAL_DOMAIN, Activation
+from engine.ops.registry import attribute
+from engine_opencl.lowering.elementwise import activation_code, literal
+from engine_opencl.lowering.products.blocks import launch_blocks
+from engine_opencl.lowering.products.packing import Matrices
+from engine_opencl.lowering.products.tiles import Operands, launch_tiles
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.source import strides_of
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """C[batch] = alpha * A[batch] B[batch] + bias, with A: [M, K], B: [K, N] by their strides, C dense.
+
+    Attributes:
+        batch: the lengths of the axes of batches; a_batch, b_batch: strides along them, 0 where shared.
+        a, b: strides of rows and of columns.
+        real: how all of them are stored.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]
+    a_batch: tuple[int, ...]
+    b_batch: tuple[int, ...]
+    a: tuple[int, int]
+    b: tuple[int, int]
+    real: ElementType = f32
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What is done to a sum before it is stored: scale, then bias, residual and activation.
+
+    Attributes:
+        bias: strides along rows and columns of C; None without one.
+    """
+
+    alpha: float = 1.0
+    bias: tuple[int, int] | None = None
+    beta: float = 1.0
+    has_residual: bool = False
+    activation: Activation | None = None
+
+    def code(self) -> str:
+        """Statements on `v`, the sum at row `row` and column `col` of C, whose index is `at`."""
+        lines = []
+        if self.alpha != 1:
+            lines.append(f"v *= {literal(self.alpha)};")
+        if self.bias is not None:
+            scaled = "" if self.beta == 1 else f"{literal(self.beta)} * "
+            place = f"(ulong)(row) * {self.bias[0]} + (ulong)(col) * {self.bias[1]}"
+            lines.append(f"v += {scaled}load_real(bias, {place});")
+        if self.has_residual:
+            lines.append("v += load_real(residual, at);")
+        if self.activation is not None:
+            lines.append(f"v = {activation_code(self.activation, 'v')};")
+        return " ".join(lines)
+
+    def lanes_code(self) -> str:
+        """Statements on `v`, sums at the `count` columns from `col` on, for kernels with `lanes.cl`.
+
+        `bias_row` is the bias's row, `at` the first one's index in C, where columns lie C_STEP apart.
+        """
+        lines = []
+        if self.alpha != 1:
+            lines.append(f"v *= {literal(self.alpha)};")
+        if self.bias is not None:
+            scaled = "" if self.beta == 1 else f"{literal(self.beta)} * "
+            place = f"bias_row * {self.bias[0]}"
+            added = f"get_real(bias, {place} + col, 1, count)" if self.bias[1] else f"load_real(bias, {place})"
+            lines.append(f"v += {scaled}{added};")
+        if self.has_residual:
+            lines.append("v += get_real(residual, at, C_STEP, count);")
+        if self.activation is not None:
+            lines.append(f"v = {activation_code(self.activation, 'v')};")
+        return " ".join(lines)
+
+
+@lowers("MatMul")
+class MatMulLowering(OpLowering):
+    """numpy's matmul."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = node.input_value(0), node.input_value(1)
+        multiply(b, x, y, node.output(0), matmul_of(b.shape(x), b.shape(y)), Epilogue())
+
+
+@lowers("FusedMatMul", domain=INTERNAL_DOMAIN)
+class FusedMatMulLowering(OpLowering):
+    """A product with bias, residual and activation."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = node.input_value(0), node.input_value(1)
+        bias = node.input_value(2) if node.has_input(2) else None
+        residual = node.input_value(3) if node.has_input(3) else None
+        product = matmul_of(b.shape(x), b.shape(y), is_transposed=bool(attribute(node, "trans_b")))
+        epilogue = Epilogue(
+            bias=None if bias is None else (0, 0 if math.prod(b.shape(bias)) == 1 else 1),
+            has_residual=residual is not None,
+            activation=activation_attribute(node),
+        )
+        multiply(b, x, y, node.output(0), product, epilogue, bias, residual)
+
+
+@lowers("Gemm")
+class GemmLowering(OpLowering):
+    """alpha * A' B' + beta * C of matrices."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types(node.input_values)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, y = node.input_value(0), node.input_value(1)
+        (rows, inner), (first, second) = b.shape(x), b.shape(y)
+        x_strides, y_strides = (inner, 1), (second, 1)
+        if attribute(node, "transA"):
+            rows, inner, x_strides = inner, rows, (1, inner)
+        columns = second
+        if attribute(node, "transB"):
+            columns, y_strides = first, (1, second)
+        bias = node.input_value(2) if node.has_input(2) else None
+        strides = None
+        if bias is not None:
+            shape = (1, 1, *b.shape(bias))[-2:]
+            strides = tuple(0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True))
+        epilogue = Epilogue(float(attribute(node, "alpha")), strides, float(attribute(node, "beta")))  # type: ignore[arg-type]
+        product = Product(rows, columns, inner, (), (), (), x_strides, y_strides)
+        multiply(b, x, y, node.output(0), product, epilogue, bias)
+
+
+def activation_attribute(node: Node) -> Activation | None:
+    """The activation that a fused operator ends with."""
+    name = node.attributes.get("activation", "")
+    return Activation(name, tuple(node.attributes.get("activation_parameters") or ())) if name else None
+
+
+def matmul_of(x: tuple[int, ...], y: tuple[int, ...], *, is_transposed: bool = False) -> Product:
+    """The product of two tensors as numpy's matmul forms it; a `y` that is_transposed is a matrix [N, K]."""
+    full_x = x if len(x) > 1 else (1, *x)
+    if is_transposed:
+        n, k = y
+        m, batch = math.prod(full_x[:-1]), ()
+        return Product(m, n, k, batch, (), (), (k, 1), (1, k))
+    full_y = y if len(y) > 1 else (*y, 1)
+    (m, k), n = full_x[-2:], full_y[-1]
+    batch = np.broadcast_shapes(full_x[:-2], full_y[:-2])
+    return Product(m, n, k, batch, _batch_strides(full_x, batch), _batch_strides(full_y, batch), (k, 1), (n, 1))
+
+
+def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...]) -> tuple[int, ...]:
+    steps = strides_of(shape)[:-2]
+    own = tuple(0 if n == 1 else s for n, s in zip(shape[:-2], steps, strict=True))
+    return (0,) * (len(batch) - len(own)) + own
+
+
+def multiply(
+    b: PlanBuilder,
+    x: Output,
+    y: Output,
+    result: Output,
+    product: Product,
+    epilogue: Epilogue,
+    bias: Output | None = None,
+    residual: Output | None = None,
+) -> None:
+    """Launch the product of two values."""
+    added = [None if value is None else b.input(value) for value in (bias, residual)]
+    product = replace(product, real=result.element_type)
+    x_buffer, y_buffer = b.input(x), b.input(y)
+    launch_product(b, product, epilogue, x_buffer, y_buffer, b.output(result), *added)
+
+
+def launch_product(
+    b: PlanBuilder,
+    product: Product,
+    epilogue: Epilogue,
+    x: Buffer,
+    y: Buffer,
+    result: Buffer,
+    bias: Buffer | None = None,
+    residual: Buffer | None = None,
+) -> None:
+    """Launch the kernel for a product in the shape that suits the kind of device."""
+    p = product
+    if 0 in (p.m, p.n):
+        return
+    if all(stride == 0 for stride in p.b_batch) and p.a == (p.k, 1) and p.batch and _is_dense(p):
+        # One matrix for all batches: the batches are further rows.
+        p = replace(p, m=p.m * math.prod(p.batch), batch=(), a_batch=(), b_batch=())
+    if b.facts.kind == "cpu":
+        _launch_blocks(b, p, epilogue, x, y, result, bias, residual)
+    else:
+        launch_tiles(b, Operands(p, epilogue, x, y, result, bias, residual))
+
+
+def _launch_blocks(
+    b: PlanBuilder,
+    p: Product,
+    epilogue: Epilogue,
+    x: Buffer,
+    y: Buffer,
+    result: Buffer,
+    bias: Buffer | None,
+    residual: Buffer | None,
+) -> None:
+    """The variant for CPUs."""
+    left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)
+    right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch, p.real)
+    launch_blocks(b, left, right, result, p.n, epilogue, bias, residual)
+
+
+def _is_dense(p: Product) -> bool:
+    step = p.m * p.k
+    for length, stride in zip(reversed(p.batch), reversed(p.a_batch), strict=True):
+        if length > 1 and stride != step:
+            return False
+        step *= length
+    return True

@@ -1,0 +1,251 @@
+"""The kernels that there are for a product on a GPU, and which to begin with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from engine.ir.element_type import f16
+from engine_opencl.devices.device import DeviceFacts
+
+if TYPE_CHECKING:
+    from engine_opencl.lowering.products.matmul import Product
+
+MOST_SHORT: Final = 8
+"""Rows, or columns, up to which the long operand is read once, without tiles."""
+_MOST_CANDIDATES: Final = 12
+_MOST_IN_HALF: Final = 4
+_HOPELESS: Final = 4
+"""What costs so many times as much as the best is not offered."""
+_MOST_DIRECT: Final = 1 << 24
+"""Multiply-adds up to which waiting for local memory may take longer than doing without."""
+_LANES: Final = 256
+"""Items that a compute unit needs to be busy all the time, more or less."""
+_LINE: Final = 16
+"""Elements that memory gives at a time, more or less."""
+LAUNCH_COST: Final = 5000
+"""Of one more kernel, as `cost` counts."""
+_SMALL_K: Final = 16
+"""With fewer steps, adding up partial sums takes longer than the steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """An item computes some rows of a column, and local memory is not used."""
+
+    rows: int
+
+    def __str__(self) -> str:
+        return f"direct {self.rows}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The parameters of `kernels/tiles.cl`.
+
+    Attributes:
+        m, n, k: elements of C that a group computes, and steps for which its tiles hold the operands.
+        row_items, col_items: of a group.
+        buffers: tiles that local memory holds of each operand.
+        splits: groups that share the steps of one tile.
+        in_half: whether factors are multiplied as half, and added up so for a few steps; see `kernels/real.cl`.
+    """
+
+    m: int
+    n: int
+    k: int
+    row_items: int
+    col_items: int
+    buffers: int
+    splits: int = 1
+    in_half: bool = False
+
+    def __str__(self) -> str:
+        shape = f"tile {self.m}x{self.n}x{self.k} {self.row_items}x{self.col_items} b{self.buffers} s{self.splits}"
+        return f"{shape} half" if self.in_half else shape
+
+    @property
+    def items(self) -> int:
+        """Of a work group."""
+        return self.row_items * self.col_items
+
+    @property
+    def local_bytes(self) -> int:
+        """Of a work group."""
+        return self.buffers * self.k * (self.m + self.n + 8) * (2 if self.in_half else 4)
+
+    def tiles(self, p: Product) -> int:
+        """How many there are in C, of all batches."""
+        return -(-p.m // self.m) * -(-p.n // self.n) * math.prod(p.batch)
+
+    def steps(self, p: Product) -> int:
+        """How many steps along K a group has, a multiple of a tile's."""
+        return -(-p.k // (self.splits * self.k)) * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """The parameters of `kernels/narrow.cl`: `width` elements a load, `lanes` x `lines` items a group."""
+
+    along_k: bool
+    lanes: int
+    lines: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"narrow {'k' if self.along_k else 'n'} {self.lanes}x{self.lines} w{self.width}"
+
+    @property
+    def items(self) -> int:
+        """Of a work group."""
+        return self.lanes * self.lines
+
+    @property
+    def count(self) -> int:
+        """Elements of the long side that a group computes."""
+        return self.lines if self.along_k else self.lanes * self.width
+
+    def local_bytes(self, short: int) -> int:
+        """Of a work group."""
+        return short * (self.lanes if self.along_k else self.lines) * (self.count + 1) * 4
+
+
+Candidate: TypeAlias = "Direct | Tile | Narrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Long:
+    """The operand of which a narrow product reads much: `length` rows, `step` apart, of K elements, `k_step` apart."""
+
+    length: int
+    step: int
+    k_step: int
+    batch: tuple[int, ...]
+    short: int
+    short_steps: tuple[int, int]
+    short_batch: tuple[int, ...]
+
+
+def long_side(p: Product) -> Long:
+    """The long operand of a product, and the other's strides."""
+    if p.m <= p.n:
+        return Long(p.n, p.b[1], p.b[0], p.b_batch, p.m, (p.a[0], p.a[1]), p.a_batch)
+    return Long(p.m, p.a[0], p.a[1], p.a_batch, p.n, (p.b[1], p.b[0]), p.b_batch)
+
+
+def widest(length: int, *steps: int, most: int = 4) -> int:
+    """How many neighbouring elements a load takes: so many that all loads are whole, and begin at multiples."""
+    return next(width for width in (4, 2, 1) if width <= most and all(each % width == 0 for each in (length, *steps)))
+
+
+def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
+    """What the device can run for a product, the best by `cost` first."""
+    direct = Direct(8 if p.m >= 8 else p.m)
+    if p.k == 0 or facts.kind == "cpu":
+        return [direct]
+    if min(p.m, p.n) <= MOST_SHORT:
+        found: list[Candidate] = [*_narrow(p, facts)]
+        is_small = p.k <= _SMALL_K or max(p.m, p.n) < _LINE
+        found.insert(0 if is_small else 3, direct)
+        return found
+    found = [*_in_half_too(tiles_of(p, facts), p, facts)[:_MOST_CANDIDATES]]
+    if not found or p.m * p.n * p.k * math.prod(p.batch) <= _MOST_DIRECT:
+        found.insert(3, direct)
+    return found
+
+
+def _in_half_too(tiles: list[Tile], p: Product, facts: DeviceFacts) -> list[Tile]:
+    """Behind each of the best tiles the one in half, where there is such arithmetic: only measuring tells its worth."""
+    if p.real is not f16 or not facts.has_half_products:
+        return tiles
+    pairs = [each for tile in tiles[:_MOST_IN_HALF] for each in (tile, replace(tile, in_half=True))]
+    return [*pairs, *tiles[_MOST_IN_HALF:]]
+
+
+TILES: Final = (
+    Tile(128, 128, 16, 16, 16, 2),
+    Tile(128, 128, 16, 16, 16, 1),
+    Tile(128, 128, 8, 16, 16, 2),
+    Tile(128, 64, 16, 16, 8, 2),
+    Tile(64, 128, 16, 8, 16, 2),
+    Tile(64, 128, 8, 8, 16, 2),
+    Tile(64, 64, 16, 8, 8, 2),
+    Tile(64, 64, 16, 16, 16, 2),
+    Tile(64, 64, 16, 16, 16, 1),
+    Tile(64, 64, 16, 8, 16, 1),
+    Tile(32, 64, 16, 8, 16, 2),
+    Tile(64, 32, 16, 16, 8, 2),
+    Tile(32, 32, 32, 8, 8, 2),
+    Tile(32, 128, 16, 4, 32, 2),
+    Tile(16, 64, 32, 4, 16, 2),
+    Tile(64, 16, 32, 16, 4, 2),
+)
+"""Powers of two; a group has at least as many items as its tile is long, and each item 4 x 4 elements or more."""
+
+
+def tiles_of(p: Product, facts: DeviceFacts, shapes: Sequence[Tile] = TILES) -> list[Tile]:
+    """Each shape as it is, and with the steps shared where tiles alone do not fill the device; the best by `cost`."""
+    tiles = []
+    for t in shapes:
+        if t.items > facts.max_work_group or t.local_bytes > facts.local_bytes:
+            continue
+        wanted = -(-2 * facts.compute_units // t.tiles(p))
+        splits = 1 << max(min(wanted, p.k // (8 * t.k)), 1).bit_length() - 1
+        tiles += [t, *(replace(t, splits=each) for each in (splits, splits // 2) if each > 1)]
+    costs = {tile: cost(tile, p, facts) for tile in tiles}
+    least = min(costs.values(), default=0.0)
+    tiles = sorted((tile for tile in tiles if costs[tile] <= _HOPELESS * least), key=costs.__getitem__)
+    # Those that are measured first are to differ in more than in how they fill their tiles.
+    best = set({(tile.m, tile.n): tile for tile in reversed(tiles)}.values())
+    return sorted(tiles, key=lambda tile: tile not in best)
+
+
+def cost(t: Tile, p: Product, facts: DeviceFacts) -> float:
+    """How long a tile's kernel takes, in multiply-adds of an item, as far as that can be told in advance.
+
+    A step of an item is its multiply-adds and what it reads of local memory for them, about twice as expensive, and
+    its share of filling the tiles. Groups of a compute unit take turns once there are more items than it has lanes.
+    Shared steps are paid for by writing the sums, by reading them, and by a launch.
+    """
+    rows, cols = t.m // t.row_items, t.n // t.col_items
+    step = rows * cols + 2 * (rows + cols) + 10 * (t.m + t.n) / t.items + (16 if t.buffers == 1 else 8) / t.k
+    groups = t.tiles(p) * t.splits / facts.compute_units
+    # The last groups leave some units idle.
+    turns = 1.0 if groups <= 1 else groups + 0.5
+    passed = t.steps(p) * step * max(turns * t.items / _LANES, 1.0)
+    if t.splits > 1:
+        passed += LAUNCH_COST + moving_cost((t.splits + 1) * p.m * p.n * math.prod(p.batch), facts)
+    return passed
+
+
+def moving_cost(count: int, facts: DeviceFacts) -> float:
+    """How long it takes to bring so many numbers to memory or from there, in the same measure."""
+    return count * 4 / (20 * facts.compute_units)
+
+
+def _narrow(p: Product, facts: DeviceFacts) -> list[Narrow]:
+    """Groups that read whole lines of memory, many enough to fill the device where the product is large enough."""
+    side = long_side(p)
+    along_k = side.k_step == 1 and side.step != 1
+    length = p.k if along_k else side.length
+    other = (side.step if along_k else side.k_step, *side.batch)
+    width = widest(length, *other) if 1 in (side.step, side.k_step) else 1
+    if along_k:
+        shapes = [(32, 8), (64, 4), (16, 16), (8, 32), (128, 2), (256, 1)]
+    else:
+        shapes = [(32, 8), (16, 16), (32, 16), (64, 4), (8, 32), (16, 32)]
+    widths = [each for each in (4, 2, 1) if each <= width]
+    found = [Narrow(along_k, lanes, lines, each) for each in widths for lanes, lines in shapes]
+    found = [n for n in found if n.items <= facts.max_work_group and n.local_bytes(side.short) <= facts.local_bytes]
+    batches = math.prod(p.batch)
+
+    def merit(n: Narrow) -> tuple[float, ...]:
+        groups = -(-side.length // n.count) * batches
+        idle_lanes = n.lanes * n.width > 2 * (p.k if along_k else side.length)
+        is_broken = n.lanes * n.width < _LINE
+        fill = max(2 * facts.compute_units / groups, 1.0)
+        return (idle_lanes, is_broken, fill, -n.width, shapes.index((n.lanes, n.lines)))
+
+    return sorted(found, key=merit)[:_MOST_CANDIDATES]

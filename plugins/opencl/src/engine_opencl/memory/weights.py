@@ -1,0 +1,42 @@
+"""`Weights`: what is on the device for all inferences of a network."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Hashable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.devices.driver_errors import Allocation
+
+
+class Weights:
+    """What is on the device for all inferences of a network, uploaded when it is first asked for. Thread-safe."""
+
+    def __init__(self, device: OpenclDevice) -> None:
+        self._device = device
+        self._buffers: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
+
+    def buffer(self, name: Hashable, make: Callable[[], NDArray[Any]]) -> Any:
+        """The device's buffer of that name. Raises `OutOfMemoryError`."""
+        import pyopencl as cl
+
+        with self._lock:
+            if name not in self._buffers:
+                data = make()
+                flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+                host = data.view(np.uint8) if data.dtype == bool else data
+                if not host.nbytes:
+                    host = np.zeros(1, np.uint8)
+                with Allocation(self._device, host.nbytes, "a constant"):
+                    self._buffers[name] = cl.Buffer(self._device.context, flags, hostbuf=np.ascontiguousarray(host))
+            return self._buffers[name]
+
+    def keep(self, names: Collection[Hashable]) -> None:
+        """Let go of all others, once the contexts that use them are gone."""
+        with self._lock:
+            self._buffers = {name: buffer for name, buffer in self._buffers.items() if name in names}

@@ -1,0 +1,221 @@
+"""Compiled kernels: one program for each source, kept for the process, on disk and in blobs."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import DeviceError
+from engine_opencl.binaries import BinaryCache, default_folder
+from engine_opencl.children.child import has_interpreter
+from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.plan import Argument, Buffer, Launch
+from engine_opencl.programs.trial import Candidate, Trial, Tried, trial_of
+
+OPTIONS: Final = ("-cl-mad-enable",)
+_NO_CACHE: Final[Any] = False
+"""pyopencl's own cache would keep each program a second time; its annotations leave this value out."""
+_log = logging.getLogger("engine.opencl")
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """How a network wants its programs built.
+
+    Attributes:
+        cache_dir: where compiled programs are kept; "" for the user's folder.
+        trial_seconds: how long the first compilation and run of a kernel may take in a process of its own; 0 to
+            compile in this process at once.
+        offered: what came with a blob, by key.
+    """
+
+    cache_dir: str = ""
+    trial_seconds: float = 120.0
+    offered: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def cache(self) -> BinaryCache:
+        """Of that folder."""
+        return BinaryCache(Path(self.cache_dir) / "opencl" if self.cache_dir else default_folder())
+
+
+class Programs:
+    """The programs of one device in this process. Thread-safe."""
+
+    def __init__(self, device: OpenclDevice, trial: Trial | None = None) -> None:
+        self.device = device
+        self._trial = trial or trial_of(device)
+        self._built: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    def key(self, source: str) -> str:
+        """What a program is kept under: its source, the options, the device and the driver."""
+        parts = (self.device.identity, *OPTIONS, source)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def build(
+        self,
+        launches: Iterable[Launch],
+        weights: Mapping[Hashable, Callable[[], NDArray[Any]]],
+        how: Building,
+    ) -> None:
+        """Compile what is not compiled yet, and what was never compiled here in a process of its own.
+
+        Raises `DeviceError` with the compiler's log and the source, or with the kernel that ended the process.
+        """
+        with self._lock:
+            new: dict[str, dict[str, Launch]] = {}
+            for launch in launches:
+                if launch.source not in self._built:
+                    new.setdefault(launch.source, {}).setdefault(launch.kernel, launch)
+            cache, unknown = how.cache, []
+            for source, kernels in new.items():
+                key = self.key(source)
+                kept = cache.get(key)
+                if kept is not None and self._load(source, kept, "that is kept on disk"):
+                    continue
+                if how.trial_seconds and has_interpreter():
+                    unknown.append(_candidate(key, source, kernels, weights, how.offered.get(key, b"")))
+                else:
+                    self._compile_here(source, how.offered.get(key, b""))
+            if unknown:
+                self._try(unknown, how, cache)
+
+    def program(self, source: str) -> Any:
+        """The program of a source, compiled here and now where `build` was not asked for it."""
+        with self._lock:
+            if source not in self._built:
+                self._compile_here(source)
+            return self._built[source]
+
+    def sources(self) -> frozenset[str]:
+        """Those whose programs are here."""
+        with self._lock:
+            return frozenset(self._built)
+
+    def forget(self, sources: Iterable[str]) -> None:
+        """Let go of programs that no network uses; they stay on disk."""
+        with self._lock:
+            for source in sources:
+                self._built.pop(source, None)
+
+    def binaries(self, sources: Iterable[str]) -> dict[str, bytes]:
+        """What the device made of sources that are built, by key; without those that it does not tell."""
+        import pyopencl as cl
+
+        with self._lock:
+            built = {source: self._built[source] for source in sources}
+        made = {self.key(source): program.get_info(cl.program_info.BINARIES)[0] for source, program in built.items()}
+        return {key: bytes(binary) for key, binary in made.items() if binary}
+
+    # -- building -----------------------------------------------------------------------------------------
+
+    def _try(self, unknown: list[Candidate], how: Building, cache: BinaryCache) -> None:
+        """What has gone well in the child can be loaded here."""
+        waiting = unknown
+        while waiting:
+            done = 0
+            retry: list[Candidate] = []
+            for result in self._trial.run(waiting, OPTIONS, how.trial_seconds):
+                done += 1
+                if result.crashed and result.candidate.binary:
+                    _notice(self.device, "that came with the network", f"the process that tried it {result.crashed}")
+                    retry.append(_without_binary(result.candidate))
+                else:
+                    self._take(result, cache)
+            waiting = [*retry, *waiting[done:]]
+
+    def _take(self, tried: Tried, cache: BinaryCache) -> None:
+        source = tried.candidate.source
+        if tried.crashed:
+            raise DeviceError(
+                f"OPENCL: the driver of {self.device.identity} does not survive kernel {tried.candidate.kernels}: the "
+                f"process that tried it {tried.crashed}; use another device or driver, or have HETERO place "
+                f"the operation elsewhere\n{_numbered(source)}"
+            )
+        if tried.refused:
+            _notice(self.device, "that came with the network", tried.refused)
+        if tried.failed:
+            raise self._build_error(source, tried.failed)
+        if tried.note:
+            _log.info("OPENCL: %s", tried.note)
+        if tried.binary:
+            cache.put(tried.candidate.key, tried.binary)
+        if not tried.binary or not self._load(source, tried.binary, "that a child process has made"):
+            self._compile_here(source)
+
+    def _load(self, source: str, binary: bytes, which: str) -> bool:
+        import pyopencl as cl
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                program = cl.Program(self.device.context, [self.device.handle], [binary]).build(list(OPTIONS))
+        except cl.Error as e:
+            _notice(self.device, which, str(e))
+            return False
+        self._built[source] = program
+        return True
+
+    def _compile_here(self, source: str, offered: bytes = b"") -> None:
+        import pyopencl as cl
+
+        if offered and self._load(source, offered, "that came with the network"):
+            return
+        try:
+            with warnings.catch_warnings():
+                # Compilers say that all went well, which pyopencl passes on as a warning.
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                program = cl.Program(self.device.context, source).build(list(OPTIONS), cache_dir=_NO_CACHE)
+        except cl.Error as e:
+            raise self._build_error(source, str(e)) from e
+        self._built[source] = program
+
+    def _build_error(self, source: str, log: str) -> DeviceError:
+        return DeviceError(
+            f"OPENCL: {self.device.facts.name} cannot compile a kernel with options {' '.join(OPTIONS)}: {log}\n"
+            f"{_numbered(source)}"
+        )
+
+
+def _candidate(
+    key: str,
+    source: str,
+    kernels: Mapping[str, Launch],
+    weights: Mapping[Hashable, Callable[[], NDArray[Any]]],
+    binary: bytes,
+) -> Candidate:
+    def size(argument: Argument) -> int | np.generic:
+        if not isinstance(argument, Buffer):
+            return argument
+        return argument.byte_size if argument.weight is None else weights[argument.weight]().nbytes
+
+    launches = tuple(kernels.values())
+    sizes = tuple(tuple(size(argument) for argument in launch.arguments) for launch in launches)
+    return Candidate(key, source, launches, sizes, binary)
+
+
+def _without_binary(candidate: Candidate) -> Candidate:
+    return Candidate(candidate.key, candidate.source, candidate.launches, candidate.sizes)
+
+
+def _notice(device: OpenclDevice, which: str, why: str) -> None:
+    _log.warning(
+        "OPENCL: a compiled program %s cannot be used on %s and is compiled again from its source: %s",
+        which,
+        device.identity,
+        why,
+    )
+
+
+def _numbered(source: str) -> str:
+    return "\n".join(f"{number:4d} {line}" for number, line in enumerate(source.splitlines(), 1))

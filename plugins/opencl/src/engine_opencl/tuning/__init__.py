@@ -1,0 +1,1 @@
+"""Choosing among candidates for a kernel, by measurement where that is asked for."""

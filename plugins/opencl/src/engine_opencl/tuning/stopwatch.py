@@ -1,0 +1,99 @@
+"""`Stopwatch`: the time that launches take on a device, over memory of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.devices.limits import check_limits
+from engine_opencl.plan import Buffer, Launch
+from engine_opencl.programs.programs import Programs
+
+_PATTERN_BYTES: Final = 1 << 20
+_LEAST_CACHE: Final = 1 << 20
+_MOST_CACHE: Final = 128 << 20
+_SPAN_NS: Final = 200_000
+"""A clock of a device may count microseconds: short launches are timed together."""
+_MOST_REPEATS: Final = 20
+
+
+class Stopwatch:
+    """Runs launches over buffers of plausible numbers. Not thread-safe.
+
+    Buffers of the same `Buffer` are shared by all runs; weights hold what they do in the network, as they may be
+    indices.
+    """
+
+    def __init__(self, device: OpenclDevice, programs: Programs) -> None:
+        import pyopencl as cl
+
+        self._cl = cl
+        self._device, self._programs = device, programs
+        self._queue = device.new_queue(profiling=True)
+        self._memory: dict[Buffer | Hashable, Any] = {}
+        pattern = np.random.default_rng(0).integers(0, 1 << 16, _PATTERN_BYTES // 2, np.uint16)
+        # No denormals, infinities or NaN, be they read as f32 or as f16.
+        self._pattern = (pattern & 0x83FF) | 0x3800
+        cached = min(max(2 * int(device.handle.global_mem_cache_size), _LEAST_CACHE), _MOST_CACHE)
+        self._evicted = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, cached)
+        self._evicted_bytes = cached
+
+    def bind(
+        self, launches: Sequence[Launch], weights: Mapping[Hashable, Callable[[], NDArray[Any]]]
+    ) -> Callable[[], int]:
+        """What runs the launches and gives the nanoseconds that they took.
+
+        Raises `DeviceError` where they are more than the device allows, and errors of pyopencl.
+        """
+        steps = []
+        for launch in launches:
+            kernel = self._cl.Kernel(self._programs.program(launch.source), launch.kernel)
+            check_limits(self._device, launch, kernel)
+            for position, argument in enumerate(launch.arguments):
+                given = self._buffer(argument, weights) if isinstance(argument, Buffer) else argument
+                kernel.set_arg(position, given)
+            steps.append((kernel, launch.global_size, launch.local_size or None))
+        self._queue.finish()
+        repeats = 0
+
+        def run() -> int:
+            nonlocal repeats
+            if not repeats:
+                self._time(steps, 1)
+                repeats = min(max(_SPAN_NS // max(self._time(steps, 1), 1), 1), _MOST_REPEATS)
+            return self._time(steps, repeats)
+
+        return run
+
+    def forget(self) -> None:
+        """Let go of the memory of the launches so far."""
+        self._memory.clear()
+
+    def _time(self, steps: Sequence[tuple[Any, ...]], repeats: int) -> int:
+        """Nanoseconds of one run of all steps, on the device's clock, or on the host's where that stands still."""
+        # As in a network, caches hold something else.
+        self._cl.enqueue_fill_buffer(self._queue, self._evicted, np.zeros(1, np.uint32), 0, self._evicted_bytes)
+        self._queue.finish()
+        begun = time.perf_counter_ns()
+        events = [self._cl.enqueue_nd_range_kernel(self._queue, *step) for _ in range(repeats) for step in steps]
+        self._queue.finish()
+        passed = time.perf_counter_ns() - begun
+        on_device = events[-1].profile.end - events[0].profile.start
+        return int(on_device if on_device > 0 else passed) // repeats
+
+    def _buffer(self, buffer: Buffer, weights: Mapping[Hashable, Callable[[], NDArray[Any]]]) -> Any:
+        key = buffer if buffer.weight is None else ("weight", buffer.weight)
+        if key not in self._memory:
+            if buffer.weight is None:
+                data = np.resize(self._pattern, -(-max(buffer.byte_size, 1) // 2))
+            else:
+                data = np.ascontiguousarray(weights[buffer.weight]()).reshape(-1).view(np.uint8)
+            flags = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.COPY_HOST_PTR
+            host = data if data.nbytes else np.zeros(1, np.uint8)
+            self._memory[key] = self._cl.Buffer(self._device.context, flags, hostbuf=host)
+        return self._memory[key]
