@@ -118,8 +118,10 @@ def reduce_axes(
     outer, (outer_steps,) = collapsed([shape[a] for a in kept], [strides[a] for a in kept])
     inner, (inner_steps,) = collapsed([shape[a] for a in reduced], [strides[a] for a in reduced])
     count, length = (math.prod(shape[axis] for axis in some) for some in (kept, reduced))
+    if not count:
+        return
     is_across = bool(outer) and (not inner or outer_steps[-1] < inner_steps[-1])
-    lines = lines_of(b.facts, max(count, 1), length, outer[-1] if is_across else 1, is_across=is_across)
+    lines = lines_of(b.facts, count, length, outer[-1] if is_across else 1, is_across=is_across)
     if b.facts.kind == "cpu" and length <= _SHORT:
         lines = replace(lines, lanes=1, per_group=lines.group)
     parts = _parts_of(b.facts, lines)
@@ -198,7 +200,7 @@ class _Step:
                 "STORE(p, i, v)": "(p)[i] = (v)" if is_partial else "store_T(p, i, v)",
             },
         )  # fmt: skip
-        size = (lines.groups * lines.group if lines.count else 0, parts)
+        size = (lines.groups * lines.group, parts)
         b.launch(source, "reduce", [x, y], size, (lines.group, 1))
 
 
