@@ -120,12 +120,15 @@ class OpenclNetwork(ExecutableNetwork):
         return OpenclInferRequest(self, self.pool)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
-        """Uploads, kernels and downloads on threads of their own, so that those of several requests overlap."""
+        """Uploads, kernels and downloads on threads of their own, so that those of several requests overlap.
+
+        Nobody waits on the thread that hands kernels over: the next request's are there before the last one's end.
+        """
         assert isinstance(request, OpenclInferRequest)
         return [
             (self.upload_executor, request.infer_preprocess),
             (self.compute_executor, request.start_pipeline),
-            (self.compute_executor, request.wait_pipeline),
+            (self.download_executor, request.wait_pipeline),
             (self.download_executor, request.infer_postprocess),
         ]
 
