@@ -5,6 +5,8 @@ If this fails, a service whose lengths vary runs out of the device's memory.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,11 @@ from engine.ir import Constant, Model, Parameter, Result, f32
 FACTORS = np.array([1, 2, 3], np.float32)
 
 
-def network() -> Any:
+def network(core: Core | None = None) -> Any:
     """x: [n, 3] times a constant that is expanded to x, which becomes a constant for each n."""
     x = Parameter(f32, (None, 3), "x")
     y = ops.Mul(ops.Neg(x), ops.Expand(Constant(FACTORS), ops.Shape(x)))
-    return Core().compile_model(Model([Result(y, "y")], [x]), "OPENCL", {"PLAN_CACHE_SIZE": 2})
+    return (core or Core()).compile_model(Model([Result(y, "y")], [x]), "OPENCL", {"PLAN_CACHE_SIZE": 2})
 
 
 def values(n: int) -> np.ndarray:
@@ -35,6 +37,26 @@ def test_weights_of_plans_that_are_dropped_are_let_go() -> None:
         kept = {name for plan in compiled.pool._plans.values() for name in plan.weights}
         assert set(held) <= kept
     assert held
+
+
+def test_programs_of_plans_that_are_dropped_are_let_go() -> None:
+    """A program takes megabytes, and each set of lengths brings its own; those of two networks are shared."""
+    core = Core()
+    compiled, twin = network(core), network(core)
+    seen: dict[int, list[weakref.ref[Any]]] = {}
+    for n in (1, 2, 3, 4):
+        compiled({"x": values(n)})
+        newest = next(reversed(compiled.pool._plans.values()))
+        assert set(newest.programs) == {launch.source for launch in newest.launches}
+        seen[n] = [weakref.ref(program) for program in newest.programs.values()]
+    twin({"x": values(4)})
+    shared = next(reversed(twin.pool._plans.values())).programs
+    assert all(any(each() is program for each in seen[4]) for program in shared.values())
+    kept = {id(program) for plan in compiled.pool._plans.values() for program in plan.programs.values()}
+    del newest
+    gc.collect()
+    assert not any(each() is not None and id(each()) not in kept for each in seen[1] + seen[2])
+    np.testing.assert_array_equal(compiled({"x": values(1)})["y"], -values(1) * FACTORS)
 
 
 def test_an_inference_goes_on_whose_plan_is_dropped_meanwhile() -> None:

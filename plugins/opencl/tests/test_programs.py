@@ -72,8 +72,8 @@ def launch(mark: str, *, body: str = "x[get_global_id(0)] += n;") -> Launch:
     return Launch(source, "add", (Buffer(64), np.int32(3)), (16,), (), "node", "Add")
 
 
-def build(programs: Programs, how: Building, *launches: Launch) -> None:
-    programs.build(launches, {}, how)
+def build(programs: Programs, how: Building, *launches: Launch) -> dict[str, Any]:
+    return programs.build(launches, {}, how)
 
 
 def how(folder: Path, **options: Any) -> Building:
@@ -171,9 +171,9 @@ def test_an_offered_binary_that_is_none_is_compiled_from_source(
 ) -> None:
     forged = launch("forged")
     offered = {programs.key(forged.source): b"\x7fELF and nothing else"}
-    build(programs, how(tmp_path, trial_seconds=seconds, offered=offered), forged)
+    built = build(programs, how(tmp_path, trial_seconds=seconds, offered=offered), forged)
     assert "came with the network cannot be used" in notices.text
-    assert programs.binaries([forged.source])
+    assert programs.binaries(built)
 
 
 def test_an_offered_binary_that_crashes_the_driver(

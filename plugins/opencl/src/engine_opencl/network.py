@@ -202,8 +202,8 @@ class ContextPool:
     def binaries(self) -> dict[str, bytes]:
         """The compiled programs of all plans that are kept, by key."""
         with self._lock:
-            sources = dict.fromkeys(launch.source for plan in self._plans.values() for launch in plan.launches)
-        return self._programs.binaries(sources)
+            built = {source: program for plan in self._plans.values() for source, program in plan.programs.items()}
+        return self._programs.binaries(built)
 
     def _plan(self, shapes: tuple[Any, ...]) -> Plan:
         with self._lock:
@@ -214,7 +214,7 @@ class ContextPool:
             graph = specialized(self._graph, shapes)
             folded(graph)
             plan = build_plan(graph, self._device.facts, self._tuner)
-            self._programs.build(plan.launches, plan.weights, self._how)
+            plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
             self._plans[shapes] = plan
             if len(self._plans) > self._size:
                 _, dropped = self._plans.popitem(last=False)

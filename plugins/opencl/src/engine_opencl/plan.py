@@ -73,6 +73,7 @@ class Plan:
         weights: what the weight buffers hold, by name.
         faults: what kernels may report, in the order of the numbers (int64) of `fault_buffer`: 0 for none, else the
             index that was out of range, plus 1 where it is not negative.
+        programs: the compiled ones of the launches, by source, once they are built; the plan keeps them alive.
     """
 
     launches: tuple[Launch, ...]
@@ -83,6 +84,7 @@ class Plan:
     weights: dict[Hashable, Callable[[], NDArray[Any]]] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     fault_buffer: Buffer | None = None
+    programs: dict[str, Any] = field(default_factory=dict)
 
 
 class PlanBuilder:

@@ -35,7 +35,7 @@ PLAN_CACHE_SIZE = Property(
     int,
     16,
     CONFIG,
-    "For how many sets of input shapes a network keeps plans.",
+    "For how many sets of input shapes a network keeps plans, with their programs and memory.",
     minimum=1,
     maximum=4096,
 )

@@ -1,4 +1,4 @@
-"""Compiled kernels: one program for each source, kept for the process, on disk and in blobs."""
+"""Compiled kernels: one program for each source, shared by all that use it, kept on disk and in blobs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import logging
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,12 +50,12 @@ class Building:
 
 
 class Programs:
-    """The programs of one device in this process. Thread-safe."""
+    """The programs of one device in this process, each for as long as somebody holds it. Thread-safe."""
 
     def __init__(self, device: OpenclDevice, trial: Trial | None = None) -> None:
         self.device = device
         self._trial = trial or trial_of(device)
-        self._built: dict[str, Any] = {}
+        self._built: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
 
     def key(self, source: str) -> str:
@@ -67,60 +68,55 @@ class Programs:
         launches: Iterable[Launch],
         weights: Mapping[Hashable, Callable[[], NDArray[Any]]],
         how: Building,
-    ) -> None:
-        """Compile what is not compiled yet, and what was never compiled here in a process of its own.
+    ) -> dict[str, Any]:
+        """The programs of launches, by source; what was never compiled here is tried in a process of its own.
+
+        The caller holds them: a program that nobody holds is let go, and only its binary stays, on disk.
 
         Raises `DeviceError` with the compiler's log and the source, or with the kernel that ended the process.
         """
         with self._lock:
+            held: dict[str, Any] = {}
             new: dict[str, dict[str, Launch]] = {}
             for launch in launches:
-                if launch.source not in self._built:
+                program = held.get(launch.source) or self._built.get(launch.source)
+                if program is not None:
+                    held[launch.source] = program
+                else:
                     new.setdefault(launch.source, {}).setdefault(launch.kernel, launch)
             cache, unknown = how.cache, []
             for source, kernels in new.items():
                 key = self.key(source)
                 kept = cache.get(key)
-                if kept is not None and self._load(source, kept, "that is kept on disk"):
-                    continue
-                if how.trial_seconds and has_interpreter():
+                loaded = self._load(source, kept, "that is kept on disk") if kept is not None else None
+                if loaded is not None:
+                    held[source] = loaded
+                elif how.trial_seconds and has_interpreter():
                     unknown.append(_candidate(key, source, kernels, weights, how.offered.get(key, b"")))
                 else:
-                    self._compile_here(source, how.offered.get(key, b""))
+                    held[source] = self._compile_here(source, how.offered.get(key, b""))
             if unknown:
-                self._try(unknown, how, cache)
+                held |= self._try(unknown, how, cache)
+            return held
 
     def program(self, source: str) -> Any:
         """The program of a source, compiled here and now where `build` was not asked for it."""
         with self._lock:
-            if source not in self._built:
-                self._compile_here(source)
-            return self._built[source]
+            built = self._built.get(source)
+            return built if built is not None else self._compile_here(source)
 
-    def sources(self) -> frozenset[str]:
-        """Those whose programs are here."""
-        with self._lock:
-            return frozenset(self._built)
-
-    def forget(self, sources: Iterable[str]) -> None:
-        """Let go of programs that no network uses; they stay on disk."""
-        with self._lock:
-            for source in sources:
-                self._built.pop(source, None)
-
-    def binaries(self, sources: Iterable[str]) -> dict[str, bytes]:
-        """What the device made of sources that are built, by key; without those that it does not tell."""
+    def binaries(self, built: Mapping[str, Any]) -> dict[str, bytes]:
+        """What the device made of programs, which are given by source, by key; without those that it does not tell."""
         import pyopencl as cl
 
-        with self._lock:
-            built = {source: self._built[source] for source in sources}
         made = {self.key(source): program.get_info(cl.program_info.BINARIES)[0] for source, program in built.items()}
         return {key: bytes(binary) for key, binary in made.items() if binary}
 
     # -- building -----------------------------------------------------------------------------------------
 
-    def _try(self, unknown: list[Candidate], how: Building, cache: BinaryCache) -> None:
+    def _try(self, unknown: list[Candidate], how: Building, cache: BinaryCache) -> dict[str, Any]:
         """What has gone well in the child can be loaded here."""
+        held: dict[str, Any] = {}
         waiting = unknown
         while waiting:
             done = 0
@@ -131,10 +127,11 @@ class Programs:
                     _notice(self.device, "that came with the network", f"the process that tried it {result.crashed}")
                     retry.append(_without_binary(result.candidate))
                 else:
-                    self._take(result, cache)
+                    held[result.candidate.source] = self._taken(result, cache)
             waiting = [*retry, *waiting[done:]]
+        return held
 
-    def _take(self, tried: Tried, cache: BinaryCache) -> None:
+    def _taken(self, tried: Tried, cache: BinaryCache) -> Any:
         source = tried.candidate.source
         if tried.crashed:
             raise DeviceError(
@@ -150,10 +147,10 @@ class Programs:
             _log.info("OPENCL: %s", tried.note)
         if tried.binary:
             cache.put(tried.candidate.key, tried.binary)
-        if not tried.binary or not self._load(source, tried.binary, "that a child process has made"):
-            self._compile_here(source)
+        loaded = self._load(source, tried.binary, "that a child process has made") if tried.binary else None
+        return loaded if loaded is not None else self._compile_here(source)
 
-    def _load(self, source: str, binary: bytes, which: str) -> bool:
+    def _load(self, source: str, binary: bytes, which: str) -> Any | None:
         import pyopencl as cl
 
         try:
@@ -162,15 +159,16 @@ class Programs:
                 program = cl.Program(self.device.context, [self.device.handle], [binary]).build(list(OPTIONS))
         except cl.Error as e:
             _notice(self.device, which, str(e))
-            return False
+            return None
         self._built[source] = program
-        return True
+        return program
 
-    def _compile_here(self, source: str, offered: bytes = b"") -> None:
+    def _compile_here(self, source: str, offered: bytes = b"") -> Any:
         import pyopencl as cl
 
-        if offered and self._load(source, offered, "that came with the network"):
-            return
+        loaded = self._load(source, offered, "that came with the network") if offered else None
+        if loaded is not None:
+            return loaded
         try:
             with warnings.catch_warnings():
                 # Compilers say that all went well, which pyopencl passes on as a warning.
@@ -179,6 +177,7 @@ class Programs:
         except cl.Error as e:
             raise self._build_error(source, str(e)) from e
         self._built[source] = program
+        return program
 
     def _build_error(self, source: str, log: str) -> DeviceError:
         return DeviceError(

@@ -54,7 +54,8 @@ class Tuner:
     found: dict[str, str] = field(default_factory=dict)
     _seconds: float = field(default=0.0, init=False)
     _cache: TuningCache | None = field(default=None, init=False)
-    _tried: set[str] = field(default_factory=set, init=False)
+    _needed: dict[str, Any] = field(default_factory=dict, init=False)
+    """Programs of the plan, so that the plan that comes of it finds them."""
 
     def __post_init__(self) -> None:
         if self.effort != "none":
@@ -69,7 +70,7 @@ class Tuner:
         unknown = [site for site in builder.sites.values() if len(site.candidates) > 1 and not self._is_known(site)]
         if unknown and self._seconds > 0:
             # What is needed anyway does not count.
-            self.programs.build(builder.launches, builder.weights, self.how)
+            self._needed |= self.programs.build(builder.launches, builder.weights, self.how)
             begun = time.perf_counter()
             if not self._measure(unknown, builder, begun + self._seconds):
                 _log.info("OPENCL: COMPILE_EFFORT %s ended before all kernels were measured", self.effort)
@@ -80,6 +81,7 @@ class Tuner:
     def end(self) -> None:
         """From now on, for what an inference needs, take what is known."""
         self._seconds = 0.0
+        self._needed.clear()
 
     def described(self) -> tuple[str, ...]:
         """A line for each choice, with what was measured here."""
@@ -99,7 +101,6 @@ class Tuner:
 
     def _measure(self, sites: list[Site], builder: PlanBuilder, deadline: float) -> bool:
         """Whether the time sufficed for all sites."""
-        used = self.programs.sources()
         stopwatch = Stopwatch(self.device, self.programs)
         share: dict[str, int] = {}
         for site in sites:
@@ -111,8 +112,6 @@ class Tuner:
         for site in sorted(sites, key=lambda each: -share[each.key]):
             times = self._times(stopwatch, builder, site, deadline)
             stopwatch.forget()
-            self.programs.forget(self._tried - used)
-            self._tried.clear()
             if times is None:
                 return False
             if times:
@@ -150,10 +149,10 @@ class Tuner:
         import pyopencl as cl
 
         apart = builder.apart(site, candidate)
-        self._tried.update(launch.source for launch in apart.launches)
         try:
-            self.programs.build(apart.launches, apart.weights, self.how)
+            built = self.programs.build(apart.launches, apart.weights, self.how)
             run = stopwatch.bind(apart.launches, apart.weights)
+            del built  # its kernels keep what they need
             run()
         except (EngineError, cl.Error) as e:
             why = str(e).partition("\n")[0]
