@@ -26,7 +26,10 @@ _ABANDONED_SECONDS: Final = 24 * 3600.0
 def default_folder() -> Path:
     """Where programs are kept unless CACHE_DIR says otherwise: this user's folder for what can be made anew."""
     stated = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return (Path(stated) if stated else Path.home() / ".cache") / "engine-opencl"
+    try:
+        return (Path(stated) if stated else Path.home() / ".cache") / "engine-opencl"
+    except RuntimeError:  # a user without a home: a folder that nobody can make
+        return Path(os.devnull) / "engine-opencl"
 
 
 class BinaryCache:
@@ -46,7 +49,7 @@ class BinaryCache:
         path = self._path(key)
         try:
             content = path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as e:
             _log.warning("the compiled OpenCL program %s cannot be read and is compiled again: %s", path, e)

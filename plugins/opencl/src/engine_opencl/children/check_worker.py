@@ -36,25 +36,28 @@ def main() -> None:
     answers.flush()
 
 
-def checked(device: Any) -> dict[str, str]:
-    """`failed`: why the device is of no use, or else `memory`: as `OpenclDevice.memory_kind`."""
+def checked(device: Any, new_kernel: Callable[[Any, str], Any] | None = None) -> dict[str, str]:
+    """`failed`: why the device is of no use, or else `memory`: as `OpenclDevice.memory_kind`.
+
+    `new_kernel`: makes a kernel of a program; by default pyopencl does.
+    """
     import pyopencl as cl
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            return _Check(cl, device).run()
+            return _Check(cl, device, new_kernel or cl.Kernel).run()
     except cl.Error as e:
         return {"failed": " ".join(str(e).split())[-300:]}
 
 
 class _Check:
-    def __init__(self, cl: Any, device: Any) -> None:
+    def __init__(self, cl: Any, device: Any, new_kernel: Callable[[Any, str], Any]) -> None:
         self.cl, self.device = cl, device
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
         uncached: Any = False
-        self.kernel = cl.Kernel(cl.Program(self.context, SOURCE).build(cache_dir=uncached), "check")
+        self.kernel = new_kernel(cl.Program(self.context, SOURCE).build(cache_dir=uncached), "check")
 
     def run(self) -> dict[str, str]:
         if (wrong := self._differs(self._staged)) is not None:

@@ -36,7 +36,13 @@ class Child:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the process
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                # pyopencl's own would be of no use to the child, and end it where it cannot be written.
+                env={**os.environ, "PYOPENCL_NO_CACHE": "1"},
             )
         except OSError as e:
             self._errors.close()

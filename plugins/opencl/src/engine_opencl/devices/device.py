@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.opencl")
 _HINT = (
-    "install the driver of your GPU, or PoCL, which makes a device of most CPUs: pip install engine-plugin-opencl[pocl]"
+    "install the driver of your GPU, or PoCL, which makes a device of most CPUs: apt install pocl-opencl-icd, or "
+    "pip install engine-plugin-opencl[pocl]"
 )
 
 _WIDEST_VECTORS: Final = {"Portable Computing Language 3.0": 4}

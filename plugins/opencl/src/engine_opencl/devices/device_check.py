@@ -15,6 +15,7 @@ from engine.errors import DeviceError
 from engine_opencl.binaries import BinaryCache, default_folder
 from engine_opencl.children import check_worker
 from engine_opencl.children.child import Child, has_interpreter
+from engine_opencl.execution.kernels import new_kernel
 
 _log = logging.getLogger("engine.opencl")
 _WORKER: Final = Path(check_worker.__file__)
@@ -69,10 +70,10 @@ def _read(content: bytes | None) -> Verdict | None:
 
 def _found_out(handle: Any, position: tuple[int, int]) -> Verdict:
     try:
-        answer = _asked(position) if has_interpreter() else check_worker.checked(handle)
+        answer = _asked(position) if has_interpreter() else check_worker.checked(handle, new_kernel)
     except DeviceError as e:
         _log.info("OPENCL: %s is tried in this process, as no other can be started: %s", handle.name, e)
-        answer = check_worker.checked(handle)
+        answer = check_worker.checked(handle, new_kernel)
     return Verdict(answer.get("failed", ""), answer.get("memory", "staged"))
 
 

@@ -14,6 +14,7 @@ from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.devices.driver_errors import Allocation, Doing
 from engine_opencl.devices.limits import check_limits
 from engine_opencl.execution.faults import Faults
+from engine_opencl.execution.kernels import new_kernel
 from engine_opencl.memory import Arena, new_arena
 from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import Buffer, Launch, Plan
@@ -83,7 +84,7 @@ class Context:
 
     def _step(self, launch: Launch, programs: Programs, weights: Weights) -> tuple[Any, ...]:
         """What `enqueue_nd_range_kernel` takes after the queue."""
-        kernel = self._cl.Kernel(programs.program(launch.source), launch.kernel)
+        kernel = new_kernel(programs.program(launch.source), launch.kernel)
         check_limits(self._device, launch, kernel)
         for position, argument in enumerate(launch.arguments):
             kernel.set_arg(position, self._memory_of(argument, weights) if isinstance(argument, Buffer) else argument)

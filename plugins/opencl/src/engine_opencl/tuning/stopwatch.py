@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.devices.limits import check_limits
+from engine_opencl.execution.kernels import new_kernel
 from engine_opencl.plan import Buffer, Launch
 from engine_opencl.programs.programs import Programs
 
@@ -52,7 +53,7 @@ class Stopwatch:
         """
         steps = []
         for launch in launches:
-            kernel = self._cl.Kernel(self._programs.program(launch.source), launch.kernel)
+            kernel = new_kernel(self._programs.program(launch.source), launch.kernel)
             check_limits(self._device, launch, kernel)
             for position, argument in enumerate(launch.arguments):
                 given = self._buffer(argument, weights) if isinstance(argument, Buffer) else argument
