@@ -245,3 +245,42 @@ def test_values_made_of_unknown_lengths(core: Core) -> None:
         np.testing.assert_array_equal(added, value + 2)
         np.testing.assert_array_equal(scaled, value * value.size)
         np.testing.assert_array_equal(lengths, [rows, 3])
+
+
+# -- attributes together, for which the suite has no case: as on CPU -------------------------------------------
+
+
+def check_node_as_on_cpu(
+    core: Core, op_type: str, values: list[np.ndarray], *constants: object, **kept: object
+) -> None:
+    """Of exact results: integers, or sums of them."""
+    parameters = [Parameter(ElementType.from_numpy(v.dtype), v.shape, f"x{i}") for i, v in enumerate(values)]
+    node = ops.create(op_type, [*parameters, *(Constant(np.array(each)) for each in constants)], kept)
+    model = Model([Result(node.output(0))], parameters)
+    found, expected = (core.compile_model(model, device)(values)[0] for device in ("OPENCL", "CPU"))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+@pytest.mark.parametrize("pads", [(2, -2, -1, 2), (-3, 2, 0, -2), (3, -1, -2, -1)])
+def test_borders_repeat_what_negative_pads_leave(core: Core, mode: str, pads: tuple[int, ...]) -> None:
+    """Not what they cut off."""
+    x = np.arange(30, dtype=np.int32).reshape(6, 5)
+    check_node_as_on_cpu(core, "Pad", [x], np.array(pads), mode=mode)
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("kernel", "more"), [(3, 1), (4, 1), (1, 0), (1, 1)])
+def test_transposed_convolution_of_the_same_size(core: Core, auto_pad: str, kernel: int, more: int) -> None:
+    """The padding of the output counts among what is cut off."""
+    x, w = (np.arange(np.prod(s), dtype=np.float32).reshape(s) % 7 for s in ((1, 2, 4, 5), (2, 3, kernel, kernel)))
+    padding = (more, 0) if more else None
+    check_node_as_on_cpu(core, "ConvTranspose", [x], w, auto_pad=auto_pad, strides=(2, 2), output_padding=padding)
+
+
+def test_a_mean_counts_no_padding_where_there_is_none(core: Core) -> None:
+    """Of a window that reaches beyond the input."""
+    check_node_as_on_cpu(
+        core, "AveragePool", [np.ones((1, 1, 8, 4), np.float32)], kernel_shape=(2, 4), strides=(3, 1), dilations=(2, 1),
+        auto_pad="VALID", ceil_mode=1, count_include_pad=1,
+    )  # fmt: skip

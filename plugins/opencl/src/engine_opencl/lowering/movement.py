@@ -126,9 +126,9 @@ class PadLowering(OpLowering):
         shape, target = b.shape(node.input_value(0)), b.shape(node.output(0))
         pads = numbers_of(b, node.input_value(1))
         axes = numbers_of(b, node.input_value(3)) if node.has_input(3) else list(range(len(shape)))
-        before = [0] * len(shape)
-        for axis, pad in zip(axes, pads, strict=False):
-            before[axis % len(shape)] = pad
+        before, after = [0] * len(shape), [0] * len(shape)
+        for position, axis in enumerate(axes):
+            before[axis % len(shape)], after[axis % len(shape)] = pads[position], pads[position + len(axes)]
         element = moved_c_type(node.output(0).element_type)
         fill: object = 0
         if node.has_input(2):
@@ -139,12 +139,12 @@ class PadLowering(OpLowering):
         lines = ["ulong r = i;", "long at = 0;", "int inside = 1;"]
         steps = strides_of(shape)
         for axis in range(len(shape) - 1, -1, -1):
-            n = shape[axis]
-            lines.append(
-                f"{{ long k = (long)(r % {max(target[axis], 1)}ul) - {before[axis]}; r /= {max(target[axis], 1)}ul;"
-            )
-            lines.append(_place(mode, n))
-            lines.append(f"at += k * {steps[axis]}; }}")
+            # Borders repeat what negative pads leave of the axis: `kept` elements from `first` on.
+            first, length = max(-before[axis], 0), max(target[axis], 1)
+            kept = shape[axis] - first - max(-after[axis], 0)
+            lines.append(f"{{ long k = (long)(r % {length}ul) - {max(before[axis], 0)}; r /= {length}ul;")
+            lines.append(_place(mode, kept))
+            lines.append(f"at += (k + {first}) * {steps[axis]}; }}")
         body = "\n  ".join(lines)
         source = (
             f"__kernel void pad(__global const {element}* x, __global {element}* y, const {element} fill) {{\n"

@@ -45,9 +45,8 @@ class PoolLowering(OpLowering):
     def lower(self, node: Node, b: PlanBuilder) -> None:
         x, y = b.shape(node.input_value(0)), b.shape(node.output(0))
         g = geometry_of(node, node.attributes["kernel_shape"], x, y)
-        pads = tuple(node.attributes.get("pads") or (0,) * (2 * len(g.inputs)))
-        after = pads[len(g.inputs) :] if node.attributes.get("auto_pad", "NOTSET") == "NOTSET" else _same_after(g)
-        g, after = g.padded(), (0,) * (3 - len(after)) + tuple(after)
+        after = _after(node, g)
+        g, after = g.padded(), (0,) * (3 - len(after)) + after
         defines: dict[str, object] = {
             "MEAN": int(node.op_type.endswith("AveragePool")),
             "COUNT_PADS": int(bool(node.attributes.get("count_include_pad", 0))),
@@ -61,6 +60,14 @@ class PoolLowering(OpLowering):
         arguments = [b.input(node.input_value(0)), b.output(node.output(0))]
         source = kernel_source("pool", node.output(0).element_type, **defines)
         b.launch(source, "pool", arguments, (math.prod(g.outputs), x[0] * x[1]))
+
+
+def _after(node: Node, g: Geometry) -> tuple[int, ...]:
+    """The padding behind the input along each axis; a window that `ceil_mode` adds may reach beyond it."""
+    auto, rank = node.attributes.get("auto_pad", "NOTSET"), len(g.inputs)
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        return _same_after(g)
+    return (0,) * rank if auto == "VALID" else tuple(node.attributes.get("pads") or (0,) * (2 * rank))[rank:]
 
 
 def _same_after(g: Geometry) -> tuple[int, ...]:

@@ -30,7 +30,9 @@ def geometry_of(
     pads = tuple(node.attributes.get("pads") or (0,) * (2 * rank))[:rank]
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         if transposed:
-            total = [s * (n - 1) + e - o for s, n, e, o in zip(strides, x[2:], reach, y[2:], strict=True)]
+            more = node.attributes.get("output_padding") or (0,) * rank
+            sizes = [s * (n - 1) + e + m for s, n, e, m in zip(strides, x[2:], reach, more, strict=True)]
+            total = [max(size - o, 0) for size, o in zip(sizes, y[2:], strict=True)]
         else:
             total = [max(s * (o - 1) + e - n, 0) for s, n, e, o in zip(strides, x[2:], reach, y[2:], strict=True)]
         upper = auto == "SAME_UPPER"
