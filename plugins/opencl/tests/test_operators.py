@@ -24,7 +24,7 @@ from engine.ir.element_type import ElementType, f32, i64
 from engine.plugin_api import SupportLevel
 from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, run_case
 
-_MUST_RUN = 1003
+_MUST_RUN = 1066
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
 _MUST_DIFFER = 10
 """Of those: for which GPUs have kernels of their own."""
@@ -203,6 +203,33 @@ def test_integers_at_their_limits(core: Core, op_type: str, element: type[np.int
     x, y = (each.copy() for each in np.meshgrid(numbers, numbers))
     y[y == 0] = 5
     check_as_on_cpu(core, op_type, x, y)
+
+
+@pytest.mark.parametrize("element", [np.float32, np.int64, np.int8])
+def test_limits_that_are_computed(core: Core, element: type[np.generic]) -> None:
+    """Also those that cross, where the upper one holds."""
+    x = np.arange(-9, 9).astype(element)
+    for low, high in ((-3, 4), (4, -3)):
+        check_as_on_cpu(core, "Clip", x, np.array(low, element), np.array(high, element))
+
+
+@pytest.mark.parametrize("element", [np.int32, np.int64])
+def test_powers_of_integers_by_floats(core: Core, element: type[np.integer]) -> None:
+    """Roots of squares are whole, not the number below."""
+    x = np.array([1, 4, 9, 25, 81, 121], element)
+    check_as_on_cpu(core, "Pow", x, np.array([[0.5], [1], [0], [-1], [1.5]], np.float32))
+
+
+@pytest.mark.parametrize("length", [5, 4100])
+def test_statistics_of_layer_normalization(core: Core, length: int) -> None:
+    """Of lines that fit registers and of longer ones: what a user reads beside the result."""
+    x = np.random.default_rng(1).normal(3, 2, (3, length)).astype(np.float32)
+    for index, expected in ((1, x.mean(1)), (2, 1 / np.sqrt(x.var(1) + 1e-5))):
+        parameter = Parameter(f32, x.shape, "x")
+        scale = Constant(np.ones(length, np.float32))
+        node = ops.create("LayerNormalization", [parameter, scale], {"axis": 1}, num_outputs=3)
+        network = core.compile_model(Model([Result(node.output(index))], [parameter]), "OPENCL")
+        np.testing.assert_allclose(network({"x": x})[0].reshape(-1), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,17 @@ inline long power(long x, long n) {
   for (; n; n >>= 1, factor *= factor) product *= n & 1 ? factor : 1;
   return (long)product;
 }
+inline long real_power(long x, float y) {
+  if (rint(y) == y && fabs(y) < 1e9f) return power(x, (long)y);
+  const float value = pow((float)x, y), whole = rint(value);
+  return (long)(fabs(value - whole) <= 2e-6f * fabs(whole) ? whole : value);
+}
+inline float floor_remainder(float a, float b) {
+  const float r = fmod(a, b);
+  return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : (r == 0.0f ? copysign(0.0f, b) : r);
+}
+inline long shifted_left(long x, long n) { return n < 0 || n > 63 ? 0 : (long)((ulong)x << n); }
+inline long shifted_right(long x, long n) { return n < 0 || n > 63 ? (x < 0 ? -1 : 0) : x >> n; }
 inline float rounded_to_half(float x) {
   ushort bits;
   vstore_half_rte(x, 0, (half*)&bits);
@@ -64,7 +75,8 @@ inline long magnitude_long(long x) { return x < 0 ? -x : x; }
 inline uchar magnitude_uchar(uchar x) { return x; }
 inline char magnitude_char(char x) { return x < 0 ? -x : x; }
 """
-"""Maxima and limits keep NaN, as ONNX's do. What an integer is divided by zero is not defined there; here it is 0."""
+"""Maxima and limits keep NaN, as ONNX's do. What an integer is divided by zero is not defined there; here it is 0.
+A power of reals may be off by 16 units in the last place: one so near to an integer is that."""
 
 
 def emit(result: Output, expression: Expression, b: PlanBuilder) -> None:

@@ -1,12 +1,20 @@
 // (x - mean) / sqrt(variance + epsilon) * scale + shift over lines, see lines.cl; without MEAN it is taken to be 0.
 // CHANNEL is the index of scale and shift for element k. The variance is of deviations: from the mean of all where the
 // line fits registers, else from that of each chunk, to which that of the others is added (Chan, Golub and LeVeque,
-// Updating formulae and a pairwise algorithm for computing sample variances, 1979).
+// Updating formulae and a pairwise algorithm for computing sample variances, 1979). STATISTICS: how many of the lines'
+// mean and inverse deviation are stored, in f32.
 LINES_KERNEL void line_norm(__global const real* restrict x, __global const real* restrict scale,
 #if SHIFT
                             __global const real* restrict shift,
 #endif
-                            __global real* restrict y, const float epsilon) {
+                            __global real* restrict y,
+#if STATISTICS
+                            __global float* restrict means,
+#endif
+#if STATISTICS > 1
+                            __global float* restrict inverse_deviations,
+#endif
+                            const float epsilon) {
   __local float scratch[GROUP];
   const ulong line = LINE, first = line * LENGTH;
   float e[KEPT];
@@ -62,6 +70,12 @@ LINES_KERNEL void line_norm(__global const real* restrict x, __global const real
 #endif
   OVER_LANES(squares, ADD, scratch);
   const float factor = 1.0f / sqrt(squares / LENGTH + epsilon);
+#if STATISTICS
+  if (HAS_LINE && LANE == 0) means[line] = mean;
+#endif
+#if STATISTICS > 1
+  if (HAS_LINE && LANE == 0) inverse_deviations[line] = factor;
+#endif
 #if CHUNKS == 1
   KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
     const int k = i * LANES + LANE;

@@ -104,16 +104,12 @@ class ElementwiseLowering(OpLowering):
         finish(node, Operation(code.replace("{T}", result), operands, result), b)
 
 
-@lowers("Relu", "Sigmoid", "HardSwish", "Mish", "Gelu", "LeakyRelu", "Elu", "Swish", "HardSigmoid", "Clip")
+@lowers("Relu", "Sigmoid", "HardSwish", "Mish", "Gelu", "LeakyRelu", "Elu", "Swish", "HardSigmoid")
 class ActivationLowering(OpLowering):
     """Activations with constant parameters."""
 
     def check(self, node: Node) -> Refusal | None:
-        if (refused := check_types((*node.input_values, *node.outputs))) is not None:
-            return refused
-        if activation_of(node) is None:
-            return Refusal("constant", "the limits are computed during an inference; expected constants")
-        return None
+        return check_types((*node.input_values, *node.outputs))
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         activation = activation_of(node)

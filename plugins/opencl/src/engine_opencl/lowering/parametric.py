@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from engine.ir import Node
-from engine.ir.element_type import i32, i64, u8
+from engine.ir.element_type import i32, i64
+from engine.ops.internal import activation_of
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS, c_type
-from engine_opencl.expressions import Operation
+from engine_opencl.expressions import Expression, Operation
 from engine_opencl.lowering.elementwise import (
     NUMBERS,
     WHOLE,
     ElementwiseLowering,
+    activation_code,
     finish,
     literal,
     operand,
@@ -65,38 +67,64 @@ class IsInfLowering(ParametricLowering):
 
 @lowers("Mod")
 class ModLowering(ParametricLowering):
-    """The remainder with the divisor's sign, or where `fmod` is set with the dividend's; by zero it is 0."""
+    """The remainder with the divisor's sign, or with `fmod` the dividend's; of integers by zero it is 0."""
 
     def check(self, node: Node) -> Refusal | None:
-        if node.input_value(0).element_type in FLOATS and not attribute(node, "fmod"):
-            return Refusal("attribute", "fmod is 0; expected 1 for floating point")
         return check_types(node.input_values, NUMBERS)
 
     def code(self, node: Node) -> str:
         if node.input_value(0).element_type in FLOATS:
-            return "fmod({0}, {1})"
+            return "fmod({0}, {1})" if attribute(node, "fmod") else "floor_remainder({0}, {1})"
         return "remainder_of({0}, {1})" if attribute(node, "fmod") else "modulo({0}, {1})"
 
 
 @lowers("BitShift")
 class BitShiftLowering(ParametricLowering):
-    """Bits that are moved out are lost."""
+    """Bits that are moved out are lost; on the right the sign is repeated."""
 
     def check(self, node: Node) -> Refusal | None:
-        return check_types(node.input_values, {u8})
+        return check_types(node.input_values, WHOLE)
 
     def code(self, node: Node) -> str:
-        return f"({{1}} > 7 ? 0 : {{0}} {'<<' if attribute(node, 'direction') == 'LEFT' else '>>'} {{1}})"
+        return "shifted_left({0}, {1})" if attribute(node, "direction") == "LEFT" else "shifted_right({0}, {1})"
 
 
 @lowers("Pow")
 class PowLowering(ParametricLowering):
-    """Powers of floats by any number, of integers by integers modulo 2^bits; of 1 / n only the whole part stays."""
+    """Powers of floats by any number, of integers by integers modulo 2^bits; of what is no integer the whole part
+    stays."""
 
     def check(self, node: Node) -> Refusal | None:
-        if node.input_value(0).element_type in FLOATS:
-            return check_types((node.input_value(1),), {*FLOATS, i32, i64})
-        return check_types(node.input_values, WHOLE)
+        is_real = node.input_value(0).element_type in FLOATS
+        return check_types(node.input_values[:1], NUMBERS) or check_types(
+            node.input_values[1:], {*FLOATS, i32, i64} if is_real else NUMBERS
+        )
 
     def code(self, node: Node) -> str:
-        return "pow({0}, (float){1})" if node.input_value(0).element_type in FLOATS else "power({0}, {1})"
+        if node.input_value(0).element_type in FLOATS:
+            return "pow({0}, (float){1})"
+        return "real_power({0}, {1})" if node.input_value(1).element_type in FLOATS else "power({0}, {1})"
+
+
+@lowers("Clip")
+class ClipLowering(ElementwiseLowering):
+    """Limits that are constants or computed; where they cross, the upper one holds."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((*node.input_values, *node.outputs), NUMBERS)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        element_type = node.output(0).element_type
+        clipped: Expression = operand(node.input_value(0), node, b)
+        activation = activation_of(node) if element_type in FLOATS else None
+        if activation is not None:
+            finish(node, Operation(activation_code(activation, "{0}"), (clipped,)), b)
+            return
+        names = ("larger", "smaller") if element_type in FLOATS else ("max", "min")
+        for index, name in enumerate(names, 1):
+            if node.has_input(index):
+                limit = operand(node.input_value(index), node, b)
+                clipped = Operation(f"{name}({{0}}, {{1}})", (clipped, limit), c_type(element_type))
+        finish(
+            node, clipped if isinstance(clipped, Operation) else Operation("{0}", (clipped,), c_type(element_type)), b
+        )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from engine.ir import Node, Output
+from engine.ir.element_type import f32
 from engine.ops.registry import attribute
 from engine_opencl.elements import stored_type
 from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
@@ -20,9 +21,7 @@ class RowNormLowering(OpLowering):
     """Over all axes from one on."""
 
     def check(self, node: Node) -> Refusal | None:
-        if any(output.target_inputs for output in node.outputs[1:]):
-            return Refusal("attribute", "mean or deviation are read")
-        return check_types(node.input_values)
+        return check_types((*node.input_values, node.output(0))) or check_types(node.outputs[1:], {f32})
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         shape = b.shape(node.input_value(0))
@@ -62,13 +61,19 @@ def _launch(
     *,
     is_centred: bool = True,
 ) -> None:
-    """Launch the kernel for lines of x, with scale and perhaps shift, whose element `channel` belongs to element k."""
+    """Launch the kernel for lines of x, with scale and perhaps shift, whose element `channel` belongs to element k.
+
+    Each line's mean and the inverse of its deviation are stored, too, where anything reads them.
+    """
     y = node.output(0)
     lines = lines_of(b.facts, count, length)
+    read = any(each.target_inputs for each in node.outputs[1:])
+    statistics = [b.output(each) for each in node.outputs[1:]] if read else []
     source = lines.source(
-        "line_norm", y.element_type, MEAN=int(is_centred), SHIFT=int(len(buffers) > 2), CHANNEL=channel
-    )
-    arguments: list[Given] = [*buffers, b.output(y), float(attribute(node, "epsilon"))]
+        "line_norm", y.element_type, MEAN=int(is_centred), SHIFT=int(len(buffers) > 2), CHANNEL=channel,
+        STATISTICS=len(statistics),
+    )  # fmt: skip
+    arguments: list[Given] = [*buffers, b.output(y), *statistics, float(attribute(node, "epsilon"))]
     launch_lines(b, lines, source, "line_norm", arguments)
 
 
