@@ -311,3 +311,14 @@ def test_a_mean_counts_no_padding_where_there_is_none(core: Core) -> None:
         core, "AveragePool", [np.ones((1, 1, 8, 4), np.float32)], kernel_shape=(2, 4), strides=(3, 1), dilations=(2, 1),
         auto_pad="VALID", ceil_mode=1, count_include_pad=1,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("element", [np.uint8, np.int8])
+def test_a_depth_beyond_what_bytes_hold(core: Core, element: type[np.integer]) -> None:
+    """Each index marks one place, though the places' numbers wrap around in the indices' type."""
+    limits = np.iinfo(element)
+    values = np.array([0, 1, 43, limits.max, limits.min], element)
+    indices = Parameter(ElementType.from_numpy(values.dtype), values.shape, "indices")
+    marks = ops.create("OneHot", [indices, Constant(np.array(300)), Constant(np.array([0, 1], np.float32))])
+    found = core.compile_model(Model([Result(marks.output(0))], [indices]), "OPENCL")([values])[0]
+    np.testing.assert_array_equal(found, np.eye(300, dtype=np.float32)[values.astype(np.int64)])

@@ -127,11 +127,13 @@ class OneHotLowering(OpLowering):
         axis = int(attribute(node, "axis")) % len(shape)
         depth, inner, outer = shape[axis], math.prod(shape[axis + 1 :]), math.prod(shape[:axis])
         element = moved_c_type(y.element_type)
+        wide = "float" if indices.element_type in FLOATS else "long"  # holds the depth, which bytes may not
         source = (
             f"{element_access(indices.element_type)}__kernel void one_hot(__global const stored_T* restrict indices, "
             f"__global const {element}* restrict values, __global {element}* restrict y) {{\n"
             "  const ulong k = get_global_id(0), at = get_global_id(1), outer = get_global_id(2);\n"
-            f"  T found = load_T(indices, outer * {inner}ul + k);\n  found = found < 0 ? found + {depth} : found;\n"
-            f"  y[(outer * {depth}ul + at) * {inner}ul + k] = values[found == (T)at];\n}}\n"
+            f"  {wide} found = load_T(indices, outer * {inner}ul + k);\n"
+            f"  found = found < 0 ? found + {depth} : found;\n"
+            f"  y[(outer * {depth}ul + at) * {inner}ul + k] = values[found == ({wide})at];\n}}\n"
         )
         b.launch(source, "one_hot", [b.input(indices), b.input(values), b.output(y)], (inner, depth, outer))
