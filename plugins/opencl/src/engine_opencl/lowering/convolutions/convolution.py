@@ -37,6 +37,10 @@ def geometry_of(
             total = [max(s * (o - 1) + e - n, 0) for s, n, e, o in zip(strides, x[2:], reach, y[2:], strict=True)]
         upper = auto == "SAME_UPPER"
         pads = tuple(each // 2 if upper else each - each // 2 for each in total)
+    elif transposed and node.attributes.get("output_shape"):
+        extra = tuple(node.attributes.get("output_padding") or (0,) * rank)
+        grown = [s * (n - 1) + e + more for s, n, e, more in zip(strides, x[2:], reach, extra, strict=True)]
+        pads = tuple(-(-max(whole - o, 0) // 2) for whole, o in zip(grown, y[2:], strict=True))
     elif auto == "VALID":
         pads = (0,) * rank
     return Geometry(tuple(x[2:]), tuple(y[2:]), tuple(kernel), strides, dilations, tuple(pads))
@@ -51,8 +55,6 @@ class ConvolutionBase(OpLowering):
         rank = len(node.input_value(0).shape) - 2
         if not 1 <= rank <= 3:
             return Refusal("attribute", f"{rank} axes of space; expected 1 to 3")
-        if self.is_transposed(node) and node.attributes.get("output_shape"):
-            return Refusal("attribute", "output_shape is given; expected pads")
         return None
 
     def is_transposed(self, node: Node) -> bool:
