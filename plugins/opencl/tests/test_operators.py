@@ -24,7 +24,7 @@ from engine.ir.element_type import ElementType, f32, i64
 from engine.plugin_api import SupportLevel
 from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, run_case
 
-_MUST_RUN = 1170
+_MUST_RUN = 1173
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
 _MUST_DIFFER = 10
 """Of those: for which GPUs have kernels of their own."""
@@ -230,6 +230,22 @@ def test_statistics_of_layer_normalization(core: Core, length: int) -> None:
         node = ops.create("LayerNormalization", [parameter, scale], {"axis": 1}, num_outputs=3)
         network = core.compile_model(Model([Result(node.output(index))], [parameter]), "OPENCL")
         np.testing.assert_allclose(network({"x": x})[0].reshape(-1), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("element", [np.float32, np.uint8, np.int8])
+@pytest.mark.parametrize("order", [0, 1])
+def test_places_of_the_largest(core: Core, element: type[np.generic], order: int) -> None:
+    """Of equal ones the first; the least number there is wins over padding."""
+    numbers = np.random.default_rng(1).integers(0, 4, (2, 3, 6, 5)).astype(element)
+    least = np.full_like(numbers, -np.inf if element is np.float32 else np.iinfo(element).min)
+    x = Parameter(ElementType.from_numpy(numbers.dtype), numbers.shape, "x")
+    window = {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 1, 0, 1), "storage_order": order}
+    model = Model([Result(each) for each in ops.create("MaxPool", [x], window, num_outputs=2).outputs], [x])
+    networks = [core.compile_model(model, device) for device in ("OPENCL", "CPU")]
+    for given in (numbers, least):
+        found, expected = (network({"x": given}) for network in networks)
+        for index in (0, 1):
+            np.testing.assert_array_equal(found[index], expected[index])
 
 
 @pytest.mark.parametrize(

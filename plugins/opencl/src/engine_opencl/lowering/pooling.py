@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 
 from engine.ir import Node
+from engine.ir.element_type import f32, i8, u8
 from engine.ops.registry import attribute
+from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.convolutions.convolution import geometry_of
 from engine_opencl.lowering.convolutions.geometry import Geometry
 from engine_opencl.lowering.lines.reductions import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
-from engine_opencl.source import kernel_source
+from engine_opencl.source import element_access, kernel_source
 
 
 @lowers("GlobalMaxPool", "GlobalAveragePool")
@@ -33,13 +35,14 @@ class PoolLowering(OpLowering):
     """The largest element, or the mean, of each window."""
 
     def check(self, node: Node) -> Refusal | None:
-        if (refused := check_types((node.input_value(0),))) is not None:
+        allowed = {*FLOATS, u8, i8} if node.op_type == "MaxPool" else FLOATS
+        if (refused := check_types((node.input_value(0),), allowed)) is not None:
             return refused
         rank = len(node.input_value(0).shape) - 2
         if not 1 <= rank <= 3:
             return Refusal("attribute", f"{rank} axes of space; expected 1 to 3")
-        if node.num_outputs > 1 and node.output(1).target_inputs:
-            return Refusal("attribute", "the indices of the largest elements are read")
+        if rank != 2 and node.attributes.get("storage_order") and _is_index_read(node):
+            return Refusal("attribute", f"storage_order is 1 for {rank} axes of space; expected 2")
         return None
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
@@ -57,9 +60,22 @@ class PoolLowering(OpLowering):
                 f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
                 f"E{name}": g.inputs[axis] + after[axis],
             }  # fmt: skip
+        element_type, size = node.output(0).element_type, (math.prod(g.outputs), x[0] * x[1])
         arguments = [b.input(node.input_value(0)), b.output(node.output(0))]
-        source = kernel_source("pool", node.output(0).element_type, **defines)
-        b.launch(source, "pool", arguments, (math.prod(g.outputs), x[0] * x[1]))
+        if element_type in FLOATS and not _is_index_read(node):
+            b.launch(kernel_source("pool", element_type, **defines), "pool", arguments, size)
+            return
+        defines |= {
+            "INDICES": int(_is_index_read(node)), "BY_COLUMNS": int(bool(node.attributes.get("storage_order", 0))),
+            "LOWEST": {u8: "0", i8: "-128"}.get(element_type, "-INFINITY"),
+        }  # fmt: skip
+        arguments += [b.output(node.output(1))] if _is_index_read(node) else []
+        source = element_access(element_type) + kernel_source("max_pool", f32, **defines)
+        b.launch(source, "max_pool", arguments, size)
+
+
+def _is_index_read(node: Node) -> bool:
+    return node.num_outputs > 1 and bool(node.output(1).target_inputs)
 
 
 def _after(node: Node, g: Geometry) -> tuple[int, ...]:
