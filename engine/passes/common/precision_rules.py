@@ -40,7 +40,10 @@ _CALMING: Final = frozenset({
 """Their results are moderate where what they read is not."""
 _EXACT: Final = frozenset({"ConstantOfShape", "EyeLike", "Range"})
 """They make numbers from sizes, which f16 holds up to 2048 alone."""
-_ALWAYS: Final = _EXACT | {"Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
+_ALWAYS: Final = _EXACT | {
+    "Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear", "GridSample", "QLinearConv", "QLinearMatMul",
+    "QuantizeLinear",
+}  # fmt: skip
 
 
 def is_real(value: Output | None) -> bool:
@@ -51,7 +54,8 @@ def is_real(value: Output | None) -> bool:
 def kept_nodes(model: Model, target: ElementType) -> set[Node]:
     """The operations that stay in f32:
 
-    - those that are stated to: casts, quantization, numbers made of sizes, operations with bodies, `KEEP_PRECISION`;
+    - those that are stated to: casts, quantization, GridSample for its places, numbers made of sizes, operations with
+      bodies, `KEEP_PRECISION`;
     - those that read a constant which `target` cannot hold (`holds`);
     - powers, exponentials and sums, and what is made of them element by element, up to a root, logarithm or quotient;
     - what is made of integers and constants alone, element by element: positions, angles, masks;
