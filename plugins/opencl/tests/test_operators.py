@@ -338,3 +338,13 @@ def test_a_depth_beyond_what_bytes_hold(core: Core, element: type[np.integer]) -
     marks = ops.create("OneHot", [indices, Constant(np.array(300)), Constant(np.array([0, 1], np.float32))])
     found = core.compile_model(Model([Result(marks.output(0))], [indices]), "OPENCL")([values])[0]
     np.testing.assert_array_equal(found, np.eye(300, dtype=np.float32)[values.astype(np.int64)])
+
+
+@pytest.mark.parametrize("scale", [(3, 4), (1, 3, 1), (4, 1), (2, 1, 4), (1, 1, 4)])
+def test_a_norm_whose_scale_differs_between_rows(core: Core, scale: tuple[int, ...]) -> None:
+    """Which the operator allows: scale and shift broadcast to x, whatever axes are normalized."""
+    draw = np.random.default_rng(0).standard_normal
+    x = draw((2, scale[-2] if scale[-2] > 1 else 3, 4), np.float32)
+    scales, shift = draw(scale, np.float32), draw(4, np.float32)
+    check_as_on_cpu(core, "LayerNormalization", x, scales, shift, axis=-1)
+    check_as_on_cpu(core, "LayerNormalization", x, scales, axis=-1)

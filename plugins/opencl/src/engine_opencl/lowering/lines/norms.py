@@ -28,11 +28,15 @@ class RowNormLowering(OpLowering):
         axis = int(attribute(node, "axis")) % len(shape)
         length = math.prod(shape[axis:])
         values = [node.input_value(i) for i in range(node.num_inputs) if node.has_input(i)]
-        is_even = all(math.prod(b.shape(value)) == length for value in values[1:])
+        rank = len(shape) - axis
+        # A scale or shift that differs between rows is one for each element of x.
+        is_wide = any(math.prod(b.shape(value)[:-rank]) != 1 for value in values[1:])
+        whole = shape if is_wide else shape[axis:]
+        is_even = all(math.prod(b.shape(value)) == math.prod(whole) for value in values[1:])
         buffers = [b.input(values[0])]
-        buffers += [b.input(value) if is_even else _expanded(value, shape[axis:], b) for value in values[1:]]
-        is_centred = node.op_type == "LayerNormalization"
-        _launch(node, b, buffers, math.prod(shape[:axis]), length, "k", is_centred=is_centred)
+        buffers += [b.input(value) if is_even else _expanded(value, whole, b) for value in values[1:]]
+        is_centred, channel = node.op_type == "LayerNormalization", "(first + k)" if is_wide else "k"
+        _launch(node, b, buffers, math.prod(shape[:axis]), length, channel, is_centred=is_centred)
 
 
 @lowers("InstanceNormalization", "GroupNormalization")
@@ -78,8 +82,8 @@ def _launch(
 
 
 def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
-    """A scale or shift, repeated to the shape of a row."""
-    own = (1,) * (len(shape) - len(b.shape(value))) + b.shape(value)
+    """A scale or shift, repeated to `shape`; axes that it has before those are of length 1."""
+    own = ((1,) * len(shape) + b.shape(value))[-len(shape) :]
     read = [0 if n == 1 else s for n, s in zip(own, strides_of(own), strict=True)]
     target = b.temporary(math.prod(shape) * stored_type(value).itemsize)
     strided_copy(b, value, b.input(value), target, shape, read, 0, strides_of(shape), 0)
