@@ -19,8 +19,8 @@ from engine_opencl.devices.device_check import MEMORY_KINDS
 from engine_opencl.devices.in_place import LEAST_BYTES, InPlaceRegions
 from engine_opencl.execution import context as context_module
 from engine_opencl.execution.context import Context
+from engine_opencl.execution.pool import ContextPool
 from engine_opencl.memory import staged
-from engine_opencl.network import ContextPool
 
 from engine import Core, ops
 from engine.errors import Cancelled, DeviceError, InputError, OutOfMemoryError

@@ -11,7 +11,8 @@ from engine_opencl.plan import Buffer
 
 if TYPE_CHECKING:
     from engine_opencl.execution.context import Context
-    from engine_opencl.network import ContextPool, OpenclNetwork
+    from engine_opencl.execution.pool import ContextPool
+    from engine_opencl.network import OpenclNetwork
 
 _log = logging.getLogger("engine.opencl")
 
