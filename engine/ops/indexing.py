@@ -97,7 +97,11 @@ def unique(x: Array, *, axis: int | None, sorted: int) -> tuple[Array, Array, Ar
 def one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     """`values[1]` where the new axis equals the index, else `values[0]`; out of range is off (ONNX OneHot-11)."""
     count = int(depth.reshape(-1)[0])
-    wrapped = np.where(indices < 0, indices + indices.dtype.type(count), indices)
+    # In a type that holds the depth, which that of the indices need not.
+    wrapped = indices
+    if indices.dtype.kind != "u":
+        wide = indices.astype(np.int64 if indices.dtype.kind == "i" else np.float64)
+        wrapped = np.where(wide < 0, wide + count, wide)
     place = axis % (indices.ndim + 1)
     classes = np.arange(count).reshape(-1, *(1,) * (indices.ndim - place))
     result: Array = np.where(np.expand_dims(wrapped, place) == classes, values[1], values[0])

@@ -1,4 +1,4 @@
-"""Normalization: evaluation where `onnx.reference` is wrong (LRN), partial (stash_type) or has none."""
+"""Normalization: evaluation where `onnx.reference` is wrong (LRN, LogSoftmax), partial (stash_type) or has none."""
 
 from __future__ import annotations
 
@@ -12,6 +12,32 @@ from engine.ir import ElementType
 from engine.ops.precision import widened
 from engine.ops.registry import evaluates
 from engine.ops.tensors import Array
+
+
+@evaluates("Softmax")
+def softmax(x: Array, *, axis: int) -> Array:
+    """Powers of e, divided by their sum along an axis (ONNX Softmax-13)."""
+    if not x.size:
+        return x
+    powers = np.exp(_below_largest(x, axis))
+    shares: Array = powers / powers.sum(axis=axis, keepdims=True)
+    return shares.astype(x.dtype)
+
+
+@evaluates("LogSoftmax")
+def log_softmax(x: Array, *, axis: int) -> Array:
+    """The logarithm of Softmax, also where that vanishes (ONNX LogSoftmax-13)."""
+    if not x.size:
+        return x
+    lower = _below_largest(x, axis)
+    logarithms: Array = lower - np.log(np.exp(lower).sum(axis=axis, keepdims=True))
+    return logarithms.astype(x.dtype)
+
+
+def _below_largest(x: Array, axis: int) -> Array:
+    wide = widened(x)
+    lower: Array = wide - wide.max(axis=axis, keepdims=True)
+    return lower
 
 
 @evaluates("BatchNormalization")

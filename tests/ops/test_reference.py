@@ -200,6 +200,28 @@ def test_narrow_floats_accumulate_in_f32() -> None:
     assert float(run("GlobalAveragePool", x)[0, 0, 0]) == pytest.approx(0.1, rel=1e-2)  # type: ignore[index]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_softmax_of_what_vanishes(dtype: type) -> None:
+    x = np.array([[0, -3, -200], [60000, 60000, -60000]], dtype)
+    logarithms = run("LogSoftmax", x)
+    exact = x.astype(np.float64) - x.max(1, keepdims=True)
+    exact -= np.log(np.exp(exact).sum(1, keepdims=True))
+    with np.errstate(over="ignore"):
+        expected = exact.astype(dtype)
+    np.testing.assert_allclose(logarithms, expected, rtol=np.finfo(dtype).eps, atol=4 * np.finfo(np.float32).eps)
+    shares = run("Softmax", np.zeros((1, 70000), dtype))
+    spacing = float(np.finfo(dtype).smallest_subnormal)
+    np.testing.assert_allclose(shares, np.full((1, 70000), 1 / 70000), rtol=np.finfo(dtype).eps, atol=spacing)
+
+
+def test_one_hot_of_more_classes_than_indices_can_name() -> None:
+    values = f(0, 1)
+    for indices in (np.array([2, 255], np.uint8), np.array([2, -45], np.int8)):
+        found = run("OneHot", indices, np.array(300, np.int64), values)
+        np.testing.assert_array_equal(np.argmax(found, axis=-1), [2, 255])  # type: ignore[call-overload]
+        np.testing.assert_array_equal(np.sum(found, axis=-1), [1, 1])  # type: ignore[call-overload]
+
+
 def test_attention_gives_zeros_to_a_query_that_sees_nothing() -> None:
     x = np.ones((1, 1, 2, 4), np.float32)
     mask = np.array([[False, False], [True, True]])
