@@ -57,17 +57,17 @@ def check_values(node: onnx.NodeProto) -> None:
 
 
 def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
-    """Take from inference the nodes on which it may fail with the process; `parts` are a graph and its bodies.
+    """Take from inference the nodes on which it may fail with the process, or is wrong.
 
-    Such is a Slice that has no axes and computed starts: ONNX makes as many axes as starts has elements. Raises
-    `TypeInferenceError` where the file itself declares more elements than there can be axes.
+    `parts` are a graph and its bodies. Such is a Slice that has no axes and computed starts: ONNX makes as many axes as
+    starts has elements. Raises `TypeInferenceError` where the file itself declares more elements than axes can be.
     """
     has_slices = False
     declared = {value.name: value.type.tensor_type.shape.dim for value in parts[0].input}
     long = {name for name, dims in declared.items() if len(dims) == 1 and dims[0].dim_value > _MAX_AXES}
     for node in (node for part in parts for node in part.node):
         op_type = node.op_type
-        if op_type in _NEEDS_TYPE:
+        if op_type in _NEEDS_TYPE or _is_misjudged(node):
             _hide(node)
         has_slices = has_slices or (op_type == "Slice" and _lacks_axes(node))
         index = _PER_AXIS.get(op_type) if long else None
@@ -113,6 +113,14 @@ def check_call(op_type: str, inputs: Sequence[Output | None], name: str) -> None
 def _hide(node: onnx.NodeProto) -> None:
     if not node.domain.startswith(_HIDDEN):
         node.domain = _HIDDEN + node.domain
+
+
+def _is_misjudged(node: onnx.NodeProto) -> bool:
+    """Whether it is a ConvTranspose that ONNX infers to be longer than it is: SAME leaves nothing to be padded."""
+    if node.op_type != "ConvTranspose":
+        return False
+    given = {attribute.name: attribute for attribute in node.attribute}
+    return "output_padding" in given and "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME")
 
 
 def _is_harmless(tensor: onnx.TypeProto.Tensor | None) -> bool:

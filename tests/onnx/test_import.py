@@ -329,6 +329,20 @@ def test_pooling_of_an_old_opset_has_the_shape_that_runtimes_compute() -> None:
     assert model.result("y").type == TensorType(f32, PartialShape(computed.shape))
 
 
+def test_a_transposed_convolution_that_is_to_be_as_long_as_its_input_has_that_length() -> None:
+    """ONNX's inference adds the output's padding, which runtimes do not."""
+    weights = numpy_helper.from_array(np.ones((2, 3, 3), np.float32), "w")
+    nodes = [
+        node("ConvTranspose", "x w", "t", auto_pad="SAME_UPPER", strides=[2], output_padding=[1], kernel_shape=[3]),
+        node("Relu", "t", "y"),
+    ]
+    proto = model_of(nodes, [value("x", (1, 2, 5))], [value("y", None)], [weights])
+    model = read_model(proto)
+    assert model.outputs[0].shape == PartialShape((1, 3, 10))
+    (found,) = infer(model, {"x": np.ones((1, 2, 5), np.float32)})
+    assert found.shape == (1, 3, 10)
+
+
 def test_imported_types_stay_through_validation() -> None:
     nodes = [node("Shape", "x", "s"), node("ConstantOfShape", "s", "o"), node("Relu", "o", "y")]
     model = read_model(model_of(nodes, outputs=[value("y", None)]))
