@@ -6,10 +6,14 @@ If this fails, a service whose lengths vary runs out of the device's memory.
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
+from engine_opencl.programs.programs import Programs
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Parameter, Result, f32
@@ -71,3 +75,25 @@ def test_an_inference_goes_on_whose_plan_is_dropped_meanwhile() -> None:
     result = np.empty((7, 3), np.float32)
     context.download(0, result)
     np.testing.assert_array_equal(result, -values(7) * FACTORS)
+
+
+def test_inferences_go_on_while_other_lengths_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = network()
+    compiled({"x": values(1)})
+    build, begun, may_go_on = Programs.build, threading.Event(), threading.Event()
+
+    def held_up(*arguments: Any) -> Any:
+        begun.set()
+        assert may_go_on.wait(60)
+        return build(*arguments)
+
+    monkeypatch.setattr(Programs, "build", held_up)
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(compiled, {"x": values(2)})
+        assert begun.wait(60)
+        quick = threads.submit(compiled, {"x": values(1)})
+        try:
+            np.testing.assert_array_equal(quick.result(60)["y"], -values(1) * FACTORS)
+        finally:
+            may_go_on.set()
+        np.testing.assert_array_equal(slow.result(60)["y"], -values(2) * FACTORS)

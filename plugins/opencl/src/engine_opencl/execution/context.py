@@ -18,7 +18,6 @@ from engine_opencl.execution.kernels import new_kernel
 from engine_opencl.memory import Arena, new_arena
 from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import Buffer, Launch, Plan
-from engine_opencl.programs.programs import Programs
 
 _FIRST_FLUSH = 8
 """Launches after which the device is to begin: a driver may gather what it is given until it is told."""
@@ -30,9 +29,7 @@ class Context:
     Kernels have a queue of their own, and so have transfers where a queue does them (`Arena`).
     """
 
-    def __init__(
-        self, device: OpenclDevice, plan: Plan, programs: Programs, weights: Weights, *, profiling: bool
-    ) -> None:
+    def __init__(self, device: OpenclDevice, plan: Plan, weights: Weights, *, profiling: bool) -> None:
         import pyopencl as cl
 
         self.plan = plan
@@ -50,7 +47,7 @@ class Context:
         self._in_place: dict[Buffer, NDArray[np.uint8]] = {}
         self._bound_elsewhere: set[Buffer] = set()
         with self._doing("kernels were bound"):
-            self._steps = [self._step(launch, programs, weights) for launch in plan.launches]
+            self._steps = [self._step(launch, weights) for launch in plan.launches]
         self._last_uses = _last_uses(plan)
         last = len(self._steps) - 1
         kept = {last, *(use for use in self._last_uses.values() if use is not None)} - {-1}
@@ -82,9 +79,9 @@ class Context:
             return self._held.setdefault(buffer, memory)
         return self._arena.part(buffer)
 
-    def _step(self, launch: Launch, programs: Programs, weights: Weights) -> tuple[Any, ...]:
+    def _step(self, launch: Launch, weights: Weights) -> tuple[Any, ...]:
         """What `enqueue_nd_range_kernel` takes after the queue."""
-        kernel = new_kernel(programs.program(launch.source), launch.kernel)
+        kernel = new_kernel(self.plan.programs[launch.source], launch.kernel)
         check_limits(self._device, launch, kernel)
         for position, argument in enumerate(launch.arguments):
             kernel.set_arg(position, self._memory_of(argument, weights) if isinstance(argument, Buffer) else argument)

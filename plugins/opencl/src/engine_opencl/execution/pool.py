@@ -33,6 +33,8 @@ class ContextPool:
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._idle: dict[int, list[Context]] = {}
         self._lock = ForkSafeLock()
+        self._making = ForkSafeLock()
+        """A plan. Taken before `_lock`, which is held for moments alone: inferences go on while others compile."""
 
     def take(self, values: Sequence[Any]) -> Context:
         """A context for inputs of these shapes, for the caller alone. Raises `InputError`, `OutOfMemoryError`."""
@@ -58,7 +60,7 @@ class ContextPool:
             return self._new_context(plan)
 
     def _new_context(self, plan: Plan) -> Context:
-        return Context(self._device, plan, self._programs, self._weights, profiling=self._profiling)
+        return Context(self._device, plan, self._weights, profiling=self._profiling)
 
     def put(self, context: Context) -> None:
         """Give a context back; that of a plan that is no longer kept is let go."""
@@ -74,21 +76,36 @@ class ContextPool:
         return self._programs.binaries(built)
 
     def _plan(self, shapes: tuple[Any, ...]) -> Plan:
+        plan = self._kept(shapes)
+        if plan is not None:
+            return plan
+        with self._making:
+            plan = self._kept(shapes)
+            if plan is None:
+                plan = self._made(shapes)
+                self._keep(shapes, plan)
+            return plan
+
+    def _kept(self, shapes: tuple[Any, ...]) -> Plan | None:
         with self._lock:
-            plan = self._plans.get(shapes)
-            if plan is not None:
+            if shapes in self._plans:
                 self._plans.move_to_end(shapes)
-                return plan
-            graph = specialized(self._graph, shapes)
-            folded(graph)
-            plan = build_plan(graph, self._device.facts, self._tuner)
-            plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
+            return self._plans.get(shapes)
+
+    def _made(self, shapes: tuple[Any, ...]) -> Plan:
+        graph = specialized(self._graph, shapes)
+        folded(graph)
+        plan = build_plan(graph, self._device.facts, self._tuner)
+        plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
+        return plan
+
+    def _keep(self, shapes: tuple[Any, ...], plan: Plan) -> None:
+        with self._lock:
             self._plans[shapes] = plan
             if len(self._plans) > self._size:
                 _, dropped = self._plans.popitem(last=False)
                 self._idle.pop(id(dropped), None)
                 self._weights.keep({name for kept in self._plans.values() for name in kept.weights})
-            return plan
 
 
 def specialized(model: Model, shapes: Sequence[tuple[int, ...] | None]) -> Model:
