@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -10,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from engine.digest import sha256
 
 
 @contextmanager
@@ -43,7 +44,7 @@ class ChoicesFile:
 
     def __init__(self, folder: Path, prefix: str, key: Sequence[str], logger: logging.Logger) -> None:
         self._key, self._logger = list(key), logger
-        digest = hashlib.sha256(json.dumps(self._key).encode()).hexdigest()[:16]
+        digest = sha256(json.dumps(self._key).encode()).hexdigest()[:16]
         self.path = folder / f"{prefix}-{digest}.json"
         self._entries = self._read()
         self._is_changed = False

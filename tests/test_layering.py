@@ -29,10 +29,11 @@ ARROWS = {
     "plugin_api": {"runtime", "properties", "blob", "placement"},
     "placement": {"drawing", "files"},
     "drawing": set(),
-    "files": set(),
+    "files": {"digest"},
+    "digest": set(),
     "runtime": {"ir"},
     "properties": {"ir"},
-    "blob": {"ir"},
+    "blob": {"ir", "digest"},
     "passes": {"onnx", "ops", "ir", "drawing", "files"},
     "onnx": {"ops", "files"},
     "ops": {"ir"},
@@ -40,7 +41,10 @@ ARROWS = {
     "ir": {"errors"},
     "errors": set(),
 }
-PLUGIN = {"plugin_api", "passes", "onnx", "ops", "ir", "runtime", "properties", "blob", "native", "errors", "files"}
+PLUGIN = {
+    *("plugin_api", "passes", "onnx", "ops", "ir", "runtime"),
+    *("properties", "blob", "native", "errors", "files", "digest"),
+}
 # Distributions that are not imported under their own name.
 IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.blob.digest import sha256
 from engine.blob.manifest import BlobManifest, BlobSection, decode_manifest
 from engine.blob.source import ALIGNMENT, Source
+from engine.digest import sha256
 from engine.errors import BlobFormatError, BlobIncompatibleError
 
 FORMAT_VERSION = 1

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from engine.blob.container import read_prologue
-from engine.blob.digest import sha256
 from engine.blob.manifest import BlobManifest, BlobSection
 from engine.blob.source import BlobInput, open_source
+from engine.digest import sha256
 from engine.errors import BlobCorruptError, BlobError, BlobFormatError
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.blob.container import HEADER_SIZE, MAX_MANIFEST_SIZE, aligned, pack_header
-from engine.blob.digest import sha256
 from engine.blob.manifest import BlobManifest, BlobSection, checked_text, encode_manifest
+from engine.digest import sha256
 from engine.errors import BlobError, EngineError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]

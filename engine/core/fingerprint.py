@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from engine.blob.digest import sha256
 from engine.core.compatibility import host_features
+from engine.digest import sha256
 from engine.errors import EngineError
 from engine.ir import Model, Node
 from engine.plugin_api import API_VERSION, Config, Plugin, engine_version

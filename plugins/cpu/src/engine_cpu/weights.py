@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.blob.digest import sha256
+from engine.digest import sha256
 from engine.ir import Constant, Model, Output
 from engine.native import empty_aligned
 
