@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from engine.errors import DeviceError, InferError, UnsupportedError
-from engine.ir import Node
+from engine.ir import Node, Output, TensorType, string, undefined
 from engine.ops.protos import attribute_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, Evaluator, find_op
 
@@ -93,7 +93,22 @@ def _compile_onnx(node: Node) -> Evaluator:
         run = load_onnx_implementation(node.op_type, node.domain)(proto, _RUN_PARAMS).run
     except Exception as e:
         raise UnsupportedError(f"{node}: operator {op} has no reference evaluation: {e}") from e
-    return lambda inputs: run(*inputs)
+    dtypes = [_dtype(output) for output in node.outputs]
+    return lambda inputs: tuple([_typed(v, dtype) for v, dtype in zip(run(*inputs), dtypes, strict=False)])
+
+
+def _dtype(output: Output) -> np.dtype[Any] | None:
+    """The numbers that an output is known to hold; None for what holds none, or none that are known."""
+    if not isinstance(output.type, TensorType) or output.element_type in (undefined, string):
+        return None
+    return np.dtype(output.element_type.numpy)
+
+
+def _typed(value: Any, dtype: np.dtype[Any] | None) -> Any:
+    """`value` with the type that the operator states: numpy's sums of i32, say, are i64."""
+    if dtype is None or not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    return value.astype(dtype, copy=False)
 
 
 def load_onnx_implementation(op_type: str, domain: str) -> Any:

@@ -51,6 +51,14 @@ def test_every_operator_can_be_evaluated() -> None:
     assert unsupported == {"ai.onnx.preview.training.Gradient"}
 
 
+@pytest.mark.parametrize("op_type", ["ReduceSumSquare", "ReduceSum", "ReduceProd", "ReduceL1", "CumSum"])
+def test_sums_of_small_integers_keep_their_type(op_type: str) -> None:
+    """numpy's are wider; what reads them would be given a type that the model does not state."""
+    value = run(op_type, np.array([[3, -4]], np.int32), np.array(1), outputs=1)
+    assert isinstance(value, np.ndarray)
+    assert value.dtype == np.int32
+
+
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize(("x", "w", "y"), [((0, 2, 4), (2, 2, 3), (0, 2)), ((3, 0, 4), (0, 0, 3), (3, 0))])
 def test_convolutions_of_nothing(op_type: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]) -> None:

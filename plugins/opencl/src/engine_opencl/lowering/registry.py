@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from engine.ir import Constant, ElementType, Node, Output, TensorType
+from engine.ir.types import UNKNOWN
 from engine_opencl.elements import FLOATS
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def refusal(node: Node) -> Refusal | None:
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         return Refusal("op", f"{name} has no kernel on this device")
     for value in (*node.input_values, *node.outputs):
-        if value is None:
+        if value is None or is_left_out(value):
             continue
         if not isinstance(value.type, TensorType):
             return Refusal("element type", f"{value.name} is {value.type}; expected a tensor")
@@ -73,11 +74,16 @@ def refusal(node: Node) -> Refusal | None:
     return lowering.check(node)
 
 
+def is_left_out(value: Output) -> bool:
+    """True for an optional output that the model leaves out, before others that it names: it has no type."""
+    return value.type == UNKNOWN and not value.target_inputs
+
+
 def check_types(values: Iterable[Output | None], allowed: Collection[ElementType] = FLOATS) -> Refusal | None:
     """A refusal where a value that is given has another element type, or another floating-point type than the rest."""
     first: Output | None = None
     for value in values:
-        if value is None:
+        if value is None or is_left_out(value):
             continue
         if value.element_type not in allowed:
             names = ", ".join(sorted(each.name for each in allowed))

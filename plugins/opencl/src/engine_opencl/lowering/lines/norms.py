@@ -11,7 +11,7 @@ from engine.ops.registry import attribute
 from engine_opencl.elements import stored_type
 from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
 from engine_opencl.lowering.movement import strided_copy
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, is_left_out, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
@@ -72,7 +72,7 @@ def _launch(
     y = node.output(0)
     lines = lines_of(b.facts, count, length)
     read = any(each.target_inputs for each in node.outputs[1:])
-    statistics = [b.output(each) for each in node.outputs[1:]] if read else []
+    statistics = [b.temporary(4 * count) if is_left_out(each) else b.output(each) for each in node.outputs[1:] if read]
     source = lines.source(
         "line_norm", y.element_type, MEAN=int(is_centred), SHIFT=int(len(buffers) > 2), CHANNEL=channel,
         STATISTICS=len(statistics),

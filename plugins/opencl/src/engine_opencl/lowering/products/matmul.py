@@ -202,7 +202,7 @@ def launch_product(
 ) -> None:
     """Launch the kernel for a product in the shape that suits the kind of device."""
     p = product
-    if 0 in (p.m, p.n):
+    if 0 in (p.m, p.n, *p.batch):
         return
     if all(stride == 0 for stride in p.b_batch) and p.a == (p.k, 1) and p.batch and _is_dense(p):
         # One matrix for all batches: the batches are further rows.
