@@ -1,4 +1,7 @@
-"""Normalization: evaluation where `onnx.reference` is wrong (LRN, LogSoftmax), partial (stash_type) or has none."""
+"""Normalization: evaluation where `onnx.reference` is wrong, partial (stash_type) or has none.
+
+Wrong are LRN, LogSoftmax, and LpNormalization of negative numbers.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,18 @@ def _normalized(x: Array, scale: Array, bias: Array, mean: Array, variance: Arra
     result: Array = (x - widened(mean).reshape(channels)) * factor.reshape(channels)
     result += widened(bias).reshape(channels)
     return result
+
+
+@evaluates("LpNormalization")
+def lp_normalization(x: Array, *, axis: int, p: int) -> Array:
+    """Division by the sum of magnitudes (p 1) or by the length along an axis; zeros stay (ONNX LpNormalization-22)."""
+    wide = widened(x)
+    powers = np.abs(wide) if p == 1 else wide * wide
+    norm = powers.sum(axis=axis, keepdims=True)
+    if p == 2:
+        norm = np.sqrt(norm)
+    scaled: Array = np.where(norm == 0, 0, wide / norm)
+    return scaled.astype(x.dtype)
 
 
 @evaluates("LRN")

@@ -305,6 +305,7 @@ def normalization(draw: Draw) -> None:
     draw.compare("BatchNormalization", [x, draw.f32(4), draw.f32(4), *statistics])
     draw.compare("LRN", [draw.f32(2, 7, 4, 4)], size=draw.pick(1, 3, 5), alpha=0.5, beta=0.7, bias=1.5)
     draw.compare("MeanVarianceNormalization", [x], tolerance=1e-3)
+    draw.compare("LpNormalization", [x], axis=axis, p=draw.pick(1, 2))
 
 
 @generator
