@@ -35,6 +35,7 @@ ARROWS = {
     "properties": {"ir"},
     "blob": {"ir", "digest"},
     "passes": {"onnx", "ops", "ir", "drawing", "files"},
+    "lowering": {"plugin_api", "passes"},
     "onnx": {"ops", "files"},
     "ops": {"ir"},
     "native": {"ir", "_core"},
@@ -42,7 +43,7 @@ ARROWS = {
     "errors": set(),
 }
 PLUGIN = {
-    *("plugin_api", "passes", "onnx", "ops", "ir", "runtime"),
+    *("plugin_api", "lowering", "passes", "onnx", "ops", "ir", "runtime"),
     *("properties", "blob", "native", "errors", "files", "digest"),
 }
 # Distributions that are not imported under their own name.

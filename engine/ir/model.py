@@ -187,13 +187,17 @@ class Model(Subgraph):
         return changed
 
     def clone(self, mapping: dict[Node, Node] | None = None) -> Model:
-        """A deep copy that shares constant data. `mapping`, where given, receives original -> copy."""
+        """A deep copy, with the same names, that shares constant data.
+
+        `mapping`, where given, receives original -> copy.
+        """
         copies: dict[Node, Node] = {} if mapping is None else mapping
         with paused_collector():
             for node in self.ordered_nodes():
                 sources = [None if s is None else Output(copies[s.node], s.index) for s in node._sources]
                 copies[node] = copy = node.clone_with_new_inputs(sources)
                 copy._names = node._names
+                copy.id = node.id  # which made names contain: what is said of the copy's nodes is said of these
         model = Model(
             [copies[r] for r in self._results],
             [_as(Parameter, copies[p]) for p in self._parameters],

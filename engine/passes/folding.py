@@ -28,11 +28,14 @@ PROTECTED: Final = frozenset({"DequantizeLinear"})
 
 
 def is_foldable(node: Node) -> bool:
-    """True where `node` is an operation of ONNX whose inputs are all constants and whose result is always the same."""
-    if isinstance(node, (Parameter, Constant, Result)) or node.op_type in PROTECTED or node.bodies:
-        return False
+    """True where `node` can be folded and all its inputs are constants."""
     sources = [s for s in node._sources if s is not None]
-    if not sources or not all(isinstance(s.node, Constant) for s in sources):
+    return bool(sources) and all(isinstance(s.node, Constant) for s in sources) and is_foldable_operation(node)
+
+
+def is_foldable_operation(node: Node) -> bool:
+    """True where `node` is an operation of ONNX whose result is always the same for the same inputs."""
+    if isinstance(node, (Parameter, Constant, Result)) or node.op_type in PROTECTED or node.bodies:
         return False
     op = find_op(node.op_type, node.domain)
     return op is not None and op.is_deterministic and all(type(t) is TensorType for t in node._types)

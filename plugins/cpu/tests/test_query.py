@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from engine_cpu import query as cpu_query
-from engine_cpu.lowering.registry import Refusal
 from onnx import TensorProto, helper
 
-from engine import Core
-from engine.ir import Node
+from engine import Core, ops
+from engine.ir import Model, Node, Parameter, f32
+from engine.lowering import Refusal
 from engine.plugin_api import SupportLevel
 
 
@@ -47,3 +47,9 @@ def test_what_runs_natively_only_together_is_an_atom(monkeypatch: pytest.MonkeyP
     answer = Core().query_model(gelu(), "CPU")
     assert {support.level for support in answer.nodes.values()} == {SupportLevel.NATIVE}
     assert answer.atoms == (frozenset({"div", "erf", "add", "mul", "scale"}),)
+
+
+def test_operations_without_names_are_answered_too() -> None:
+    x = Parameter(f32, [2, 2], "x")
+    answer = Core().query_model(Model([ops.Det(ops.Relu(x))], [x]), "CPU")
+    assert [support.level for support in answer.nodes.values()] == [SupportLevel.NATIVE, SupportLevel.REFERENCE]

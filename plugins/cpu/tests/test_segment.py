@@ -9,13 +9,14 @@ import pytest
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption
-from engine_cpu.lowering.registry import OpLowering, Refusal
+from engine_cpu.lowering.registry import OpLowering
 from engine_cpu.segment import Segment, SegmentBuilder, build_segment
 from engine_cpu.tuning import Tuner
 from engine_cpu.weights import WeightStore
 
 from engine import ops
 from engine.ir import Constant, Node, Output, Parameter, f32, i64
+from engine.lowering import Refusal
 from engine.native import Context, default_isa
 
 

@@ -97,3 +97,16 @@ def test_inferences_go_on_while_other_lengths_are_compiled(monkeypatch: pytest.M
         finally:
             may_go_on.set()
         np.testing.assert_array_equal(slow.result(60)["y"], -values(2) * FACTORS)
+
+
+def test_what_lengths_alone_decide_needs_no_kernel() -> None:
+    """Exporters spell a list of all positions as the NonZero of ones, for which there is no kernel."""
+    x = Parameter(f32, (None, 3), "x")
+    ones = ops.ConstantOfShape(ops.Shape(x, start=0, end=1), value=np.array([1]))
+    rows = ops.Squeeze(ops.NonZero(ones), Constant(np.array([0])))
+    model = Model([Result(ops.Gather(ops.Neg(x), rows), "y")], [x])
+    core = Core()
+    assert core.query_model(model, "OPENCL").is_supported
+    compiled = core.compile_model(model, "OPENCL")
+    for n in (1, 4):
+        np.testing.assert_array_equal(compiled({"x": values(n)})["y"], -values(n))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from engine.errors import UnsupportedError
-from engine.ir import Constant, Model, Parameter, Result
+from engine.ir import Constant, Model, Node, Parameter, Result
+from engine.lowering import Refusal, refusals
 from engine.passes import Manager
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.shape_simplification import ShapeSimplification
+from engine.passes.runtime_info import is_operation
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering import find_lowering, refusal
 from engine_opencl.plan import Plan, PlanBuilder
@@ -19,7 +23,9 @@ def build_plan(graph: Model, facts: DeviceFacts, tuner: Tuner | None = None) -> 
 
     Raises `UnsupportedError` naming the first node that has no kernel, or whose shape only the data decides.
     """
-    require_supported(graph)
+    for node in graph.ordered_nodes():
+        if is_operation(node) and (why := refusal(node)) is not None:
+            raise _unsupported(node, why)
     builder = _lowered(graph, facts, tuner)
     # Another choice may bring other sites.
     while tuner is not None and tuner.tune(builder):
@@ -44,20 +50,28 @@ def _lowered(graph: Model, facts: DeviceFacts, tuner: Tuner | None) -> PlanBuild
 
 
 def require_supported(graph: Model) -> None:
-    """Raise `UnsupportedError` naming the nodes that cannot run here."""
-    for node in graph.ordered_nodes():
-        if isinstance(node, (Parameter, Constant, Result)):
-            continue
-        if (why := refusal(node)) is not None:
-            raise UnsupportedError(
-                f"OPENCL cannot run {node.op_type} `{node.friendly_name}` ({why.cause}): {why.reason}; run it on "
-                "another device with HETERO:OPENCL,CPU"
-            )
+    """Raise `UnsupportedError` naming the first node that cannot run here, whatever the lengths of the inputs are."""
+    for node, why in refusals(graph, refusal).items():
+        raise _unsupported(node, why)
+
+
+def _unsupported(node: Node, why: Refusal) -> UnsupportedError:
+    return UnsupportedError(
+        f"OPENCL cannot run {node.op_type} `{node.friendly_name}` ({why.cause}): {why.reason}; run it on another "
+        "device with HETERO:OPENCL,CPU"
+    )
 
 
 def folded(graph: Model) -> None:
-    """Compute what follows from shapes alone, once all of them are known."""
+    """Compute what follows from shapes alone, once all of them are known; of any size where no kernel could."""
     manager = Manager(name="KnownShapes")
     for item in (ShapeSimplification, ConstantFolding, DeadCodeElimination):
         manager.register_pass(item)
+    manager.run_passes(graph)
+    if all(refusal(node) is None for node in graph.ordered_nodes() if is_operation(node)):
+        return
+    manager = Manager(name="KnownShapesWithoutKernel")
+    manager.register_pass(ConstantFolding(max_output_bytes=sys.maxsize))
+    manager.register_pass(DeadCodeElimination)
+    manager.pass_config.set_callback(ConstantFolding, callback=lambda node: refusal(node) is None)
     manager.run_passes(graph)

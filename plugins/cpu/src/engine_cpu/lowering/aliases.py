@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.ir import Node
+from engine.lowering import Refusal
 from engine_cpu.layout import Layout, LayoutOption, static_shape
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import check_movable, is_map
 
 if TYPE_CHECKING:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node, Output, boolean, f32
+from engine.lowering import Refusal, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.internal.fused_attention import ROWS
 from engine.ops.registry import attribute
-from engine_cpu.lowering.checks import check_types, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.checks import F32
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class AttentionLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
-        return first(check_attention_types(node), self._check_cache(node), self._check_attributes(node))
+        return first_refusal(check_attention_types(node), self._check_cache(node), self._check_attributes(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
@@ -85,7 +86,7 @@ class AttentionLowering(OpLowering):
         if node.has_input(4) != node.has_input(5):
             return Refusal("op", "past_key and past_value go together; expected both or neither")
         past = [node.input_value(index) for index in (4, 5) if node.has_input(index)]
-        return check_types(node, past)
+        return check_types(past, F32)
 
     def _check_attributes(self, node: Node) -> Refusal | None:
         scale, softcap = attribute(node, "scale"), attribute(node, "softcap") or 0.0
@@ -127,7 +128,7 @@ def check_attention_types(node: Node) -> Refusal | None:
     """A refusal unless Q, K, V and the result are f32, and the mask is a bool or f32 one of two to four dimensions."""
     mask = node.input_value(3) if node.has_input(3) else None
     operands = [node.input_value(index) if node.has_input(index) else None for index in range(3)]
-    why = first(check_types(node, (*operands, node.output(0))), check_types(node, (mask,), (f32, boolean)))
+    why = first_refusal(check_types((*operands, node.output(0)), F32), check_types((mask,), (f32, boolean)))
     if why is not None:
         return why
     if mask is not None and not 2 <= len(mask.shape) <= 4:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.ir import Node
+from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
 from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.channels import select_channels
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step, is_map
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from engine.ir import Node, Output
+from engine.lowering import Refusal, first_refusal
 from engine.native import pack
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine_cpu.layout import Layout, LayoutOption, padded_channels, static_shape
-from engine_cpu.lowering.checks import check_f32, first
+from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.conv_candidates import (
     PLANAR_CHANNELS,
     ConvProblem,
@@ -22,7 +23,7 @@ from engine_cpu.lowering.conv_candidates import (
 )
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry, is_transposed
 from engine_cpu.lowering.epilogue import activation_attributes, check_activation
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.tuning import Candidate
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class ConvolutionLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
-        return first(check_f32(node), _check_rank(node), _check_steps(node), check_activation(node))
+        return first_refusal(check_f32(node), _check_rank(node), _check_steps(node), check_activation(node))
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         """Maps in blocks; an input of few channels is better read as it is."""

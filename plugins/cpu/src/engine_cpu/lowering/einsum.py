@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from engine.errors import UnsupportedError
 from engine.ir import Node
+from engine.lowering import Refusal, first_refusal
 from engine.ops.registry import attribute
-from engine_cpu.lowering.checks import check_f32, first
+from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.product import MOST_BATCH_DIMS, BatchDim, Product, merged
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Strided
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class EinsumLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
-        return first(check_f32(node), _check_equation(node))
+        return first_refusal(check_f32(node), _check_equation(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering`."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import bf16, f32
+from engine.lowering import Refusal, check_types, first_refusal
 from engine.ops.registry import attribute
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, static_shape
-from engine_cpu.lowering.checks import check_types, first
 from engine_cpu.lowering.elementwise_operands import (
     blocked_constant,
     blocked_read,
@@ -20,7 +20,7 @@ from engine_cpu.lowering.elementwise_operands import (
 )
 from engine_cpu.lowering.elementwise_ops import BOOLEANS, NUMBERS, OPS, REALS
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Value
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -35,7 +35,7 @@ class ElementwiseLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
-        return first(_check_inputs(node), _check_attributes(node), _check_sizes(node))
+        return first_refusal(_check_inputs(node), _check_attributes(node), _check_sizes(node))
 
     def group_key(self, node: Node) -> Hashable | None:
         """Nodes of one output shape run as one."""
@@ -153,12 +153,12 @@ def _check_inputs(node: Node) -> Refusal | None:
     types = OPS[node.op_type].types
     read = _read_inputs(node)
     if node.op_type == "Where":
-        return first(check_types(node, read[:1], BOOLEANS), check_types(node, read[1:], types))
+        return first_refusal(check_types(read[:1], BOOLEANS), check_types(read[1:], types))
     if node.op_type in ("Cast", "CastLike"):
-        return first(check_types(node, read, types), check_types(node, node.outputs, types))
+        return first_refusal(check_types(read, types), check_types(node.outputs, types))
     if node.op_type == "Pow":
-        return check_types(node, read, NUMBERS)
-    return check_types(node, read, types)
+        return check_types(read, NUMBERS)
+    return check_types(read, types)
 
 
 def _check_attributes(node: Node) -> Refusal | None:

@@ -6,8 +6,8 @@ import math
 from typing import Final
 
 from engine.ir import Node
+from engine.lowering import Refusal
 from engine.native import Attribute
-from engine_cpu.lowering.registry import Refusal
 
 _RELU: Final = (0, 0.0, math.inf)
 # Name: the kernels' number of the activation, then alpha and beta; None where it is a parameter of the node.

@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node
+from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine_cpu.lowering.checks import check_f32
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder

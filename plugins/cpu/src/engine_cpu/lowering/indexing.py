@@ -9,10 +9,10 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.ir.element_type import ElementType, f32, f64, i32, i64
+from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.registry import attribute
 from engine_cpu.layout import item_size
-from engine_cpu.lowering.checks import check_constant, check_types, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class GatherLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         data, indices = node.input_value(0), node.input_value(1)
-        return first(check_movable(node, data), check_types(node, [indices], INDICES))
+        return first_refusal(check_movable(node, data), check_types([indices], INDICES))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         data, indices, y = node.input_value(0), node.input_value(1), node.output(0)
@@ -76,7 +76,7 @@ class GatherElementsLowering(OpLowering):
     """Single elements by index along one axis."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_movable(node, node.input_value(0)), check_types(node, [node.input_value(1)], INDICES))
+        return first_refusal(check_movable(node, node.input_value(0)), check_types([node.input_value(1)], INDICES))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         data, indices = node.input_value(0), node.input_value(1)
@@ -99,7 +99,7 @@ class GatherNdLowering(OpLowering):
     """Slices by tuples of indices."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_movable(node, node.input_value(0)), check_types(node, [node.input_value(1)], INDICES))
+        return first_refusal(check_movable(node, node.input_value(0)), check_types([node.input_value(1)], INDICES))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         data, indices = node.input_value(0), node.input_value(1)
@@ -123,12 +123,12 @@ class _ScatterLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         data, indices = node.input_value(0), node.input_value(1)
-        if refused := first(check_movable(node, data), check_types(node, [indices], INDICES)):
+        if refused := first_refusal(check_movable(node, data), check_types([indices], INDICES)):
             return refused
         reduction = attribute(node, "reduction")
         if reduction not in _REDUCTIONS:
             return Refusal("attribute", f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
-        return check_types(node, [data], _NUMBERS) if reduction != "none" else None
+        return check_types([data], _NUMBERS) if reduction != "none" else None
 
     def _step(self, node: Node, b: SegmentBuilder, kernel: str, **attributes: int | list[int]) -> None:
         data, indices, updates = (node.input_value(index) for index in range(3))
@@ -173,8 +173,8 @@ class OneHotLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         indices, _, values = (node.input_value(index) for index in range(3))
-        return first(
-            check_types(node, [indices], INDICES), check_movable(node, values, node.output(0)), check_constant(node, 1)
+        return first_refusal(
+            check_types([indices], INDICES), check_movable(node, values, node.output(0)), check_constant(node, 1)
         )
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:

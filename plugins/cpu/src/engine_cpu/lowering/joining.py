@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.ir import Node, Output
+from engine.lowering import Refusal, check_constant, first_refusal
 from engine.ops.registry import attribute
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
-from engine_cpu.lowering.checks import check_constant, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, given_inputs, lowers
+from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
 from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step, is_map, physical
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class SplitLowering(OpLowering):
     """Parts that are one piece of memory are no step."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_movable(node, node.input_value(0)), check_constant(node, 1))
+        return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1))
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         return _part_layouts(node)
@@ -117,7 +117,7 @@ class SliceLowering(OpLowering):
     """Any steps, also backwards; known bounds."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_movable(node, node.input_value(0)), check_constant(node, 1, 2, 3, 4))
+        return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1, 2, 3, 4))
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         return _part_layouts(node)

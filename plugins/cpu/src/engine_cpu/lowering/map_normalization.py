@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.ir import Node, Output
+from engine.lowering import Refusal, check_constant, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
 from engine_cpu.layout import Layout, LayoutOption
-from engine_cpu.lowering.checks import check_constant, check_f32, first
+from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes, check_activation
 from engine_cpu.lowering.normalization import check_stash_type
-from engine_cpu.lowering.registry import OpLowering, Refusal, given_inputs, lowers
+from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -28,7 +29,7 @@ class MapLowering(OpLowering):
     layouts_of_maps: Sequence[Layout] = (Layout.PLAIN, Layout.BLOCKED)
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_f32(node), _check_rank(node, 2))
+        return first_refusal(check_f32(node), _check_rank(node, 2))
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         vectors = (Layout.PLAIN,) * (node.num_inputs - 1)
@@ -69,7 +70,7 @@ class ChannelNormalizationLowering(MapLowering):
     """LayerNormalization over axis 1."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(super().check(node), check_stash_type(node))
+        return first_refusal(super().check(node), check_stash_type(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         vectors = [b.input(value) for value in given_inputs(node)[1:]]
@@ -82,7 +83,7 @@ class InstanceNormalizationLowering(MapLowering):
     """Groups of one channel."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(super().check(node), _check_channels(node))
+        return first_refusal(super().check(node), _check_channels(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         _lower_groups(node, b, b.shape(node.input_value(0))[1])
@@ -93,7 +94,7 @@ class GroupNormalizationLowering(MapLowering):
     """Groups of channels, with scale and bias by channel."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(super().check(node), check_stash_type(node), _check_channels(node))
+        return first_refusal(super().check(node), check_stash_type(node), _check_channels(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         _lower_groups(node, b, int(attribute(node, "num_groups")))
@@ -120,7 +121,7 @@ class MeanVarianceNormalizationLowering(MapLowering):
     """To the deviation, as the operator is defined."""
 
     def check(self, node: Node) -> Refusal | None:
-        refusal = first(check_f32(node), _check_rank(node, 1))
+        refusal = first_refusal(check_f32(node), _check_rank(node, 1))
         if refusal is not None or self._kind(node) is not None:
             return refusal
         axes = list(attribute(node, "axes"))
@@ -182,7 +183,7 @@ class BatchNormalizationLowering(MapLowering):
     def check(self, node: Node) -> Refusal | None:
         if attribute(node, "training_mode"):
             return Refusal("attribute", "training_mode is 1; kernels normalize with given statistics")
-        return first(super().check(node), check_constant(node, 1, 2, 3, 4))
+        return first_refusal(super().check(node), check_constant(node, 1, 2, 3, 4))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         parameters = [node.input_value(i) for i in range(1, 5)]
@@ -202,7 +203,7 @@ class ScaleShiftLowering(MapLowering):
     layouts_of_maps = BatchNormalizationLowering.layouts_of_maps
 
     def check(self, node: Node) -> Refusal | None:
-        return first(super().check(node), check_activation(node))
+        return first_refusal(super().check(node), check_activation(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         vectors = [b.input(node.input_value(1)), b.input(node.input_value(2))]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.ir import Constant, Node, Output
+from engine.lowering import Refusal, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
-from engine_cpu.lowering.checks import check_f32, first
+from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes, check_activation
 from engine_cpu.lowering.product import MOST_BATCH_DIMS, Product, padded_vector
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class MatMulLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
-        return first(check_f32(node), check_activation(node), _check_ranks(node))
+        return first_refusal(check_f32(node), check_activation(node), _check_ranks(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
@@ -69,7 +70,7 @@ class GemmLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
-        return first(check_f32(node), self._check_sum(node))
+        return first_refusal(check_f32(node), self._check_sum(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering`."""

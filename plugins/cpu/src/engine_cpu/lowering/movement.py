@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_constant, first_refusal
 from engine.ops.registry import attribute
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, static_shape
-from engine_cpu.lowering.checks import check_constant, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, channel_parts, check_movable, copy_step, is_map, physical
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ExpandLowering(OpLowering):
     """Repeats along axes of length one, and new ones."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_movable(node, node.input_value(0), node.output(0)), check_constant(node, 1))
+        return first_refusal(check_movable(node, node.input_value(0), node.output(0)), check_constant(node, 1))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         x, y = node.input_value(0), node.output(0)
@@ -85,7 +85,7 @@ class TileLowering(OpLowering):
     """Repeats whole axes."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_movable(node, node.input_value(0)), check_constant(node, 1))
+        return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         shape = b.shape(node.input_value(0))

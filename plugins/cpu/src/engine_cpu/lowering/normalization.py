@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.ir import Node, Output
+from engine.lowering import Refusal, first_refusal, is_known_when_bound
 from engine.ops.registry import attribute
-from engine_cpu.lowering.checks import check_f32, first, is_known_when_bound
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.checks import check_f32
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -34,7 +35,7 @@ class RowNormalizationLowering(OpLowering):
     """One step over [rows, columns], in place where the input is read by nothing else."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_f32(node), check_stash_type(node), _check_parameters(node))
+        return first_refusal(check_f32(node), check_stash_type(node), _check_parameters(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         x, y = node.input_value(0), node.output(0)
@@ -77,7 +78,7 @@ def _parameter(b: SegmentBuilder, value: Output, columns: Sequence[int]) -> int:
 
 
 def _check_parameters(node: Node) -> Refusal | None:
-    return first(*(_check_parameter(node, i) for i in (1, 2) if node.has_input(i)))
+    return first_refusal(*(_check_parameter(node, i) for i in (1, 2) if node.has_input(i)))
 
 
 def _check_parameter(node: Node, index: int) -> Refusal | None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_constant, first_refusal
 from engine.ops.registry import attribute
 from engine_cpu.layout import Layout, LayoutOption, item_size
-from engine_cpu.lowering.checks import check_constant, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import check_movable, is_map, physical
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class PadLowering(OpLowering):
     """Known pads in any mode; a blocked map is padded where its channels are not."""
 
     def check(self, node: Node) -> Refusal | None:
-        if refused := first(check_movable(node, node.input_value(0)), check_constant(node, 1, 2, 3)):
+        if refused := first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1, 2, 3)):
             return refused
         if (mode := attribute(node, "mode")) not in _MODES:
             return Refusal("attribute", f"mode is {mode!r}; expected one of {', '.join(_MODES)}")
@@ -86,7 +86,7 @@ class TriluLowering(OpLowering):
     """The upper or lower triangle of matrices."""
 
     def check(self, node: Node) -> Refusal | None:
-        return first(check_movable(node, node.input_value(0)), check_constant(node, 1))
+        return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         x, y = node.input_value(0), node.output(0)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.windows import window_of
 from engine_cpu.layout import Layout, LayoutOption
-from engine_cpu.lowering.checks import check_types, first
+from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.conv_geometry import as_pads, as_pair
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -26,7 +27,7 @@ class PoolingLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
-        return first(check_types(node, (node.input_value(0), node.output(0))), _check_window(node))
+        return first_refusal(check_types((node.input_value(0), node.output(0)), F32), _check_window(node))
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         """Maps in blocks."""

@@ -10,10 +10,11 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.ir.element_type import i32
+from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.native import Attribute, pack
 from engine_cpu.layout import BLOCK, padded_channels
-from engine_cpu.lowering.checks import check_constant, check_types, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.checks import F32
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -63,9 +64,9 @@ class RecurrentLowering(OpLowering):
         """See `OpLowering.check`."""
         values = [node.input_value(i) for i in range(node.num_inputs) if i != _LENGTHS and node.has_input(i)]
         lengths = [node.input_value(_LENGTHS)] if node.has_input(_LENGTHS) else []
-        return first(
-            check_types(node, [*values, *node.outputs]),
-            check_types(node, lengths, {i32}),
+        return first_refusal(
+            check_types([*values, *node.outputs], F32),
+            check_types(lengths, {i32}),
             check_constant(node, _W, _R, _B, _P),
             self._check_hidden(node),
             self._check_activations(node),

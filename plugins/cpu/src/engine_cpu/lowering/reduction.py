@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from engine.ir import Constant, ElementType, Node
 from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
+from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.registry import attribute
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels
-from engine_cpu.lowering.checks import check_constant, check_types, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -34,7 +34,7 @@ class ReductionLowering(OpLowering):
         allowed = {f32} if node.op_type in _ROOTS else {f32, i32, i64}
         if node.op_type in _EXTREMES:
             allowed = set(_TYPES)
-        return first(check_constant(node, 1), check_types(node, [node.input_value(0), node.output(0)], allowed))
+        return first_refusal(check_constant(node, 1), check_types([node.input_value(0), node.output(0)], allowed))
 
     def layouts(self, node: Node) -> Sequence[LayoutOption]:
         """Plain; and, over all pixels of maps, as they come from a convolution."""

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.registry import attribute
 from engine_cpu.layout import Layout, LayoutOption, item_size
-from engine_cpu.lowering.checks import check_constant, check_types, first
+from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.padding import value_bits
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import check_movable, is_map, physical
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class ResizeLowering(OpLowering):
         mode, coordinates = attribute(node, "mode"), attribute(node, "coordinate_transformation_mode")
         types = check_movable(node, node.input_value(0))
         if mode != "nearest":
-            types = first(types, check_f32_data(node))
-        if refused := first(types, check_constant(node, 1, 2, 3)):
+            types = first_refusal(types, check_f32_data(node))
+        if refused := first_refusal(types, check_constant(node, 1, 2, 3)):
             return refused
         if mode not in ("nearest", *_TAPS):
             return Refusal("attribute", f"mode is {mode!r}; expected nearest, linear or cubic")
@@ -89,7 +90,7 @@ class _Axis:
 
 def check_f32_data(node: Node) -> Refusal | None:
     """A refusal unless the resized tensor is f32; the others are not read by kernels."""
-    return check_types(node, [node.input_value(0)])
+    return check_types([node.input_value(0)], F32)
 
 
 def _resized_axes(node: Node, b: SegmentBuilder) -> list[_Axis]:

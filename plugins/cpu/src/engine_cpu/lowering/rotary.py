@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.ir import Constant, Node, Output
+from engine.lowering import Refusal, check_types, first_refusal
 from engine.ops.registry import attribute
 from engine_cpu.lowering.attention import Heads
-from engine_cpu.lowering.checks import check_types, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.checks import F32
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -23,7 +24,7 @@ class RotaryEmbeddingLowering(OpLowering):
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering`."""
         operands = [node.input_value(index) for index in range(3)]
-        return first(check_types(node, (*operands, node.output(0))), self._check_positions(node))
+        return first_refusal(check_types((*operands, node.output(0)), F32), self._check_positions(node))
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering`."""

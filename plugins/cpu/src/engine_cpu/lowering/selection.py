@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from engine.ir import ElementType, Node
 from engine.ir.element_type import f32, i8, i32, i64, u8
+from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.registry import attribute
-from engine_cpu.lowering.checks import check_constant, check_f32, check_types, first
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.checks import check_f32
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -38,7 +39,7 @@ class ArgLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering.check`."""
-        return check_types(node, node.input_values, _ARG_TYPES) or _check_rank(node)
+        return check_types(node.input_values, _ARG_TYPES) or _check_rank(node)
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
@@ -76,7 +77,7 @@ class TopKLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering.check`."""
-        return first(check_constant(node, 1), check_types(node, [node.input_value(0)], _TYPES)) or _check_rank(node)
+        return first_refusal(check_constant(node, 1), check_types([node.input_value(0)], _TYPES)) or _check_rank(node)
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
@@ -99,7 +100,7 @@ class CumSumLowering(OpLowering):
 
     def check(self, node: Node) -> Refusal | None:
         """See `OpLowering.check`."""
-        return first(check_constant(node, 1), check_types(node, [node.input_value(0)], _TYPES)) or _check_rank(node)
+        return first_refusal(check_constant(node, 1), check_types([node.input_value(0)], _TYPES)) or _check_rank(node)
 
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""

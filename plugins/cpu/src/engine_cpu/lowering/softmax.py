@@ -7,10 +7,11 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.ir import Node
+from engine.lowering import Refusal
 from engine.native import Attribute
 from engine.ops.registry import attribute
 from engine_cpu.lowering.checks import check_f32
-from engine_cpu.lowering.registry import OpLowering, Refusal, lowers
+from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder

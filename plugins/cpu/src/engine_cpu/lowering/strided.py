@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import ElementType, f32
+from engine.lowering import Refusal, check_types
 from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
-from engine_cpu.lowering.checks import check_types
-from engine_cpu.lowering.registry import Refusal
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
@@ -147,7 +146,7 @@ def check_movable(node: Node, *values: Output | None, most_dims: int = MOST_DIMS
         if value is None:
             continue
         element_type = value.element_type
-        if refused := check_types(node, [value], {element_type}):
+        if refused := check_types([value], {element_type}):
             return refused
         if not is_movable(element_type):
             return Refusal("element type", f"{value.name} is {value.type}; expected elements of 1, 2, 4 or 8 bytes")

@@ -9,10 +9,11 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.ir.element_type import boolean, f16, i8, u8
+from engine.lowering import Refusal
 from engine.ops.internal import Activation, activation_of
 from engine_opencl.elements import FLOATS, INTEGERS, c_type
 from engine_opencl.expressions import Expression, Leaf, Operation, emit
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 
 REALS: Final = FLOATS

@@ -8,9 +8,10 @@ from typing import Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import i32, i64
+from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine_opencl.elements import STORED, c_type, moved_c_type
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import index_code, kernel_source, strides_of
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.ir.element_type import f32, i8, i32, u8
+from engine.lowering import Refusal
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.convolutions.convolution import geometry_of
 from engine_opencl.lowering.lines.reductions import reduce_axes
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import element_access, kernel_source, kernel_text

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import STORED, stored_type
 from engine_opencl.lowering.movement import strided_copy
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import strides_of

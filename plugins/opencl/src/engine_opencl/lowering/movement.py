@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.ir import ElementType, Node, Output
+from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import STORED, load_code, moved_c_type, moved_scalar, store_code, stored_c_type
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
 

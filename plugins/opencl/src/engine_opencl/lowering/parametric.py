@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 from engine.ir import Node
 from engine.ir.element_type import i32, i64
+from engine.lowering import Refusal
 from engine.ops.internal import activation_of
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS, c_type
@@ -19,7 +20,7 @@ from engine_opencl.lowering.elementwise import (
     literal,
     operand,
 )
-from engine_opencl.lowering.registry import Refusal, check_types, lowers
+from engine_opencl.lowering.registry import check_types, lowers
 from engine_opencl.plan import PlanBuilder
 
 

@@ -6,12 +6,13 @@ import math
 
 from engine.ir import Node
 from engine.ir.element_type import f32, i8, u8
+from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.convolutions.convolution import geometry_of
 from engine_opencl.lowering.convolutions.geometry import Geometry
 from engine_opencl.lowering.lines.reductions import reduce_axes
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import element_access, kernel_source
 

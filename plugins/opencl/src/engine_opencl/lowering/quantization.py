@@ -7,9 +7,10 @@ from abc import abstractmethod
 
 from engine.ir import Node
 from engine.ir.element_type import i8, i32, u8
+from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine_opencl.elements import c_type
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import element_access
 

@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import STORED, moved_c_type
 from engine_opencl.lowering.movement import numbers_of, strided_copy
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import strides_of
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS, STORED, moved_scalar, stored_type
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import element_access, kernel_source

@@ -6,8 +6,9 @@ import math
 from typing import Final
 
 from engine.ir import Node
+from engine.lowering import Refusal
 from engine.ops.registry import attribute
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source
 

@@ -7,12 +7,13 @@ from typing import Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import boolean
+from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS, STORED, c_type, moved_c_type, stored_c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.indexing import CHECKED, check_indexed, tuple_code
 from engine_opencl.lowering.movement import strided_copy
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import element_access, index_code, strides_of
 

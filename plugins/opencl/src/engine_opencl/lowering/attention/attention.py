@@ -7,12 +7,13 @@ from typing import Final
 
 from engine.ir import Node
 from engine.ir.element_type import boolean, i64
+from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS, stored_type
 from engine_opencl.lowering.attention.attending import Heads, Softmax, attend
 from engine_opencl.lowering.movement import strided_copy
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import strides_of
 

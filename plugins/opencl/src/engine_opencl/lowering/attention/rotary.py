@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from engine.ir import Node
 from engine.ir.element_type import i64
+from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine_opencl.lowering.attention.attending import Heads
 from engine_opencl.lowering.indexing import CHECKED
 from engine_opencl.lowering.movement import strided_copy
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import kernel_source
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from engine.ir import Node, Output
+from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
 from engine_opencl.lowering.convolutions.block_convolution import block_convolution, is_block_convolution
@@ -14,7 +15,7 @@ from engine_opencl.lowering.convolutions.geometry import Geometry
 from engine_opencl.lowering.convolutions.gpu_convolution import launch_convolution
 from engine_opencl.lowering.convolutions.windows import Convolution
 from engine_opencl.lowering.products.matmul import Epilogue, Product, activation_attribute, launch_product
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 
 

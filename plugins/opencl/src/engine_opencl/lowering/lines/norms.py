@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from engine.ir import Node, Output
 from engine.ir.element_type import f32
+from engine.lowering import Refusal, is_left_out
 from engine.ops.registry import attribute
 from engine_opencl.elements import stored_type
 from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
 from engine_opencl.lowering.movement import strided_copy
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, is_left_out, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 

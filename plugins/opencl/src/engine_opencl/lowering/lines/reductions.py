@@ -9,11 +9,12 @@ from typing import Final
 
 from engine.ir import ElementType, Node
 from engine.ir.element_type import boolean, i8, i32, i64, u8
+from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import FLOATS, c_type
 from engine_opencl.lowering.lines.work_groups import Lines, lines_of
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import collapsed, element_access, index_code, strides_of
 

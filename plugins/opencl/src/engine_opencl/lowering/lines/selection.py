@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import element_access
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from engine.ir import Node
+from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 
 

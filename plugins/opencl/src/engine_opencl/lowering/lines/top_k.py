@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from engine.ir import Node
+from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.lines.selection import comparable
 from engine_opencl.lowering.lines.work_groups import power_above, power_within, spans
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_constant, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import kernel_source
 

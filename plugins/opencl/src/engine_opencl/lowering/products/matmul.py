@@ -9,13 +9,14 @@ import numpy as np
 
 from engine.ir import ElementType, Node, Output
 from engine.ir.element_type import f32
+from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN, Activation
 from engine.ops.registry import attribute
 from engine_opencl.lowering.elementwise import activation_code, literal
 from engine_opencl.lowering.products.blocks import launch_blocks
 from engine_opencl.lowering.products.packing import Matrices
 from engine_opencl.lowering.products.tiles import Operands, launch_tiles
-from engine_opencl.lowering.registry import OpLowering, Refusal, check_types, lowers
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import strides_of
 

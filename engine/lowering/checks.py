@@ -1,0 +1,68 @@
+"""Questions that the checks of many lowerings ask of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from engine.ir import Constant, ElementType, Node, Output, TensorType
+from engine.ir.types import UNKNOWN
+from engine.lowering.refusal import Refusal
+
+SHAPE_SOURCES = frozenset({"Shape", "Size"})
+"""The operators whose results follow from the types of their inputs."""
+
+
+def check_types(values: Iterable[Output | None], allowed: Collection[ElementType]) -> Refusal | None:
+    """A refusal where a value, omitted ones aside, is no tensor of an allowed element type and known rank."""
+    for value in values:
+        if value is None or is_left_out(value):
+            continue
+        if refused := check_tensor(value):
+            return refused
+        if value.element_type not in allowed:
+            names = ", ".join(sorted(each.name for each in allowed))
+            return Refusal("element type", f"{value.name} is {value.type}; expected one of {names}")
+    return None
+
+
+def is_left_out(value: Output) -> bool:
+    """True for an optional output that the model leaves out, before others that it names: it has no type."""
+    return value.type == UNKNOWN and not value.target_inputs
+
+
+def check_tensor(value: Output) -> Refusal | None:
+    """A refusal where a value is no tensor of known rank."""
+    if not isinstance(value.type, TensorType):
+        return Refusal("element type", f"{value.name} is {value.type}; expected a tensor")
+    if value.shape.rank.is_dynamic:
+        return Refusal("dynamic shape", f"the rank of {value.name} is unknown")
+    return None
+
+
+def check_constant(node: Node, *indices: int) -> Refusal | None:
+    """A refusal where an input, unless omitted, is neither constant nor computed from shapes alone."""
+    for index in indices:
+        if node.has_input(index) and not is_known_when_bound(node.input_value(index)):
+            name = node.input_value(index).name
+            return Refusal("constant", f"input {index} ({name}) is computed during an inference; expected a constant")
+    return None
+
+
+def is_known_when_bound(value: Output) -> bool:
+    """True for what is constant once the lengths of all inputs are known: constants, and what is made of shapes."""
+    seen: set[Node] = set()
+    stack = [value.node]
+    while stack:
+        node = stack.pop()
+        if node in seen or isinstance(node, Constant) or (node.op_type in SHAPE_SOURCES and not node.domain):
+            continue
+        if node.op_type == "Parameter" or node.bodies or not node.num_inputs:
+            return False
+        seen.add(node)
+        stack.extend(source.node for source in node.input_values if source is not None)
+    return True
+
+
+def first_refusal(*refusals: Refusal | None) -> Refusal | None:
+    """The first that refuses."""
+    return next((each for each in refusals if each is not None), None)

@@ -1,0 +1,72 @@
+"""What a device answers about the user's model, from what it knows of the transformed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.ir import Constant, Model, Node
+from engine.lowering.checks import SHAPE_SOURCES
+from engine.lowering.refusal import Refusal
+from engine.passes.folding import is_foldable_operation
+from engine.passes.runtime_info import FUSED_NAMES, is_operation
+from engine.plugin_api import QueryResult, Support, SupportLevel
+
+
+def refusals(graph: Model, refusal: Callable[[Node], Refusal | None]) -> dict[Node, Refusal]:
+    """The operations of a transformed graph that have no kernel, and why, in topological order.
+
+    What becomes a constant once all lengths are known needs none: it is to be folded then, whatever its size.
+    """
+    known: set[Node] = set()
+    reasons = {}
+    for node in graph.ordered_nodes():
+        if isinstance(node, Constant) or _is_known(node, known):
+            known.add(node)
+        elif is_operation(node) and (why := refusal(node)) is not None:
+            reasons[node] = why
+    return reasons
+
+
+def _is_known(node: Node, known: set[Node]) -> bool:
+    if node.op_type in SHAPE_SOURCES and not node.domain:
+        return True
+    sources = [value.node for value in node.input_values if value is not None]
+    return bool(sources) and known.issuperset(sources) and is_foldable_operation(node)
+
+
+def answer_query(
+    model: Model, graph: Model, support: Callable[[Node], Support], alone: Callable[[Node], Support] | None = None
+) -> QueryResult:
+    """Answer for the operations of `model`, of which `graph` is the copy that the device's passes transformed.
+
+    `support` answers for an operation of `graph`, and `alone` (default: `support`) for one of `model` by itself. An
+    operation runs as what it became part of; what was folded away runs nowhere, which is native enough. Operations
+    that became one are an atom where one of them alone would not run as well: what is joined only to be faster may be
+    separated.
+    """
+    named = {node.friendly_name: node for node in model.ordered_nodes() if is_operation(node)}
+    answers = dict.fromkeys(named, Support.native())
+    atoms = []
+    for node in graph.ordered_nodes():
+        if not is_operation(node):
+            continue
+        names = {*node.rt_info.get(FUSED_NAMES, ()), node.friendly_name} & named.keys()
+        together = support(node)
+        answers |= dict.fromkeys(names, together)
+        if len(names) > 1 and any(_is_worse((alone or support)(named[name]), together) for name in names):
+            atoms.append(names)
+    return QueryResult(answers, _disjoint(atoms))
+
+
+def _is_worse(alone: Support, together: Support) -> bool:
+    rank = {SupportLevel.NATIVE: 2, SupportLevel.REFERENCE: 1, SupportLevel.REFUSED: 0}
+    return rank[alone.level] < rank[together.level]
+
+
+def _disjoint(atoms: list[set[str]]) -> tuple[frozenset[str], ...]:
+    """Sets that share a name become one."""
+    joined: list[set[str]] = []
+    for atom in atoms:
+        apart = [group for group in joined if not group & atom]
+        joined = [*apart, atom.union(*(group for group in joined if group & atom))]
+    return tuple(frozenset(group) for group in joined)

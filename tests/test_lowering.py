@@ -1,0 +1,111 @@
+"""What devices with kernels share: a table of lowerings, checks that refuse with a reason, answers to queries.
+
+If this fails, a plugin claims what it cannot run, or a partitioner separates what runs only together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32, f64, i64
+from engine.lowering import (
+    Lowering,
+    LoweringTable,
+    Refusal,
+    answer_query,
+    check_constant,
+    check_types,
+    first_refusal,
+    refusals,
+)
+from engine.passes.runtime_info import FUSED_NAMES
+from engine.plugin_api import Support
+
+
+class F32Lowering(Lowering):
+    def check(self, node: Node) -> Refusal | None:
+        return first_refusal(check_types(node.input_values[:1], {f32}), check_constant(node, 1))
+
+
+@pytest.fixture
+def table() -> LoweringTable[F32Lowering]:
+    made: LoweringTable[F32Lowering] = LoweringTable()
+    made.lowers("Relu", "Reshape")(F32Lowering)
+    return made
+
+
+def test_an_operator_is_found_by_name_and_domain(table: LoweringTable[F32Lowering]) -> None:
+    node = ops.Relu(Parameter(f32, [2], "x"))
+    assert isinstance(table.find(node), F32Lowering)
+    assert table.refusal(node) is None
+    other: LoweringTable[F32Lowering] = LoweringTable()
+    other.lowers("Relu", domain="com.vendor")(F32Lowering)
+    assert other.refusal(node) == Refusal("op", "Relu has no kernel on this device")
+
+
+def test_an_operator_has_one_lowering(table: LoweringTable[F32Lowering]) -> None:
+    with pytest.raises(ValueError, match="Relu of domain '' has two lowerings"):
+        table.lowers("Relu")(F32Lowering)
+
+
+def test_refusals_name_the_value_and_what_is_expected(table: LoweringTable[F32Lowering]) -> None:
+    wide = table.refusal(ops.Relu(Parameter(f64, [2], "x")))
+    assert wide == Refusal("element type", "x is f64[2]; expected one of f32")
+    unknown = table.refusal(ops.Relu(Parameter(f32, PartialShape.dynamic(), "x")))
+    assert unknown == Refusal("dynamic shape", "the rank of x is unknown")
+    computed = table.refusal(ops.Reshape(Parameter(f32, [4], "x"), Parameter(i64, [2], "shape")))
+    assert computed is not None
+    assert computed.cause == "constant"
+    assert "input 1 (shape) is computed during an inference" in computed.reason
+
+
+def test_what_lengths_alone_decide_needs_no_kernel(table: LoweringTable[F32Lowering]) -> None:
+    """Exporters flatten by arithmetic on shapes, for which few devices have kernels."""
+    x = Parameter(f32, [-1, 3, 2], "x")
+    lengths = ops.Mod(ops.Shape(x), Constant(np.array([7, 7, 7])))
+    y = ops.Reshape(x, lengths)
+    z = ops.Mod(x, Constant(np.float32(2)), fmod=1)
+    found = refusals(Model([y, z], [x]), table.refusal)
+    assert {node: why.cause for node, why in found.items()} == {z: "op"}
+
+
+def test_random_numbers_are_no_constants(table: LoweringTable[F32Lowering]) -> None:
+    x = Parameter(f32, [-1], "x")
+    random = ops.RandomUniformLike(ops.ConstantOfShape(ops.Shape(x)))
+    found = refusals(Model([ops.Reshape(x, ops.Shape(random))], [x]), table.refusal)
+    assert [node.op_type for node in found] == ["RandomUniformLike"]
+
+
+def test_operations_that_run_only_together_are_an_atom() -> None:
+    x = Parameter(f32, [2], "x")
+    a = ops.Erf(x, friendly_name="a")
+    b = ops.Relu(a, friendly_name="b")
+    c = ops.Exp(b, friendly_name="c")
+    model = Model([ops.Neg(c, friendly_name="d")], [x])
+    fused = ops.Relu(x, friendly_name="c")
+    fused.rt_info[FUSED_NAMES] = ("a", "b", "c")
+    graph = Model([ops.Neg(fused, friendly_name="d")], [x])
+
+    def support(node: Node) -> Support:
+        return Support.native() if node.op_type == "Relu" else Support.refused("op", "no kernel")
+
+    answer = answer_query(model, graph, support)
+    assert {name: support.level.value for name, support in answer.nodes.items()} == {
+        **dict.fromkeys("abc", "native"),
+        "d": "refused",
+    }
+    assert answer.atoms == (frozenset("abc"),)
+    assert answer_query(model, graph, support, alone=lambda node: Support.native()).atoms == ()
+
+
+def test_answers_are_about_nodes_without_names_too(table: LoweringTable[F32Lowering]) -> None:
+    x = Parameter(f64, [2], "x")
+    model = Model([ops.Exp(ops.Relu(x))], [x])
+    graph = model.clone()
+    reasons = refusals(graph, table.refusal)
+    answer = answer_query(
+        model, graph, lambda node: Support.refused("op", "no kernel") if node in reasons else Support.native()
+    )
+    assert [support.level.value for support in answer.nodes.values()] == ["refused", "refused"]
