@@ -51,6 +51,8 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     if bias is not None:
         if bias.shape.rank != 1:
             fail(node, f"input 2 (bias) must have one dimension, got {bias.type}")
+        if b.shape.rank == 1:
+            fail(node, f"with a bias, input 1 (B) must have columns, got {b.type}")
         value = create("Add", [value, bias]).output(0)
     return [finish(node, value, residual)]
 

@@ -75,6 +75,16 @@ def test_matmul(kind: str, x: tuple[int, ...], y: tuple[int, ...], constant: int
         check(lambda a, b: ops.create("MatMul", [a, b], {}), *values)
 
 
+@pytest.mark.parametrize("y", [(8,), (8, 20)])
+def test_a_sum_of_one_value_a_place_of_the_last_axis(kind: str, y: tuple[int, ...]) -> None:
+    """Which is a row's where the right operand is a vector. By numpy: devices share the passes that fuse it."""
+    x, w, added = random_values(3, 20, 8), random_values(*y), random_values(20)
+    parameter = Parameter(f32, x.shape)
+    model = Model([Result(ops.Add(ops.MatMul(parameter, Constant(w)), Constant(added)))], [parameter])
+    (found,) = Core().compile_model(model, "OPENCL")([x]).values()
+    np.testing.assert_allclose(found, x @ w + added, rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize("is_constant", [False, True])
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_gemm(kind: str, trans_a: int, trans_b: int, is_constant: bool) -> None:

@@ -194,6 +194,16 @@ def test_products_end_with_bias_residual_and_activation(apply: Apply) -> None:
     assert apply(plain, ActivationFusion) == {"FusedMatMul": 1}
 
 
+@pytest.mark.parametrize("batch", [(), ("N",)])
+def test_what_is_added_to_the_rows_of_a_product_is_no_bias(batch: tuple[str, ...], apply: Apply) -> None:
+    """By a vector there are no columns: the sum's last dimension is that of the rows. Kernels add a bias to columns."""
+    x = Parameter(f32, [*batch, 3, 4], "x")
+    model = Model([ops.Add(ops.MatMul(x, array(4)), array(3))], [x])
+    assert apply(model, MatMulBiasFusion, modified=False) == {"MatMul": 1, "Add": 1}
+    with pytest.raises(TypeInferenceError, match="must have columns"):
+        FusedMatMul(x, array(4), array(3))
+
+
 def reshaped(x: Node | Output, *shape: int) -> Node:
     return ops.Reshape(x, Constant(np.array(shape)))
 
