@@ -24,6 +24,8 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     quantization,
     randomness,
     recurrent,
+    reductions,
+    resampling,
     resizing,
     sampling,
     sequences,

@@ -1,4 +1,4 @@
-"""Elementwise functions that `onnx.reference` has no implementation for, or a slow or a thread-unsafe one."""
+"""Elementwise functions that `onnx.reference` has no implementation for, or a wrong, slow or thread-unsafe one."""
 
 from __future__ import annotations
 
@@ -57,6 +57,16 @@ def square_root(x: Array) -> Array:
     """The square root; of negative values no number (ONNX Sqrt-13)."""
     result: Array = np.sqrt(x)
     return result.astype(x.dtype)
+
+
+@evaluates("Mean")
+def mean(*values: Array) -> Array:
+    """The mean of tensors that broadcast, whichever of them is the largest (ONNX Mean-13)."""
+    total = widened(values[0])
+    for value in values[1:]:
+        total = total + widened(value)
+    result: Array = total / total.dtype.type(len(values))
+    return result.astype(values[0].dtype)
 
 
 @evaluates("Gelu")

@@ -120,7 +120,7 @@ def attention(
     stages.append(stages[1] + bias)
     wide = stages[2].astype(ElementType.from_onnx(softmax_precision).numpy) if softmax_precision else stages[2]
     # What is masked is decided by the bias: a score of infinity less infinity would be no number.
-    is_blind = np.isneginf(bias.max(axis=-1, keepdims=True))
+    is_blind = np.isneginf(bias.max(axis=-1, keepdims=True, initial=-np.inf))
     stages.append(np.where(is_blind, wide.dtype.type(0), softmax(np.where(is_blind, wide.dtype.type(0), wide))))
     y = np.matmul(stages[3].astype(q.dtype), v)
     if query.ndim == 3:
@@ -162,7 +162,7 @@ def _as_bias(mask: Array, keys: int, dtype: np.dtype[Any]) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """Softmax along the last axis."""
-    exponentials = np.exp(x - x.max(axis=-1, keepdims=True))
+    """Softmax along the last axis, which may be of length 0."""
+    exponentials = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
     result: Array = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return result

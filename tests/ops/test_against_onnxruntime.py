@@ -192,16 +192,17 @@ def recurrent(draw: Draw) -> None:
 @generator
 def resize(draw: Draw) -> None:
     mode = draw.pick("nearest", "linear", "cubic")
-    transform = draw.pick("half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric")
+    transform = draw.pick("half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric", "pytorch_half_pixel")
     attributes: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": transform}
     if mode == "nearest":
         attributes["nearest_mode"] = draw.pick("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
     x = draw.f32(1, 2, *draw.lengths(2, 3, 9))
     if draw.pick(True, False):
-        sizes = np.array([1, 2, *draw.lengths(2, 2, 14)])
+        sizes = np.array([1, 2, *draw.lengths(2, 1, 14)])
         draw.compare("Resize", [x, None, None, sizes], constants=[3], tolerance=1e-4, **attributes)
     else:  # whole lengths: for others onnxruntime differs from the ONNX suite in align_corners
-        scales = np.array([1, 1, draw.pick(1, 2, 3), draw.pick(1, 2, 3)], np.float32)
+        factors = (1, 2, 3) if transform == "align_corners" else (1, 2, 3, 0.5, 1.5)
+        scales = np.array([1, 1, draw.pick(*factors), draw.pick(*factors)], np.float32)
         draw.compare("Resize", [x, None, scales], constants=[2], tolerance=1e-4, **attributes)
 
 
@@ -306,6 +307,13 @@ def normalization(draw: Draw) -> None:
     draw.compare("LRN", [draw.f32(2, 7, 4, 4)], size=draw.pick(1, 3, 5), alpha=0.5, beta=0.7, bias=1.5)
     draw.compare("MeanVarianceNormalization", [x], tolerance=1e-3)
     draw.compare("LpNormalization", [x], axis=axis, p=draw.pick(1, 2))
+
+
+@generator
+def means(draw: Draw) -> None:
+    shapes = [(4, 1), (3, 4, 5), (5,), ()]
+    draw.random.shuffle(shapes)
+    draw.compare("Mean", [draw.f32(*shape) for shape in shapes[: draw.pick(1, 2, 4)]])
 
 
 @generator

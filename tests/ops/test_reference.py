@@ -51,6 +51,36 @@ def test_every_operator_can_be_evaluated() -> None:
     assert unsupported == {"ai.onnx.preview.training.Gradient"}
 
 
+@pytest.mark.parametrize("x", [f([1, 2], [3, 500]), f([-np.inf, -np.inf], [np.inf, 1]), np.zeros((2, 0), np.float32)])
+def test_logarithms_of_summed_powers(x: np.ndarray) -> None:
+    """Of numbers whose powers overflow, of infinities, and of nothing."""
+    expected = np.logaddexp.reduce(x, axis=1, dtype=np.float32)
+    np.testing.assert_array_equal(run("ReduceLogSumExp", x, np.array([-1]), keepdims=0), expected)
+    np.testing.assert_array_equal(run("ReduceLogSumExp", f(3)[0], keepdims=0), f(3)[0])
+
+
+def test_resizing_to_coordinates_that_are_whole_but_for_rounding() -> None:
+    """Half of 11 elements lie at 1, 3, 5 ...; the first at 1 + 2^-52, whose neighbours are 1 and 2."""
+    x = np.arange(11, dtype=np.float32)
+    attributes = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
+    np.testing.assert_array_equal(run("Resize", x, None, f(0.5), **attributes), f(1, 3, 5, 7, 9))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resizing_of_nothing(mode: str) -> None:
+    value = run("Resize", np.zeros((0, 3, 4), np.float32), None, None, np.array([6, 2]), mode=mode, axes=(-2, -1))
+    assert isinstance(value, np.ndarray)
+    assert value.shape == (0, 6, 2)
+
+
+def test_attention_to_nothing() -> None:
+    """Of no keys, as dynamic lengths may have it."""
+    empty = np.zeros((1, 2, 0, 4), np.float32)
+    np.testing.assert_array_equal(
+        run("Attention", np.ones((1, 2, 3, 4), np.float32), empty, empty), np.zeros((1, 2, 3, 4))
+    )
+
+
 @pytest.mark.parametrize("op_type", ["ReduceSumSquare", "ReduceSum", "ReduceProd", "ReduceL1", "CumSum"])
 def test_sums_of_small_integers_keep_their_type(op_type: str) -> None:
     """numpy's are wider; what reads them would be given a type that the model does not state."""

@@ -35,7 +35,7 @@ double source_coordinate(std::int64_t at, const ResizeDim& dim, Coordinates coor
              dim.roi_begin * (in - 1);
     }
     case Coordinates::pytorch_half_pixel:
-      return out == 1 ? -0.5 : (x + 0.5) / dim.scale - 0.5;
+      return dim.out == 1 ? 0 : (x + 0.5) / dim.scale - 0.5;
     case Coordinates::half_pixel_symmetric:
       return in / 2 * (1 - static_cast<double>(dim.out) / out) + (x + 0.5) / dim.scale - 0.5;
     default:

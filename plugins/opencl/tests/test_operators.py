@@ -329,6 +329,16 @@ def test_a_mean_counts_no_padding_where_there_is_none(core: Core) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_one_element_of_pytorch_half_pixel_lies_at_the_first(core: Core, mode: str) -> None:
+    """As ONNX has it for a result of length 1, whatever the scale."""
+    x = np.array([[[3, 5, 8]]], np.float32)
+    scales, kind = np.array([1, 1, 0.5], np.float32), "pytorch_half_pixel"
+    check_node_as_on_cpu(
+        core, "Resize", [x], np.zeros(0, np.float32), scales, mode=mode, coordinate_transformation_mode=kind
+    )
+
+
 @pytest.mark.parametrize("element", [np.uint8, np.int8])
 def test_a_depth_beyond_what_bytes_hold(core: Core, element: type[np.integer]) -> None:
     """Each index marks one place, though the places' numbers wrap around in the indices' type."""

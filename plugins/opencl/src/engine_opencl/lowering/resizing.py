@@ -153,8 +153,8 @@ def _coordinates(node: Node, axis: _Axis) -> NDArray[np.float64]:
         if width == 1:
             return np.full(axis.size, (first + last) * (n - 1) / 2)
         return y * (last - first) * (n - 1) / (width - 1) + first * (n - 1)
-    if mode == "pytorch_half_pixel" and width == 1:
-        return np.full(axis.size, -0.5)
+    if mode == "pytorch_half_pixel" and axis.size == 1:
+        return np.zeros(1)
     offset = n / 2 * (1 - axis.size / width) if mode == "half_pixel_symmetric" else 0.0
     return offset + (y + 0.5) / axis.scale - 0.5
 

@@ -67,6 +67,9 @@ class ConvolutionBase(OpLowering):
         bias = node.input_value(2) if node.has_input(2) else None
         residual = node.input_value(3) if node.num_inputs > 3 and node.has_input(3) else None
         shape, result = b.shape(x), b.shape(node.output(0))
+        if 0 in result:
+            b.output(node.output(0))
+            return
         kernel = b.shape(weights)[2:]
         transposed = self.is_transposed(node)
         g = geometry_of(node, kernel, shape, result, transposed=transposed)
