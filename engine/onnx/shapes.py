@@ -30,7 +30,7 @@ _LONGEST: Final = 1 << 48  # addresses have no more bits, and sums of lengths st
 
 _CORRECTED: Final = frozenset({
     "BlackmanWindow", "GroupNormalization", "HammingWindow", "HannWindow", "MaxUnpool", "MeanVarianceNormalization",
-    "MelWeightMatrix", "STFT",
+    "MelWeightMatrix", "Resize", "STFT",
 })  # fmt: skip
 _POOLING: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
 

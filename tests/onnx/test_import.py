@@ -329,6 +329,14 @@ def test_pooling_of_an_old_opset_has_the_shape_that_runtimes_compute() -> None:
     assert model.result("y").type == TensorType(f32, PartialShape(computed.shape))
 
 
+def test_a_length_of_zero_stays_where_others_are_resized() -> None:
+    """ONNX does not infer it; a device that needs to know all lengths would refuse the model."""
+    sizes = numpy_helper.from_array(np.array([8, 2]), "sizes")
+    resize = node("Resize", "x _ _ sizes", "y", axes=[1, 2])
+    model = read_model(model_of([resize], [value("x", (0, 4, 5))], [value("y", None)], [sizes], opset=19))
+    assert model.outputs[0].shape == PartialShape((0, 8, 2))
+
+
 def test_a_transposed_convolution_that_is_to_be_as_long_as_its_input_has_that_length() -> None:
     """ONNX's inference adds the output's padding, which runtimes do not."""
     weights = numpy_helper.from_array(np.ones((2, 3, 3), np.float32), "w")
