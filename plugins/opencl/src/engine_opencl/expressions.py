@@ -10,7 +10,7 @@ from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
 from engine_opencl.source import collapsed, index_code, strides_of
 
 if TYPE_CHECKING:
-    from engine_opencl.plan import PlanBuilder
+    from engine_opencl.plan import Buffer, PlanBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,18 @@ class Operation:
     type: str = "float"
 
 
-Expression: TypeAlias = "Leaf | Operation"
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a kernel before has computed of the expression, for every element of the result."""
+
+    buffer: Buffer
+    type: str
+
+
+Expression: TypeAlias = "Leaf | Part | Operation"
+Read: TypeAlias = "Leaf | Part"
+_MOST_OPERANDS: Final = 3
+_BYTES: Final = {"float": 4, "int": 4, "long": 8, "uchar": 1, "char": 1}
 
 HELPERS: Final = """
 inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -80,59 +91,101 @@ A power of reals may be off by 16 units in the last place: one so near to an int
 
 
 def emit(result: Output, expression: Expression, b: PlanBuilder) -> None:
-    """Launch the kernel of an expression: one work item an element."""
+    """Launch the kernel of an expression: one work item an element.
+
+    What reads more tensors than a kernel takes arguments is computed in parts.
+    """
+    most = max(b.facts.argument_bytes // (b.facts.address_bits // 8) - 1, _MOST_OPERANDS)
+    if len(_reads(expression)) > most:
+        expression = _divided(expression, most, result, b)
+    _launch(result, expression, b.output(result), stored_c_type(result.element_type), b)
+
+
+def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: PlanBuilder) -> None:
     shape = b.shape(result)
-    leaves = _leaves(expression)
-    strides = [_broadcast(b.shape(leaf), shape) for leaf in leaves]
+    reads = _reads(expression)
+    strides = [
+        strides_of(shape) if isinstance(each, Part) else _broadcast(b.shape(each.value), shape) for each in reads
+    ]
     lengths, steps = collapsed(shape, *strides)
-    names = [f"i{number}" for number in range(len(leaves))]
+    names = [f"i{number}" for number in range(len(reads))]
     lines: list[str] = []
-    code = _code(expression, {leaf: f"v{number}" for number, leaf in enumerate(leaves)}, lines)
-    types = [leaf.element_type for leaf in leaves]
-    inputs = [f"__global const {stored_c_type(t)}* p{n}" for n, t in enumerate(types)]
-    output = stored_c_type(result.element_type)
-    loads = [f"const {c_type(t)} v{n} = {load_code(t, f'p{n}', f'i{n}')};" for n, t in enumerate(types)]
-    store = store_code(result.element_type, "out", "i", code)
+    code = _code(expression, {each: f"v{number}" for number, each in enumerate(reads)}, lines)
+    inputs = [f"__global const {_stored(each)}* p{n}" for n, each in enumerate(reads)]
+    loads = [f"const {_type(each)} v{n} = {_load(each, f'p{n}', f'i{n}')};" for n, each in enumerate(reads)]
+    store = store_code(result.element_type, "out", "i", code) if stored == "half" else f"out[i] = {code};"
     body = "\n  ".join([index_code(lengths, steps, names), *loads, *lines, store])
     source = (
-        f"{HELPERS}__kernel void elementwise({', '.join([*inputs, f'__global {output}* out'])}) {{\n"
+        f"{HELPERS}__kernel void elementwise({', '.join([*inputs, f'__global {stored}* out'])}) {{\n"
         f"  const ulong i = get_global_id(0);\n  {body}\n}}\n"
     )
-    buffers = [b.input(leaf) for leaf in leaves]
-    count = result.shape.size()
-    b.launch(source, "elementwise", [*buffers, b.output(result)], (count,))
+    buffers = [each.buffer if isinstance(each, Part) else b.input(each.value) for each in reads]
+    b.launch(source, "elementwise", [*buffers, to], (result.shape.size(),))
 
 
-def _leaves(expression: Expression) -> list[Output]:
-    found: dict[Output, None] = {}
+def _divided(expression: Expression, most: int, result: Output, b: PlanBuilder) -> Expression:
+    """The expression over at most `most` tensors, some of them parts of it, which are launched here."""
+    done: dict[int, tuple[Expression, frozenset[Read]]] = {}
+    for each in _operands_first(expression):
+        if not isinstance(each, Operation):
+            done[id(each)] = each, frozenset([each])
+            continue
+        operands = [done[id(operand)] for operand in each.operands]
+        while len(reads := frozenset().union(*(read for _, read in operands))) > most:
+            widest = max(range(len(operands)), key=lambda number: len(operands[number][1]))
+            part = _part(operands[widest][0], result, b)
+            operands[widest] = part, frozenset([part])
+        done[id(each)] = Operation(each.code, tuple(operand for operand, _ in operands), each.type), reads
+    return done[id(expression)][0]
+
+
+def _part(expression: Expression, result: Output, b: PlanBuilder) -> Part:
+    assert isinstance(expression, Operation), expression
+    part = Part(b.temporary(_BYTES[expression.type] * result.shape.size()), expression.type)
+    _launch(result, expression, part.buffer, part.type, b)
+    return part
+
+
+def _reads(expression: Expression) -> list[Read]:
+    return list(dict.fromkeys(each for each in _operands_first(expression) if not isinstance(each, Operation)))
+
+
+def _operands_first(expression: Expression) -> list[Expression]:
+    """All that an expression is made of, each after its operands, which are in order."""
+    found: list[Expression] = []
     stack: list[Expression] = [expression]
     while stack:
         each = stack.pop()
-        if isinstance(each, Leaf):
-            found[each.value] = None
-        else:
-            stack.extend(reversed(each.operands))
-    return list(found)
+        found.append(each)
+        if isinstance(each, Operation):
+            stack.extend(each.operands)
+    return found[::-1]
 
 
-def _code(expression: Expression, names: dict[Output, str], lines: list[str]) -> str:
+def _type(read: Read) -> str:
+    return read.type if isinstance(read, Part) else c_type(read.value.element_type)
+
+
+def _stored(read: Read) -> str:
+    return read.type if isinstance(read, Part) else stored_c_type(read.value.element_type)
+
+
+def _load(read: Read, pointer: str, index: str) -> str:
+    return f"{pointer}[{index}]" if isinstance(read, Part) else load_code(read.value.element_type, pointer, index)
+
+
+def _code(expression: Expression, names: dict[Read, str], lines: list[str]) -> str:
     """The name of the expression's value; what it is computed by goes to `lines`, operands first."""
     done: dict[int, str] = {}
-    stack: list[tuple[Expression, bool]] = [(expression, False)]
-    while stack:
-        each, is_ready = stack.pop()
-        if isinstance(each, Leaf):
-            done[id(each)] = names[each.value]
-        elif not is_ready:
-            stack.append((each, True))
-            stack.extend((operand, False) for operand in each.operands)
-        else:
-            code = each.code
-            for number, operand in enumerate(each.operands):
-                code = code.replace(f"{{{number}}}", done[id(operand)])
-            name = f"t{len(lines)}"
-            lines.append(f"const {each.type} {name} = ({each.type})({code});")
-            done[id(each)] = name
+    for each in _operands_first(expression):
+        if not isinstance(each, Operation):
+            done[id(each)] = names[each]
+            continue
+        code = each.code
+        for number, operand in enumerate(each.operands):
+            code = code.replace(f"{{{number}}}", done[id(operand)])
+        done[id(each)] = name = f"t{len(lines)}"
+        lines.append(f"const {each.type} {name} = ({each.type})({code});")
     return done[id(expression)]
 
 
