@@ -90,7 +90,8 @@ class _Conversion:
         """Let the consumers of `node` read the converted one."""
         was_real = [is_real(output) for output in node.outputs]
         for index, (old, new) in enumerate(zip(node.outputs, converted.outputs, strict=True)):
-            if isinstance(old.type, TensorType) and isinstance(new.type, TensorType):
+            is_known = isinstance(old.type, TensorType) and old.shape.rank.is_static
+            if is_known and isinstance(new.type, TensorType):
                 # An importer may have known more of the shape than the operator tells.
                 converted.set_output_type(index, TensorType(new.element_type, old.shape))
         converted._names = node._names

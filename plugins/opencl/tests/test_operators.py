@@ -290,6 +290,20 @@ def test_values_made_of_unknown_lengths(core: Core) -> None:
         np.testing.assert_array_equal(lengths, [rows, 3])
 
 
+@pytest.mark.parametrize("op_type", ["Reshape", "Expand"])
+def test_lengths_that_only_an_inference_tells_are_left_to_another_device(core: Core, op_type: str) -> None:
+    """Instead of a network that cannot be compiled."""
+    x, target = Parameter(f32, (1, 6), "x"), Parameter(i64, (2,), "target")
+    node = ops.create(op_type, [x, target])
+    model = Model([Result(ops.Relu(node))], [x, target])
+    assert set(core.query_model(model, "OPENCL").at(SupportLevel.REFUSED)) == {node.friendly_name}
+    value = np.arange(6, dtype=np.float32)[None]
+    (found,) = core.compile_model(model, "HETERO:OPENCL,CPU")(
+        [value, np.array([3, 6 if op_type == "Expand" else 2])]
+    ).values()
+    np.testing.assert_array_equal(found, np.repeat(value, 3, 0) if op_type == "Expand" else value.reshape(3, 2))
+
+
 # -- attributes together, for which the suite has no case: as on CPU -------------------------------------------
 
 

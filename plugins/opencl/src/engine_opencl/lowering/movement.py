@@ -25,7 +25,7 @@ class ViewLowering(OpLowering):
             return Refusal("attribute", "training_mode is given, in which a Dropout draws random numbers")
         if node.op_type == "Dropout" and node.num_outputs > 1 and node.output(1).target_inputs:
             return Refusal("attribute", "the mask of a Dropout is read")
-        return check_types((node.input_value(0), node.output(0)), STORED)
+        return check_types((node.input_value(0), node.output(0)), STORED) or _check_target(node)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         b.alias(node.output(0), node.input_value(0))
@@ -50,12 +50,18 @@ class ExpandLowering(OpLowering):
     """Broadcasting."""
 
     def check(self, node: Node) -> Refusal | None:
-        return check_types((node.input_value(0),), STORED)
+        return check_types((node.input_value(0),), STORED) or _check_target(node)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         shape, target = b.shape(node.input_value(0)), b.shape(node.output(0))
         own = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]
         copy_strided(b, node.input_value(0), node.output(0), [0] * (len(target) - len(shape)) + own)
+
+
+def _check_target(node: Node) -> Refusal | None:
+    """A refusal where only numbers that an inference computes tell the result's lengths."""
+    is_told = node.op_type in ("Reshape", "Expand") and not node.output(0).shape.is_static
+    return check_constant(node, 1) if is_told else None
 
 
 @lowers("Slice")
