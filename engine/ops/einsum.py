@@ -1,14 +1,17 @@
-"""Einsum: what an equation may be."""
+"""Einsum: what an equation may be, and what it says of operands of known ranks."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from engine.ir import Node, ValueType
+from engine.errors import TypeInferenceError
+from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType
 from engine.ops.registry import infers
-from engine.ops.rules import fail
+from engine.ops.rules import broadcast_shapes, fail, tensor_type
 
 EQUATION_FORM: Final = "terms of letters and '...' between commas, and perhaps '->' and a last one"
 
@@ -16,14 +19,82 @@ _TERM: Final = r"[A-Za-z\s]*(?:\.\.\.)?[A-Za-z\s]*"
 _EQUATION: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?", re.ASCII)
 
 
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """A label for each axis of each operand, and of the result.
+
+    Labels are the equation's letters; those of the axes that '...' stands for are numbers, "0" the last axis.
+    """
+
+    terms: tuple[tuple[str, ...], ...]
+    result: tuple[str, ...]
+
+
 def is_equation(text: str) -> bool:
     """Whether `text` has the form of an equation (ONNX Einsum-28). ONNX's own inference never ends on some others."""
     return _EQUATION.fullmatch(text) is not None
 
 
+def parse_equation(text: str, ranks: Sequence[int]) -> Equation | None:
+    """What an equation says of operands of these ranks; None where it says nothing.
+
+    '...' stands for as many axes wherever it is written.
+    """
+    written, arrow, result = "".join(text.split()).partition("->")
+    terms = written.split(",")
+    if not is_equation(text) or len(terms) != len(ranks):
+        return None
+    hidden = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+    if any(count < 0 or (count and "..." not in term) for term, count in zip(terms, hidden, strict=True)):
+        return None
+    if len({count for term, count in zip(terms, hidden, strict=True) if "..." in term}) > 1:
+        return None
+    labels = [_labels(term, count) for term, count in zip(terms, hidden, strict=True)]
+    if not arrow:
+        counts = Counter(written)
+        result = "..." + "".join(sorted(letter for letter in counts if letter.isalpha() and counts[letter] == 1))
+    target = _labels(result, max(hidden))
+    known = {label for term in labels for label in term}
+    is_lost = any(label.isdigit() and label not in target for label in known)
+    if is_lost or len(set(target)) != len(target) or not known.issuperset(target):
+        return None
+    return Equation(tuple(labels), target)
+
+
+def _labels(term: str, hidden: int) -> tuple[str, ...]:
+    before, dots, after = term.partition("...")
+    return (*before, *(str(place) for place in reversed(range(hidden if dots else 0))), *after)
+
+
 @infers("Einsum")
 def _einsum(node: Node) -> Sequence[ValueType] | None:
-    equation = node.attributes.get("equation")
-    if not isinstance(equation, str) or not is_equation(equation):
-        fail(node, f"{equation!r} is no equation; expected {EQUATION_FORM}")
-    return None
+    text = node.attributes.get("equation")
+    if not isinstance(text, str) or not is_equation(text):
+        fail(node, f"{text!r} is no equation; expected {EQUATION_FORM}")
+    types = [tensor_type(node, index) for index in range(node.num_inputs)]
+    if any(each.shape.rank.is_dynamic for each in types):
+        return None
+    equation = parse_equation(text, [len(each.shape) for each in types])
+    if equation is None:
+        return None  # ONNX's own inference says what is wrong
+    lengths = _label_lengths(node, equation, [each.shape.dims for each in types])
+    return (TensorType(types[0].element_type, PartialShape([lengths[label] for label in equation.result])),)
+
+
+def _label_lengths(node: Node, equation: Equation, shapes: Sequence[Sequence[Dimension]]) -> dict[str, Dimension]:
+    """The length of each label: one in each operand, and the same in all but those where it is 1."""
+    lengths: dict[str, Dimension] = {}
+    for labels, dims in zip(equation.terms, shapes, strict=True):
+        own: dict[str, Dimension] = {}
+        for label, dim in zip(labels, dims, strict=True):
+            known = own.setdefault(label, dim)
+            if not known.compatible(dim):
+                fail(node, f"label {label} is {known} and {dim} long in one operand; expected one length")
+            own[label] = known.merge(dim)
+        for label, dim in own.items():
+            known = lengths.get(label, dim)
+            try:
+                (lengths[label],) = broadcast_shapes(node, [PartialShape([known]), PartialShape([dim])]).dims
+            except TypeInferenceError as e:
+                fail(node, f"label {label} is {known} and {dim} long; expected equal lengths or 1", e)
+    return lengths

@@ -14,6 +14,7 @@ from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFu
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
 from engine.passes.common.divide_to_multiply import DivideToMultiply
+from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
 from engine.passes.common.gelu_fusion import GeluFusion, GeluTanhFusion
@@ -86,6 +87,7 @@ def _canonical() -> Manager:
     manager = _Rounds(name="CanonicalOptimizations")
     manager.register_pass(ShapeSimplification)
     manager.register_pass(ConstantFolding)
+    manager.register_pass(EinsumDecomposition, enabled=False)  # what it spells out is recognised
     manager.register_pass(
         GraphRewrite([IdentityElimination, MaskSimplification, TransposeMerge, ReshapeMerge], "Simplifications")
     )

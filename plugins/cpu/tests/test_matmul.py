@@ -16,6 +16,7 @@ from engine import Core, ops
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32
 from engine.ops.evaluator import ModelEvaluator
 from engine.ops.internal import Activation, FusedMatMul
+from engine.plugin_api import SupportLevel
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -185,6 +186,29 @@ def test_einsum_is_a_product_or_is_refused(equation: str, is_constant: bool) -> 
     given = [a] if is_constant else [a, b]
     result = run(node, parameters[: len(given)], *given)
     close(result, np.einsum(equation, a.astype(np.float64), b), 60)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ki", [[2, 3], [3, 4]]),
+        ("...ij,...jk->...ik", [["B", 2, 3], ["B", 3, 4]]),
+        ("ij,jk,kl->il", [[2, 3], [3, 4], [4, 5]]),
+        ("iij,jk->ik", [[3, 3, 2], [2, 4]]),
+        ("ij,jk->ik", [[3, 1], [4, 5]]),
+        ("abxcd,xbecf->xaefd", [[2, 3, 2, 3, 4], [2, 3, 5, 3, 2]]),
+    ],
+)
+def test_what_is_no_product_as_it_lies_is_several_native_operators(
+    equation: str, shapes: list[list[int | str]]
+) -> None:
+    """Not a step on the reference evaluator."""
+    parameters = [Parameter(f32, shape, f"x{i}") for i, shape in enumerate(shapes)]
+    model = Model([ops.Einsum(*parameters, equation=equation, friendly_name="product")], parameters)
+    assert Core().query_model(model, "CPU")["product"].level is SupportLevel.NATIVE
+    given = [values(*[2 if isinstance(n, str) else n for n in shape], seed=i) for i, shape in enumerate(shapes)]
+    found = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})(given)[0]
+    close(np.array(found), np.einsum(equation, *[x.astype(np.float64) for x in given]), 60)
 
 
 @pytest.mark.parametrize("equation", ["ij,jk", "iij,jk->ik", "ij,jk,kl->il", "...ij,jk->ik", "ij,jk->i", "ji,jk->ik"])

@@ -19,6 +19,7 @@ from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
 from engine.passes.common.divide_to_multiply import DivideToMultiply
+from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.gelu_fusion import GeluFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
@@ -29,9 +30,9 @@ from engine.passes.rewrite import GraphRewrite
 from engine.passes.runtime_info import FUSED_NAMES
 
 OPTIONAL = {
-    ActivationFusion, BatchNormalizationDecomposition, ChannelsFirstSinking, DivideToMultiply, FlattenedProductFusion,
-    InternalAttentionFusion, MatMulBiasFusion, PackedAttentionFusion, RelaxedAttentionFusion, ResidualFusion,
-    SwishDecomposition,
+    ActivationFusion, BatchNormalizationDecomposition, ChannelsFirstSinking, DivideToMultiply, EinsumDecomposition,
+    FlattenedProductFusion, InternalAttentionFusion, MatMulBiasFusion, PackedAttentionFusion, RelaxedAttentionFusion,
+    ResidualFusion, SwishDecomposition,
 }  # fmt: skip
 # What one can register by itself and CommonOptimizations has no use for.
 BY_THEMSELVES = {"CommonOptimizations", "ConvertPrecision", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}

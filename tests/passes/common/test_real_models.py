@@ -25,6 +25,7 @@ from engine.passes.common.common_subexpression import CommonSubexpressionSharing
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
 from engine.passes.common.divide_to_multiply import DivideToMultiply
+from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
@@ -69,6 +70,11 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
             "ConvMultiplyFusion": 69,
             "GlobalPoolFusion": 1,
         },
+    ),
+    (
+        "attention_einsum.script17.dynamic",
+        (EinsumDecomposition, InternalAttentionFusion),
+        {"EinsumDecomposition": 2} | attention(1, "InternalAttentionFusion"),
     ),
     ("mobilenet.script14.static", INTERNAL, {"ActivationFusion": 8, "ResidualFusion": 2}),
     ("mobilenet.dynamo20.static", INTERNAL, {"ActivationFusion": 8, "ResidualFusion": 2}),

@@ -16,6 +16,7 @@ from engine.onnx import model_to_proto, read_model
 from engine.passes import Manager, check_equivalence
 from engine.passes.common.attention_fusion import RelaxedAttentionFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.einsum_decomposition import EinsumDecomposition
 
 EXPORTS = Path(__file__).parents[2] / "fixtures" / "exports"
 NAMES = sorted(path.name.removesuffix(".onnx") for path in EXPORTS.glob("*.onnx"))
@@ -24,6 +25,7 @@ NAMES = sorted(path.name.removesuffix(".onnx") for path in EXPORTS.glob("*.onnx"
 # and which operators are not.
 EXPECTED: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "attention_eager": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose")),
+    "attention_einsum": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose", "Einsum")),
     "attention_sdpa": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose")),
     "attention_boolean": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose", "IsNaN")),
     "attention_causal": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose", "Where")),
@@ -88,7 +90,7 @@ def test_export_is_recognised_and_computes_the_same(
 ) -> None:
     model = load(name)
     original = model.clone()
-    manager = optimize(model, RelaxedAttentionFusion)
+    manager = optimize(model, RelaxedAttentionFusion, EinsumDecomposition)
     present, absent = EXPECTED[name.partition(".")[0]]
     operators = count(model)
     assert {op: operators[op] for op in present} == present
@@ -103,7 +105,7 @@ def test_onnxruntime_runs_what_comes_out(
 ) -> None:
     model = load(name)
     inputs = feed(model)
-    optimize(model, RelaxedAttentionFusion)
+    optimize(model, RelaxedAttentionFusion, EinsumDecomposition)
     expected = _run(str(EXPORTS / f"{name}.onnx"), inputs)
     actual = _run(model_to_proto(model).SerializeToString(), inputs)
     for x, y in zip(expected, actual, strict=True):
@@ -112,7 +114,7 @@ def test_onnxruntime_runs_what_comes_out(
 
 def test_written_and_read_again_it_is_recognised_no_further() -> None:
     model = read_model(EXPORTS / "bert_sdpa.dynamo20.static.onnx")
-    optimize(model, RelaxedAttentionFusion)
+    optimize(model, RelaxedAttentionFusion, EinsumDecomposition)
     again = read_model(model_to_proto(model))
     assert not optimize(again, RelaxedAttentionFusion).records[0].changed
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from engine.ir import Model
+from engine.ir import Model, Node, f32
 from engine.passes import Manager
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
+from engine_cpu.lowering import refusal
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
@@ -31,6 +33,12 @@ def transform_model(model: Model, *, keep_names: bool = False) -> Model:
     manager.pass_config.enable(
         FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
     )
-    manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion)
+    manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
+    manager.pass_config.set_callback(EinsumDecomposition, callback=_is_better_whole)
     manager.run_passes(graph)
     return graph
+
+
+def _is_better_whole(einsum: Node) -> bool:
+    """Whether an Einsum runs natively as it is, or none of the operators that would take its place does."""
+    return refusal(einsum) is None or einsum.output(0).element_type is not f32

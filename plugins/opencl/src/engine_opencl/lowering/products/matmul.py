@@ -12,10 +12,12 @@ from engine.ir.element_type import f32
 from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN, Activation
 from engine.ops.registry import attribute
+from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import activation_code, literal
 from engine_opencl.lowering.products.blocks import launch_blocks
 from engine_opencl.lowering.products.packing import Matrices
 from engine_opencl.lowering.products.tiles import Operands, launch_tiles
+from engine_opencl.lowering.products.whole import WHOLE, multiply_whole
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import strides_of
@@ -96,11 +98,15 @@ class MatMulLowering(OpLowering):
     """numpy's matmul."""
 
     def check(self, node: Node) -> Refusal | None:
-        return check_types(node.input_values)
+        return check_types(node.input_values, {*FLOATS, *WHOLE})
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         x, y = node.input_value(0), node.input_value(1)
-        multiply(b, x, y, node.output(0), matmul_of(b.shape(x), b.shape(y)), Epilogue())
+        p = matmul_of(b.shape(x), b.shape(y))
+        if x.element_type in WHOLE:
+            multiply_whole(b, node, (p.m, p.n, p.k), p.batch, (p.a_batch, p.b_batch))
+        else:
+            multiply(b, x, y, node.output(0), p, Epilogue())
 
 
 @lowers("FusedMatMul", domain=INTERNAL_DOMAIN)
