@@ -66,8 +66,10 @@ def resize(
     for axis in _axes_of(x.shape, axes, roi, scales, sizes, keep_aspect_ratio_policy, coordinate_transformation_mode):
         if axis.stays:
             continue
-        if not axis.length or not axis.size:
-            result = np.zeros((*result.shape[: axis.index], axis.size, *result.shape[axis.index + 1 :]), result.dtype)
+        if not axis.length and axis.size:
+            raise ModelError(f"axis {axis.index} has no elements of which {axis.size} could be made")
+        if not axis.size:
+            result = np.zeros((*result.shape[: axis.index], 0, *result.shape[axis.index + 1 :]), result.dtype)
             continue
         at = _coordinates(axis, coordinate_transformation_mode)
         if mode == "nearest":

@@ -11,6 +11,7 @@ from engine.ir import ElementType, Node, Output
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import STORED, load_code, moved_c_type, moved_scalar, store_code, stored_c_type
+from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
@@ -149,6 +150,8 @@ class PadLowering(OpLowering):
             # Borders repeat what negative pads leave of the axis: `kept` elements from `first` on.
             first, length = max(-before[axis], 0), max(target[axis], 1)
             kept = shape[axis] - first - max(-after[axis], 0)
+            if mode != "constant":
+                require_elements(node, b, [kept], f"the border of axis {axis}")
             lines.append(f"{{ long k = (long)(r % {length}ul) - {max(before[axis], 0)}; r /= {length}ul;")
             lines.append(_place(mode, kept))
             lines.append(f"at += (k + {first}) * {steps[axis]}; }}")

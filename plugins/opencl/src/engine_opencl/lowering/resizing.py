@@ -14,6 +14,7 @@ from engine.ir import Node
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS, STORED, moved_scalar, stored_type
+from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, PlanBuilder
@@ -77,6 +78,7 @@ class ResizeLowering(OpLowering):
         if not axes:
             b.alias(y, x)
             return
+        require_elements(node, b, [axis.length for axis in axes], "an interpolation")
         shape, source = list(b.shape(x)), b.input(x)
         for position, axis in enumerate(axes):
             shape[axis.axis] = axis.size
@@ -89,7 +91,7 @@ class ResizeLowering(OpLowering):
 
 def _resize_axis(node: Node, b: PlanBuilder, axis: _Axis, source: Buffer, target: Buffer, shape: Sequence[int]) -> None:
     """Resize along one axis, after which the shape is `shape`."""
-    if axis.length == 0 or 0 in shape:
+    if 0 in shape:
         return
     is_nearest = attribute(node, "mode") == "nearest"
     taps = _nearest_taps(node, axis) if is_nearest else _weighted_taps(node, axis)

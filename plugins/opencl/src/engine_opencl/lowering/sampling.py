@@ -8,6 +8,7 @@ from typing import Final
 from engine.ir import Node
 from engine.lowering import Refusal
 from engine.ops.registry import attribute
+from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source
@@ -32,6 +33,7 @@ class GridSampleLowering(OpLowering):
     def lower(self, node: Node, b: PlanBuilder) -> None:
         x, y = node.input_value(0), node.output(0)
         n, channels, *space = b.shape(x)
+        require_elements(node, b, space, "a sample")
         places = math.prod(b.shape(y)[2:])
         depth, height, width = (1, *space)[-3:]
         padding = attribute(node, "padding_mode")
@@ -42,4 +44,4 @@ class GridSampleLowering(OpLowering):
             BORDER=int(padding == "border"), REFLECTION=int(padding == "reflection"),
         )  # fmt: skip
         buffers = [b.input(x), b.input(node.input_value(1)), b.output(y)]
-        b.launch(source, "grid_sample", buffers, (places, n) if channels and math.prod(space) else (0,))
+        b.launch(source, "grid_sample", buffers, (places, n) if channels else (0,))

@@ -79,7 +79,7 @@ def _launch(
         STATISTICS=len(statistics),
     )  # fmt: skip
     arguments: list[Given] = [*buffers, b.output(y), *statistics, float(attribute(node, "epsilon"))]
-    launch_lines(b, lines, source, "line_norm", arguments)
+    launch_lines(b, lines, source, "line_norm", arguments, even_of_nothing=bool(statistics))
 
 
 def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:

@@ -9,6 +9,7 @@ from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
+from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
@@ -34,6 +35,7 @@ class ExtremeLowering(OpLowering):
     def lower(self, node: Node, b: PlanBuilder) -> None:
         x, y = node.input_value(0), node.output(0)
         outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
+        require_elements(node, b, [length], "the extreme")
         is_last = node.op_type != "Hardmax" and bool(attribute(node, "select_last_index"))
         lines = lines_of(b.facts, outer * inner, length, inner)
         source = lines.source(

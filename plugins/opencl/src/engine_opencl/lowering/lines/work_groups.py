@@ -122,10 +122,19 @@ def spans(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def launch_lines(b: PlanBuilder, lines: Lines, source: str, kernel: str, arguments: Sequence[Given]) -> None:
-    """Launch a kernel that writes each element of each line; without elements there is nothing to do."""
+def launch_lines(
+    b: PlanBuilder,
+    lines: Lines,
+    source: str,
+    kernel: str,
+    arguments: Sequence[Given],
+    *,
+    even_of_nothing: bool = False,
+) -> None:
+    """Launch a kernel that writes each element of each line; without elements there is nothing to do, unless the
+    kernel writes something of each line, too: then it is launched `even_of_nothing`."""
     size = (lines.groups * lines.group, 1)
     if lines.is_by_outer:
         columns = -(-lines.inner // lines.per_group)
         size = (columns * lines.per_group, lines.count // lines.inner)
-    b.launch(source, kernel, arguments, size if lines.length else (0,), (lines.group, 1))
+    b.launch(source, kernel, arguments, size if lines.length or even_of_nothing else (0,), (lines.group, 1))
