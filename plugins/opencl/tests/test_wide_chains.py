@@ -1,7 +1,7 @@
-"""Chains of elementwise operators that read more tensors than a kernel takes arguments.
+"""Chains of elementwise operators that are too wide, or too long, for one kernel.
 
-If this fails, models with wide sums or long chains of operators with constants do not run on devices that allow the
-1024 bytes of arguments that OpenCL asks for.
+If this fails, models with wide sums do not run on devices that allow the 1024 bytes of arguments that OpenCL asks for,
+and compiling unrolled loops takes minutes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
+from engine_opencl import expressions
 from engine_opencl.devices.device import find_devices
 
 from engine import Core, ops
@@ -70,3 +71,16 @@ def test_parts_of_every_type(few_arguments: None) -> None:
     np.testing.assert_array_equal(total, sum(whole))
     expected = np.sum([each.astype(np.float32) for each in halves], axis=0).astype(np.float16)
     np.testing.assert_array_equal(chosen, np.where(np.logical_or.reduce(flags), expected, np.float16(0)))
+
+
+def test_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is longer than a kernel by one, and one by far: as many kernels as are needed, and no more."""
+    monkeypatch.setattr(expressions, "_MOST_OPERATIONS", 4)
+    for length, kernels in ((4, 1), (5, 2), (8, 2), (21, 6)):
+        x = Parameter(f32, [3], "x")
+        value = reduce(lambda value, number: (ops.Abs if number % 2 else ops.Neg)(value), range(length), x)
+        network = Core().compile_model(Model([value], [x]), "OPENCL", {"PERF_COUNT": True})
+        request = network.create_infer_request()
+        given = np.array([1, -2, 3], np.float32)
+        np.testing.assert_array_equal(request.infer([given])[0], np.abs(given) if length % 2 == 0 else -np.abs(given))
+        assert len(request.profiling_info.nodes) == kernels

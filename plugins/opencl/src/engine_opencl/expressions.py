@@ -40,6 +40,8 @@ class Part:
 Expression: TypeAlias = "Leaf | Part | Operation"
 Read: TypeAlias = "Leaf | Part"
 _MOST_OPERANDS: Final = 3
+_MOST_OPERATIONS: Final = 128
+"""Of one kernel: the time that compiling takes grows faster, and beside so many, storing a value costs nothing."""
 _BYTES: Final = {"float": 4, "int": 4, "long": 8, "uchar": 1, "char": 1}
 
 HELPERS: Final = """
@@ -93,12 +95,10 @@ A power of reals may be off by 16 units in the last place: one so near to an int
 def emit(result: Output, expression: Expression, b: PlanBuilder) -> None:
     """Launch the kernel of an expression: one work item an element.
 
-    What reads more tensors than a kernel takes arguments is computed in parts.
+    What reads more tensors than a kernel takes arguments, or is very long, is computed in parts.
     """
-    most = max(b.facts.argument_bytes // (b.facts.address_bits // 8) - 1, _MOST_OPERANDS)
-    if len(_reads(expression)) > most:
-        expression = _divided(expression, most, result, b)
-    _launch(result, expression, b.output(result), stored_c_type(result.element_type), b)
+    whole = _divided(expression, result, b)
+    _launch(result, whole, b.output(result), stored_c_type(result.element_type), b)
 
 
 def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: PlanBuilder) -> None:
@@ -123,19 +123,24 @@ def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: 
     b.launch(source, "elementwise", [*buffers, to], (result.shape.size(),))
 
 
-def _divided(expression: Expression, most: int, result: Output, b: PlanBuilder) -> Expression:
-    """The expression over at most `most` tensors, some of them parts of it, which are launched here."""
-    done: dict[int, tuple[Expression, frozenset[Read]]] = {}
+def _divided(expression: Expression, result: Output, b: PlanBuilder) -> Expression:
+    """The expression as one kernel computes it, over tensors and parts of it, which are launched here."""
+    most = max(b.facts.argument_bytes // (b.facts.address_bits // 8) - 1, _MOST_OPERANDS)
+    done: dict[int, tuple[Expression, int, frozenset[Read]]] = {}
     for each in _operands_first(expression):
         if not isinstance(each, Operation):
-            done[id(each)] = each, frozenset([each])
+            done[id(each)] = each, 0, frozenset([each])
             continue
         operands = [done[id(operand)] for operand in each.operands]
-        while len(reads := frozenset().union(*(read for _, read in operands))) > most:
-            widest = max(range(len(operands)), key=lambda number: len(operands[number][1]))
-            part = _part(operands[widest][0], result, b)
-            operands[widest] = part, frozenset([part])
-        done[id(each)] = Operation(each.code, tuple(operand for operand, _ in operands), each.type), reads
+        while True:
+            length = 1 + sum(length for _, length, _ in operands)
+            reads = frozenset[Read]().union(*(reads for _, _, reads in operands))
+            if length <= _MOST_OPERATIONS and len(reads) <= most:
+                break
+            longest = max(range(len(operands)), key=lambda number: operands[number][1])
+            part = _part(operands[longest][0], result, b)
+            operands[longest] = part, 0, frozenset([part])
+        done[id(each)] = Operation(each.code, tuple(operand for operand, _, _ in operands), each.type), length, reads
     return done[id(expression)][0]
 
 
