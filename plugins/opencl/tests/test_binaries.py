@@ -14,7 +14,7 @@ from engine_opencl.binaries import BinaryCache
 
 KEYS = [f"{number:064x}" for number in range(12)]
 BODY = bytes(1000)
-FILE_BYTES = 1000 + len(b"engine-opencl-1\n") + 32
+FILE_BYTES = 1000 + len(b"engine-opencl-2\n") + 32
 
 
 def used_in_this_order(folder: Path, keys: list[str]) -> None:
@@ -38,6 +38,13 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
     assert kept(tmp_path) == {KEYS[0], *KEYS[4:9]}
     assert cache.get(KEYS[1]) is None
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 6 * FILE_BYTES
+
+
+def test_a_program_of_another_key_is_none(tmp_path: Path) -> None:
+    cache = BinaryCache(tmp_path)
+    cache.put(KEYS[0], BODY)
+    (tmp_path / f"{KEYS[0]}.program").rename(tmp_path / f"{KEYS[1]}.program")
+    assert cache.get(KEYS[1]) is None
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_driver_that_aborts_does_not_end_the_application(programs: Programs, t
 
 def test_a_compiler_that_does_not_end_is_stopped(programs: Programs, tmp_path: Path) -> None:
     build(programs, how(tmp_path), launch("warm"))
-    with pytest.raises(DeviceError, match=r"`add`.*did not end within 0.2 s"):
+    with pytest.raises(DeviceError, match=r"`add`.*did not end within 0.2 s \(KERNEL_TRIAL_SECONDS allows more"):
         build(programs, how(tmp_path, trial_seconds=0.2), launch("HANG"))
 
 
@@ -250,3 +250,27 @@ def test_forged_programs_are_compiled_again(tmp_path: Path, notices: pytest.LogC
     for value, expected in zip(answers(forged, inputs, tmp_path / "b"), right.values(), strict=True):
         np.testing.assert_array_equal(value, expected)
     assert "cannot be used" in notices.text
+
+
+def test_programs_of_other_sources_are_compiled_again(tmp_path: Path, notices: pytest.LogCaptureFixture) -> None:
+    """A driver takes each for what it is: a kernel of the same name and arguments would give wrong results."""
+    blob, inputs, right = exported(tmp_path / "a")
+
+    def swapped(sections: dict[str, bytes]) -> dict[str, bytes]:
+        names = [name for name in sections if name.startswith("programs/")]
+        return sections | {name: sections[other] for name, other in zip(names, names[1:] + names[:1], strict=True)}
+
+    for value, expected in zip(answers(rewritten(blob, swapped), inputs, tmp_path / "b"), right.values(), strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert "cannot be used, as they are damaged or of other kernels" in notices.text
+
+
+def test_a_kernel_of_other_arguments_is_compiled_again(
+    device: OpenclDevice, tmp_path: Path, notices: pytest.LogCaptureFixture
+) -> None:
+    real = Programs(device)
+    asked = launch("asked")
+    other = "__kernel void add(__global float* x) { x[0] = 1; }"
+    offered = {real.key(asked.source): next(iter(real.binaries({other: real.program(other)}).values()))}
+    build(real, how(tmp_path, offered=offered), asked)
+    assert "its add takes 1 arguments, expected 2" in notices.text

@@ -14,7 +14,7 @@ from typing import Final
 from engine.files import complete_file
 
 _log = logging.getLogger("engine.opencl")
-_MAGIC: Final = b"engine-opencl-1\n"
+_MAGIC: Final = b"engine-opencl-2\n"
 _DIGEST: Final = hashlib.sha256().digest_size
 _ENDING: Final = ".program"
 MOST_BYTES: Final = 256 << 20
@@ -30,6 +30,22 @@ def default_folder() -> Path:
         return (Path(stated) if stated else Path.home() / ".cache") / "engine-opencl"
     except RuntimeError:  # a user without a home: a folder that nobody can make
         return Path(os.devnull) / "engine-opencl"
+
+
+def sealed(key: str, binary: bytes) -> bytes:
+    """A program as files and blobs keep it: no other, and none of another key, is taken for it by accident."""
+    return _MAGIC + _digest(key, binary) + binary
+
+
+def unsealed(key: str, content: bytes) -> bytes | None:
+    """The program of a key; None where the content is damaged, or that of another key."""
+    start = len(_MAGIC) + _DIGEST
+    binary = content[start:]
+    return binary if content[:start] == _MAGIC + _digest(key, binary) else None
+
+
+def _digest(key: str, binary: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\n" + binary).digest()
 
 
 class BinaryCache:
@@ -54,9 +70,8 @@ class BinaryCache:
         except OSError as e:
             _log.warning("the compiled OpenCL program %s cannot be read and is compiled again: %s", path, e)
             return None
-        start = len(_MAGIC) + _DIGEST
-        body = content[start:]
-        if content[:start] != _MAGIC + hashlib.sha256(body).digest():
+        body = unsealed(key, content)
+        if body is None:
             _log.warning("the compiled OpenCL program %s is damaged and is compiled again", path)
             return None
         with suppress(OSError):  # of another user, or removed
@@ -68,7 +83,7 @@ class BinaryCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with complete_file(self._path(key)) as file:
-                file.write(_MAGIC + hashlib.sha256(binary).digest() + binary)
+                file.write(sealed(key, binary))
             self._make_room()
         except OSError as e:
             _log.warning(

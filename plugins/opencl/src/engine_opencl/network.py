@@ -20,6 +20,7 @@ from engine.plugin_api import (
     ThreadExecutor,
 )
 from engine.properties import CACHE_DIR, DEVICE_ID, NUM_STREAMS
+from engine_opencl.binaries import sealed, unsealed
 from engine_opencl.compiler import require_supported
 from engine_opencl.devices.device import OpenclDevice, device_of
 from engine_opencl.execution.pool import ContextPool
@@ -85,7 +86,7 @@ class OpenclNetwork(ExecutableNetwork):
                 made_by,
                 here,
             )
-        network.load(graph, _programs_of(blob), choices if made_by == here else None)
+        network.load(graph, _programs_of(network.name, blob), choices if made_by == here else None)
         return network
 
     def load(
@@ -138,7 +139,7 @@ class OpenclNetwork(ExecutableNetwork):
         writer.add_section(COMPILER, self.device.identity.encode())
         writer.add_section(CHOICES, write_choices(self.tuner.choices))
         for key, binary in self.pool.binaries().items():
-            writer.add_section(PROGRAMS + key, binary)
+            writer.add_section(PROGRAMS + key, sealed(key, binary))
 
     def metric(self, name: str) -> object:
         """Several requests overlap their transfers, also with one stream."""
@@ -161,9 +162,19 @@ def _require_precision(name: str, blob: BlobReader, asked: str) -> None:
         )
 
 
-def _programs_of(blob: BlobReader) -> dict[str, bytes]:
-    names = [name for name in blob.section_names if name.startswith(PROGRAMS)]
-    return {name.removeprefix(PROGRAMS): bytes(blob.section(name)) for name in names}
+def _programs_of(name: str, blob: BlobReader) -> dict[str, bytes]:
+    sections = [each for each in blob.section_names if each.startswith(PROGRAMS)]
+    read = {each.removeprefix(PROGRAMS): bytes(blob.section(each)) for each in sections}
+    programs = {key: binary for key, content in read.items() if (binary := unsealed(key, content))}
+    if len(programs) < len(read):
+        _log.warning(
+            "OPENCL: %d of %d compiled programs that came with network `%s` cannot be used, as they are damaged or of "
+            "other kernels, and are compiled again from their source",
+            len(read) - len(programs),
+            len(read),
+            name,
+        )
+    return programs
 
 
 def _is_static(parameter: Parameter) -> bool:

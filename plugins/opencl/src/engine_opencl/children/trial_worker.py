@@ -48,6 +48,7 @@ class _Device:
                 try:
                     binary = base64.b64decode(item["binary"])
                     program = self.cl.Program(self.context, [self.device], [binary]).build(self.options)
+                    refused = self._differs(program, item["launches"])
                 except self.cl.Error as e:
                     refused = str(e)
             if not item["binary"] or refused:
@@ -57,6 +58,14 @@ class _Device:
         except self.cl.Error as e:
             return {"failed": str(e), "refused": refused}
         return {"done": base64.b64encode(made).decode(), "refused": refused, "note": note}
+
+    def _differs(self, program: Any, launches: list[dict[str, Any]]) -> str:
+        """Why a program cannot be what was asked for: that of another source."""
+        for launch in launches:
+            taken, given = self.cl.Kernel(program, launch["kernel"]).num_args, len(launch["arguments"])
+            if taken != given:
+                return f"its {launch['kernel']} takes {taken} arguments, expected {given}"
+        return ""
 
     def _launched(self, program: Any, launch: dict[str, Any]) -> str:
         """Run a kernel over zeros; what it does not allow is told by the process that wants to run it."""

@@ -128,7 +128,8 @@ class Programs:
                     retry.append(_without_binary(result.candidate))
                 else:
                     held[result.candidate.source] = self._taken(result, cache)
-            waiting = [*retry, *waiting[done:]]
+            # What else came with a binary that ends the process is not trusted either: each end costs seconds.
+            waiting = [*retry, *(map(_without_binary, waiting[done:]) if retry else waiting[done:])]
         return held
 
     def _taken(self, tried: Tried, cache: BinaryCache) -> Any:

@@ -127,7 +127,7 @@ class Trial:
                     f"OPENCL: the process that tries kernels for {self._device.facts.name} {how}; set "
                     "KERNEL_TRIAL_SECONDS to 0 to compile in this process"
                 )
-            return Tried(candidate, crashed=how)
+            return Tried(candidate, crashed=f"{how} (KERNEL_TRIAL_SECONDS allows more)" if child.is_alive else how)
         binary = base64.b64decode(answer.get("done", ""))
         return Tried(
             candidate,
