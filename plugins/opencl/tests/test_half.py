@@ -198,6 +198,22 @@ def test_casts_round_to_nearest(there: ElementType) -> None:
     np.testing.assert_array_equal(found, expected if there is f16 else -expected.astype(np.float32))
 
 
+@pytest.mark.parametrize("real", [np.float16, np.float32])
+@pytest.mark.parametrize("precision", [0, f32.onnx, f16.onnx])
+def test_quotients_are_rounded_before_they_become_integers(real: type[np.floating[Any]], precision: int) -> None:
+    """To the precision asked for, else to the scale's type: in f16 many become halves. NaN is the zero point."""
+    x = np.linspace(-9, 9, 4001).astype(real)
+    x[7] = np.nan
+    parameter = Parameter(ElementType.from_numpy(x.dtype), x.shape, "x")
+    constants = [Constant(np.asarray(0.0877, real)), Constant(np.int8(-17))]
+    model = Model(
+        [Result(ops.create("QuantizeLinear", [parameter, *constants], {"precision": precision}))], [parameter]
+    )
+    assert not Core().query_model(model, "OPENCL").at(SupportLevel.REFUSED)
+    found, expected = (Core().compile_model(model, device)([x])[0] for device in ("OPENCL", "TEMPLATE"))
+    np.testing.assert_array_equal(found, expected)
+
+
 # -- movement: every bit stays -----------------------------------------------------------------------------------
 
 MOVEMENTS: dict[str, Build] = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 
-from engine.ir import Node
-from engine.ir.element_type import i8, i32, u8
+from engine.ir import ElementType, Node
+from engine.ir.element_type import f16, f32, i8, i32, u8
 from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine_opencl.elements import c_type
+from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import element_access
@@ -37,7 +38,7 @@ class QuantizationBase(OpLowering):
         point = "" if zero is None else f", __global const {c_type(zero.element_type)}* restrict zero"
         access = "".join(element_access(v.element_type, name) for v, name in ((x, "X"), (scale, "SCALE"), (y, "Y")))
         source = (
-            f"{access}__kernel void quantization(__global const stored_X* restrict x, "
+            f"{HELPERS}{access}__kernel void quantization(__global const stored_X* restrict x, "
             f"__global const stored_SCALE* restrict scale{point}, __global stored_Y* restrict y) {{\n"
             f"  const ulong i = get_global_id(0);\n  const ulong c = i / {max(inner, 1)}ul % {max(channels, 1)}ul;\n"
             f"  const float s = load_SCALE(scale, c);\n  {self.code(node, '' if zero is None else 'zero[c]')}\n}}\n"
@@ -52,11 +53,26 @@ class QuantizationBase(OpLowering):
 
 @lowers("QuantizeLinear")
 class QuantizeLowering(QuantizationBase):
-    """Halves to even, then the zero point, then the nearest that the type has."""
+    """Halves to even, then the zero point, then the nearest that the type has; what is no number is the zero point.
+
+    Quotients are of the type that `precision` says, else of the scale's: rounded to f16, they may become halves.
+    """
+
+    def check(self, node: Node) -> Refusal | None:
+        if attribute(node, "precision") not in (0, f32.onnx, f16.onnx):
+            name = ElementType.from_onnx(attribute(node, "precision")).name
+            return Refusal("attribute", f"precision is {name}; expected f32 or f16")
+        return super().check(node)
 
     def code(self, node: Node, zero: str) -> str:
         low, high = (0, 255) if node.output(0).element_type is u8 else (-128, 127)
-        return f"y[i] = (int)clamp(rint(load_X(x, i) / s) + (float)({zero or 0}), {low}.0f, {high}.0f);"
+        quotient = "load_X(x, i) / s"
+        if (attribute(node, "precision") or node.input_value(1).element_type.onnx) == f16.onnx:
+            quotient = "rounded_to_half(rounded_to_half(load_X(x, i)) / rounded_to_half(s))"
+        return (
+            f"const float q = rint({quotient});\n"
+            f"  y[i] = (int)clamp((isnan(q) ? 0.0f : q) + (float)({zero or 0}), {low}.0f, {high}.0f);"
+        )
 
 
 @lowers("DequantizeLinear")
