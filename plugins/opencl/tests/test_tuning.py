@@ -76,7 +76,7 @@ class Negation(registry.OpLowering):
 @pytest.fixture
 def negation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Negation:
     lowering = Negation((SLOW, BROKEN, FAST, GREEDY))
-    monkeypatch.setitem(registry._LOWERINGS, ("", "Sinh"), lowering)
+    monkeypatch.setitem(registry.LOWERINGS._lowerings, ("", "Sinh"), lowering)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return lowering
 
