@@ -9,7 +9,9 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pytest
 from engine_opencl.binaries import BinaryCache
 
 KEYS = [f"{number:064x}" for number in range(12)]
@@ -89,3 +91,19 @@ def test_a_folder_of_another_user_is_read(tmp_path: Path) -> None:
         assert cache.get(KEYS[0]) == BODY
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_a_full_folder_is_not_read_for_each_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of files would cost more than what is compiled."""
+    looks = []
+    scandir = os.scandir
+
+    def counted(folder: Path) -> Any:
+        looks.append(folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    cache = BinaryCache(tmp_path, 800 * FILE_BYTES)
+    for number in range(400):
+        cache.put(f"{number}", BODY)
+    assert 1 <= len(looks) <= 8

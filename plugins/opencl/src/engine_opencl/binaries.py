@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,8 @@ _DIGEST: Final = hashlib.sha256().digest_size
 _ENDING: Final = ".program"
 MOST_BYTES: Final = 256 << 20
 """Of all files of a folder; what was not used for longest makes room."""
+_LOOKS: Final = 8
+"""Into how many parts the free bytes are divided, after each of which the folder is looked at, file by file."""
 _ABANDONED_SECONDS: Final = 24 * 3600.0
 """After which nobody writes to an incomplete file any more."""
 
@@ -48,6 +52,12 @@ def _digest(key: str, binary: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\n" + binary).digest()
 
 
+@cache
+def binary_cache(folder: Path) -> BinaryCache:
+    """The cache of a folder, one for the process."""
+    return BinaryCache(folder)
+
+
 class BinaryCache:
     """What a device compiled, by key. A file that is there was compiled, and ran, without harm. Thread-safe.
 
@@ -59,6 +69,9 @@ class BinaryCache:
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self.folder = folder
         self._most_bytes = most_bytes
+        self._unseen_bytes = 0
+        """How much may be put before looking at the folder again: others put files there, too."""
+        self._lock = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
         """The program of a key; None where there is none, or a damaged one."""
@@ -82,26 +95,34 @@ class BinaryCache:
         """Keep a program, whole or not at all."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            content = sealed(key, binary)
             with complete_file(self._path(key)) as file:
-                file.write(sealed(key, binary))
-            self._make_room()
+                file.write(content)
+            with self._lock:
+                self._unseen_bytes -= len(content)
+                if self._unseen_bytes < 0:
+                    self._unseen_bytes = (self._most_bytes - self._make_room()) // _LOOKS
         except OSError as e:
             _log.warning(
                 "compiled OpenCL programs cannot be kept in %s (%s); each process compiles them", self.folder, e
             )
 
-    def _make_room(self) -> None:
-        """Remove files down to three quarters of what is allowed, so that not every program costs a removal."""
+    def _make_room(self) -> int:
+        """Remove files down to three quarters of what is allowed, so that not every program costs a removal.
+
+        Returns the bytes that are left.
+        """
         files = sorted(self._files())
         total = sum(nbytes for _, nbytes, _ in files)
         if total <= self._most_bytes:
-            return
+            return total
         for _, nbytes, path in files:
             if total <= self._most_bytes * 3 // 4:
-                return
+                break
             with suppress(OSError):  # another process removes it, too, or reads it (Windows)
                 path.unlink()
                 total -= nbytes
+        return total
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
         """When each was used last, its bytes, and where it is; what was never completed goes at once."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.errors import DeviceError
-from engine_opencl.binaries import BinaryCache, default_folder
+from engine_opencl.binaries import binary_cache, default_folder
 from engine_opencl.children import check_worker
 from engine_opencl.children.child import Child, has_interpreter
 from engine_opencl.execution.kernels import new_kernel
@@ -36,7 +36,7 @@ class Verdict:
 
 def verdict(handle: Any, position: tuple[int, int]) -> Verdict:
     """The verdict on a device, from the user's folder where it is known."""
-    cache, key = BinaryCache(default_folder()), _key(handle)
+    cache, key = binary_cache(default_folder()), _key(handle)
     known = _read(cache.get(key))
     if known is not None:
         return known

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import DeviceError
-from engine_opencl.binaries import BinaryCache, default_folder
+from engine_opencl.binaries import BinaryCache, binary_cache, default_folder
 from engine_opencl.children.child import has_interpreter
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.plan import Argument, Buffer, Launch
@@ -46,7 +46,7 @@ class Building:
     @property
     def cache(self) -> BinaryCache:
         """Of that folder."""
-        return BinaryCache(Path(self.cache_dir) / "opencl" if self.cache_dir else default_folder())
+        return binary_cache(Path(self.cache_dir) / "opencl" if self.cache_dir else default_folder())
 
 
 class Programs:
