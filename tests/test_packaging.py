@@ -22,10 +22,9 @@ LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-i
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]  # one build for all
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     """Run a command without a trace of this checkout in its environment; fail with its whole output."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment["CXXFLAGS"] = "-O1"  # what is in a package does not depend on it, and the native core compiles faster
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | variables
     result = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -69,7 +68,8 @@ def distributions(checkout: Path) -> Path:
     """The source distributions of the root and of every plugin, and the wheels built from them."""
     out = checkout.parent / "dist"
     for folder in (checkout, *sorted((checkout / "plugins").iterdir())):
-        run(sys.executable, "-m", "build", "--outdir", out, folder, cwd=checkout.parent)
+        # What is in a package does not depend on the flags, and the native core compiles faster.
+        run(sys.executable, "-m", "build", "--outdir", out, folder, cwd=checkout.parent, CXXFLAGS="-O1")
     return out
 
 
