@@ -12,11 +12,16 @@ from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
 from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFusion
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
-from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
+from engine.passes.common.decompositions import (
+    BatchNormalizationDecomposition,
+    MeanVarianceNormalizationDecomposition,
+    SwishDecomposition,
+)
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.flattened_transpose import FlattenedTransposeFusion
+from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.gelu_fusion import GeluFusion, GeluTanhFusion
 from engine.passes.common.gemm_fusion import GemmFusion
 from engine.passes.common.global_pool_fusion import GlobalPoolFusion
@@ -87,7 +92,9 @@ def _canonical() -> Manager:
     manager = _Rounds(name="CanonicalOptimizations")
     manager.register_pass(ShapeSimplification)
     manager.register_pass(ConstantFolding)
-    manager.register_pass(EinsumDecomposition, enabled=False)  # what it spells out is recognised
+    # What these spell out is recognised.
+    for decomposition in (EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition):
+        manager.register_pass(decomposition, enabled=False)
     manager.register_pass(
         GraphRewrite([IdentityElimination, MaskSimplification, TransposeMerge, ReshapeMerge], "Simplifications")
     )
@@ -112,8 +119,8 @@ def _canonical() -> Manager:
     manager.register_pass(GemmFusion)
     manager.register_pass(ChannelsFirstSinking, enabled=False)
     manager.register_pass(TransposeSinking)
-    for decomposition in (DivideToMultiply, BatchNormalizationDecomposition, SwishDecomposition):
-        manager.register_pass(decomposition, enabled=False)
+    for item in (DivideToMultiply, BatchNormalizationDecomposition, SwishDecomposition):
+        manager.register_pass(item, enabled=False)
     return manager
 
 

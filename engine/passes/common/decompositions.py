@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine import ops
-from engine.ir import Constant, Node
+from engine.ir import Constant, Node, f32
 from engine.ops import attribute
 from engine.passes.fusion import FusionPass, constant_data, dims_of
 from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_const, wrap_type
@@ -49,3 +49,32 @@ class SwishDecomposition(FusionPass):
             return [*made, gate, ops.Mul(value, gate)]
 
         self.register_fusion(wrap_type("Swish", [x]), make)
+
+
+class MeanVarianceNormalizationDecomposition(FusionPass):
+    """Decomposes `MeanVarianceNormalization` into means and differences, in f32 at least.
+
+    The variance is the mean of squared differences: ONNX's own definition subtracts squares, which cancel.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        x = any_input()
+
+        def make(m: Matcher) -> list[Node]:
+            value, axes = m.pattern_value_map[x], Constant(np.array(attribute(m.match_root, "axes"), np.int64))
+            made: list[Node] = []
+            if value.element_type.bits < f32.bits:
+                made.append(ops.Cast(value, to=f32))
+            wide = made[-1].output(0) if made else value
+            mean = ops.ReduceMean(wide, axes)
+            difference = ops.Sub(wide, mean)
+            variance = ops.ReduceMean(ops.Mul(difference, difference), axes)
+            deviation = ops.Add(ops.Sqrt(variance), Constant(1e-9, wide.element_type))
+            made += [mean, difference, variance.input_value(0).node, variance, deviation.input_value(0).node, deviation]
+            made.append(ops.Div(difference, deviation))
+            if wide is not value:
+                made.append(ops.Cast(made[-1], to=value.element_type))
+            return made
+
+        self.register_fusion(wrap_type("MeanVarianceNormalization", [x]), make)

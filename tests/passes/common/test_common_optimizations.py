@@ -17,10 +17,15 @@ from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
-from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
+from engine.passes.common.decompositions import (
+    BatchNormalizationDecomposition,
+    MeanVarianceNormalizationDecomposition,
+    SwishDecomposition,
+)
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
+from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.gelu_fusion import GeluFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
@@ -31,8 +36,9 @@ from engine.passes.runtime_info import FUSED_NAMES
 
 OPTIONAL = {
     ActivationFusion, BatchNormalizationDecomposition, ChannelsFirstSinking, DivideToMultiply, EinsumDecomposition,
-    FlattenedProductFusion, InternalAttentionFusion, MatMulBiasFusion, PackedAttentionFusion, RelaxedAttentionFusion,
-    ResidualFusion, SwishDecomposition,
+    FlattenedProductFusion, FunctionDecomposition, InternalAttentionFusion, MatMulBiasFusion,
+    MeanVarianceNormalizationDecomposition, PackedAttentionFusion, RelaxedAttentionFusion, ResidualFusion,
+    SwishDecomposition,
 }  # fmt: skip
 # What one can register by itself and CommonOptimizations has no use for.
 BY_THEMSELVES = {"CommonOptimizations", "ConvertPrecision", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}

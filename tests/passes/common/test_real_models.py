@@ -23,10 +23,15 @@ from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
-from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
+from engine.passes.common.decompositions import (
+    BatchNormalizationDecomposition,
+    MeanVarianceNormalizationDecomposition,
+    SwishDecomposition,
+)
 from engine.passes.common.divide_to_multiply import DivideToMultiply
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
+from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
@@ -35,6 +40,7 @@ from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.shape_simplification import ShapeSimplification
 from engine.passes.common.swish_fusion import SwishFusion
 from engine.testing.models import light_model
+from engine.testing.onnx_suite import CASES as SUITE
 
 # What holds other passes, or looks, writes and checks.
 NO_REWRITES = {"CommonOptimizations", "ConvertPrecision", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}
@@ -202,6 +208,8 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("mobilevit.dynamo20.static", (), DivideToMultiply, 1),
     ("squeeze_excite.script14.static", (SwishFusion,), SwishDecomposition, 2),
     ("light/shufflenet", (), BatchNormalizationDecomposition, 49),
+    ("case/test_mvn", (), MeanVarianceNormalizationDecomposition, 1),
+    ("case/test_center_crop_pad_crop", (), FunctionDecomposition, 1),
 ]
 _CLEANING = frozenset(
     ["CommonSubexpressionSharing", "ConstantFolding", "DeadCodeElimination", "IdentityElimination", "ReshapeMerge",
@@ -230,7 +238,12 @@ def small(name: str) -> Model:
 
 
 def read(name: str, load: Callable[[str], Model]) -> Model:
-    return small(name.removeprefix("light/")) if name.startswith("light/") else load(name)
+    kind, _, rest = name.rpartition("/")
+    if kind == "case":
+        proto = SUITE[rest].model
+        assert proto is not None
+        return read_model(proto)
+    return small(rest) if kind == "light" else load(name)
 
 
 def test_every_ready_pass_fires_on_some_network() -> None:

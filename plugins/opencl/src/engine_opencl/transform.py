@@ -7,7 +7,9 @@ from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.convert_precision import ConvertPrecision
+from engine.passes.common.decompositions import MeanVarianceNormalizationDecomposition
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
+from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
@@ -26,7 +28,7 @@ def transform_model(model: Model, precision: str = "f32", *, keep_names: bool = 
         manager.register_pass(InitNodeInfo)
     manager.register_pass(CommonOptimizations)
     manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
-    manager.pass_config.enable(EinsumDecomposition)
+    manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
     if precision == "f16":
         manager.register_pass(ConvertPrecision(accepts=lambda node: refusal(node) is None))
     manager.run_passes(graph)

@@ -1,0 +1,106 @@
+"""`FunctionDecomposition`: operators that ONNX defines by others, as these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import onnx
+
+from engine import ops
+from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
+from engine.onnx import model_to_proto, read_model
+from engine.ops import get_op
+from engine.passes.base import MatcherPass
+from engine.passes.fusion import fits
+from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.runtime_info import copy_runtime_info
+from engine.passes.surgery import replace_node
+
+FUNCTIONS: Final = (
+    "CausalConvWithState", "CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SwiGLU",
+)  # fmt: skip
+"""Operators whose definitions have no control flow, and lose nothing in f32."""
+_DOMAIN: Final = "engine.definitions"
+
+
+class FunctionDecomposition(MatcherPass):
+    """Puts ONNX's own definition in the place of an operator that has one and that few devices have a kernel for.
+
+    For a device it is disabled unless a `PassConfig` enables it, with a callback for those nodes that it runs whole.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def callback(m: Matcher) -> bool:
+            return _replace(m.match_root, self.transformation_callback)
+
+        self.register_matcher(Matcher(wrap_type(list(FUNCTIONS)), self.name), callback)
+
+
+def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
+    if is_kept(node):
+        return False
+    given = [value for value in node.input_values if value is not None]
+    if not all(isinstance(value.type, TensorType) for value in given):
+        return False
+    definition = _definition(node, given)
+    if definition is None:
+        return False
+    for inner in definition.ordered_nodes():
+        if inner.op_type in FUNCTIONS and not inner.domain:
+            _replace(inner, is_kept)
+    values = [result.input_value(0) for result in definition.results]
+    if len(values) != node.num_outputs or not all(map(fits, node.outputs, values)):
+        return False
+    made = [each for each in definition.ordered_nodes() if each.op_type not in ("Parameter", "Result")]
+    for parameter, value in zip(definition.parameters, given, strict=True):
+        parameter.output(0).replace(value)
+    values = [result.input_value(0) for result in definition.results]
+    for index, value in enumerate(values):
+        if value.node not in made or isinstance(value.node, Constant) or value in values[:index]:
+            values[index] = ops.Identity(value).output(0)
+            made.append(values[index].node)
+        name = node.friendly_name if node.num_outputs == 1 else f"{node.friendly_name}.{index}"
+        values[index].node.friendly_name = name
+    for each in made:
+        each.infer_types()
+    copy_runtime_info(node, [each for each in made if not isinstance(each, Constant)])
+    replace_node(node, values)
+    return True
+
+
+def _definition(node: Node, given: list[Output]) -> Model | None:
+    """The definition for the types and attributes of `node`, with a parameter for each input that is given.
+
+    None where there is no definition for these types: some need lengths that may be unknown.
+    """
+    parameters = [Parameter(value.type, friendly_name=f"input_{index}") for index, value in enumerate(given)]
+    left = iter(parameters)
+    inputs = [None if value is None else next(left) for value in node.input_values]
+    whole = ops.create(node.op_type, inputs, node.attributes, num_outputs=node.num_outputs)
+    proto = model_to_proto(Model(whole.outputs, parameters))
+    (call,) = proto.graph.node
+    schema: Any = get_op(node.op_type).schema  # whose stub lacks what tells of functions
+    present = {attribute.name for attribute in call.attribute}
+    defaults = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
+    call.attribute.extend(default for default in defaults if default.name)
+    body = proto.functions.add()
+    if schema.has_function:
+        body.CopyFrom(schema.function_body)
+    else:
+        types = {value.name: value.type for value in proto.graph.input}
+        version = schema.context_dependent_function_opset_versions[-1]
+        body.ParseFromString(
+            schema.get_context_dependent_function_with_opset_version(
+                version,
+                call.SerializeToString(),
+                [types.get(name, onnx.TypeProto()).SerializeToString() for name in call.input],
+            )
+        )
+    if not body.node:
+        return None
+    call.domain = body.domain = _DOMAIN
+    proto.opset_import.add(domain=_DOMAIN, version=1)
+    return read_model(proto)

@@ -1,0 +1,77 @@
+"""Operators in terms of others. If it fails, devices without kernels for them refuse models, or answer wrongly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine import ops
+from engine.ir import Model, Parameter, f16, f32
+from engine.onnx import read_model
+from engine.ops import evaluate_model
+from engine.passes import Manager
+from engine.passes.common.decompositions import MeanVarianceNormalizationDecomposition
+from engine.passes.common.function_decomposition import FUNCTIONS, FunctionDecomposition
+from engine.testing.onnx_suite import CASES, assert_same
+from engine.testing.passes import check_pass
+
+NAMES = sorted(
+    name
+    for name, case in CASES.items()
+    if case.kind == "node" and case.model is not None and {n.op_type for n in case.model.graph.node} & set(FUNCTIONS)
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_definition_computes_what_its_operator_does(name: str) -> None:
+    """All inputs that may be left out, all reductions, and definitions that call others."""
+    case = CASES[name]
+    assert case.model is not None
+    assert case.data_sets is not None
+    model = read_model(case.model)
+    check_pass(FunctionDecomposition, model, equivalent=False)
+    assert not {node.op_type for node in model.ordered_nodes()} & set(FUNCTIONS)
+    for inputs, outputs in case.data_sets:
+        names = [parameter.friendly_name for parameter in model.parameters]
+        found = evaluate_model(model, dict(zip(names, inputs, strict=True)))
+        for value, expected in zip(found, outputs, strict=True):
+            assert_same(np.asarray(value), np.asarray(expected), case)
+
+
+def test_a_device_keeps_what_it_runs_whole() -> None:
+    model = read_model(CASES["test_swiglu"].model)  # type: ignore[arg-type]
+    manager = Manager(checked=True)
+    manager.register_pass(FunctionDecomposition)
+    manager.pass_config.set_callback(FunctionDecomposition, callback=lambda node: node.op_type == "SwiGLU")
+    assert not manager.run_passes(model)
+
+
+def test_several_outputs_keep_their_names() -> None:
+    """By which users ask for them, and profiles tell of them."""
+    x, state = Parameter(f32, ["B", 3, "L"], "x"), Parameter(f32, ["B", 3, 2], "state")
+    weight = Parameter(f32, [3, 1, 3], "weight")
+    node = ops.CausalConvWithState(x, weight, None, state, friendly_name="conv", num_outputs=2)
+    model = Model(node.outputs, [x, weight, state])
+    check_pass(FunctionDecomposition, model, dims={"B": 2, "L": 5})
+    assert [result.input_value(0).node.friendly_name for result in model.results] == ["conv.0", "conv.1"]
+
+
+def test_an_operator_without_a_definition_for_its_types_is_left_alone() -> None:
+    """ONNX has none for a number of channels that is not known."""
+    x, weight = Parameter(f32, ["B", "C", "L"], "x"), Parameter(f32, ["C", 1, 3], "weight")
+    model = Model(ops.CausalConvWithState(x, weight, num_outputs=2).outputs, [x, weight])
+    assert not FunctionDecomposition().run_on_model(model)
+
+
+@pytest.mark.parametrize("element_type", [f32, f16])
+def test_a_large_mean_does_not_cancel_the_variance(element_type: object) -> None:
+    """As it would in ONNX's own definition, where f32 has no digits left."""
+    x = Parameter(element_type, ["N", 3, 8], "x")  # type: ignore[arg-type]
+    model = Model([ops.MeanVarianceNormalization(x, axes=[0, 2], friendly_name="norm")], [x])
+    mean = 30000 if element_type is f32 else 300
+    values = np.random.default_rng(1).normal(mean, 1, (2, 3, 8)).astype(x.type.element_type.numpy)
+    check_pass(MeanVarianceNormalizationDecomposition, model, inputs={"x": values})
+    found = evaluate_model(model, {"x": values})[0].astype(np.float64)
+    wide = values.astype(np.float64)
+    expected = (wide - wide.mean((0, 2), keepdims=True)) / wide.std((0, 2), keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=2e-2 if element_type is f32 else 2e-3)
