@@ -11,6 +11,7 @@ import pytest
 from engine_cpu.lowering import refusal
 from engine_cpu.lowering.einsum import find_roles
 from engine_cpu.lowering.product import BatchDim, batch_dims, merged
+from engine_cpu.transform import transform_model
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32
@@ -209,6 +210,35 @@ def test_what_is_no_product_as_it_lies_is_several_native_operators(
     given = [values(*[2 if isinstance(n, str) else n for n in shape], seed=i) for i, shape in enumerate(shapes)]
     found = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})(given)[0]
     close(np.array(found), np.einsum(equation, *[x.astype(np.float64) for x in given]), 60)
+
+
+def einsum(equation: str, *operands: Node) -> Node:
+    return ops.Einsum(*operands, equation=equation)
+
+
+def transformed(result: Node, *parameters: Parameter) -> list[str]:
+    """The operators that the device runs."""
+    graph = transform_model(Model([result], list(parameters)))
+    return [n.op_type for n in graph.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")]
+
+
+def test_an_attention_by_einsum_is_one_operator() -> None:
+    """A third faster than as two products and a Softmax; whatever the batch."""
+    q, k, v = (parameter(name, [1, 6, 2, 8]) for name in "qkv")
+    scores = ops.Mul(einsum("bqhd,bkhd->bhqk", q, k), Constant(np.float32(0.5)))
+    found = transformed(einsum("bhqk,bkhd->bqhd", ops.Softmax(scores, axis=-1), v), q, k, v)
+    assert "Einsum" not in found
+    assert "Softmax" not in found
+
+
+def test_weights_take_a_bias_and_other_products_stay_as_they_lie() -> None:
+    x, y = parameter("x", [2, 6, 8]), parameter("y", [2, 6, 8])
+    weights, bias = Constant(values(8, 3, 4)), Constant(values(3, 4))
+    linear = ops.Add(einsum("bsw,whd->bshd", x, weights), bias)
+    assert "Einsum" not in transformed(linear, x)
+    assert "Transpose" not in transformed(linear, x)
+    assert transformed(einsum("bsw,btw->bst", x, y), x, y) == ["Einsum"]
+    assert transformed(einsum("bsw,sw->bs", x, Constant(values(6, 8))), x) == ["Einsum"]
 
 
 @pytest.mark.parametrize("equation", ["ij,jk", "iij,jk->ik", "ij,jk,kl->il", "...ij,jk->ik", "ij,jk->i", "ji,jk->ik"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.ir import Model, Node, f32
+from engine.ir import Model
 from engine.passes import Manager
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
@@ -14,8 +14,8 @@ from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
-from engine_cpu.lowering import refusal
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
+from engine_cpu.passes.einsum_forms import stays_whole
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
@@ -34,11 +34,6 @@ def transform_model(model: Model, *, keep_names: bool = False) -> Model:
         FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
     )
     manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
-    manager.pass_config.set_callback(EinsumDecomposition, callback=_is_better_whole)
+    manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
     manager.run_passes(graph)
     return graph
-
-
-def _is_better_whole(einsum: Node) -> bool:
-    """Whether an Einsum runs natively as it is, or none of the operators that would take its place does."""
-    return refusal(einsum) is None or einsum.output(0).element_type is not f32
