@@ -22,11 +22,11 @@ FILE_BYTES = 1000 + len(b"engine-opencl-2\n") + 32
 def used_in_this_order(folder: Path, keys: list[str]) -> None:
     """As if a second had passed between one use and the next: file systems may count no finer."""
     for age, key in enumerate(reversed(keys), 10):
-        os.utime(folder / f"{key}.program", (time.time() - age, time.time() - age))
+        os.utime(folder / f"{key}.2.program", (time.time() - age, time.time() - age))
 
 
 def kept(folder: Path) -> set[str]:
-    return {path.stem for path in folder.glob("*.program")}
+    return {path.name.partition(".")[0] for path in folder.glob("*.program")}
 
 
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
 def test_a_program_of_another_key_is_none(tmp_path: Path) -> None:
     cache = BinaryCache(tmp_path)
     cache.put(KEYS[0], BODY)
-    (tmp_path / f"{KEYS[0]}.program").rename(tmp_path / f"{KEYS[1]}.program")
+    (tmp_path / f"{KEYS[0]}.2.program").rename(tmp_path / f"{KEYS[1]}.2.program")
     assert cache.get(KEYS[1]) is None
 
 
@@ -59,7 +59,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 
 
 def test_what_was_never_completed_is_removed_when_it_is_old(tmp_path: Path) -> None:
-    old, new = (tmp_path / f".{KEYS[0]}.program.{pid}.ab.tmp" for pid in (1, 2))
+    old, new = (tmp_path / f".{KEYS[0]}.2.program.{pid}.ab.tmp" for pid in (1, 2))
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 90_000, time.time() - 90_000))

@@ -16,8 +16,10 @@ from typing import Final
 from engine.files import complete_file
 
 _log = logging.getLogger("engine.opencl")
-_MAGIC: Final = b"engine-opencl-2\n"
 _DIGEST: Final = hashlib.sha256().digest_size
+_FORMAT: Final = "2"
+"""Of what files hold: versions of the engine with other formats may use the same folder."""
+_MAGIC: Final = f"engine-opencl-{_FORMAT}\n".encode()
 _ENDING: Final = ".program"
 MOST_BYTES: Final = 256 << 20
 """Of all files of a folder; what was not used for longest makes room."""
@@ -136,4 +138,4 @@ class BinaryCache:
                         Path(entry.path).unlink()
 
     def _path(self, key: str) -> Path:
-        return self.folder / f"{key}{_ENDING}"
+        return self.folder / f"{key}.{_FORMAT}{_ENDING}"
