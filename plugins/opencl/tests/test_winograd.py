@@ -1,4 +1,4 @@
-"""Winograd's convolutions on GPUs: as exact as the algorithm allows, and only where they apply.
+"""Winograd's convolutions: as exact as the algorithm allows, and only where they apply.
 
 If these fail, 3x3 layers of users' networks are wrong, or less exact than the error analysis says.
 """
@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_opencl.devices.device import DeviceFacts, device_of
+from engine_opencl.lowering.convolutions import convolution as convolution_lowering
 from engine_opencl.lowering.convolutions import gpu_convolution
 from engine_opencl.lowering.convolutions.geometry import Geometry
 from engine_opencl.lowering.convolutions.windows import Convolution
 from engine_opencl.lowering.convolutions.winograd import G, Winograd, is_winograd
-from engine_opencl.plan import Buffer
+from engine_opencl.lowering.convolutions.winograd_rows import winograd_rows
+from engine_opencl.lowering.products.matmul import Epilogue
+from engine_opencl.plan import Buffer, PlanBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -35,13 +38,19 @@ SETTINGS = settings(
 )
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device poses as a GPU, and computes all convolutions that it can in this way."""
+@pytest.fixture(params=["cpu", "gpu"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device poses as one of this kind, and computes all convolutions that it can in this way."""
     device = device_of("0")
-    monkeypatch.setattr(device, "facts", replace(device.facts, kind="gpu"))
-    whole = gpu_convolution.variants_of
+    monkeypatch.setattr(device, "facts", replace(device.facts, kind=request.param))
+    whole, direct = gpu_convolution.variants_of, convolution_lowering.block_convolution
+
+    def rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
+        (winograd_rows if is_winograd(b.facts, c) else direct)(b, c, epilogue)
+
     monkeypatch.setattr(gpu_convolution, "variants_of", lambda f, c: [Winograd()] if is_winograd(f, c) else whole(f, c))
+    monkeypatch.setattr(convolution_lowering, "block_convolution", rows)
+    monkeypatch.setattr(convolution_lowering, "is_depthwise_rows", lambda c: False)
 
 
 def result_of(values: list[NDArray[np.float32]], attributes: dict[str, Any]) -> NDArray[np.float32]:
@@ -91,7 +100,14 @@ def error_bound(values: list[NDArray[np.float32]], groups: int, pads: list[int])
     pads=st.lists(st.integers(0, 3), min_size=4, max_size=4), seed=st.integers(0, 9),
 )  # fmt: skip
 def test_the_error_is_bounded(
-    gpu: None, images: int, groups: int, channels: int, outputs: int, space: tuple[int, int], pads: list[int], seed: int
+    kind: None,
+    images: int,
+    groups: int,
+    channels: int,
+    outputs: int,
+    space: tuple[int, int],
+    pads: list[int],
+    seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     height, width = (max(n, 3 - pads[axis] - pads[axis + 2]) for axis, n in enumerate(space))

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine_opencl.lowering.convolutions.windows import Convolution
-from engine_opencl.lowering.products.blocks import MOST_TAPS, Seen, launch_blocks
+from engine_opencl.lowering.convolutions.winograd import Winograd, is_winograd
+from engine_opencl.lowering.convolutions.winograd_rows import winograd_rows
+from engine_opencl.lowering.products.block_shapes import Block, blocks_of
+from engine_opencl.lowering.products.blocks import MOST_TAPS, BlockProduct, Seen, launch_block
 from engine_opencl.lowering.products.matmul import Epilogue
 from engine_opencl.lowering.products.packing import Matrices
 from engine_opencl.plan import Buffer, PlanBuilder
+
+_LEAST_CHANNELS: Final = 48
+"""Of the input and of the result, with which Winograd's transforms may move less than its products save."""
 
 
 def is_block_convolution(c: Convolution) -> bool:
@@ -38,9 +44,26 @@ def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> Non
             c.x, g.inputs, part.outputs, part.strides, _distances(taps), part.first, part.step, g.outputs,
             c.images * c.groups * c.channels * maps, (c.groups * c.channels * maps, c.channels * maps),
         )  # fmt: skip
-        launch_blocks(
-            b, a, seen, c.result, math.prod(g.outputs), epilogue, c.bias, c.residual, bias_steps=(0, c.outputs)
-        )
+        size, bias_steps = math.prod(g.outputs), (0, c.outputs)
+        product = BlockProduct(a, seen, c.result, size, epilogue, c.bias, c.residual, bias_steps)
+        if min(c.channels, c.outputs) >= _LEAST_CHANNELS and is_winograd(b.facts, c):
+            _launch_measured(b, c, epilogue, product)
+        else:
+            product.launch(b)
+
+
+def _launch_measured(b: PlanBuilder, c: Convolution, epilogue: Epilogue, product: BlockProduct) -> None:
+    """What Winograd's algorithm can compute, too: where that is faster depends on caches, and only measuring tells."""
+    default, *others = blocks_of(b.facts, product)
+
+    def launch(builder: PlanBuilder, variant: Block | Winograd) -> None:
+        if isinstance(variant, Winograd):
+            winograd_rows(builder, c, epilogue)
+        else:
+            launch_block(builder, product, variant)
+
+    variants: list[Block | Winograd] = [default, Winograd(), *others]
+    b.choose(product.site(), variants, launch)
 
 
 def _distances(taps: list[Any]) -> tuple[tuple[int, ...], ...]:

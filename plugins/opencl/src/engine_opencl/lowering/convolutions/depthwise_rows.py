@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.convolutions.geometry import Geometry
 from engine_opencl.lowering.convolutions.windows import Convolution
-from engine_opencl.lowering.products.blocks import best_lanes
+from engine_opencl.lowering.products.block_shapes import best_lanes
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source, lanes_source
 

@@ -47,14 +47,14 @@ def is_winograd(facts: DeviceFacts, c: Convolution) -> bool:
     g = c.geometry
     is_plain = not c.is_transposed and g.kernel == (1, 3, 3) and g.inputs[0] == g.outputs[0] == 1
     in_order = set(g.strides) == {1} and g.dilations[1:] == (1, 1)
-    values = 4 * 16 * c.groups * (c.channels + c.outputs) * _places(c)
+    values = 4 * 16 * c.groups * (c.channels + c.outputs) * places_of(c)
     has_room = values * _SHARE <= min(facts.memory, facts.largest_buffer)
     return is_plain and in_order and c.weights.weight is not None and c.element_type is f32 and has_room
 
 
 def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
     """As `tile_candidates.cost`, with what the transforms move."""
-    product, places = _product(c), _places(c)
+    product, places = product_of(c), places_of(c)
     # The elements of both transformed tensors are stored and read; 4 of them are made of, or make, one of 16. Weights
     # are 16 where others have 9.
     moved = 36 * places * (c.channels + c.outputs) + 7 * c.channels * c.outputs
@@ -64,7 +64,7 @@ def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
 
 def winograd(b: PlanBuilder, c: Convolution) -> None:
     """Launch the transforms, and the products between them."""
-    g, places, name = c.geometry, _places(c), c.weights.weight
+    g, places, name = c.geometry, places_of(c), c.weights.weight
     channels, outputs = c.groups * c.channels, c.groups * c.outputs
     make = b.weights[name]
     u = b.weight(("winograd", name, c.groups), lambda: transformed(make(), c))
@@ -76,7 +76,7 @@ def winograd(b: PlanBuilder, c: Convolution) -> None:
     }  # fmt: skip
     source = kernel_source("winograd_input", **defines, STEP=f"{channels * places}ul")
     b.launch(source, "winograd_input", [c.x, v], (places, channels))
-    launch_product(b, _product(c), Epilogue(), u, v, s)
+    launch_product(b, product_of(c), Epilogue(), u, v, s)
     ending = {"BIAS": int(c.bias is not None), "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code}
     source = kernel_source("winograd_output", **defines, **ending, STEP=f"{outputs * places}ul")
     b.launch(HELPERS + source, "winograd_output", [s, *c.added, c.result], (places, outputs))
@@ -90,15 +90,15 @@ def transformed(weights: NDArray[Any], c: Convolution) -> NDArray[np.float32]:
     return np.ascontiguousarray(matrices, np.float32)
 
 
-def _product(c: Convolution) -> Product:
+def product_of(c: Convolution) -> Product:
     """That of one of the 16 numbers of all places, for each of them and each group."""
-    places, channels, outputs = _places(c), c.groups * c.channels, c.groups * c.outputs
+    places, channels, outputs = places_of(c), c.groups * c.channels, c.groups * c.outputs
     return Product(
         c.outputs, places, c.channels, (16, c.groups), (outputs * c.channels, c.outputs * c.channels),
         (channels * places, c.channels * places), (c.channels, 1), (places, 1),
     )  # fmt: skip
 
 
-def _places(c: Convolution) -> int:
+def places_of(c: Convolution) -> int:
     """Squares of 2x2 results of all images."""
     return c.images * -(-c.geometry.outputs[1] // 2) * -(-c.geometry.outputs[2] // 2)

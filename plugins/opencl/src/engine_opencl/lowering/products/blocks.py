@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from engine.ir import ElementType
 from engine.ir.element_type import f16, f32
-from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.products.packing import Matrices, batch_code, packed
+from engine_opencl.lowering.products.block_shapes import Block, blocks_of
+from engine_opencl.lowering.products.packing import Matrices, batch_code, packed, short_digest
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import element_access, kernel_source, lanes_access, lanes_source, strides_of
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 _DEPTH: Final = 256
 """Rows of the right operand that are copied at once: with the columns of an item they fill a cache of 32 KiB."""
-_PANELS: Final = 16
-"""Panels of rows that use a copy before it is thrown away."""
-_ITEMS: Final = 8
-"""Work items for each compute unit, so that none waits long for the last."""
 MOST_TAPS: Final = 4 * _DEPTH
 """All taps of a channel are copied together, into memory that a driver takes from a thread's stack."""
 
@@ -56,85 +52,74 @@ class Seen:
     size: int
     batch_steps: tuple[int, ...]
 
+    def described(self) -> str:
+        """What decides how fast it is read."""
+        lengths = f"{self.inputs} to {self.outputs} by {self.strides} at {self.first} by {self.step} of {self.shape}"
+        return f"input {lengths} taps {short_digest(repr(self.taps))}"
+
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """What an item computes: `panels` times `rows` rows, `vectors` vectors of `width` columns in runs of `lanes`."""
+class BlockProduct:
+    """C[batch] = A[batch] B[batch], each stored as `a.real`, with `a` as rows of [M, K] and C with rows of `n`.
 
-    rows: int
-    panels: int
-    vectors: int
-    width: int
-    lanes: int
-
-
-def block_of(facts: DeviceFacts, m: int, columns: Sequence[int], batches: int) -> Block:
-    """The block for `m` rows and for columns in `columns[0]` runs of length `columns[1]`."""
-    width = facts.vector_width
-    # CPUs with vectors of 8 have registers for 16 of them, others for 32.
-    most = 6 if width == 8 else 8
-    rows = min(range(min(m, most), 0, -1), key=lambda r: -(-m // r) * (r + 1))
-    runs, length = columns
-    lanes = width if runs == 1 else best_lanes(width, length)
-    segments = runs * -(-length // lanes)
-    vectors = max(2, min(8, most * 2 // rows))
-    while vectors > 1 and segments * lanes < vectors * width * (1 if rows > 2 else 2 * facts.compute_units):
-        vectors //= 2
-    tiles = -(-segments * lanes // (vectors * width))
-    panels = min(-(-m // rows), _PANELS)
-    while panels > 4 and tiles * batches * -(-m // (rows * panels)) < _ITEMS * facts.compute_units:
-        panels = -(-panels // 2)
-    return Block(rows, panels, vectors, width, lanes)
-
-
-def best_lanes(width: int, length: int) -> int:
-    """How columns in runs of `length` are cut: short runs compute less in vain, long ones are copied faster."""
-    return min((n for n in (16, 8, 4) if n <= width), key=lambda n: -(-length // n) * (n + 1))
-
-
-def launch_blocks(
-    b: PlanBuilder,
-    a: Matrices,
-    right: Matrices | Seen,
-    result: Buffer,
-    n: int,
-    epilogue: Epilogue,
-    bias: Buffer | None = None,
-    residual: Buffer | None = None,
-    *,
-    bias_steps: Sequence[int] = (),
-) -> None:
-    """Launch C[batch] = A[batch] B[batch], each stored as `a.real`, with `a` as rows of [M, K] and C with rows of `n`.
-
-    `bias_steps`: how far the rows of the bias move from one index to the next along each axis of `a.batch`.
+    Attributes:
+        bias_steps: how far the rows of the bias move from one index to the next along each axis of `a.batch`.
     """
-    if not a.length:
-        return
-    runs = (1, n) if isinstance(right, Matrices) else (math.prod(right.outputs[:-1]), right.outputs[-1])
-    block = block_of(b.facts, a.length, runs, math.prod(a.batch))
+
+    a: Matrices
+    right: Matrices | Seen
+    result: Buffer
+    n: int
+    epilogue: Epilogue
+    bias: Buffer | None = None
+    residual: Buffer | None = None
+    bias_steps: tuple[int, ...] = ()
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """How many runs of neighbouring columns there are, and how long they are."""
+        if isinstance(self.right, Matrices):
+            return 1, self.n
+        return math.prod(self.right.outputs[:-1]), self.right.outputs[-1]
+
+    def site(self) -> str:
+        """What is computed, for `PlanBuilder.choose`."""
+        a, right = self.a, self.right
+        given = f"{a.real.name} {a.length}x{self.n}x{a.k} {a.step} {a.k_step} batch {a.batch} {a.batch_steps}"
+        constant = "".join(name for name, x in (("A", a), ("B", right)) if x.buffer.weight is not None)
+        ending = f"{self.epilogue.lanes_code()} {self.bias is not None} {self.residual is not None} {self.bias_steps}"
+        return f"blocks {given} by {right.described()} constant [{constant}] ending {short_digest(ending)}"
+
+    def launch(self, b: PlanBuilder) -> None:
+        """Launch it in the shape that was chosen."""
+        if self.a.length:
+            b.choose(self.site(), blocks_of(b.facts, self), lambda builder, block: launch_block(builder, self, block))
+
+
+def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
+    """Launch a product in a shape."""
+    a, right, n = p.a, p.right, p.n
     left, left_real, a_steps = _left(b, a, block)
     if isinstance(right, Matrices):
         y, right_real, y_steps, defines = _matrix(b, right, block, a.length)
     else:
         y, right_real, y_steps, defines = right.buffer, a.real, right.batch_steps, _seen(right, block)
-    segments = runs[0] * -(-runs[1] // block.lanes)
-    tiles = -(-segments * block.lanes // (block.vectors * block.width))
     taps = int(defines["TAPS"])  # type: ignore[call-overload]
     access = element_access(left_real, "LEFT") + element_access(right_real, "RIGHT")
     access += lanes_access(right_real, "RIGHT", block.lanes, "lanes")
     access += lanes_access(right_real, "RIGHT", block.width, "vector") + lanes_source(a.real, block.lanes)
-    moves = {"a_start": a_steps, "b_start": y_steps, "bias_start": bias_steps or (0,) * len(a.batch)}
+    moves = {"a_start": a_steps, "b_start": y_steps, "bias_start": p.bias_steps or (0,) * len(a.batch)}
     source = HELPERS + access + kernel_source(
         "blocks",
         a.real,
         M=a.length, N=n, K=a.k, ROWS=block.rows, PANELS=block.panels, VECTORS=block.vectors, WIDTH=block.width,
         LANES=block.lanes, DEPTH=_depth(taps), A_PACKED=int(left is not a.buffer), A_ROW=a.step, A_COL=a.k_step,
-        C_ROW=f"{n}ul", BATCH=batch_code(a.batch, **moves), EPILOGUE=epilogue.lanes_code(),
-        BIAS=int(bias is not None), RESIDUAL=int(residual is not None), **{"C_STEP": 1, "B_DIRECT": 0, **defines},
+        C_ROW=f"{n}ul", BATCH=batch_code(a.batch, **moves), EPILOGUE=p.epilogue.lanes_code(),
+        BIAS=int(p.bias is not None), RESIDUAL=int(p.residual is not None), **{"C_STEP": 1, "B_DIRECT": 0, **defines},
     )  # fmt: skip
-    arguments = [left, y, result, *(each for each in (bias, residual) if each is not None)]
+    arguments = [left, y, p.result, *(each for each in (p.bias, p.residual) if each is not None)]
     rows = -(-a.length // (block.rows * block.panels))
-    b.launch(source, "blocks", arguments, (tiles, rows, math.prod(a.batch)), (1, 1, 1))
+    b.launch(source, "blocks", arguments, (block.tiles(p.runs), rows, math.prod(a.batch)), (1, 1, 1))
 
 
 def _depth(taps: int) -> int:

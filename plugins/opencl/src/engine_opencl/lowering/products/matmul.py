@@ -14,7 +14,7 @@ from engine.ops.internal import INTERNAL_DOMAIN, Activation
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import activation_code, literal
-from engine_opencl.lowering.products.blocks import launch_blocks
+from engine_opencl.lowering.products.blocks import BlockProduct
 from engine_opencl.lowering.products.packing import Matrices
 from engine_opencl.lowering.products.tiles import Operands, launch_tiles
 from engine_opencl.lowering.products.whole import WHOLE, multiply_whole
@@ -233,7 +233,7 @@ def _launch_blocks(
     """The variant for CPUs."""
     left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)
     right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch, p.real)
-    launch_blocks(b, left, right, result, p.n, epilogue, bias, residual)
+    BlockProduct(left, right, result, p.n, epilogue, bias, residual).launch(b)
 
 
 def _is_dense(p: Product) -> bool:

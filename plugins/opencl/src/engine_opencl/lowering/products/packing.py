@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ class Matrices:
         """How `packed` stores them: constants as they are, others as what is computed with."""
         return f32 if self.buffer.weight is None else self.real
 
+    def described(self) -> str:
+        """What decides how fast they are read, where K is known."""
+        return f"matrix {self.length} {self.step} {self.k_step} {self.batch_steps}"
+
 
 def packed(b: PlanBuilder, matrices: Matrices, width: int) -> Buffer:
     """The matrices as [count][LENGTH / width][K][width]; those of a constant are packed once for all inferences."""
@@ -78,6 +83,11 @@ def pack_array(data: NDArray[Any], matrices: Matrices, width: int) -> NDArray[An
     full = np.zeros((x.count, blocks * width, x.k), flat.dtype)
     full[:, : x.length] = view
     return np.ascontiguousarray(full.reshape(x.count, blocks, width, x.k).transpose(0, 1, 3, 2))
+
+
+def short_digest(text: str) -> str:
+    """What tells a text from others in the name of a site."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def batch_code(batch: Sequence[int], **steps: Sequence[int]) -> str:
