@@ -170,7 +170,8 @@ def test_the_default_gives_way_to_what_is_clearly_faster(
     assert chosen(compiled("full")) == {"Neg 96": str(negation.ways[is_chosen])}
 
 
-def test_quick_measures_the_first_few(negation: Negation) -> None:
+def test_quick_measures_the_first_few(negation: Negation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUDGETS, "quick", 600.0)
     negation.ways = (SLOW, BROKEN, GREEDY, Way(200000), FAST)
     assert chosen(compiled("quick")) == {"Neg 96": str(SLOW)}
     assert FAST not in negation.launched

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine_opencl.lowering.convolutions.windows import Convolution
 from engine_opencl.lowering.convolutions.winograd import Winograd, is_winograd
 from engine_opencl.lowering.convolutions.winograd_rows import winograd_rows
-from engine_opencl.lowering.products.block_shapes import Block, blocks_of
+from engine_opencl.lowering.products.block_shapes import Block, blocks_of, is_worth_measuring
 from engine_opencl.lowering.products.blocks import MOST_TAPS, BlockProduct, Seen, launch_block
 from engine_opencl.lowering.products.matmul import Epilogue
 from engine_opencl.lowering.products.packing import Matrices
@@ -46,7 +46,8 @@ def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> Non
         )  # fmt: skip
         size, bias_steps = math.prod(g.outputs), (0, c.outputs)
         product = BlockProduct(a, seen, c.result, size, epilogue, c.bias, c.residual, bias_steps)
-        if min(c.channels, c.outputs) >= _LEAST_CHANNELS and is_winograd(b.facts, c):
+        has_channels = min(c.channels, c.outputs) >= _LEAST_CHANNELS
+        if has_channels and is_worth_measuring(product) and is_winograd(b.facts, c):
             _launch_measured(b, c, epilogue, product)
         else:
             product.launch(b)

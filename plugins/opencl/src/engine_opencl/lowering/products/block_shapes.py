@@ -22,8 +22,12 @@ _LEAST_ROWS: Final = 4
 """With fewer rows, all shapes wait for the right operand."""
 _MOST_CONSTANT: Final = 64 << 20
 """Bytes of a constant up to which it is brought into the order of several shapes at once, while they are measured."""
-_OTHERS: Final = {16: ((4, 4), (6, 4), (8, 3)), 8: ((3, 4), (4, 3)), 4: ((4, 4), (6, 4))}
-"""Rows and vectors that are worth a measurement beside the rule's, by width: as many sums, and wider or higher."""
+_OTHERS: Final = {16: ((4, 4), (6, 4)), 8: ((3, 4), (4, 3)), 4: ((4, 4), (6, 4))}
+"""Rows and vectors that are worth a measurement beside the rule's, by width: as many sums or more, in wider blocks."""
+_DEPTH: Final = 256
+"""Steps along K for which the right operand is copied at once, at most."""
+_COPIED: Final = 32 * 1024 // 4
+"""Numbers that are copied at once, at most: they fill a cache of 32 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class Block:
 
     def __str__(self) -> str:
         return f"block {self.rows}x{self.vectors} of {self.width}, {self.panels} panels, runs of {self.lanes}"
+
+    def depth(self, m: int) -> int:
+        """Steps for which the right operand is copied at once, for `m` rows; what is used once may leave the cache."""
+        return _DEPTH if m <= self.rows else min(_COPIED // (self.vectors * self.width), _DEPTH)
 
     def tiles(self, runs: tuple[int, int]) -> int:
         """How many blocks lie beside each other, with columns in `runs[0]` runs of length `runs[1]`."""
@@ -56,8 +64,11 @@ def block_of(facts: DeviceFacts, m: int, columns: tuple[int, int], batches: int)
     vectors = max(2, min(8, most * 2 // rows))
     while vectors > 1 and segments * lanes < vectors * width * (1 if rows > 2 else 2 * facts.compute_units):
         vectors //= 2
-    block = Block(rows, 1, vectors, width, lanes)
-    return replace(block, panels=_panels(facts, block, m, columns, batches))
+    tiles = -(-segments * lanes // (vectors * width))
+    panels = min(-(-m // rows), _PANELS)
+    while panels > 4 and tiles * batches * -(-m // (rows * panels)) < _ITEMS * facts.compute_units:
+        panels = -(-panels // 2)
+    return Block(rows, panels, vectors, width, lanes)
 
 
 def best_lanes(width: int, length: int) -> int:
@@ -65,21 +76,24 @@ def best_lanes(width: int, length: int) -> int:
     return min((n for n in (16, 8, 4) if n <= width), key=lambda n: _cut_cost(n, length))
 
 
+def is_worth_measuring(p: BlockProduct) -> bool:
+    """Whether it has other kernels than the rule's."""
+    work = p.a.length * math.prod(p.runs) * p.a.k * math.prod(p.a.batch)
+    return p.a.length >= _LEAST_ROWS and work >= _LEAST_WORK and _constant_bytes(p) <= _MOST_CONSTANT
+
+
 def blocks_of(facts: DeviceFacts, p: BlockProduct) -> list[Block]:
     """What is worth a measurement for a product, the rule's first."""
     m, runs, batches = p.a.length, p.runs, math.prod(p.a.batch)
     columns = math.prod(runs)
-
-    def with_panels(block: Block) -> Block:
-        return replace(block, panels=_panels(facts, block, m, runs, batches))
-
     default = block_of(facts, m, runs, batches)
-    if m < _LEAST_ROWS or m * columns * p.a.k * batches < _LEAST_WORK or _constant_bytes(p) > _MOST_CONSTANT:
+    if not is_worth_measuring(p):
         return [default]
     others = [
-        with_panels(replace(default, rows=rows, vectors=vectors))
+        # An item keeps its rows, so that as many of them use a copy.
+        replace(default, rows=rows, vectors=vectors, panels=-(-default.panels * default.rows // rows))
         for rows, vectors in _OTHERS[default.width]
-        if (rows, vectors) != (default.rows, default.vectors) and rows <= m and vectors * default.width <= columns
+        if (rows, vectors) != (default.rows, default.vectors) and rows <= m and vectors * default.width < 2 * columns
     ]
     if runs[0] > 1:
         # What long runs cost depends on the stride, too, which the rule does not know.
@@ -87,14 +101,6 @@ def blocks_of(facts: DeviceFacts, p: BlockProduct) -> list[Block]:
         cut = min(lanes, key=lambda n: _cut_cost(n, runs[1]), default=default.lanes)
         others.insert(1, replace(default, lanes=cut))
     return list(dict.fromkeys([default, *others]))
-
-
-def _panels(facts: DeviceFacts, block: Block, m: int, runs: tuple[int, int], batches: int) -> int:
-    """How many panels of rows an item has, so that there are items enough."""
-    panels = min(-(-m // block.rows), _PANELS)
-    while panels > 4 and block.tiles(runs) * batches * -(-m // (block.rows * panels)) < _ITEMS * facts.compute_units:
-        panels = -(-panels // 2)
-    return panels
 
 
 def _cut_cost(lanes: int, length: int) -> int:

@@ -23,9 +23,7 @@ from engine_opencl.source import element_access, kernel_source, lanes_access, la
 if TYPE_CHECKING:
     from engine_opencl.lowering.products.matmul import Epilogue
 
-_DEPTH: Final = 256
-"""Rows of the right operand that are copied at once: with the columns of an item they fill a cache of 32 KiB."""
-MOST_TAPS: Final = 4 * _DEPTH
+MOST_TAPS: Final = 1024
 """All taps of a channel are copied together, into memory that a driver takes from a thread's stack."""
 
 
@@ -105,6 +103,7 @@ def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
     else:
         y, right_real, y_steps, defines = right.buffer, a.real, right.batch_steps, _seen(right, block)
     taps = int(defines["TAPS"])  # type: ignore[call-overload]
+    depth = max(block.depth(a.length) // max(taps, 1), 1) * max(taps, 1)
     access = element_access(left_real, "LEFT") + element_access(right_real, "RIGHT")
     access += lanes_access(right_real, "RIGHT", block.lanes, "lanes")
     access += lanes_access(right_real, "RIGHT", block.width, "vector") + lanes_source(a.real, block.lanes)
@@ -113,17 +112,13 @@ def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
         "blocks",
         a.real,
         M=a.length, N=n, K=a.k, ROWS=block.rows, PANELS=block.panels, VECTORS=block.vectors, WIDTH=block.width,
-        LANES=block.lanes, DEPTH=_depth(taps), A_PACKED=int(left is not a.buffer), A_ROW=a.step, A_COL=a.k_step,
+        LANES=block.lanes, DEPTH=depth, A_PACKED=int(left is not a.buffer), A_ROW=a.step, A_COL=a.k_step,
         C_ROW=f"{n}ul", BATCH=batch_code(a.batch, **moves), EPILOGUE=p.epilogue.lanes_code(),
         BIAS=int(p.bias is not None), RESIDUAL=int(p.residual is not None), **{"C_STEP": 1, "B_DIRECT": 0, **defines},
     )  # fmt: skip
     arguments = [left, y, p.result, *(each for each in (p.bias, p.residual) if each is not None)]
     rows = -(-a.length // (block.rows * block.panels))
     b.launch(source, "blocks", arguments, (block.tiles(p.runs), rows, math.prod(a.batch)), (1, 1, 1))
-
-
-def _depth(taps: int) -> int:
-    return max(_DEPTH // taps, 1) * taps if taps else _DEPTH
 
 
 def _left(b: PlanBuilder, a: Matrices, block: Block) -> tuple[Buffer, ElementType, Sequence[int]]:
