@@ -19,7 +19,7 @@ from engine_opencl.devices.device import device_of
 from engine_opencl.lowering.convolutions import block_convolution
 from engine_opencl.lowering.convolutions.winograd import Winograd
 from engine_opencl.lowering.products import block_shapes, blocks
-from engine_opencl.lowering.products.block_shapes import Block, blocks_of
+from engine_opencl.lowering.products.block_shapes import Block, block_of, blocks_of
 from engine_opencl.lowering.products.blocks import BlockProduct
 from engine_opencl.lowering.products.matmul import Epilogue
 from engine_opencl.lowering.products.packing import Matrices
@@ -228,3 +228,12 @@ def test_where_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert len(offered(128, 768, 768)) == 3
     assert [len(offered(*lengths)) for lengths in ((3, 4096, 4096), (32, 32, 32), (128, 8192, 4096))] == [1, 1, 1]
+
+
+def test_a_large_left_operand_is_read_once() -> None:
+    """The weights of convolutions over maps of 7x7 would else come from memory twice."""
+    facts = replace(device_of("0").facts, vector_width=16)
+    for rows, runs, k in ((512, (7, 7), 4608), (512, (1, 49), 2048)):
+        block = block_of(facts, rows, runs, k, 1)
+        assert (block.rows, block.vectors, block.tiles(runs)) == (4, 4, 1)
+    assert block_of(facts, 256, (1, 49), 256, 16).vectors == 2

@@ -22,7 +22,9 @@ _LEAST_ROWS: Final = 4
 """With fewer rows, all shapes wait for the right operand."""
 _MOST_CONSTANT: Final = 64 << 20
 """Bytes of a constant up to which it is brought into the order of several shapes at once, while they are measured."""
-_OTHERS: Final = {16: ((4, 4), (6, 4)), 8: ((3, 4), (4, 3)), 4: ((4, 4), (6, 4))}
+_LARGE: Final = 1 << 18
+"""Numbers of the left operand that no cache near a core holds: one block is to have all columns, to read it once."""
+_OTHERS: Final = {16: ((4, 4), (6, 4), (8, 2)), 8: ((3, 4), (4, 3), (6, 2)), 4: ((4, 4), (6, 4), (8, 2))}
 """Rows and vectors that are worth a measurement beside the rule's, by width: as many sums or more, in wider blocks."""
 _DEPTH: Final = 256
 """Steps along K for which the right operand is copied at once, at most."""
@@ -43,17 +45,21 @@ class Block:
     def __str__(self) -> str:
         return f"block {self.rows}x{self.vectors} of {self.width}, {self.panels} panels, runs of {self.lanes}"
 
-    def depth(self, m: int) -> int:
-        """Steps for which the right operand is copied at once, for `m` rows; what is used once may leave the cache."""
-        return _DEPTH if m <= self.rows else min(_COPIED // (self.vectors * self.width), _DEPTH)
+    def depth(self, m: int, k: int) -> int:
+        """Steps for which the right operand is copied at once, for `m` rows and `k` steps.
+
+        All of them, where that saves putting sums aside; a copy that is used once may leave the nearest cache.
+        """
+        is_whole = m <= self.rows or k <= _DEPTH
+        return _DEPTH if is_whole else min(_COPIED // (self.vectors * self.width), _DEPTH)
 
     def tiles(self, runs: tuple[int, int]) -> int:
         """How many blocks lie beside each other, with columns in `runs[0]` runs of length `runs[1]`."""
         return -(-runs[0] * -(-runs[1] // self.lanes) * self.lanes // (self.vectors * self.width))
 
 
-def block_of(facts: DeviceFacts, m: int, columns: tuple[int, int], batches: int) -> Block:
-    """The block for `m` rows and for columns in `columns[0]` runs of length `columns[1]`, as far as a rule can tell."""
+def block_of(facts: DeviceFacts, m: int, columns: tuple[int, int], k: int, batches: int) -> Block:
+    """The block for `m` rows and columns in `columns[0]` runs of length `columns[1]`, as far as a rule can tell."""
     width = facts.vector_width
     # CPUs with vectors of 8 have registers for 16 of them, others for 32.
     most = 6 if width == 8 else 8
@@ -64,6 +70,9 @@ def block_of(facts: DeviceFacts, m: int, columns: tuple[int, int], batches: int)
     vectors = max(2, min(8, most * 2 // rows))
     while vectors > 1 and segments * lanes < vectors * width * (1 if rows > 2 else 2 * facts.compute_units):
         vectors //= 2
+    is_in_four = 2 * width < segments * lanes <= 4 * width
+    if width == 16 and rows > 4 and is_in_four and m * k >= _LARGE:
+        rows, vectors = 4, 4
     tiles = -(-segments * lanes // (vectors * width))
     panels = min(-(-m // rows), _PANELS)
     while panels > 4 and tiles * batches * -(-m // (rows * panels)) < _ITEMS * facts.compute_units:
@@ -86,7 +95,7 @@ def blocks_of(facts: DeviceFacts, p: BlockProduct) -> list[Block]:
     """What is worth a measurement for a product, the rule's first."""
     m, runs, batches = p.a.length, p.runs, math.prod(p.a.batch)
     columns = math.prod(runs)
-    default = block_of(facts, m, runs, batches)
+    default = block_of(facts, m, runs, p.a.k, batches)
     if not is_worth_measuring(p):
         return [default]
     others = [

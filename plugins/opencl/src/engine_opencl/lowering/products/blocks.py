@@ -103,7 +103,7 @@ def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
     else:
         y, right_real, y_steps, defines = right.buffer, a.real, right.batch_steps, _seen(right, block)
     taps = int(defines["TAPS"])  # type: ignore[call-overload]
-    depth = max(block.depth(a.length) // max(taps, 1), 1) * max(taps, 1)
+    depth = max(block.depth(a.length, a.k) // max(taps, 1), 1) * max(taps, 1)
     access = element_access(left_real, "LEFT") + element_access(right_real, "RIGHT")
     access += lanes_access(right_real, "RIGHT", block.lanes, "lanes")
     access += lanes_access(right_real, "RIGHT", block.width, "vector") + lanes_source(a.real, block.lanes)
