@@ -26,7 +26,7 @@ from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, 
 
 pytestmark = pytest.mark.xdist_group("operators")  # which are accepted is asked once for all
 
-_MUST_RUN = 1301
+_MUST_RUN = 1307
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
 _MUST_DIFFER = 10
 """Of those: for which GPUs have kernels of their own."""
@@ -374,3 +374,39 @@ def test_a_norm_whose_scale_differs_between_rows(core: Core, scale: tuple[int, .
     scales, shift = draw(scale, np.float32), draw(4, np.float32)
     check_as_on_cpu(core, "LayerNormalization", x, scales, shift, axis=-1)
     check_as_on_cpu(core, "LayerNormalization", x, scales, axis=-1)
+
+
+# -- what moves by indices and lengths: as on CPU ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [None, (1, 2, 7, 6)])
+def test_of_elements_that_are_unpooled_to_one_place_the_last_stays(core: Core, shape: tuple[int, ...] | None) -> None:
+    """As the suite has no indices twice, nor over several channels, nor from behind."""
+    x = np.arange(1, 13, dtype=np.float32).reshape(1, 2, 3, 2)
+    indices = np.array([0, 5, 5, 23, 3, 0, 24, 25, 24, 47, 30, -2], np.int64).reshape(x.shape)
+    window = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    constants = [] if shape is None else [shape]
+    check_node_as_on_cpu(core, "MaxUnpool", [x, indices], *constants, **window)
+
+
+def test_an_index_to_unpool_to_that_is_out_of_range_fails_by_name(core: Core) -> None:
+    x, indices = Parameter(f32, (1, 1, 2, 2), "x"), Parameter(i64, (1, 1, 2, 2), "indices")
+    node = ops.MaxUnpool(x, indices, kernel_shape=(2, 2), strides=(2, 2), friendly_name="lookup")
+    network = core.compile_model(Model([Result(node)], [x, indices]), "OPENCL")
+    with pytest.raises(InputError, match=r"MaxUnpool `lookup`: index 16 is out of range for a dimension of 16"):
+        network([np.ones((1, 1, 2, 2), np.float32), np.full((1, 1, 2, 2), 16)])
+
+
+@pytest.mark.parametrize("time", [0, 1])
+@pytest.mark.parametrize("element", [np.float32, np.int64, np.bool_])
+def test_sequences_backwards(core: Core, time: int, element: type[np.generic]) -> None:
+    """Of every length, zero and all of it among them."""
+    x = (np.arange(4 * 3 * 5) % 7).astype(element).reshape((4, 3, 5) if time == 0 else (3, 4, 5))
+    lengths = np.array([4, 0, 3])
+    check_node_as_on_cpu(core, "ReverseSequence", [x, lengths], time_axis=time, batch_axis=1 - time)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3)])
+@pytest.mark.parametrize("k", [-1, 0, 2])
+def test_diagonals_of_ones(core: Core, shape: tuple[int, int], k: int) -> None:
+    check_node_as_on_cpu(core, "EyeLike", [np.zeros(shape, np.int32)], k=k, dtype=1)

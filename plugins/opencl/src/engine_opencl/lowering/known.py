@@ -21,14 +21,14 @@ from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import strides_of
 
 
-@lowers("Shape", "Size", "ConstantOfShape", "Range")
+@lowers("Shape", "Size", "EyeLike", "ConstantOfShape", "Range")
 class KnownLowering(OpLowering):
     """Lengths, and what is made of them."""
 
     def check(self, node: Node) -> Refusal | None:
         if refused := check_types((node.output(0),), STORED):
             return refused
-        return None if node.op_type in ("Shape", "Size") else check_constant(node, *range(node.num_inputs))
+        return None if node.op_type in ("Shape", "Size", "EyeLike") else check_constant(node, *range(node.num_inputs))
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         y = node.output(0)
@@ -43,6 +43,9 @@ def _value(node: Node, b: PlanBuilder) -> NDArray[Any]:
         return np.array(b.shape(node.input_value(0))[attribute(node, "start") : node.attributes.get("end")])
     if node.op_type == "Size":
         return np.array(node.input_value(0).shape.size())
+    if node.op_type == "EyeLike":
+        rows, columns = b.shape(node.output(0))
+        return np.eye(rows, columns, k=int(attribute(node, "k")))
     if node.op_type == "Range":
         start, _, step = (b.constant(node.input_value(index)) for index in range(3))
         assert start is not None

@@ -7,13 +7,14 @@ import math
 import numpy as np
 
 from engine.ir import Node
+from engine.ir.element_type import i64
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import STORED, moved_c_type
 from engine_opencl.lowering.movement import numbers_of, strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
-from engine_opencl.source import strides_of
+from engine_opencl.source import kernel_source, strides_of
 
 
 @lowers("Tile")
@@ -91,3 +92,22 @@ class DepthToSpaceLowering(OpLowering):
         shape = [inner[axis] for axis in order]
         source, result = b.input(node.input_value(0)), b.output(node.output(0))
         strided_copy(b, node.input_value(0), source, result, shape, [steps[a] for a in order], 0, strides_of(shape), 0)
+
+
+@lowers("ReverseSequence")
+class ReverseSequenceLowering(OpLowering):
+    """Sequences backwards, each as far as it goes."""
+
+    def check(self, node: Node) -> Refusal | None:
+        return check_types((node.input_value(0),), STORED) or check_types((node.input_value(1),), {i64})
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        x, lengths = node.input_value(0), node.input_value(1)
+        first, second, *rest = b.shape(x)
+        inner = math.prod(rest)
+        source = kernel_source(
+            "reverse_sequence", T=moved_c_type(x.element_type), A=first, B=second, INNER=inner,
+            TIME_FIRST=int(attribute(node, "time_axis") == 0),
+        )  # fmt: skip
+        arguments: list[Given] = [b.input(x), b.input(lengths), b.output(node.output(0))]
+        b.launch(source, "reverse_sequence", arguments, (inner, second, first))

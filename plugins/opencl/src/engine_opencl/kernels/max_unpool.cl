@@ -1,0 +1,17 @@
+// Elements go where their indices say; of those with one index the last stays. `winner` holds its number plus 1, or 0.
+__kernel void find_winners(__global const long* restrict indices, __global int* restrict winner,
+                           __global long* restrict fault, const int slot) {
+  const ulong i = get_global_id(0);
+  const long place = checked(indices[i], LENGTH, fault + slot);
+  if (place >= 0) atomic_max(winner + place, (int)i + 1);
+}
+
+// The result may be larger than what the indices count in, and is zero beyond.
+__kernel void max_unpool(__global const T* restrict x, __global const int* restrict winner, __global T* restrict y) {
+  const ulong i = get_global_id(0);
+  ulong rest = i, place = 0;
+  int is_inside = 1;
+  PLACE
+  const int from = is_inside ? winner[place] : 0;
+  y[i] = from ? x[from - 1] : 0;
+}
