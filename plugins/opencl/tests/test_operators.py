@@ -292,6 +292,22 @@ def test_values_made_of_unknown_lengths(core: Core) -> None:
         np.testing.assert_array_equal(lengths, [rows, 3])
 
 
+def test_lengths_that_follow_from_computed_ones(core: Core) -> None:
+    """Those of what is padded by a computed number, of which another number is made, and so on."""
+    x = Parameter(f32, ("N",), "x")
+    value: Node = x
+    for _ in range(4):
+        length = ops.create("Shape", [value])
+        pads = ops.create("Concat", [Constant(np.array([0])), length], {"axis": 0})
+        value = ops.create("Pad", [value, pads])
+    model = Model([Result(ops.Relu(value))], [x])
+    assert not core.query_model(model, "OPENCL").at(SupportLevel.REFUSED)
+    network = core.compile_model(model, "OPENCL")
+    for rows in (3, 1):
+        expected = np.repeat(np.array([1, 0], np.float32), [rows, 15 * rows])
+        np.testing.assert_array_equal(network([np.ones(rows, np.float32)])[0], expected)
+
+
 @pytest.mark.parametrize("op_type", ["Reshape", "Expand"])
 def test_lengths_that_only_an_inference_tells_are_left_to_another_device(core: Core, op_type: str) -> None:
     """Instead of a network that cannot be compiled."""

@@ -7,7 +7,7 @@ import sys
 from engine.errors import UnsupportedError
 from engine.ir import Constant, Model, Node, Parameter, Result
 from engine.lowering import Refusal, refusals
-from engine.passes import Manager
+from engine.passes import Manager, Pass
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.shape_simplification import ShapeSimplification
@@ -64,14 +64,26 @@ def _unsupported(node: Node, why: Refusal) -> UnsupportedError:
 
 def folded(graph: Model) -> None:
     """Compute what follows from shapes alone, once all of them are known; of any size where no kernel could."""
-    manager = Manager(name="KnownShapes")
-    for item in (ShapeSimplification, ConstantFolding, DeadCodeElimination):
+    while True:
+        # Lengths that are known now may tell others: those of a Pad by computed lengths, say.
+        while _run("KnownShapes", graph, ShapeSimplification, ConstantFolding, DeadCodeElimination):
+            pass
+        if all(refusal(node) is None for node in graph.ordered_nodes() if is_operation(node)):
+            return
+        if not _fold_without_kernel(graph):
+            return
+
+
+def _run(name: str, graph: Model, *passes: type[Pass]) -> bool:
+    manager = Manager(name=name)
+    for item in passes:
         manager.register_pass(item)
-    manager.run_passes(graph)
-    if all(refusal(node) is None for node in graph.ordered_nodes() if is_operation(node)):
-        return
+    return manager.run_passes(graph)
+
+
+def _fold_without_kernel(graph: Model) -> bool:
     manager = Manager(name="KnownShapesWithoutKernel")
     manager.register_pass(ConstantFolding(max_output_bytes=sys.maxsize))
     manager.register_pass(DeadCodeElimination)
     manager.pass_config.set_callback(ConstantFolding, callback=lambda node: refusal(node) is None)
-    manager.run_passes(graph)
+    return manager.run_passes(graph)
