@@ -26,7 +26,7 @@ from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, 
 
 pytestmark = pytest.mark.xdist_group("operators")  # which are accepted is asked once for all
 
-_MUST_RUN = 1307
+_MUST_RUN = 1315
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
 _MUST_DIFFER = 10
 """Of those: for which GPUs have kernels of their own."""
@@ -426,3 +426,14 @@ def test_sequences_backwards(core: Core, time: int, element: type[np.generic]) -
 @pytest.mark.parametrize("k", [-1, 0, 2])
 def test_diagonals_of_ones(core: Core, shape: tuple[int, int], k: int) -> None:
     check_node_as_on_cpu(core, "EyeLike", [np.zeros(shape, np.int32)], k=k, dtype=1)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_norms_of_windows(core: Core, p: int, axes: int) -> None:
+    """Of any degree, over one to three axes, with padding on one side only."""
+    x = np.random.default_rng(p).normal(size=(2, 3, 7, 6, 5)[: 2 + axes]).astype(np.float32)
+    window = {"kernel_shape": (3,) * axes, "strides": (2,) * axes, "pads": (1,) * axes + (0,) * axes, "ceil_mode": 1}
+    check_as_on_cpu(core, "LpPool", x, p=p, **window)
+    if p < 3:
+        check_as_on_cpu(core, "GlobalLpPool", x, p=p)

@@ -1,10 +1,11 @@
-// The largest element or the mean of each window; NaN stays. Padding counts in a mean where COUNT_PADS, up to E*.
+// The largest element of each window, or where IS_SUM, RESULT of the sum of TERM of its elements; NaN stays. Padding is
+// in `count` where COUNT_PADS, up to E*.
 __kernel void pool(__global const real* restrict x, __global real* restrict y) {
   const int pixel = get_global_id(0);
   const ulong map = get_global_id(1);
   const int ow = pixel % OW, oh = pixel / OW % OH, od = pixel / (OW * OH);
   x += map * ((ulong)ID * IH * IW);
-  float value = MEAN ? 0.0f : -INFINITY;
+  float value = IS_SUM ? 0.0f : -INFINITY;
   int count = 0;
   for (int kd = 0; kd < KD; ++kd) {
     const int id = od * SD - PD + kd * LD;
@@ -18,10 +19,10 @@ __kernel void pool(__global const real* restrict x, __global real* restrict y) {
         }
         const float e = load_real(x, ((ulong)id * IH + ih) * IW + iw);
         ++count;
-        if (MEAN) value += e;
+        if (IS_SUM) value += TERM(e);
         else value = isnan(e) || e > value ? e : value;
       }
     }
   }
-  store_real(y, map * ((ulong)OD * OH * OW) + pixel, MEAN ? value / count : value);
+  store_real(y, map * ((ulong)OD * OH * OW) + pixel, RESULT(value, count));
 }

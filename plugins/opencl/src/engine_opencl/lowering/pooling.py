@@ -11,29 +11,33 @@ from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.convolutions.convolution import geometry_of
 from engine_opencl.lowering.convolutions.geometry import Geometry
+from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.lines.reductions import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import element_access, kernel_source
 
 
-@lowers("GlobalMaxPool", "GlobalAveragePool")
+@lowers("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool")
 class GlobalPoolLowering(OpLowering):
-    """The largest element, or the mean, of each map."""
+    """The largest element, the mean, or the p-norm of each map."""
 
     def check(self, node: Node) -> Refusal | None:
+        if node.op_type == "GlobalLpPool" and attribute(node, "p") not in (1, 2):
+            return Refusal("attribute", f"p is {attribute(node, 'p')}; expected 1 or 2")
         return check_types(node.input_values)
 
     def lower(self, node: Node, b: PlanBuilder) -> None:
         x, y = node.input_value(0), node.output(0)
-        op_type = "ReduceMean" if node.op_type == "GlobalAveragePool" else "ReduceMax"
+        op_type = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.op_type)
+        op_type = op_type or f"ReduceL{attribute(node, 'p')}"
         shape = b.shape(x)
         reduce_axes(b, op_type, x.element_type, b.input(x), b.output(y), shape, range(2, len(shape)))
 
 
-@lowers("MaxPool", "AveragePool")
+@lowers("MaxPool", "AveragePool", "LpPool")
 class PoolLowering(OpLowering):
-    """The largest element, or the mean, of each window."""
+    """The largest element, the mean, or the p-norm of each window."""
 
     def check(self, node: Node) -> Refusal | None:
         allowed = {*FLOATS, u8, i8} if node.op_type == "MaxPool" else FLOATS
@@ -52,7 +56,7 @@ class PoolLowering(OpLowering):
         after = _after(node, g)
         g, after = g.padded(), (0,) * (3 - len(after)) + after
         defines: dict[str, object] = {
-            "MEAN": int(node.op_type.endswith("AveragePool")),
+            **_accumulation(node),
             "COUNT_PADS": int(bool(node.attributes.get("count_include_pad", 0))),
         }
         for axis, name in enumerate(("D", "H", "W")):
@@ -73,6 +77,18 @@ class PoolLowering(OpLowering):
         arguments += [b.output(node.output(1))] if _is_index_read(node) else []
         source = element_access(element_type) + kernel_source("max_pool", f32, **defines)
         b.launch(source, "max_pool", arguments, size)
+
+
+def _accumulation(node: Node) -> dict[str, object]:
+    """What is summed up in a window, and what becomes of the sum; nothing is for the largest element."""
+    if node.op_type == "AveragePool":
+        return {"IS_SUM": 1, "TERM(e)": "(e)", "RESULT(sum, count)": "((sum) / (count))"}
+    if node.op_type == "MaxPool":
+        return {"IS_SUM": 0, "TERM(e)": "(e)", "RESULT(value, count)": "(value)"}
+    p = int(attribute(node, "p"))
+    terms = {1: ("fabs(e)", "(sum)"), 2: ("((e) * (e))", "sqrt(sum)")}
+    term, result = terms.get(p, (f"pow(fabs(e), {p}.0f)", f"pow((sum), {literal(1 / p)})"))
+    return {"IS_SUM": 1, "TERM(e)": term, "RESULT(sum, count)": result}
 
 
 def _is_index_read(node: Node) -> bool:
