@@ -26,7 +26,7 @@ from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, 
 
 pytestmark = pytest.mark.xdist_group("operators")  # which are accepted is asked once for all
 
-_MUST_RUN = 1315
+_MUST_RUN = 1318
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
 _MUST_DIFFER = 10
 """Of those: for which GPUs have kernels of their own."""
@@ -437,3 +437,25 @@ def test_norms_of_windows(core: Core, p: int, axes: int) -> None:
     check_as_on_cpu(core, "LpPool", x, p=p, **window)
     if p < 3:
         check_as_on_cpu(core, "GlobalLpPool", x, p=p)
+
+
+@pytest.mark.parametrize(("mode", "starts"), [("linear", [0, 3]), ("circular", [4, 2]), ("linear", None)])
+@pytest.mark.parametrize("axis", [1, -2])
+def test_steps_of_a_cache(core: Core, mode: str, starts: list[int] | None, axis: int) -> None:
+    """Each sample's at its own place, also over the end of a circular one."""
+    past = np.arange(2 * 5 * 5 * 3, dtype=np.float32).reshape(2, 5, 5, 3)
+    update = -1 - past[:, :2] if axis == 1 else -1 - past[:, :, :2]
+    indices = [] if starts is None else [np.array(starts)]
+    check_node_as_on_cpu(core, "TensorScatter", [past, update.copy(), *indices], mode=mode, axis=axis)
+
+
+@pytest.mark.parametrize(("start", "told"), [(4, 5), (-1, -1)])
+def test_a_step_beyond_the_cache_fails_by_name(core: Core, start: int, told: int) -> None:
+    past, update = Parameter(f32, (1, 5, 3), "past"), Parameter(f32, (1, 2, 3), "update")
+    starts = Parameter(i64, (1,), "starts")
+    node = ops.TensorScatter(past, update, starts, friendly_name="cache")
+    network = core.compile_model(Model([Result(node)], [past, update, starts]), "OPENCL")
+    given = [np.zeros((1, 5, 3), np.float32), np.ones((1, 2, 3), np.float32)]
+    with pytest.raises(InputError, match=rf"TensorScatter `cache`: index {told} is out of range for a dimension of 5"):
+        network([*given, np.array([start])])
+    assert network([*given, np.array([3])])[0].sum() == 6

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from engine.ir import Node, Output
-from engine.ir.element_type import boolean
+from engine.ir.element_type import boolean, i64
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine_opencl.elements import FLOATS, STORED, c_type, moved_c_type, stored_c_type
@@ -15,7 +15,7 @@ from engine_opencl.lowering.indexing import CHECKED, check_indexed, tuple_code
 from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, Given, PlanBuilder
-from engine_opencl.source import element_access, index_code, strides_of
+from engine_opencl.source import element_access, index_code, kernel_source, strides_of
 
 _REDUCTIONS: Final = {
     "none": "{u}", "add": "({v} + {u})", "mul": "({v} * {u})", "min": "min({v}, {u})", "max": "max({v}, {u})",
@@ -138,3 +138,27 @@ class OneHotLowering(OpLowering):
             f"  y[(outer * {depth}ul + at) * {inner}ul + k] = values[found == ({wide})at];\n}}\n"
         )
         b.launch(source, "one_hot", [b.input(indices), b.input(values), b.output(y)], (inner, depth, outer))
+
+
+@lowers("TensorScatter")
+class TensorScatterLowering(OpLowering):
+    """Steps of keys or values in a cache, each sample's at an index of its own."""
+
+    def check(self, node: Node) -> Refusal | None:
+        refused = check_types((node.input_value(0),), STORED)
+        return refused or (check_types((node.input_value(2),), {i64}) if node.has_input(2) else None)
+
+    def lower(self, node: Node, b: PlanBuilder) -> None:
+        past, update, y = node.input_value(0), node.input_value(1), node.output(0)
+        shape = b.shape(past)
+        axis = int(attribute(node, "axis")) % len(shape)
+        rows, inner, length = math.prod(shape[:axis]), math.prod(shape[axis + 1 :]), shape[axis]
+        source = CHECKED + kernel_source(
+            "tensor_scatter", T=moved_c_type(past.element_type), ROWS_EACH=math.prod(shape[1:axis]), INNER=inner,
+            LENGTH=length, COUNT=b.shape(update)[axis], INDEXED=int(node.has_input(2)),
+            CIRCULAR=int(attribute(node, "mode") == "circular"),
+        )  # fmt: skip
+        arguments: list[Given] = [b.input(past), b.input(update)]
+        if node.has_input(2):
+            arguments += [b.input(node.input_value(2)), *b.fault(length)]
+        b.launch(source, "tensor_scatter", [*arguments, b.output(y)], (inner, length, rows))
