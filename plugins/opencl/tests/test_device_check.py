@@ -106,6 +106,13 @@ def test_a_kernel_that_gives_wrong_results(first: Any, monkeypatch: pytest.Monke
     assert "its smallest kernel gives wrong results: got 0 for item 1, expected 4" in failed
 
 
+def test_a_compiler_that_compares_wrongly(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Mesa 22.3 does after widening: lookups by negative indices would give other elements."""
+    monkeypatch.setattr(check_worker, "SOURCE", check_worker.SOURCE.replace("wide < 0", "false"))
+    failed = check_worker.checked(first.handle)["failed"]
+    assert "its smallest kernel gives wrong results: got -20 for item 1, expected -19" in failed
+
+
 def test_memory_that_is_not_what_the_driver_claims(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy that is brought up to date only sometimes: such memory is not used in place."""
     original = check_worker._Check._launched
