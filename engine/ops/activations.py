@@ -48,8 +48,12 @@ def erf(x: Array) -> Array:
 @evaluates("Pow")
 def power(x: Array, exponent: Array) -> Array:
     """x to the power of the exponent, in x's type (ONNX Pow-15)."""
+    shape = np.broadcast_shapes(x.shape, exponent.shape)
+    if exponent.size == 1 and exponent.item() == 0.5:
+        # For a single 0.5 numpy takes the square root, which is something else of -inf and of -0.
+        x, exponent = x.reshape(-1), np.full(x.size, exponent.item(), exponent.dtype)
     result: Array = np.power(x, exponent)
-    return result.astype(x.dtype)
+    return result.astype(x.dtype).reshape(shape)
 
 
 @evaluates("Sqrt")

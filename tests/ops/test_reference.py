@@ -362,3 +362,14 @@ def test_an_empty_tensor_is_flattened(shape: tuple[int, ...], axis: int) -> None
     at = axis % len(shape) if axis < 0 else axis
     assert y.shape == (np.prod(shape[:at]), np.prod(shape[at:]))
     np.testing.assert_array_equal(y.ravel(), x.ravel())
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_the_power_of_a_half_is_no_square_root(shape: tuple[int, ...]) -> None:
+    """Of -inf it is inf and of -0 it is 0, as IEEE 754's pow has it, and the devices."""
+    x = np.array([-np.inf, np.inf, 4, -0.0], np.float32)
+    result = run("Pow", x, np.full(shape, 0.5, np.float32))
+    expected = np.array([np.inf, np.inf, 2, 0], np.float32).reshape((*shape[1:], 4))
+    np.testing.assert_array_equal(result, expected)
+    assert not np.signbit(result).any()
+    assert run("Pow", np.float32(-np.inf).reshape(()), np.full((), 0.5, np.float32)) == np.inf

@@ -46,6 +46,13 @@ def test_positions_of_extremes(shape: tuple[int, ...], axis: int, dtype: Any) ->
     np.testing.assert_array_equal(got, last_argmax(x, axis))
 
 
+@pytest.mark.parametrize("fixed", [True, False])
+def test_nothing_has_no_extreme(fixed: bool) -> None:
+    with pytest.raises(EngineError, match=r"ArgMin .*: an input \[0, 3\] has no extreme along the axis"):
+        run("ArgMin", np.zeros((0, 3), np.float32), axis=0, fixed=fixed)
+    assert run("ArgMin", np.zeros((0, 3), np.float32), axis=1, fixed=fixed)[0].shape == (0, 1)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_extremes_that_are_no_number(axis: int) -> None:
     x = values((50, 60))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from engine.errors import InputError
 from engine.ir import ElementType, Node
 from engine.ir.element_type import f32, i8, i32, i64, u8
 from engine.lowering import Refusal, check_constant, check_types, first_refusal
@@ -44,6 +45,10 @@ class ArgLowering(OpLowering):
     def lower(self, node: Node, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
         x = node.input_value(0)
+        axis = int(attribute(node, "axis"))
+        if b.shape(x)[axis] == 0 and 0 not in b.shape(node.output(0)):
+            given = list(b.shape(x))
+            raise InputError(f"{node.op_type} `{node.friendly_name}`: an input {given} has no extreme along the axis")
         b.step(
             node,
             "arg_reduce",
@@ -52,7 +57,7 @@ class ArgLowering(OpLowering):
             type=_ARG_TYPES[x.element_type],
             min=int(node.op_type == "ArgMin"),
             last=int(bool(attribute(node, "select_last_index"))),
-            **_around(b.shape(x), int(attribute(node, "axis"))),
+            **_around(b.shape(x), axis),
         )
 
 
