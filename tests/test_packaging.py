@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info", "*.so")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]  # one build for all
+pytestmark = pytest.mark.slow
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
@@ -150,5 +150,5 @@ def test_the_readme_has_exactly_two_set_up_commands() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert [line.split("&&")[-1].strip() for line in lines if line.startswith("pip install ")] == [
         "python examples/main_job.py",
-        "pytest -n auto --dist loadgroup",
+        "pytest -n auto --dist loadfile",
     ]

@@ -24,8 +24,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
-pytestmark = pytest.mark.xdist_group("third party")  # one environment for all
-
 
 def model_bytes() -> bytes:
     """y = Relu(x + [1, -1])."""

@@ -24,8 +24,6 @@ from engine.ir.element_type import ElementType, f32, i64
 from engine.plugin_api import SupportLevel
 from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, run_case
 
-pytestmark = pytest.mark.xdist_group("operators")  # which are accepted is asked once for all
-
 _MUST_RUN = 1318
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
 _MUST_DIFFER = 10
