@@ -9,7 +9,6 @@ import onnx
 
 from engine import ops
 from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
-from engine.onnx import model_to_proto, read_model
 from engine.ops import get_op
 from engine.passes.base import MatcherPass
 from engine.passes.fusion import fits
@@ -76,6 +75,8 @@ def _definition(node: Node, given: list[Output]) -> Model | None:
 
     None where there is no definition for these types: some need lengths that may be unknown.
     """
+    from engine.onnx import model_to_proto, read_model  # writing loads more than most compilations need
+
     parameters = [Parameter(value.type, friendly_name=f"input_{index}") for index, value in enumerate(given)]
     left = iter(parameters)
     inputs = [None if value is None else next(left) for value in node.input_values]
