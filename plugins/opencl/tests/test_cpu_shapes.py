@@ -91,6 +91,7 @@ def answer(network: ExecutableNetwork, inputs: Sequence[NDArray[np.float32]]) ->
 
 
 def check(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
+    # As in test_products.py: some 300 roundings of f32, of the largest result.
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * float(np.max(np.abs(expected))))
 
 

@@ -26,8 +26,8 @@ from engine.testing.onnx_suite import CASES, SuiteCase, assert_same, read_case, 
 
 _MUST_RUN = 1318
 """Of the suite's node cases, whole or with constants; what is refused may only become less."""
-_MUST_DIFFER = 10
-"""Of those: for which GPUs have kernels of their own."""
+_MUST_DIFFER = 350
+"""Of those: for which GPUs have kernels of their own; 393 on Intel's runtime, whose facts decide some."""
 NODE_CASES = sorted(name for name, case in CASES.items() if case.kind == "node")
 
 

@@ -44,6 +44,7 @@ def test_the_others_are_computed(name: str) -> None:
     network.export_model(stream)
     expected = core.compile_model(onnx.ModelProto.FromString(data), "TEMPLATE")(values[:1])
     half = core.compile_model(onnx.ModelProto.FromString(data), "OPENCL", {"INFERENCE_PRECISION_HINT": "f16"})
+    # Some eight roundings of f32; of f16, whose values pass through up to five operators, ten units of 2**-10.
     for made, tolerance in ((network, 1e-6), (core.import_model(stream.getvalue()), 1e-6), (half, 0.01)):
         found = made(values[:1])
         for value, right in zip(found.values(), expected.values(), strict=True):

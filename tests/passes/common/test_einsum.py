@@ -113,6 +113,7 @@ def test_the_cases_of_onnx(name: str) -> None:
     for inputs, (expected,) in case.data_sets:
         names = [parameter.friendly_name for parameter in model.parameters]
         found = evaluate_model(model, dict(zip(names, inputs, strict=True)))[0]
+        # A dozen roundings of f32: the suite's sums have up to five terms.
         np.testing.assert_allclose(found.astype(np.float64), np.asarray(expected, np.float64), rtol=1e-6)
 
 

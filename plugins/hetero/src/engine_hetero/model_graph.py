@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 
 from engine.ir import Constant, ElementType, Node, Output, Parameter, Result, TensorType
 from engine.ir.element_type import string
+from engine.lowering import SHAPE_SOURCES
 from engine.ops import find_op
 from engine.plugin_api import Model
 
 Ints: TypeAlias = NDArray[np.int64]
-
-SHAPE_SOURCES: Final = frozenset({"Shape", "Size"})
-"""The operators whose results follow from the type of what they read."""
 
 _SMALL: Final = 64
 """Shape arithmetic handles at most this many elements: the lengths of a tensor, a few tables of them."""

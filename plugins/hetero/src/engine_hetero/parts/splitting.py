@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.ir import Constant, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType
+from engine.lowering import SHAPE_SOURCES
 from engine.plugin_api import Model
-from engine_hetero.model_graph import SHAPE_SOURCES, ModelGraph
+from engine_hetero.model_graph import ModelGraph
 from engine_hetero.parts.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
 
 
