@@ -31,6 +31,10 @@ class TypeInferenceError(ModelError):
     """The element types or shapes that a node is given cannot be taken by its operator."""
 
 
+class OperatorSpecError(TypeInferenceError):
+    """An attribute or a rank of a node is not one that its operator allows; the message names both."""
+
+
 class UnsupportedError(EngineError):
     """A device, or the engine, does not support what a model asks for; the message names node and reason."""
 

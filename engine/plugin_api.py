@@ -80,9 +80,9 @@ __all__ = [
     "ElementType", "EngineError", "ExecutableNetwork", "Executor", "InferError", "InferResult", "InlineExecutor",
     "InputError", "Model", "Mutability", "NodeProfile", "NodeRefusal", "PartialShape", "Pipeline", "PlacedSubgraph",
     "PlacementReport", "Plugin", "PluginContractError", "PluginError", "Port", "ProfilingInfo", "Property",
-    "PropertyError", "PropertySet", "QueryResult", "Signature", "Stage", "StageProfile", "Support", "SupportLevel",
-    "SyncInferRequest", "TensorType", "ThreadExecutor", "UnsupportedError", "ValueType", "compile_network",
-    "engine_version", "import_network", "query_network", "shared_executor",
+    "PropertyError", "PropertySet", "QueryResult", "RefusalCause", "Signature", "Stage", "StageProfile", "Support",
+    "SupportLevel", "SyncInferRequest", "TensorType", "ThreadExecutor", "UnsupportedError", "ValueType",
+    "compile_network", "engine_version", "import_network", "query_network", "shared_executor",
 ]  # fmt: skip
 
 API_VERSION: Final = 1
@@ -474,17 +474,43 @@ class SupportLevel(enum.Enum):
     REFUSED = "refused"
 
 
+class RefusalCause(enum.StrEnum):
+    """Why a device does not run a node, for programs: the same thing has the same cause on every device."""
+
+    OP = "op"
+    """The device has no kernel for the operator, or not for the outputs of it that are read."""
+    ELEMENT_TYPE = "element type"
+    RANK = "rank"
+    """The number of dimensions of a value."""
+    SHAPE = "shape"
+    """The lengths of a value."""
+    ATTRIBUTE = "attribute"
+    DYNAMIC_SHAPE = "dynamic shape"
+    """A rank or a length is known only during an inference."""
+    CONSTANT = "constant"
+    """An input is computed during an inference and must be a constant."""
+    PLACEMENT = "placement"
+    """A device that runs on others found no way to place the node."""
+
+
 @dataclass(frozen=True, slots=True)
 class Support:
     """How a device runs one node, and why not better.
 
-    `cause` is one word or two for programs ("op", "element type", "shape", "attribute", "dynamic shape"); `reason`
-    is a sentence for people: what was found, what is supported, and the way out.
+    `cause` is for programs; `reason` is a sentence for people: what was found, what is supported, and the way out.
     """
 
     level: SupportLevel
-    cause: str = ""
+    cause: RefusalCause | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        is_refused = self.level is SupportLevel.REFUSED
+        if not isinstance(self.cause, RefusalCause) and (is_refused or self.cause is not None):
+            causes = ", ".join(f"RefusalCause.{cause.name}" for cause in RefusalCause)
+            raise PluginContractError(
+                f"a node is {self.level.value} without a cause: got {self.cause!r}; expected one of {causes}"
+            )
 
     @classmethod
     def native(cls) -> Support:
@@ -492,12 +518,12 @@ class Support:
         return cls(SupportLevel.NATIVE)
 
     @classmethod
-    def reference(cls, cause: str = "", reason: str = "") -> Support:
+    def reference(cls, cause: RefusalCause | None = None, reason: str = "") -> Support:
         """The node runs on the reference evaluator."""
         return cls(SupportLevel.REFERENCE, cause, reason)
 
     @classmethod
-    def refused(cls, cause: str, reason: str) -> Support:
+    def refused(cls, cause: RefusalCause, reason: str) -> Support:
         """The device does not run the node."""
         return cls(SupportLevel.REFUSED, cause, reason)
 

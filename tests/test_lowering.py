@@ -11,22 +11,24 @@ import pytest
 from engine import ops
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32, f64, i64
 from engine.lowering import (
+    Decisions,
     Lowering,
     LoweringTable,
     Refusal,
+    RefusalCause,
     answer_query,
     check_constant,
     check_types,
     first_refusal,
-    refusals,
 )
+from engine.ops.spec import OperatorSpec
 from engine.passes.runtime_info import FUSED_NAMES
 from engine.plugin_api import Support
 
 
-class F32Lowering(Lowering):
-    def check(self, node: Node) -> Refusal | None:
-        return first_refusal(check_types(node.input_values[:1], {f32}), check_constant(node, 1))
+class F32Lowering(Lowering[OperatorSpec]):
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        return first_refusal(check_types(spec.node.input_values[:1], {f32}), check_constant(spec.node, 1))
 
 
 @pytest.fixture
@@ -38,11 +40,11 @@ def table() -> LoweringTable[F32Lowering]:
 
 def test_an_operator_is_found_by_name_and_domain(table: LoweringTable[F32Lowering]) -> None:
     node = ops.Relu(Parameter(f32, [2], "x"))
-    assert isinstance(table.find(node), F32Lowering)
-    assert table.refusal(node) is None
+    assert isinstance(table.decide(node).lowering, F32Lowering)
+    assert table.decide(node).spec == OperatorSpec.of(node)
     other: LoweringTable[F32Lowering] = LoweringTable()
     other.lowers("Relu", domain="com.vendor")(F32Lowering)
-    assert other.refusal(node) == Refusal("op", "Relu has no kernel on this device")
+    assert other.decide(node).refusal == Refusal(RefusalCause.OP, "Relu has no kernel on this device")
 
 
 def test_an_operator_has_one_lowering(table: LoweringTable[F32Lowering]) -> None:
@@ -51,11 +53,11 @@ def test_an_operator_has_one_lowering(table: LoweringTable[F32Lowering]) -> None
 
 
 def test_refusals_name_the_value_and_what_is_expected(table: LoweringTable[F32Lowering]) -> None:
-    wide = table.refusal(ops.Relu(Parameter(f64, [2], "x")))
-    assert wide == Refusal("element type", "x is f64[2]; expected one of f32")
-    unknown = table.refusal(ops.Relu(Parameter(f32, PartialShape.dynamic(), "x")))
-    assert unknown == Refusal("dynamic shape", "the rank of x is unknown")
-    computed = table.refusal(ops.Reshape(Parameter(f32, [4], "x"), Parameter(i64, [2], "shape")))
+    wide = table.decide(ops.Relu(Parameter(f64, [2], "x"))).refusal
+    assert wide == Refusal(RefusalCause.ELEMENT_TYPE, "x is f64[2]; expected one of f32")
+    unknown = table.decide(ops.Relu(Parameter(f32, PartialShape.dynamic(), "x"))).refusal
+    assert unknown == Refusal(RefusalCause.DYNAMIC_SHAPE, "the rank of x is unknown")
+    computed = table.decide(ops.Reshape(Parameter(f32, [4], "x"), Parameter(i64, [2], "shape"))).refusal
     assert computed is not None
     assert computed.cause == "constant"
     assert "input 1 (shape) is computed during an inference" in computed.reason
@@ -67,14 +69,14 @@ def test_what_lengths_alone_decide_needs_no_kernel(table: LoweringTable[F32Lower
     lengths = ops.Mod(ops.Shape(x), Constant(np.array([7, 7, 7])))
     y = ops.Reshape(x, lengths)
     z = ops.Mod(x, Constant(np.float32(2)), fmod=1)
-    found = refusals(Model([y, z], [x]), table.refusal)
+    found = dict(Decisions(table).refusals(Model([y, z], [x])))
     assert {node: why.cause for node, why in found.items()} == {z: "op"}
 
 
 def test_random_numbers_are_no_constants(table: LoweringTable[F32Lowering]) -> None:
     x = Parameter(f32, [-1], "x")
     random = ops.RandomUniformLike(ops.ConstantOfShape(ops.Shape(x)))
-    found = refusals(Model([ops.Reshape(x, ops.Shape(random))], [x]), table.refusal)
+    found = dict(Decisions(table).refusals(Model([ops.Reshape(x, ops.Shape(random))], [x])))
     assert [node.op_type for node in found] == ["RandomUniformLike"]
 
 
@@ -89,7 +91,7 @@ def test_operations_that_run_only_together_are_an_atom() -> None:
     graph = Model([ops.Neg(fused, friendly_name="d")], [x])
 
     def support(node: Node) -> Support:
-        return Support.native() if node.op_type == "Relu" else Support.refused("op", "no kernel")
+        return Support.native() if node.op_type == "Relu" else Support.refused(RefusalCause.OP, "no kernel")
 
     answer = answer_query(model, graph, support)
     assert {name: support.level.value for name, support in answer.nodes.items()} == {
@@ -104,8 +106,10 @@ def test_answers_are_about_nodes_without_names_too(table: LoweringTable[F32Lower
     x = Parameter(f64, [2], "x")
     model = Model([ops.Exp(ops.Relu(x))], [x])
     graph = model.clone()
-    reasons = refusals(graph, table.refusal)
+    reasons = dict(Decisions(table).refusals(graph))
     answer = answer_query(
-        model, graph, lambda node: Support.refused("op", "no kernel") if node in reasons else Support.native()
+        model,
+        graph,
+        lambda node: Support.refused(RefusalCause.OP, "no kernel") if node in reasons else Support.native(),
     )
     assert [support.level.value for support in answer.nodes.values()] == ["refused", "refused"]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from engine.ir import Constant, ElementType, Node, Output, TensorType
 from engine.ir.types import UNKNOWN
-from engine.lowering.refusal import Refusal
+from engine.lowering.refusal import Refusal, RefusalCause
 
 SHAPE_SOURCES = frozenset({"Shape", "Size"})
 """The operators whose results follow from the types of their inputs."""
@@ -21,7 +21,7 @@ def check_types(values: Iterable[Output | None], allowed: Collection[ElementType
             return refused
         if value.element_type not in allowed:
             names = ", ".join(sorted(each.name for each in allowed))
-            return Refusal("element type", f"{value.name} is {value.type}; expected one of {names}")
+            return Refusal(RefusalCause.ELEMENT_TYPE, f"{value.name} is {value.type}; expected one of {names}")
     return None
 
 
@@ -33,9 +33,9 @@ def is_left_out(value: Output) -> bool:
 def check_tensor(value: Output) -> Refusal | None:
     """A refusal where a value is no tensor of known rank."""
     if not isinstance(value.type, TensorType):
-        return Refusal("element type", f"{value.name} is {value.type}; expected a tensor")
+        return Refusal(RefusalCause.ELEMENT_TYPE, f"{value.name} is {value.type}; expected a tensor")
     if value.shape.rank.is_dynamic:
-        return Refusal("dynamic shape", f"the rank of {value.name} is unknown")
+        return Refusal(RefusalCause.DYNAMIC_SHAPE, f"the rank of {value.name} is unknown")
     return None
 
 
@@ -44,7 +44,9 @@ def check_constant(node: Node, *indices: int) -> Refusal | None:
     for index in indices:
         if node.has_input(index) and not is_known_when_bound(node.input_value(index)):
             name = node.input_value(index).name
-            return Refusal("constant", f"input {index} ({name}) is computed during an inference; expected a constant")
+            return Refusal(
+                RefusalCause.CONSTANT, f"input {index} ({name}) is computed during an inference; expected a constant"
+            )
     return None
 
 

@@ -4,34 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.ir import Constant, Model, Node
-from engine.lowering.checks import SHAPE_SOURCES
-from engine.lowering.refusal import Refusal
-from engine.passes.folding import is_foldable_operation
+from engine.ir import Model, Node
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import QueryResult, Support, SupportLevel
-
-
-def refusals(graph: Model, refusal: Callable[[Node], Refusal | None]) -> dict[Node, Refusal]:
-    """The operations of a transformed graph that have no kernel, and why, in topological order.
-
-    What becomes a constant once all lengths are known needs none: it is to be folded then, whatever its size.
-    """
-    known: set[Node] = set()
-    reasons = {}
-    for node in graph.ordered_nodes():
-        if isinstance(node, Constant) or _is_known(node, known):
-            known.add(node)
-        elif is_operation(node) and (why := refusal(node)) is not None:
-            reasons[node] = why
-    return reasons
-
-
-def _is_known(node: Node, known: set[Node]) -> bool:
-    if node.op_type in SHAPE_SOURCES and not node.domain:
-        return True
-    sources = [value.node for value in node.input_values if value is not None]
-    return bool(sources) and known.issuperset(sources) and is_foldable_operation(node)
 
 
 def answer_query(

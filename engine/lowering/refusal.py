@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.plugin_api import RefusalCause
+
+__all__ = ["Refusal", "RefusalCause"]
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a node has no kernel.
+    """Why a node has no kernel: the cause for programs, and what was found and what is expected for people."""
 
-    `cause` is one of "op", "element type", "shape", "attribute", "dynamic shape", "constant"; `reason` says what was
-    found and what is expected.
-    """
-
-    cause: str
+    cause: RefusalCause
     reason: str

@@ -4,38 +4,77 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from engine.errors import OperatorSpecError
 from engine.ir import Node, Output
 from engine.lowering.checks import check_tensor, first_refusal, is_left_out
-from engine.lowering.refusal import Refusal
+from engine.lowering.refusal import Refusal, RefusalCause
+from engine.ops.spec import OperatorSpec, SpecT
 
 
-class Lowering(ABC):
-    """How one operator, or several that are alike, is run by a device; devices add what they need to this."""
+class Lowering(ABC, Generic[SpecT]):
+    """How one operator, or several that are alike, is run by a device; devices add what they need to this.
+
+    The operators of one lowering have one class of spec, which says what their attributes mean.
+    """
 
     @abstractmethod
-    def check(self, node: Node) -> Refusal | None:
-        """Say why `node` cannot run here; None where it can.
+    def check(self, spec: SpecT) -> Refusal | None:
+        """Say why the node of `spec` cannot run here; None where it can.
 
         Looks at types, attributes, rank and which inputs are constant. The inputs are tensors of known rank, as far
         as they are given. Lengths may be unknown: the answer must hold for all of them.
         """
 
 
-LoweringT = TypeVar("LoweringT", bound=Lowering)
+LoweringT = TypeVar("LoweringT", bound=Lowering[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[LoweringT]):
+    """What was decided for one node: how it is lowered, or why it is not.
+
+    Attributes:
+        refusal: why the device has no kernel for the node; None where it has one.
+        chosen: the node's spec and lowering; None where `refusal` says that it has none.
+    """
+
+    refusal: Refusal | None
+    chosen: tuple[OperatorSpec, LoweringT] | None
+
+    @property
+    def spec(self) -> OperatorSpec:
+        """The spec of a node that is not refused."""
+        assert self.chosen is not None, self.refusal
+        return self.chosen[0]
+
+    @property
+    def lowering(self) -> LoweringT:
+        """The lowering of a node that is not refused."""
+        assert self.chosen is not None, self.refusal
+        return self.chosen[1]
 
 
 class LoweringTable(Generic[LoweringT]):
     """The lowerings of a device."""
 
     def __init__(self) -> None:
-        self._lowerings: dict[tuple[str, str], LoweringT] = {}
+        self._lowerings: dict[tuple[str, str], tuple[LoweringT, type[OperatorSpec]]] = {}
 
-    def lowers(self, *op_types: str, domain: str = "") -> Callable[[type[LoweringT]], type[LoweringT]]:
+    def lowers(
+        self, *op_types: str, domain: str = "", spec: type[OperatorSpec] = OperatorSpec
+    ) -> Callable[[type[LoweringT]], type[LoweringT]]:
         """Register a class of lowerings, made without arguments, for operators of one domain.
 
-        Raises `ValueError` where an operator has one already.
+        Args:
+            op_types: the operators.
+            domain: their domain; "" is ONNX's own.
+            spec: the class of specs that the lowering reads; operators without attributes need no other than the
+                default.
+
+        Raises `ValueError` where an operator has a lowering already.
         """
 
         def register(cls: type[LoweringT]) -> type[LoweringT]:
@@ -43,23 +82,33 @@ class LoweringTable(Generic[LoweringT]):
             for op_type in op_types:
                 if (domain, op_type) in self._lowerings:
                     raise ValueError(f"{op_type} of domain {domain!r} has two lowerings")
-                self._lowerings[domain, op_type] = lowering
+                self._lowerings[domain, op_type] = lowering, spec
             return cls
 
         return register
 
-    def find(self, node: Node) -> LoweringT | None:
-        """The lowering for a node's operator; None where it has none."""
-        return self._lowerings.get((node.domain, node.op_type))
+    @property
+    def operators(self) -> frozenset[tuple[str, str]]:
+        """The (domain, operator) pairs that have a lowering."""
+        return frozenset(self._lowerings)
 
-    def refusal(self, node: Node) -> Refusal | None:
-        """Why `node` cannot run here; None where it can."""
-        lowering = self.find(node)
-        if lowering is None:
+    def decide(self, node: Node) -> Decision[LoweringT]:
+        """How `node` is lowered, or why it cannot be. `Decisions` keeps the answers for a graph."""
+        found = self._lowerings.get((node.domain, node.op_type))
+        if found is None:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-            return Refusal("op", f"{name} has no kernel on this device")
+            return Decision(Refusal(RefusalCause.OP, f"{name} has no kernel on this device"), None)
+        if refused := _check_tensors(node.input_values):
+            return Decision(refused, None)
+        lowering, spec_class = found
+        try:
+            spec = spec_class.of(node)
+        except OperatorSpecError as e:
+            return Decision(Refusal(RefusalCause.ATTRIBUTE, str(e)), None)
         # The operator's own reason says more than that it leaves the rank of its outputs open.
-        return _check_tensors(node.input_values) or lowering.check(node) or _check_tensors(node.outputs)
+        if refused := lowering.check(spec) or _check_tensors(node.outputs):
+            return Decision(refused, None)
+        return Decision(None, (spec, lowering))
 
 
 def _check_tensors(values: Iterable[Output | None]) -> Refusal | None:

@@ -34,6 +34,7 @@ from engine.plugin_api import (
     Plugin,
     Property,
     QueryResult,
+    RefusalCause,
     Support,
     SupportLevel,
     SyncInferRequest,
@@ -180,7 +181,7 @@ def test_a_query_must_answer_for_the_models_operations_and_no_others(plugin):
     def ask(answer):
         return query_network(tuned(plugin, query_model=lambda self, model, config: answer), model)
 
-    refused = Support.refused("element type", f"{relu}: f32 is not supported; use f16")
+    refused = Support.refused(RefusalCause.ELEMENT_TYPE, f"{relu}: f32 is not supported; use f16")
     result = ask(QueryResult({relu: refused}, (frozenset({relu}),)))
     assert not result.is_supported
     assert result.at(SupportLevel.REFUSED) == {relu: refused}

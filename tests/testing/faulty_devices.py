@@ -25,6 +25,7 @@ from engine.plugin_api import (
     PlacementReport,
     Property,
     QueryResult,
+    RefusalCause,
     Support,
     SyncInferRequest,
     UnsupportedError,
@@ -263,7 +264,7 @@ class CompilesWhenFirstUsed(_Network):
 @device
 class RefusesEverything(_Device):
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        refused = Support.refused("op", "this device is for decoration")
+        refused = Support.refused(RefusalCause.OP, "this device is for decoration")
         return QueryResult(dict.fromkeys(super().query_model(model, config).nodes, refused))
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
@@ -291,7 +292,7 @@ class PromisesTooLittle(_Device):
         answer = dict(super().query_model(model, config).nodes)
         for node in model.ordered_nodes():
             if node.op_type == "Softmax":
-                answer[node.friendly_name] = Support.refused("op", "there is no Softmax")
+                answer[node.friendly_name] = Support.refused(RefusalCause.OP, "there is no Softmax")
         return QueryResult(answer)
 
 
@@ -411,4 +412,6 @@ class KnowsNoStrings(_Device):
         answer: Mapping[str, Support] = super().query_model(model, config).nodes
         if not any(node.op_type == "StringConcat" for node in model.ordered_nodes()):
             return QueryResult(answer)
-        return QueryResult(dict.fromkeys(answer, Support.refused("element type", "no strings here; use numbers")))
+        return QueryResult(
+            dict.fromkeys(answer, Support.refused(RefusalCause.ELEMENT_TYPE, "no strings here; use numbers"))
+        )

@@ -17,6 +17,7 @@ from engine.plugin_api import (
     PlacementReport,
     Plugin,
     QueryResult,
+    RefusalCause,
     Support,
     SupportLevel,
 )
@@ -29,7 +30,7 @@ class PickyPlugin(TemplatePlugin):
     name = "PICKY"
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        refused = Support.refused("op", "PICKY runs Relu and Mul; put the rest elsewhere")
+        refused = Support.refused(RefusalCause.OP, "PICKY runs Relu and Mul; put the rest elsewhere")
         return QueryResult({n.friendly_name: _native if n.op_type in ("Relu", "Mul") else refused for n in _of(model)})
 
 
@@ -50,7 +51,7 @@ class SplitPlugin(Plugin):
                 if answers[device][node.friendly_name].level is SupportLevel.NATIVE:
                     place.setdefault(node.friendly_name, device)
         if lost := {n.friendly_name for n in _of(model)} - place.keys():
-            refused = Support.refused("placement", "none of the devices runs it; list another one")
+            refused = Support.refused(RefusalCause.PLACEMENT, "none of the devices runs it; list another one")
             return QueryResult({n.friendly_name: refused if n.friendly_name in lost else _native for n in _of(model)})
         return QueryResult(dict.fromkeys(place, _native), placement=_report(model, place, answers))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_cpu.lowering import refusal
+from engine_cpu.lowering import decisions
 from engine_cpu.transform import transform_model
 
 from engine import Core, ops
@@ -144,14 +144,14 @@ def test_what_no_kernel_computes_is_refused() -> None:
     given = arrays(4, 4, False)
     q, k, v = (parameter(name, array) for name, array in zip("qkv", given, strict=True))
     lengths = Parameter(i64, [2], "lengths")
-    assert "nonpad_kv_seqlen" in str(refusal(ops.Attention(q, k, v, None, None, None, lengths)))
-    assert "scale" in str(refusal(ops.Attention(q, k, v, scale=-1.0)))
+    assert "nonpad_kv_seqlen" in str(decisions().refusal(ops.Attention(q, k, v, None, None, None, lengths)))
+    assert "scale" in str(decisions().refusal(ops.Attention(q, k, v, scale=-1.0)))
     halves = [Parameter(f16, list(array.shape), name) for name, array in zip("qkv", given, strict=True)]
-    assert "f16" in str(refusal(ops.Attention(*halves)))
+    assert "f16" in str(decisions().refusal(ops.Attention(*halves)))
     wide = ops.create("Attention", [q, k, v], {}, num_outputs=4)
     reader = ops.Relu(wide.output(3))
-    assert "qk_matmul_output" in str(refusal(reader.input_value(0).node))
-    assert refusal(ops.Attention(q, k, v)) is None
+    assert "qk_matmul_output" in str(decisions().refusal(reader.input_value(0).node))
+    assert decisions().refusal(ops.Attention(q, k, v)) is None
 
 
 @pytest.mark.parametrize("is_flat", [False, True])
@@ -175,8 +175,10 @@ def test_rotary_embedding(is_flat: bool, interleaved: int, rotated: int, has_pos
 
 def test_positions_that_kernels_cannot_check_are_refused() -> None:
     x, table = Parameter(f32, [1, 2, 3, 4], "x"), Constant(values(5, 2))
-    assert "run time" in str(refusal(ops.RotaryEmbedding(x, table, table, Parameter(i64, [1, 3], "p"))))
-    assert "of 5 rows" in str(refusal(ops.RotaryEmbedding(x, table, table, Constant(np.array([[0, 1, 5]])))))
+    assert "run time" in str(decisions().refusal(ops.RotaryEmbedding(x, table, table, Parameter(i64, [1, 3], "p"))))
+    assert "of 5 rows" in str(
+        decisions().refusal(ops.RotaryEmbedding(x, table, table, Constant(np.array([[0, 1, 5]]))))
+    )
 
 
 @pytest.mark.parametrize(

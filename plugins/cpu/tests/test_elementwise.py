@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_cpu import grouping
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.grouping import group_nodes
 from engine_cpu.layout import Layout
-from engine_cpu.lowering import refusal
+from engine_cpu.lowering import decisions
 from engine_cpu.lowering.aliases import IdentityLowering
 from engine_cpu.lowering.elementwise_ops import OPS
 from engine_cpu.segment import Segment, build_segment
@@ -21,8 +20,10 @@ from engine_cpu.weights import WeightStore
 from engine import ops
 from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, PartialShape, f32, i64
 from engine.ir.element_type import bf16, boolean, f16, f64, i8, i16, i32, u8
+from engine.lowering import Decisions, LoweringTable
 from engine.native import Context, default_isa
 from engine.ops import evaluate_model
+from engine.ops.spec import OperatorSpec
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,7 +63,7 @@ def segment_of(
     """The plan of what leads to `outputs`, and the operators of each item; in `layout` where there is a choice."""
     model = Model(outputs, list(parameters), name="test")
     nodes = [n for n in model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")]
-    items = group_nodes(nodes, outputs)
+    items = group_nodes(nodes, outputs, decisions())
     options = assign_layouts(items, outputs)
     if layout is not None:
         for item in items:
@@ -154,7 +155,7 @@ def test_each_operator_on_each_type(op_type: str, element_type: ElementType, att
         arrays[0].flat[:5] = SPECIALS.astype(element_type.numpy)
     parameters = parameters_of(arrays)
     node = create(op_type, parameters, attributes)
-    assert refusal(node) is None
+    assert decisions().refusal(node) is None
     assert_equals_reference(parameters, node.outputs, arrays)
 
 
@@ -283,18 +284,19 @@ def test_what_runs_in_between_is_not_jumped_over() -> None:
     assert_equals_reference([x], outputs, arrays)
 
 
-def test_groups_never_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_never_wait_for_each_other() -> None:
     # {a, c} and {b, d} could each run as one, but neither before the other.
     class Joining(IdentityLowering):
-        def group_key(self, node: Node) -> object:
+        def group_key(self, spec: OperatorSpec) -> object:
             return 0
 
-    kinds = {"Sum": Joining(), "Max": Joining()}
-    monkeypatch.setattr(grouping, "find_lowering", lambda node: kinds[node.op_type])
+    table: LoweringTable[Joining] = LoweringTable()
+    table.lowers("Sum")(Joining)
+    table.lowers("Max")(Joining)
     x = Parameter(f32, [3], "x")
     a, b = ops.Sum(x), ops.Max(x)
     c, d = ops.Sum(a, b), ops.Max(a, b)
-    items = grouping.group_nodes([a, b, c, d], [c.output(0), d.output(0)])
+    items = group_nodes([a, b, c, d], [c.output(0), d.output(0)], Decisions(table))
     assert [item.nodes for item in items] == [(b,), (a, c), (d,)]
 
 
@@ -394,7 +396,7 @@ def test_memory_is_reused_where_a_value_dies() -> None:
 
 def test_refusals() -> None:
     def cause(node: Node) -> str | None:
-        refused = refusal(node)
+        refused = decisions().refusal(node)
         return None if refused is None else refused.cause
 
     x, ids = Parameter(f32, [2, 3], "x"), Parameter(i16, [2, 3], "ids")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_cpu.lowering import refusal
+from engine_cpu.lowering import decisions
 from engine_cpu.lowering.einsum import find_roles
 from engine_cpu.lowering.product import BatchDim, batch_dims, merged
 from engine_cpu.transform import transform_model
@@ -151,11 +151,11 @@ def test_what_is_transposed_first(is_constant: bool) -> None:
 def test_what_no_kernel_computes_is_refused() -> None:
     a, c = parameter("a", [4, 5]), parameter("c", [4, 1])
     weights = Constant(values(5, 6))
-    assert "C is" in str(refusal(ops.Gemm(a, weights, c)))
-    assert "beta" in str(refusal(ops.Gemm(a, weights, parameter("d", [6]), beta=2.0)))
+    assert "C is" in str(decisions().refusal(ops.Gemm(a, weights, c)))
+    assert "beta" in str(decisions().refusal(ops.Gemm(a, weights, parameter("d", [6]), beta=2.0)))
     wide = ops.MatMul(parameter("e", [1, 2, 1, 2, 1, 2, 1, 4, 5]), parameter("f", [2, 5, 6]))
-    assert "batch dimensions" in str(refusal(wide))
-    assert refusal(ops.Gemm(a, weights, parameter("g", [6]))) is None
+    assert "batch dimensions" in str(decisions().refusal(wide))
+    assert decisions().refusal(ops.Gemm(a, weights, parameter("g", [6]))) is None
 
 
 def test_dimensions_of_a_batch_that_go_on_evenly_are_one() -> None:
@@ -182,7 +182,7 @@ def test_einsum_is_a_product_or_is_refused(equation: str, is_constant: bool) -> 
     parameters = [parameter("a", a.shape), parameter("b", b.shape)]
     node = ops.Einsum(parameters[0], Constant(b) if is_constant else parameters[1], equation=equation)
     if equation in REFUSED:
-        assert "no product" in str(refusal(node))
+        assert "no product" in str(decisions().refusal(node))
         return
     given = [a] if is_constant else [a, b]
     result = run(node, parameters[: len(given)], *given)
@@ -248,4 +248,4 @@ def test_other_equations_are_left_to_the_reference(equation: str) -> None:
 
 def test_an_einsum_that_broadcasts_a_length_is_refused() -> None:
     node = ops.Einsum(parameter("a", [3, 1]), parameter("b", [4, 5]), equation="ij,jk->ik")
-    assert "expected one length" in str(refusal(node))
+    assert "expected one length" in str(decisions().refusal(node))

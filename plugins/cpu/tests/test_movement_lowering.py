@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout
-from engine_cpu.lowering import find_lowering, refusal
+from engine_cpu.lowering import decisions
 from engine_cpu.segment import Segment, build_segment
 from engine_cpu.tuning import Tuner
 from engine_cpu.weights import WeightStore
@@ -41,15 +41,13 @@ def integers(*numbers: int) -> Constant:
 
 def segments(node: Node, isa: str | None = None) -> list[Segment]:
     """The node as a plan, in each of its layouts."""
-    lowering = find_lowering(node)
-    assert lowering is not None
-    assert lowering.check(node) is None
-    item = Item.of(node, lowering)
+    decision = decisions()[node]
+    item = Item.of(decision.spec, decision.lowering)
     sources = [v for v in node.input_values if v is not None and isinstance(v.node, Parameter)]
     store = WeightStore(isa or default_isa())
     return [
         build_segment([item], {item: option}, list(dict.fromkeys(sources)), node.outputs, store, Tuner(2))
-        for option in lowering.layouts(node)
+        for option in decision.lowering.layouts(decision.spec)
         if option.precision != "bf16"
     ]
 
@@ -409,7 +407,7 @@ def test_cubic_weights_outside(exclude_outside: int) -> None:
     ids=lambda each: each if isinstance(each, str) else each.op_type,
 )  # fmt: skip
 def test_refusals(node: Node, cause: str) -> None:
-    refused = refusal(node)
+    refused = decisions().refusal(node)
     assert refused is not None
     assert refused.cause == cause
 
@@ -422,11 +420,14 @@ def test_lengths_may_be_unknown_when_asked() -> None:
         ops.Resize(x, None, Constant(np.array([1, 1, 2, 2], np.float32), f32), mode="nearest"),
         ops.Gather(x, Parameter(i64, ["k"], "indices"), axis=2),
     ):
-        assert refusal(node) is None
+        assert decisions().refusal(node) is None
 
 
 def test_layouts_are_those_of_maps() -> None:
     node = ops.Transpose(x_of(1, 16, 4, 4), perm=[0, 2, 3, 1])
-    lowering = find_lowering(node)
-    assert lowering is not None
-    assert [option.inputs[0] for option in lowering.layouts(node)] == [Layout.PLAIN, Layout.BLOCKED, Layout.PLAIN]
+    decision = decisions()[node]
+    assert [option.inputs[0] for option in decision.lowering.layouts(decision.spec)] == [
+        Layout.PLAIN,
+        Layout.BLOCKED,
+        Layout.PLAIN,
+    ]

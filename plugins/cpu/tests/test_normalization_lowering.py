@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout
-from engine_cpu.lowering import find_lowering, refusal
+from engine_cpu.lowering import decisions
 from engine_cpu.segment import Segment, build_segment
 from engine_cpu.tuning import Tuner
 from engine_cpu.weights import WeightStore
@@ -37,16 +37,14 @@ def constant(*shape: int, seed: int) -> Constant:
 
 def segments(node: Node) -> list[Segment]:
     """The node as a plan, in each of its layouts."""
-    lowering = find_lowering(node)
-    assert lowering is not None
-    assert lowering.check(node) is None
-    item = Item.of(node, lowering)
+    decision = decisions()[node]
+    item = Item.of(decision.spec, decision.lowering)
     sources = [v for v in node.input_values if v is not None and isinstance(v.node, Parameter)]
     wanted = [value for value in node.outputs if value.index == 0 or value.num_consumers]
     store = WeightStore(default_isa())
     return [
         build_segment([item], {item: option}, list(dict.fromkeys(sources)), wanted, store, Tuner(2))
-        for option in lowering.layouts(node)
+        for option in decision.lowering.layouts(decision.spec)
         if option.precision != "bf16"
     ]
 
@@ -198,7 +196,7 @@ def normalization(op_type: str, shape: Sequence[int | str], *parameters: Any, **
     ],
 )
 def test_what_has_no_kernel_is_refused(node: Node, cause: str) -> None:
-    why = refusal(node)
+    why = decisions().refusal(node)
     assert why is not None
     assert why.cause == cause
 
@@ -208,9 +206,11 @@ def test_a_map_stays_blocked() -> None:
     plain, blocked = segments(node)
     assert [step.kernel for step in plain.plan.steps] == ["channel_norm_f32"]
     assert [step.kernel for step in blocked.plan.steps] == ["to_blocked_f32", "channel_norm_f32", "from_blocked_f32"]
-    lowering = find_lowering(node)
-    assert lowering is not None
-    assert [option.outputs for option in lowering.layouts(node)] == [(Layout.PLAIN,), (Layout.BLOCKED,)]
+    decision = decisions()[node]
+    assert [option.outputs for option in decision.lowering.layouts(decision.spec)] == [
+        (Layout.PLAIN,),
+        (Layout.BLOCKED,),
+    ]
 
 
 @pytest.mark.parametrize("op_type", ["InstanceNormalization", "GroupNormalization"])

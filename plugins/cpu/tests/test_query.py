@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
-from engine_cpu import query as cpu_query
+from engine_cpu.lowering.registry import LOWERINGS
 from onnx import TensorProto, helper
 
 from engine import Core, ops
 from engine.ir import Model, Node, Parameter, f32
-from engine.lowering import Refusal
+from engine.lowering import Decision, Refusal, RefusalCause
 from engine.plugin_api import SupportLevel
 
 
@@ -38,12 +40,14 @@ def test_what_is_joined_only_to_be_faster_may_be_separated() -> None:
 
 def test_what_runs_natively_only_together_is_an_atom(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were a kernel for Gelu, and none for Erf."""
-    original = cpu_query.refusal
+    original = LOWERINGS.decide
 
-    def without_erf(node: Node) -> Refusal | None:
-        return Refusal("op", "no kernel for Erf") if node.op_type == "Erf" else original(node)
+    def without_erf(node: Node) -> Decision[Any]:
+        if node.op_type == "Erf":
+            return Decision(Refusal(RefusalCause.OP, "no kernel for Erf"), None)
+        return original(node)
 
-    monkeypatch.setattr(cpu_query, "refusal", without_erf)
+    monkeypatch.setattr(LOWERINGS, "decide", without_erf)
     answer = Core().query_model(gelu(), "CPU")
     assert {support.level for support in answer.nodes.values()} == {SupportLevel.NATIVE}
     assert answer.atoms == (frozenset({"div", "erf", "add", "mul", "scale"}),)

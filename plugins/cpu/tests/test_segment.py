@@ -18,15 +18,17 @@ from engine import ops
 from engine.ir import Constant, Node, Output, Parameter, f32, i64
 from engine.lowering import Refusal
 from engine.native import Context, default_isa
+from engine.ops.spec import OperatorSpec
 
 
 class Copying(OpLowering):
     """Output 0 is input 0."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         return None
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         source = b.input(x)
         b.step(node, "copy", [source], [b.output(y)])
@@ -35,7 +37,8 @@ class Copying(OpLowering):
 class Reusing(Copying):
     """Ones in the shape of input 0, written over it: the softmax of single elements."""
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         source = b.input(x)
         target = b.output(y, in_place_of=x)
@@ -43,27 +46,29 @@ class Reusing(Copying):
 
 
 class Aliasing(Copying):
-    def alias_of(self, node: Node) -> int | None:
+    def alias_of(self, spec: OperatorSpec) -> int | None:
         return 0
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         b.alias(node.output(0), node.input_value(0))
 
 
 class Joining(Copying):
     """A Concat over axis 0."""
 
-    def placements(self, node: Node, option: LayoutOption) -> Sequence[int | None]:
+    def placements(self, spec: OperatorSpec, option: LayoutOption) -> Sequence[int | None]:
         offsets, end = [], 0
-        for value in node.input_values:
+        for value in spec.node.input_values:
             assert value is not None
             offsets.append(end)
             end += 4 * value.shape.size()
         return offsets
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         whole = b.output(node.output(0))
-        for index, offset in enumerate(self.placements(node, b.option(node))):
+        for index, offset in enumerate(self.placements(spec, b.option(node))):
             if not b.is_placed(node, index):
                 value = node.input_value(index)
                 assert offset is not None
@@ -85,7 +90,7 @@ def build(inputs: Sequence[Parameter], outputs: Sequence[Node]) -> Segment:
 
     for node in outputs:
         visit(node)
-    items = [Item.of(node, KINDS[node.op_type]) for node in order if node.op_type in KINDS]
+    items = [Item.of(OperatorSpec.of(node), KINDS[node.op_type]) for node in order if node.op_type in KINDS]
     options = assign_layouts(items, wanted)
     sources = [parameter.output(0) for parameter in inputs]
     return build_segment(items, options, sources, wanted, WeightStore(default_isa()), Tuner(1))
@@ -185,12 +190,12 @@ def test_neither_inputs_nor_outputs_are_reused() -> None:
 
 
 class Either(Copying):
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         return [LayoutOption.uniform(layout, 1) for layout in (Layout.PLAIN, Layout.BLOCKED)]
 
 
 class Blocked(Copying):
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         return [LayoutOption.uniform(Layout.BLOCKED, 1)]
 
 
@@ -200,7 +205,7 @@ def assigned(*lowerings: OpLowering) -> str:
     items = []
     for lowering in lowerings:
         node = ops.Relu(x)
-        items.append(Item.of(node, lowering))
+        items.append(Item.of(OperatorSpec.of(node), lowering))
         x = node
     options = assign_layouts(items, [x.output(0)])
     return "".join("P" if options[item].outputs[0] is Layout.PLAIN else "B" for item in items)

@@ -8,7 +8,7 @@ import pytest
 from engine_template import TemplatePlugin
 
 from engine.core import Core
-from engine.plugin_api import Config, ExecutableNetwork, Model, QueryResult, Support, UnsupportedError
+from engine.plugin_api import Config, ExecutableNetwork, Model, QueryResult, RefusalCause, Support, UnsupportedError
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def _leaving(name: str, leaves: Callable[[str], bool]) -> type[TemplatePlugin]:
     class Leaving(TemplatePlugin):
         def query_model(self, model: Model, config: Config) -> QueryResult:
             answer = super().query_model(model, config)
-            refused = Support.refused("op", f"{name} leaves this node to others")
+            refused = Support.refused(RefusalCause.OP, f"{name} leaves this node to others")
             return QueryResult({node: refused if leaves(node) else s for node, s in answer.nodes.items()})
 
         def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:

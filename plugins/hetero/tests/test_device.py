@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 
 from engine import Core
 from engine.errors import Cancelled, DeviceError, DeviceNotFoundError, InputError, PropertyError, UnsupportedError
-from engine.plugin_api import AsyncInferRequest, Config, ExecutableNetwork, Model, QueryResult, Support
+from engine.plugin_api import AsyncInferRequest, Config, ExecutableNetwork, Model, QueryResult, RefusalCause, Support
 
 LIMIT = 60.0
 Leaving = Callable[[str, Callable[[str], bool]], type[TemplatePlugin]]
@@ -358,7 +358,7 @@ def claiming(name: str, refuses_again: bool, what: str = "Neg_v1") -> type[Templ
             Claiming.asked += 1
             answer = super().query_model(model, config)
             if Claiming.asked > 1 and refuses_again and what in answer.nodes:
-                return QueryResult({**answer.nodes, what: Support.refused("op", "not after all")})
+                return QueryResult({**answer.nodes, what: Support.refused(RefusalCause.OP, "not after all")})
             return answer
 
         def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:

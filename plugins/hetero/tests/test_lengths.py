@@ -15,7 +15,7 @@ from engine_template import TemplatePlugin
 from onnx import TensorProto, helper
 
 from engine import Core
-from engine.plugin_api import Config, ExecutableNetwork, Model, QueryResult, Support, UnsupportedError
+from engine.plugin_api import Config, ExecutableNetwork, Model, QueryResult, RefusalCause, Support, UnsupportedError
 
 Leaving = Callable[[str, Callable[[str], bool]], type[TemplatePlugin]]
 
@@ -78,7 +78,7 @@ def test_arithmetic_that_a_device_refuses_later_runs_elsewhere() -> None:
             answer = super().query_model(model, config)
             if "Mul_to" not in answer.nodes or "Neg_y" in answer.nodes:
                 return answer
-            return QueryResult({**answer.nodes, "Mul_to": Support.refused("op", "not after all")})
+            return QueryResult({**answer.nodes, "Mul_to": Support.refused(RefusalCause.OP, "not after all")})
 
         def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
             if any(node.friendly_name == "Mul_to" for node in model.ordered_nodes()):

@@ -15,9 +15,13 @@ from engine_hetero.placing.placement import NATIVE, REFERENCE, REFUSED, UNPLACED
 from engine import ops
 from engine.errors import UnsupportedError
 from engine.ir import Model, Node, Parameter, f32
-from engine.plugin_api import QueryResult, Support
+from engine.plugin_api import QueryResult, RefusalCause, Support
 
-LEVELS = {REFUSED: Support.refused("op", "no kernel"), REFERENCE: Support.reference(), NATIVE: Support.native()}
+LEVELS = {
+    REFUSED: Support.refused(RefusalCause.OP, "no kernel"),
+    REFERENCE: Support.reference(),
+    NATIVE: Support.native(),
+}
 
 
 def random_graph(rng: np.random.Generator, count: int) -> ModelGraph:

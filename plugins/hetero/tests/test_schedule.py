@@ -14,7 +14,7 @@ from engine_hetero.schedule import Schedule, findings, list_schedule, predict
 from engine import ops
 from engine.errors import PartitionError
 from engine.ir import Model, Parameter, f32
-from engine.plugin_api import QueryResult, Support
+from engine.plugin_api import QueryResult, RefusalCause, Support
 
 
 def scheduled(
@@ -118,7 +118,10 @@ def chain(count: int) -> ModelGraph:
 def claims_of(graph: ModelGraph, refused: dict[int, set[str]], atoms: tuple[frozenset[str], ...] = ()) -> Claims:
     answers = [
         QueryResult(
-            {n: Support.refused("op", "none") if n in refused.get(d, ()) else Support.native() for n in graph.names},
+            {
+                n: Support.refused(RefusalCause.OP, "none") if n in refused.get(d, ()) else Support.native()
+                for n in graph.names
+            },
             atoms if d == 0 else (),
         )
         for d in range(2)

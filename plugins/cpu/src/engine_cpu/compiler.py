@@ -14,7 +14,7 @@ from engine.passes.common.shape_simplification import ShapeSimplification
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.grouping import group_nodes
 from engine_cpu.host_part import HostPart
-from engine_cpu.lowering import refusal
+from engine_cpu.lowering import CpuDecisions, decisions
 from engine_cpu.partition import GraphPart, PartKind, extract, partition
 from engine_cpu.plan_cache import PlanCache
 from engine_cpu.program import Array, NativePart, Part, Program, Run, Value
@@ -42,26 +42,27 @@ class Compiler:
     threads: int
     allow_reference: bool
 
-    def program(self, model: Model) -> Program:
-        """A program for a model whose parameters have static shapes."""
-        return Program(model, [self._part(part) for part in partition(model)], self.weights.data)
+    def program(self, model: Model, decisions: CpuDecisions) -> Program:
+        """A program for a model whose parameters have static shapes, with what was decided for its nodes."""
+        parts = [self._part(part, decisions) for part in partition(model, decisions)]
+        return Program(model, parts, self.weights.data)
 
     def specialized_program(self, model: Model) -> Program:
         """A program for a model whose parameters have just become static."""
-        return self.program(self.transform(model))
+        return self.program(self.transform(model), decisions())
 
-    def _part(self, part: GraphPart) -> tuple[Part, Sequence[Output], Sequence[Output]]:
+    def _part(self, part: GraphPart, decisions: CpuDecisions) -> tuple[Part, Sequence[Output], Sequence[Output]]:
         if part.kind is PartKind.HOST:
             (node,) = part.nodes
             if not self.allow_reference:
-                why = refusal(node)
+                why = decisions.refusal(node)
                 reason = why.reason if why else "its shape depends on data"
                 raise UnsupportedError(f"{node}: no native kernel ({reason}), and ALLOW_REFERENCE is off")
             return HostPart(node), [v for v in node.input_values if v is not None], tuple(node.outputs)
         if part.kind is PartKind.DEFERRED:
             cache = PlanCache(extract(part), self.specialized_program, self.plan_cache_size)
             return DeferredPart(cache), part.inputs, part.outputs
-        items = group_nodes(part.nodes, part.outputs)
+        items = group_nodes(part.nodes, part.outputs, decisions)
         options = assign_layouts(items, part.outputs, self.precision)
         segment = build_segment(items, options, part.inputs, part.outputs, self.weights, self.tuner, self.precision)
         return NativePart(segment, self.threads, self.streams), part.inputs, part.outputs

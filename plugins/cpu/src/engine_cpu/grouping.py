@@ -7,14 +7,14 @@ from typing import Final
 
 from engine.ir import Node, Output
 from engine_cpu.item import Item
-from engine_cpu.lowering.registry import OpLowering, find_lowering
+from engine_cpu.lowering import CpuDecisions
 
 _MOST_NODES: Final = 16
 _MOST_INPUTS: Final = 64
 """Of one item: what a step has room for."""
 
 
-def group_nodes(nodes: Sequence[Node], outputs: Collection[Output]) -> list[Item]:
+def group_nodes(nodes: Sequence[Node], outputs: Collection[Output], decisions: CpuDecisions) -> list[Item]:
     """The items of a segment in an order in which they can run.
 
     Nodes whose lowering gives them equal keys are joined along the values that they hand on, unless another item
@@ -23,11 +23,12 @@ def group_nodes(nodes: Sequence[Node], outputs: Collection[Output]) -> list[Item
     Args:
         nodes: in an order in which they can run; each has a lowering, and all shapes are static.
         outputs: the values that are read outside of the segment.
+        decisions: what was decided for the nodes.
     """
-    grouping = _Grouping(nodes)
+    grouping = _Grouping(nodes, decisions)
     for node in nodes:
         grouping.place(node)
-    return [_item(group, frozenset(outputs)) for group in grouping.in_order()]
+    return [_item(group, frozenset(outputs), decisions) for group in grouping.in_order()]
 
 
 class _Group:
@@ -35,23 +36,24 @@ class _Group:
 
     __slots__ = ("first", "inputs", "key", "last", "nodes", "sources")
 
-    def __init__(self, node: Node, number: int) -> None:
+    def __init__(self, node: Node, number: int, decisions: CpuDecisions) -> None:
         self.nodes = [node]
         self.first = self.last = number
-        self.key = _key(node)
+        self.key = _key(node, decisions)
         self.inputs = node.num_inputs
         self.sources: list[Node] = []
         """The producers, within the segment, of what the nodes read."""
 
 
 class _Grouping:
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], decisions: CpuDecisions) -> None:
+        self.decisions = decisions
         self.numbers = {node: number for number, node in enumerate(nodes)}
         self.groups: dict[Node, _Group] = {}
 
     def place(self, node: Node) -> None:
         """Give a node a group, once what it reads has one."""
-        group = _Group(node, self.numbers[node])
+        group = _Group(node, self.numbers[node], self.decisions)
         group.sources = list(
             dict.fromkeys(v.node for v in node.input_values if v is not None and v.node in self.groups)
         )
@@ -114,23 +116,17 @@ class _Grouping:
         return group
 
 
-def _key(node: Node) -> object:
+def _key(node: Node, decisions: CpuDecisions) -> object:
     """Equal for nodes that may run together; None where a node runs alone."""
-    lowering = _lowering(node)
-    key = lowering.group_key(node)
-    return None if key is None else (lowering, key)
+    decision = decisions[node]
+    key = decision.lowering.group_key(decision.spec)
+    return None if key is None else (decision.lowering, key)
 
 
-def _lowering(node: Node) -> OpLowering:
-    lowering = find_lowering(node)
-    assert lowering is not None, node
-    return lowering
-
-
-def _item(group: _Group, outside: frozenset[Output]) -> Item:
-    lowering = _lowering(group.nodes[0])
+def _item(group: _Group, outside: frozenset[Output], decisions: CpuDecisions) -> Item:
+    first = decisions[group.nodes[0]]
     if len(group.nodes) == 1:
-        return Item.of(group.nodes[0], lowering)
+        return Item.of(first.spec, first.lowering)
     inside = frozenset(group.nodes)
     read = [value for node in group.nodes for value in node.input_values if value is not None]
     inputs = tuple(dict.fromkeys(value for value in read if value.node not in inside))
@@ -140,4 +136,4 @@ def _item(group: _Group, outside: frozenset[Output]) -> Item:
         for value in node.outputs
         if value in outside or any(target.node not in inside for target in value.target_inputs)
     )
-    return Item(tuple(group.nodes), lowering, inputs, outputs)
+    return Item(tuple(decisions[node].spec for node in group.nodes), first.lowering, inputs, outputs)

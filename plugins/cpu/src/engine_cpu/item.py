@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.ir import Node, Output
+from engine.ops.spec import OperatorSpec
 
 if TYPE_CHECKING:
     from engine_cpu.lowering.registry import OpLowering
@@ -20,17 +21,27 @@ class Item:
     outside.
     """
 
-    nodes: tuple[Node, ...]
-    lowering: OpLowering
+    specs: tuple[OperatorSpec, ...]
+    lowering: OpLowering[Any]
     inputs: tuple[Output | None, ...]
     outputs: tuple[Output, ...]
 
     @classmethod
-    def of(cls, node: Node, lowering: OpLowering) -> Item:
+    def of(cls, spec: OperatorSpec, lowering: OpLowering[Any]) -> Item:
         """An item of one node."""
-        return cls((node,), lowering, tuple(node.input_values), tuple(node.outputs))
+        return cls((spec,), lowering, tuple(spec.node.input_values), tuple(spec.node.outputs))
+
+    @property
+    def spec(self) -> OperatorSpec:
+        """The spec of the last node, which gives the item its name."""
+        return self.specs[-1]
 
     @property
     def node(self) -> Node:
-        """The last node, which gives the item its name."""
-        return self.nodes[-1]
+        """The last node."""
+        return self.spec.node
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, in an order in which they can run."""
+        return tuple(spec.node for spec in self.specs)

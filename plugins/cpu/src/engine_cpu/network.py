@@ -16,6 +16,7 @@ from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork,
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.compiler import Compiler, fold_shapes, logger
 from engine_cpu.instruction_sets import needed_isa
+from engine_cpu.lowering import CpuDecisions, decisions
 from engine_cpu.plan_cache import PlanCache
 from engine_cpu.program import NativePart, Program
 from engine_cpu.properties import (
@@ -27,7 +28,6 @@ from engine_cpu.properties import (
     PLAN_CACHE_SIZE,
     REFERENCE_STEPS,
 )
-from engine_cpu.query import reference_reasons
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.transform import transform_model
 from engine_cpu.tuning import BUDGETS, Tuner
@@ -91,7 +91,8 @@ class CpuNetwork(ExecutableNetwork):
         """What compiling and importing share."""
         self.graph = graph
         self.weights = weights
-        self.reference_steps = self._check_reference(graph)
+        made = decisions()
+        self.reference_steps = self._check_reference(graph, made)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
         self.precision = precision
@@ -107,7 +108,7 @@ class CpuNetwork(ExecutableNetwork):
         )
         self.is_static = all(_is_static(parameter) for parameter in graph.parameters)
         if self.is_static:
-            self.program: Program | None = compiler.program(graph)
+            self.program: Program | None = compiler.program(graph, made)
             self.plans: PlanCache | None = None
         else:
             self.program = None
@@ -122,9 +123,9 @@ class CpuNetwork(ExecutableNetwork):
             else:
                 constant.release()
 
-    def _check_reference(self, graph: Model) -> tuple[str, ...]:
+    def _check_reference(self, graph: Model, decisions: CpuDecisions) -> tuple[str, ...]:
         """Find what will run on the reference evaluator; say so once, or refuse it."""
-        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in reference_reasons(graph).items()}
+        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in decisions.refusals(graph)}
         if found and not self.config[ALLOW_REFERENCE]:
             raise UnsupportedError(
                 f"{self.name}: {len(found)} operations have no native kernel, and ALLOW_REFERENCE is off: "

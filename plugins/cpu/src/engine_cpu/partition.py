@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType
-from engine_cpu.lowering import refusal
+from engine_cpu.lowering import CpuDecisions
 
 
 class PartKind(enum.Enum):
@@ -33,10 +33,10 @@ class GraphPart:
     outputs: tuple[Output, ...]
 
 
-def partition(model: Model) -> list[GraphPart]:
+def partition(model: Model, decisions: CpuDecisions) -> list[GraphPart]:
     """The parts of a model, as few as one pass finds, in the order in which they run."""
     nodes = [n for n in model.ordered_nodes() if not isinstance(n, (Parameter, Constant, Result))]
-    kinds = {node: kind_of(node) for node in nodes}
+    kinds = {node: kind_of(node, decisions) for node in nodes}
     return [
         part
         for kind, group in _drained(nodes, kinds)
@@ -44,7 +44,7 @@ def partition(model: Model) -> list[GraphPart]:
     ]
 
 
-def kind_of(node: Node) -> PartKind:
+def kind_of(node: Node, decisions: CpuDecisions) -> PartKind:
     """How a node runs; types are as well known as they can be before an inference."""
     read = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) for value in (*read, *node.outputs)):
@@ -53,7 +53,7 @@ def kind_of(node: Node) -> PartKind:
         return PartKind.HOST
     if any(not value.shape.is_static for value in read):
         return PartKind.DEFERRED
-    if any(not value.shape.is_static for value in node.outputs) or refusal(node) is not None:
+    if any(not value.shape.is_static for value in node.outputs) or decisions.refusal(node) is not None:
         return PartKind.HOST
     return PartKind.NATIVE
 

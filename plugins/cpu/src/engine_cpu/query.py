@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from engine.errors import UnsupportedError
 from engine.ir import Model, Node
-from engine.lowering import Refusal, answer_query, refusals
+from engine.lowering import Refusal, answer_query
 from engine.ops.reference import compile_node
 from engine.plugin_api import QueryResult, Support
-from engine_cpu.lowering import refusal
+from engine_cpu.lowering import decisions
 
 
 def query(model: Model, graph: Model, *, allow_reference: bool) -> QueryResult:
     """Answer for the operations of `model`, of which `graph` is the transformed copy."""
-    reasons = reference_reasons(graph)
+    made, alone = decisions(), decisions()
+    reasons = dict(made.refusals(graph))
     return answer_query(
         model,
         graph,
         support=lambda node: _support(node, reasons.get(node), allow_reference),
-        alone=lambda node: _support(node, refusal(node), allow_reference),
+        alone=lambda node: _support(node, alone.refusal(node), allow_reference),
     )
-
-
-def reference_reasons(graph: Model) -> dict[Node, Refusal]:
-    """The operations of a transformed graph that run on the reference evaluator, and why."""
-    return refusals(graph, refusal)
 
 
 def _support(node: Node, why: Refusal | None, allow_reference: bool) -> Support:

@@ -311,7 +311,7 @@ class SegmentBuilder:
             if len(item.nodes) > 1:
                 continue
             option = options[item]
-            for index, offset in enumerate(item.lowering.placements(item.node, option)):
+            for index, offset in enumerate(item.lowering.placements(item.spec, option)):
                 value = item.inputs[index]
                 if offset is None or value is None:
                     continue
@@ -338,7 +338,7 @@ def _alias_roots(items: Sequence[Item]) -> dict[Output, Output]:
     for item in items:
         if len(item.nodes) > 1:
             continue
-        index = item.lowering.alias_of(item.node)
+        index = item.lowering.alias_of(item.spec)
         source = None if index is None else item.inputs[index]
         if source is not None:
             roots[item.node.output(0)] = source
@@ -347,7 +347,7 @@ def _alias_roots(items: Sequence[Item]) -> dict[Output, Output]:
 
 def _read(item: Item) -> list[Output]:
     """The values whose memory an item's steps read: an alias hands its input on and reads nothing itself."""
-    alias = item.lowering.alias_of(item.node) if len(item.nodes) == 1 else None
+    alias = item.lowering.alias_of(item.spec) if len(item.nodes) == 1 else None
     return [v for i, v in enumerate(item.inputs) if v is not None and i != alias and not isinstance(v.node, Constant)]
 
 

@@ -15,6 +15,7 @@ from engine.plugin_api import (
     PlacedSubgraph,
     PlacementReport,
     QueryResult,
+    RefusalCause,
     Support,
     SupportLevel,
 )
@@ -33,7 +34,7 @@ def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) 
     try:
         plan = planner.plan()
     except UnplaceableError as e:
-        refused = {n: Support.refused("placement", reason) for n, reason in e.reasons.items()}
+        refused = {n: Support.refused(RefusalCause.PLACEMENT, reason) for n, reason in e.reasons.items()}
         return QueryResult(_by_original_name(model, originals, refused))
     claims = plan.placement.claims
     supports = {number: claims.support(int(d), number) for number, d in enumerate(plan.placement.affinity)}
@@ -129,5 +130,5 @@ def _refusals(claims: Claims, plan: Plan, originals: Originals) -> Iterator[Node
                 continue
             for name, op_type in operations.items():
                 yield NodeRefusal(
-                    name, op_type, claims.devices[device], support.level.value, support.cause, support.reason
+                    name, op_type, claims.devices[device], support.level.value, support.cause or "", support.reason
                 )

@@ -6,14 +6,14 @@ import sys
 
 from engine.errors import UnsupportedError
 from engine.ir import Constant, Model, Node, Parameter, Result
-from engine.lowering import Refusal, refusals
+from engine.lowering import Refusal
 from engine.passes import Manager, Pass
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.shape_simplification import ShapeSimplification
 from engine.passes.runtime_info import is_operation
 from engine_opencl.devices.device import DeviceFacts
-from engine_opencl.lowering import find_lowering, refusal
+from engine_opencl.lowering import OpenclDecisions, decisions
 from engine_opencl.plan import Plan, PlanBuilder
 from engine_opencl.tuning.tuner import Tuner
 
@@ -23,35 +23,34 @@ def build_plan(graph: Model, facts: DeviceFacts, tuner: Tuner | None = None) -> 
 
     Raises `UnsupportedError` naming the first node that has no kernel, or whose shape only the data decides.
     """
+    made = decisions()
     for node in graph.ordered_nodes():
-        if is_operation(node) and (why := refusal(node)) is not None:
+        if is_operation(node) and (why := made.refusal(node)) is not None:
             raise _unsupported(node, why)
-    builder = _lowered(graph, facts, tuner)
+    builder = _lowered(graph, made, facts, tuner)
     # Another choice may bring other sites.
     while tuner is not None and tuner.tune(builder):
-        builder = _lowered(graph, facts, tuner)
+        builder = _lowered(graph, made, facts, tuner)
     outputs = [result.input_value(0) for result in graph.results]
     return builder.finish(graph.inputs, outputs)
 
 
-def _lowered(graph: Model, facts: DeviceFacts, tuner: Tuner | None) -> PlanBuilder:
-    builder = PlanBuilder(facts, tuner.choices if tuner is not None else None)
+def _lowered(graph: Model, made: OpenclDecisions, facts: DeviceFacts, tuner: Tuner | None) -> PlanBuilder:
+    builder = PlanBuilder(facts, made, tuner.choices if tuner is not None else None)
     for parameter in graph.parameters:
         if parameter.output(0).target_inputs:
             builder.output(parameter.output(0))
     for node in graph.ordered_nodes():
         if isinstance(node, (Parameter, Constant, Result)):
             continue
-        lowering = find_lowering(node)
-        assert lowering is not None
         builder.begin(node)
-        lowering.lower(node, builder)
+        made[node].lowering.lower(made[node].spec, builder)
     return builder
 
 
 def require_supported(graph: Model) -> None:
     """Raise `UnsupportedError` naming the first node that cannot run here, whatever the lengths of the inputs are."""
-    for node, why in refusals(graph, refusal).items():
+    for node, why in decisions().refusals(graph):
         raise _unsupported(node, why)
 
 
@@ -68,7 +67,8 @@ def folded(graph: Model) -> None:
         # Lengths that are known now may tell others: those of a Pad by computed lengths, say.
         while _run("KnownShapes", graph, ShapeSimplification, ConstantFolding, DeadCodeElimination):
             pass
-        if all(refusal(node) is None for node in graph.ordered_nodes() if is_operation(node)):
+        made = decisions()
+        if all(made.refusal(node) is None for node in graph.ordered_nodes() if is_operation(node)):
             return
         if not _fold_without_kernel(graph):
             return
@@ -85,5 +85,5 @@ def _fold_without_kernel(graph: Model) -> bool:
     manager = Manager(name="KnownShapesWithoutKernel")
     manager.register_pass(ConstantFolding(max_output_bytes=sys.maxsize))
     manager.register_pass(DeadCodeElimination)
-    manager.pass_config.set_callback(ConstantFolding, callback=lambda node: refusal(node) is None)
+    manager.pass_config.set_callback(ConstantFolding, callback=lambda node: decisions().refusal(node) is None)
     return manager.run_passes(graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import Expression
 from engine_opencl.tuning.choices import Site
+
+if TYPE_CHECKING:
+    from engine_opencl.lowering.registry import OpenclDecisions
 
 WEIGHT: Final = "opencl.weight"
 """The rt_info key of a constant's number, which its copies in plans for other shapes share."""
@@ -90,11 +93,15 @@ class Plan:
 class PlanBuilder:
     """What lowerings talk to: values become buffers, operations become launches.
 
-    `choices`: the texts of candidates by site; sites that are not there get their defaults.
+    `decisions` are those for the nodes of the graph. `choices`: the texts of candidates by site; sites that are not
+    there get their defaults.
     """
 
-    def __init__(self, facts: DeviceFacts, choices: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, facts: DeviceFacts, decisions: OpenclDecisions, choices: Mapping[str, str] | None = None
+    ) -> None:
         self.facts = facts
+        self.decisions = decisions
         self.choices = choices or {}
         self.sites: dict[str, Site] = {}
         """Where there was a choice, by key."""
@@ -213,7 +220,7 @@ class PlanBuilder:
 
     def apart(self, site: Site, candidate: object) -> PlanBuilder:
         """A builder with the launches of a candidate alone, over the buffers of this one."""
-        apart = PlanBuilder(self.facts, self.choices)
+        apart = PlanBuilder(self.facts, self.decisions, self.choices)
         apart._is_apart = True  # what it launches does not lengthen, or shorten, the lives of this one's buffers
         apart.weights = dict(self.weights)
         apart._weight_buffers, apart._values = dict(self._weight_buffers), dict(self._values)

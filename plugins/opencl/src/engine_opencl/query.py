@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from engine.ir import Model
-from engine.lowering import Refusal, answer_query, refusals
+from engine.lowering import Refusal, answer_query
 from engine.plugin_api import QueryResult, Support
-from engine_opencl.lowering import refusal
+from engine_opencl.lowering import decisions
 
 
 def query(model: Model, graph: Model) -> QueryResult:
     """Answer for the operations of `model`, of which `graph` is the transformed copy."""
-    reasons = refusals(graph, refusal)
+    reasons, alone = dict(decisions().refusals(graph)), decisions()
     return answer_query(
-        model, graph, support=lambda node: _support(reasons.get(node)), alone=lambda node: _support(refusal(node))
+        model, graph, support=lambda node: _support(reasons.get(node)), alone=lambda node: _support(alone.refusal(node))
     )
 
 

@@ -14,7 +14,7 @@ from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.plugin_api import Model
-from engine_opencl.lowering import refusal
+from engine_opencl.lowering import decisions
 
 
 def transform_model(model: Model, precision: str = "f32", *, keep_names: bool = False) -> Model:
@@ -30,6 +30,6 @@ def transform_model(model: Model, precision: str = "f32", *, keep_names: bool = 
     manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
     manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
     if precision == "f16":
-        manager.register_pass(ConvertPrecision(accepts=lambda node: refusal(node) is None))
+        manager.register_pass(ConvertPrecision(accepts=lambda node: decisions().refusal(node) is None))
     manager.run_passes(graph)
     return graph

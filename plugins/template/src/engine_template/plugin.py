@@ -16,6 +16,7 @@ from engine.plugin_api import (
     Model,
     Plugin,
     QueryResult,
+    RefusalCause,
     Support,
     ThreadExecutor,
 )
@@ -65,5 +66,5 @@ def support_of(node: Node) -> Support:
     try:
         compile_node(node)
     except UnsupportedError as e:
-        return Support.refused("op", str(e))
+        return Support.refused(RefusalCause.OP, str(e))
     return Support.native()

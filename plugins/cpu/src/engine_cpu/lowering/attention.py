@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node, Output, boolean, f32
-from engine.lowering import Refusal, check_types, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.internal.fused_attention import ROWS
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
@@ -46,15 +47,17 @@ class Heads:
 
 
 @lowers("Attention")
-class AttentionLowering(OpLowering):
+class AttentionLowering(OpLowering[OperatorSpec]):
     """ONNX's operator, with the keys and values of the past before those that come."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         return first_refusal(check_attention_types(node), self._check_cache(node), self._check_attributes(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
+        node = spec.node
         heads, kv_heads = (int(attribute(node, name) or 0) for name in ("q_num_heads", "kv_num_heads"))
         values = [node.input_value(index) for index in range(3)]
         q, k, v = (Heads.of(b.shape(x), n) for x, n in zip(values, (heads, kv_heads, kv_heads), strict=True))
@@ -80,38 +83,42 @@ class AttentionLowering(OpLowering):
 
     def _check_cache(self, node: Node) -> Refusal | None:
         if node.has_input(_LENGTHS):
-            return Refusal("op", "Attention with nonpad_kv_seqlen has no kernel")
+            return Refusal(RefusalCause.OP, "Attention with nonpad_kv_seqlen has no kernel")
         if _is_read(node, _SCORES):
-            return Refusal("op", "Attention that gives qk_matmul_output has no kernel")
+            return Refusal(RefusalCause.OP, "Attention that gives qk_matmul_output has no kernel")
         if node.has_input(4) != node.has_input(5):
-            return Refusal("op", "past_key and past_value go together; expected both or neither")
+            return Refusal(RefusalCause.OP, "past_key and past_value go together; expected both or neither")
         past = [node.input_value(index) for index in (4, 5) if node.has_input(index)]
         return check_types(past, F32)
 
     def _check_attributes(self, node: Node) -> Refusal | None:
         scale, softcap = attribute(node, "scale"), attribute(node, "softcap") or 0.0
         if scale is not None and not 0 <= scale < math.inf:
-            return Refusal("attribute", f"scale is {scale}; expected a finite number of 0 or more")
+            return Refusal(RefusalCause.ATTRIBUTE, f"scale is {scale}; expected a finite number of 0 or more")
         if not 0 <= softcap < math.inf:
-            return Refusal("attribute", f"softcap is {softcap}; expected a finite number of 0 or more")
+            return Refusal(RefusalCause.ATTRIBUTE, f"softcap is {softcap}; expected a finite number of 0 or more")
         if attribute(node, "softmax_precision") not in (None, 0, _FLOAT):
-            return Refusal("attribute", f"softmax_precision is {attribute(node, 'softmax_precision')}; expected f32")
+            return Refusal(
+                RefusalCause.ATTRIBUTE, f"softmax_precision is {attribute(node, 'softmax_precision')}; expected f32"
+            )
         return None
 
 
 @lowers("FusedAttention", domain=INTERNAL_DOMAIN)
-class FusedAttentionLowering(OpLowering):
+class FusedAttentionLowering(OpLowering[OperatorSpec]):
     """The internal operator: rules for rows that are no numbers, and packed inputs."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         scale = attribute(node, "scale")
         if not math.isfinite(scale):
-            return Refusal("attribute", f"scale is {scale}; expected a finite number")
+            return Refusal(RefusalCause.ATTRIBUTE, f"scale is {scale}; expected a finite number")
         return check_attention_types(node)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
+        node = spec.node
         heads, kv_heads = attribute(node, "q_num_heads"), attribute(node, "kv_num_heads")
         rows = attribute(node, "rows")
         attributes: dict[str, Attribute] = {
@@ -132,7 +139,7 @@ def check_attention_types(node: Node) -> Refusal | None:
     if why is not None:
         return why
     if mask is not None and not 2 <= len(mask.shape) <= 4:
-        return Refusal("shape", f"the mask is {mask.type}; expected two to four dimensions")
+        return Refusal(RefusalCause.SHAPE, f"the mask is {mask.type}; expected two to four dimensions")
     return None
 
 

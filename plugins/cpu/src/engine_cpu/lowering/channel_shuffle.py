@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.ir import Node
 from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.channels import select_channels
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 
 
 @lowers("ChannelShuffle", domain=INTERNAL_DOMAIN)
-class ChannelShuffleLowering(OpLowering):
+class ChannelShuffleLowering(OpLowering[OperatorSpec]):
     """Whole channels of plain maps, lanes of blocked ones."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_movable(node, node.input_value(0))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, 1)
         return (plain, LayoutOption.uniform(Layout.BLOCKED, 1)) if is_map(node.input_value(0)) else (plain,)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         layout, shape = b.option(node).outputs[0], b.shape(x)
         groups = int(attribute(node, "groups"))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.lowering import Refusal, first_refusal
+from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.native import pack
 from engine.ops.internal import INTERNAL_DOMAIN
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, padded_channels, static_shape
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.conv_candidates import (
@@ -36,15 +37,17 @@ _X, _W, _BIAS, _RESIDUAL = range(4)
 
 @lowers("Conv", "ConvTranspose")
 @lowers("FusedConv", domain=INTERNAL_DOMAIN)
-class ConvolutionLowering(OpLowering):
+class ConvolutionLowering(OpLowering[OperatorSpec]):
     """Direct, Winograd, depthwise, grouped or transposed kernels, by geometry and choice; weights packed for them."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         return first_refusal(check_f32(node), _check_rank(node), _check_steps(node), check_activation(node))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         """Maps in blocks; an input of few channels is better read as it is."""
+        node = spec.node
         groups = node.attributes.get("group", 1)
         channels = static_shape(node.input_value(_X))[1]
         if not has_bf16_kernel(groups, channels, static_shape(node.output(0))[1], transposed=is_transposed(node)):
@@ -58,8 +61,9 @@ class ConvolutionLowering(OpLowering):
                 options.append(_option(node, source, Layout.BLOCKED, "bf16"))
         return options
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """One step; more where the weights are computed at run time."""
+        node = spec.node
         option, out = b.option(node), node.output(0)
         layout, out_layout = option.inputs[_X], option.outputs[0]
         geometry = conv_geometry(node, b.shape(node.input_value(_X)), b.shape(node.input_value(_W)), b.shape(out))
@@ -94,10 +98,12 @@ def _check_rank(node: Node) -> Refusal | None:
     """One or two dimensions, and channels to convolve."""
     rank = len(node.input_value(_X).shape)
     if rank not in (3, 4):
-        return Refusal("shape", f"X has {rank - 2} spatial dimensions; expected 1 or 2")
+        return Refusal(RefusalCause.SHAPE, f"X has {rank - 2} spatial dimensions; expected 1 or 2")
     weights = node.input_value(_W).shape
     if any(dim.is_static and dim.min == 0 for dim in (*weights, node.input_value(_X).shape[1])):
-        return Refusal("shape", f"no channels, or an empty kernel: X is {node.input_value(_X).type}, W {weights}")
+        return Refusal(
+            RefusalCause.SHAPE, f"no channels, or an empty kernel: X is {node.input_value(_X).type}, W {weights}"
+        )
     return None
 
 
@@ -109,7 +115,7 @@ def _check_steps(node: Node) -> Refusal | None:
     ):
         values = node.attributes.get(name) or ()
         if max(values, default=1) > most:
-            return Refusal("attribute", f"{name} is {list(values)}; expected {most} at most")
+            return Refusal(RefusalCause.ATTRIBUTE, f"{name} is {list(values)}; expected {most} at most")
     return None
 
 

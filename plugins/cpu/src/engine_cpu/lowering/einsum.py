@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from engine.errors import UnsupportedError
 from engine.ir import Node
-from engine.lowering import Refusal, first_refusal
+from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.product import MOST_BATCH_DIMS, BatchDim, Product, merged
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -40,15 +41,17 @@ class Roles:
 
 
 @lowers("Einsum")
-class EinsumLowering(OpLowering):
+class EinsumLowering(OpLowering[OperatorSpec]):
     """Equations of two operands whose sums run over the last labels of one of them."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         return first_refusal(check_f32(node), _check_equation(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
+        node = spec.node
         roles = find_roles(attribute(node, "equation"))
         assert roles is not None
         left, right = (node.input_value(index) for index in ((1, 0) if roles.is_swapped else (0, 1)))
@@ -80,18 +83,22 @@ class EinsumLowering(OpLowering):
 def _check_equation(node: Node) -> Refusal | None:
     equation = attribute(node, "equation")
     if node.num_inputs != 2:
-        return Refusal("attribute", f"the equation has {node.num_inputs} operands; expected 2")
+        return Refusal(RefusalCause.ATTRIBUTE, f"the equation has {node.num_inputs} operands; expected 2")
     roles = find_roles(equation)
     if roles is None:
-        return Refusal("attribute", f"the equation {equation!r} is no product of matrices as they lie in memory")
+        return Refusal(
+            RefusalCause.ATTRIBUTE, f"the equation {equation!r} is no product of matrices as they lie in memory"
+        )
     if len(roles.batch) > MOST_BATCH_DIMS:
-        return Refusal("attribute", f"the equation {equation!r} has {len(roles.batch)} batch dimensions")
+        return Refusal(RefusalCause.ATTRIBUTE, f"the equation {equation!r} has {len(roles.batch)} batch dimensions")
     known: dict[str, int] = {}
     for term, value in zip(equation.replace(" ", "").partition("->")[0].split(","), node.input_values, strict=True):
         assert value is not None
         for label, dim in zip(term, value.shape.dims, strict=True):
             if dim.is_static and known.setdefault(label, dim.get_length()) != dim.get_length():
-                return Refusal("shape", f"label {label} is {known[label]} and {dim} long; expected one length")
+                return Refusal(
+                    RefusalCause.SHAPE, f"label {label} is {known[label]} and {dim} long; expected one length"
+                )
     return None
 
 

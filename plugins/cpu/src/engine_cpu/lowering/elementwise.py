@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import bf16, f32
-from engine.lowering import Refusal, check_types, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, static_shape
 from engine_cpu.lowering.elementwise_operands import (
@@ -30,20 +31,22 @@ _MAX_INPUTS: Final = 32
 
 
 @lowers(*OPS)
-class ElementwiseLowering(OpLowering):
+class ElementwiseLowering(OpLowering[OperatorSpec]):
     """Operators that compute each element of their output from one element of each input."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         return first_refusal(_check_inputs(node), _check_attributes(node), _check_sizes(node))
 
-    def group_key(self, node: Node) -> Hashable | None:
+    def group_key(self, spec: OperatorSpec) -> Hashable | None:
         """Nodes of one output shape run as one."""
+        node = spec.node
         return static_shape(node.output(0))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         """See `OpLowering`."""
-        return self.item_layouts(Item.of(node, self))
+        return self.item_layouts(Item.of(spec, self))
 
     def item_layouts(self, item: Item) -> Sequence[LayoutOption]:
         """Plain; or blocked, where all inputs can be read along blocks."""
@@ -62,9 +65,9 @@ class ElementwiseLowering(OpLowering):
             LayoutOption(halves, (Layout.BLOCKED_BF16,) * len(item.outputs), precision="bf16"),
         )
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
-        self.lower_item(Item.of(node, self), b)
+        self.lower_item(Item.of(spec, self), b)
 
     def lower_item(self, item: Item, b: SegmentBuilder) -> None:
         """One step for all nodes."""
@@ -163,16 +166,18 @@ def _check_inputs(node: Node) -> Refusal | None:
 
 def _check_attributes(node: Node) -> Refusal | None:
     if node.op_type == "Mod" and not attribute(node, "fmod") and node.input_value(0).element_type in REALS:
-        return Refusal("attribute", "fmod is 0 for real numbers; expected 1")
+        return Refusal(RefusalCause.ATTRIBUTE, "fmod is 0 for real numbers; expected 1")
     return None
 
 
 def _check_sizes(node: Node) -> Refusal | None:
     if node.num_inputs > _MAX_INPUTS:
-        return Refusal("op", f"{node.num_inputs} inputs; expected {_MAX_INPUTS} at most")
+        return Refusal(RefusalCause.OP, f"{node.num_inputs} inputs; expected {_MAX_INPUTS} at most")
     shape = node.output(0).shape
     if shape.rank.is_dynamic:
-        return Refusal("dynamic shape", f"the rank of {node.output(0).name} is unknown")
+        return Refusal(RefusalCause.DYNAMIC_SHAPE, f"the rank of {node.output(0).name} is unknown")
     if len(shape) > _MAX_RANK:
-        return Refusal("shape", f"{node.output(0).name} has {len(shape)} dimensions; expected {_MAX_RANK} at most")
+        return Refusal(
+            RefusalCause.SHAPE, f"{node.output(0).name} has {len(shape)} dimensions; expected {_MAX_RANK} at most"
+        )
     return None

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from engine.ir import Node
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
 from engine.native import Attribute
 
 _RELU: Final = (0, 0.0, math.inf)
@@ -31,7 +31,7 @@ def check_activation(node: Node) -> Refusal | None:
     """A refusal where a fused operator ends with an activation that kernels do not have."""
     name = node.attributes.get("activation", "")
     if name and name not in _ACTIVATIONS:
-        return Refusal("attribute", f"activation is {name}; expected one of {', '.join(_ACTIVATIONS)}")
+        return Refusal(RefusalCause.ATTRIBUTE, f"activation is {name}; expected one of {', '.join(_ACTIVATIONS)}")
     return None
 
 

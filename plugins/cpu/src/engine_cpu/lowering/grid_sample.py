@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from engine.ir import Node
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, lowers
 
@@ -19,20 +19,22 @@ _PADDING: Final = {"zeros": 0, "border": 1, "reflection": 2}
 
 
 @lowers("GridSample")
-class GridSampleLowering(OpLowering):
+class GridSampleLowering(OpLowering[OperatorSpec]):
     """Nearest, linear and cubic, with any padding."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if refused := check_f32(node):
             return refused
         if len(node.input_value(0).shape) != 4:
-            return Refusal("shape", f"input 0 is {node.input_value(0).type}; expected a map [N, C, H, W]")
+            return Refusal(RefusalCause.SHAPE, f"input 0 is {node.input_value(0).type}; expected a map [N, C, H, W]")
         for name, known in (("mode", _TAPS), ("padding_mode", _PADDING)):
             if (given := attribute(node, name)) not in known:
-                return Refusal("attribute", f"{name} is {given!r}; expected one of {', '.join(known)}")
+                return Refusal(RefusalCause.ATTRIBUTE, f"{name} is {given!r}; expected one of {', '.join(known)}")
         return None
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, grid = node.input_value(0), node.input_value(1)
         batch, channels, *sizes = b.shape(x)
         b.step(

@@ -9,8 +9,9 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.ir.element_type import ElementType, f32, f64, i32, i64
-from engine.lowering import Refusal, check_constant, check_types, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_constant, check_types, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import item_size
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step
@@ -24,14 +25,16 @@ _NUMBERS: Final[dict[ElementType, int]] = {f32: 4, f64: 5, i32: 6, i64: 7}
 
 
 @lowers("Gather")
-class GatherLowering(OpLowering):
+class GatherLowering(OpLowering[OperatorSpec]):
     """Rows by index; known indices that are evenly apart are a view or a copy with strides."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         data, indices = node.input_value(0), node.input_value(1)
         return first_refusal(check_movable(node, data), check_types([indices], INDICES))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         data, indices, y = node.input_value(0), node.input_value(1), node.output(0)
         shape = b.shape(data)
         axis, size = int(attribute(node, "axis")) % len(shape), item_size(data.element_type)
@@ -72,13 +75,15 @@ def _known_run(b: SegmentBuilder, indices: Output, size: int) -> tuple[int, int,
 
 
 @lowers("GatherElements")
-class GatherElementsLowering(OpLowering):
+class GatherElementsLowering(OpLowering[OperatorSpec]):
     """Single elements by index along one axis."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_movable(node, node.input_value(0)), check_types([node.input_value(1)], INDICES))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         data, indices = node.input_value(0), node.input_value(1)
         shape = b.shape(data)
         b.step(
@@ -95,13 +100,15 @@ class GatherElementsLowering(OpLowering):
 
 
 @lowers("GatherND")
-class GatherNdLowering(OpLowering):
+class GatherNdLowering(OpLowering[OperatorSpec]):
     """Slices by tuples of indices."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_movable(node, node.input_value(0)), check_types([node.input_value(1)], INDICES))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         data, indices = node.input_value(0), node.input_value(1)
         batch_dims, shape = int(attribute(node, "batch_dims")), b.shape(indices)
         b.step(
@@ -118,16 +125,19 @@ class GatherNdLowering(OpLowering):
         )
 
 
-class _ScatterLowering(OpLowering):
+class _ScatterLowering(OpLowering[OperatorSpec]):
     """What ScatterElements and ScatterND have in common."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         data, indices = node.input_value(0), node.input_value(1)
         if refused := first_refusal(check_movable(node, data), check_types([indices], INDICES)):
             return refused
         reduction = attribute(node, "reduction")
         if reduction not in _REDUCTIONS:
-            return Refusal("attribute", f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
+            return Refusal(
+                RefusalCause.ATTRIBUTE, f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}"
+            )
         return check_types([data], _NUMBERS) if reduction != "none" else None
 
     def _step(self, node: Node, b: SegmentBuilder, kernel: str, **attributes: int | list[int]) -> None:
@@ -152,7 +162,8 @@ class _ScatterLowering(OpLowering):
 class ScatterElementsLowering(_ScatterLowering):
     """Single updates by index along one axis."""
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         axis = int(attribute(node, "axis")) % len(b.shape(node.input_value(0)))
         shape = list(b.shape(node.input_value(1)))
         self._step(node, b, "scatter_elements", shape=shape, axis=axis)
@@ -162,22 +173,25 @@ class ScatterElementsLowering(_ScatterLowering):
 class ScatterNdLowering(_ScatterLowering):
     """Updates of slices by tuples of indices."""
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         shape = b.shape(node.input_value(1))
         self._step(node, b, "scatter_nd", count=math.prod(shape[:-1]), depth=shape[-1])
 
 
 @lowers("OneHot")
-class OneHotLowering(OpLowering):
+class OneHotLowering(OpLowering[OperatorSpec]):
     """On and off values by integer indices; the depth is known."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         indices, _, values = (node.input_value(index) for index in range(3))
         return first_refusal(
             check_types([indices], INDICES), check_movable(node, values, node.output(0)), check_constant(node, 1)
         )
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         indices, values, y = node.input_value(0), node.input_value(2), node.output(0)
         shape = b.shape(y)
         axis = int(attribute(node, "axis")) % len(shape)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from engine.ir import Node, Output
 from engine.lowering import Refusal, check_constant, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 
 
 @lowers("Concat")
-class ConcatLowering(OpLowering):
+class ConcatLowering(OpLowering[OperatorSpec]):
     """Inputs are written in their places where that is one piece of memory, else copied."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_movable(node, *node.input_values)
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         if not is_map(node.output(0)):
             return (plain,)
@@ -36,7 +39,8 @@ class ConcatLowering(OpLowering):
             return blocked
         return (*blocked, LayoutOption.uniform(Layout.BLOCKED_BF16, node.num_inputs))
 
-    def placements(self, node: Node, option: LayoutOption) -> Sequence[int | None]:
+    def placements(self, spec: OperatorSpec, option: LayoutOption) -> Sequence[int | None]:
+        node = spec.node
         layout, axis = option.outputs[0], _axis(node, node.output(0))
         shape = static_shape(node.output(0))
         values = given_inputs(node)
@@ -55,7 +59,8 @@ class ConcatLowering(OpLowering):
             channel_offset(shape, start, layout) if i < whole else None for i, start in enumerate(starts_of(counts))
         ]
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         y = node.output(0)
         layout, axis = b.option(node).outputs[0], _axis(node, y)
         values, shape = given_inputs(node), b.shape(y)
@@ -93,16 +98,19 @@ class ConcatLowering(OpLowering):
 
 
 @lowers("Split")
-class SplitLowering(OpLowering):
+class SplitLowering(OpLowering[OperatorSpec]):
     """Parts that are one piece of memory are no step."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         return _part_layouts(node)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x = node.input_value(0)
         axis = _axis(node, x)
         start = 0
@@ -113,16 +121,19 @@ class SplitLowering(OpLowering):
 
 
 @lowers("Slice")
-class SliceLowering(OpLowering):
+class SliceLowering(OpLowering[OperatorSpec]):
     """Any steps, also backwards; known bounds."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1, 2, 3, 4))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         return _part_layouts(node)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         shape = b.shape(node.input_value(0))
         starts, ends = (b.value(node.input_value(index)).reshape(-1).tolist() for index in (1, 2))
         axes = b.value(node.input_value(3)).reshape(-1).tolist() if node.has_input(3) else range(len(starts))

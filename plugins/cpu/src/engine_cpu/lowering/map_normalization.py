@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.lowering import Refusal, check_constant, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_constant, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes, check_activation
@@ -23,15 +24,17 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 
-class MapLowering(OpLowering):
+class MapLowering(OpLowering[OperatorSpec]):
     """What these have in common: input 0 and output 0 are maps of one layout, other inputs are plain vectors."""
 
     layouts_of_maps: Sequence[Layout] = (Layout.PLAIN, Layout.BLOCKED)
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_f32(node), _check_rank(node, 2))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         vectors = (Layout.PLAIN,) * (node.num_inputs - 1)
         more = (Layout.PLAIN,) * (node.num_outputs - 1)
         layouts = self.layouts_of_maps if len(node.output(0).shape) > 2 else (Layout.PLAIN,)
@@ -62,17 +65,23 @@ def _step(
 
 def _check_rank(node: Node, least: int) -> Refusal | None:
     shape = node.input_value(0).shape
-    return None if len(shape) >= least else Refusal("shape", f"the rank is {len(shape)}; expected {least} or more")
+    return (
+        None
+        if len(shape) >= least
+        else Refusal(RefusalCause.SHAPE, f"the rank is {len(shape)}; expected {least} or more")
+    )
 
 
 @lowers("ChannelNormalization", domain=INTERNAL_DOMAIN)
 class ChannelNormalizationLowering(MapLowering):
     """LayerNormalization over axis 1."""
 
-    def check(self, node: Node) -> Refusal | None:
-        return first_refusal(super().check(node), check_stash_type(node))
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
+        return first_refusal(super().check(spec), check_stash_type(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         vectors = [b.input(value) for value in given_inputs(node)[1:]]
         numbers = {"epsilon": float(attribute(node, "epsilon")), "scale": 1, "bias": int(node.has_input(2))}
         _step(node, b, "channel_norm_f32", vectors, numbers)
@@ -82,10 +91,12 @@ class ChannelNormalizationLowering(MapLowering):
 class InstanceNormalizationLowering(MapLowering):
     """Groups of one channel."""
 
-    def check(self, node: Node) -> Refusal | None:
-        return first_refusal(super().check(node), _check_channels(node))
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
+        return first_refusal(super().check(spec), _check_channels(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         _lower_groups(node, b, b.shape(node.input_value(0))[1])
 
 
@@ -93,17 +104,19 @@ class InstanceNormalizationLowering(MapLowering):
 class GroupNormalizationLowering(MapLowering):
     """Groups of channels, with scale and bias by channel."""
 
-    def check(self, node: Node) -> Refusal | None:
-        return first_refusal(super().check(node), check_stash_type(node), _check_channels(node))
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
+        return first_refusal(super().check(spec), check_stash_type(node), _check_channels(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         _lower_groups(node, b, int(attribute(node, "num_groups")))
 
 
 def _check_channels(node: Node) -> Refusal | None:
     value = node.input_value(0)
     if value.shape.rank.is_static and len(value.shape.dims) > 1 and value.shape.dims[1] == 0:
-        return Refusal("shape", f"{value.name} is {value.type}; the kernels take 1 channel or more")
+        return Refusal(RefusalCause.SHAPE, f"{value.name} is {value.type}; the kernels take 1 channel or more")
     return None
 
 
@@ -120,19 +133,24 @@ class MeanVarianceNormalizationLowering(MapLowering):
     _ADDED = 1e-9
     """To the deviation, as the operator is defined."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         refusal = first_refusal(check_f32(node), _check_rank(node, 1))
         if refusal is not None or self._kind(node) is not None:
             return refusal
         axes = list(attribute(node, "axes"))
-        return Refusal("attribute", f"axes are {axes}; kernels have [1], all but 1, all but 0 and 1, or trailing ones")
+        return Refusal(
+            RefusalCause.ATTRIBUTE, f"axes are {axes}; kernels have [1], all but 1, all but 0 and 1, or trailing ones"
+        )
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         if self._kind(node) == "rows":
-            return OpLowering.layouts(self, node)
-        return super().layouts(node)
+            return OpLowering.layouts(self, spec)
+        return super().layouts(spec)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         kind = self._kind(node)
         x, y = node.input_value(0), node.output(0)
         shape = b.shape(x)
@@ -169,7 +187,8 @@ class MeanVarianceNormalizationLowering(MapLowering):
 class LocalResponseNormalizationLowering(MapLowering):
     """Over windows of channels."""
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         numbers = {name: float(attribute(node, name)) for name in ("alpha", "beta", "bias")}
         _step(node, b, "lrn_f32", [], {"size": int(attribute(node, "size")), **numbers}, in_place=False)
 
@@ -180,12 +199,14 @@ class BatchNormalizationLowering(MapLowering):
 
     layouts_of_maps = (Layout.PLAIN, Layout.BLOCKED, Layout.BLOCKED_BF16)
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if attribute(node, "training_mode"):
-            return Refusal("attribute", "training_mode is 1; kernels normalize with given statistics")
-        return first_refusal(super().check(node), check_constant(node, 1, 2, 3, 4))
+            return Refusal(RefusalCause.ATTRIBUTE, "training_mode is 1; kernels normalize with given statistics")
+        return first_refusal(super().check(spec), check_constant(node, 1, 2, 3, 4))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         parameters = [node.input_value(i) for i in range(1, 5)]
         epsilon = float(attribute(node, "epsilon"))
 
@@ -202,10 +223,12 @@ class ScaleShiftLowering(MapLowering):
 
     layouts_of_maps = BatchNormalizationLowering.layouts_of_maps
 
-    def check(self, node: Node) -> Refusal | None:
-        return first_refusal(super().check(node), check_activation(node))
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
+        return first_refusal(super().check(spec), check_activation(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         vectors = [b.input(node.input_value(1)), b.input(node.input_value(2))]
         _step(node, b, "scale_shift_f32", vectors, {**_element(node, b), **activation_attributes(node)})
 

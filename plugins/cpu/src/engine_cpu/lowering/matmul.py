@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.ir import Constant, Node, Output
-from engine.lowering import Refusal, first_refusal
+from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes, check_activation
 from engine_cpu.lowering.product import MOST_BATCH_DIMS, Product, padded_vector
@@ -25,15 +26,17 @@ if TYPE_CHECKING:
 
 @lowers("MatMul")
 @lowers("FusedMatMul", domain=INTERNAL_DOMAIN)
-class MatMulLowering(OpLowering):
+class MatMulLowering(OpLowering[OperatorSpec]):
     """Products of matrices and of batches of them, with a bias, a residual and an activation."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         return first_refusal(check_f32(node), check_activation(node), _check_ranks(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
+        node = spec.node
         left, right, bias, residual = (*node.input_values, None, None)[:4]
         assert left is not None
         assert right is not None
@@ -55,7 +58,9 @@ class MatMulLowering(OpLowering):
 def _check_ranks(node: Node) -> Refusal | None:
     a, b = (len(node.input_value(index).shape) for index in (0, 1))
     if b > 2 and max(a, b) - 2 > MOST_BATCH_DIMS:
-        return Refusal("shape", f"the product has {max(a, b) - 2} batch dimensions; expected {MOST_BATCH_DIMS} at most")
+        return Refusal(
+            RefusalCause.SHAPE, f"the product has {max(a, b) - 2} batch dimensions; expected {MOST_BATCH_DIMS} at most"
+        )
     return None
 
 
@@ -65,15 +70,17 @@ def _as_matrices(a: Sequence[int], b: Sequence[int]) -> tuple[Sequence[int], Seq
 
 
 @lowers("Gemm")
-class GemmLowering(OpLowering):
+class GemmLowering(OpLowering[OperatorSpec]):
     """alpha * A * B + beta * C, where C is a row, a matrix, or constant."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         return first_refusal(check_f32(node), self._check_sum(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
+        node = spec.node
         left, right = node.input_value(0), node.input_value(1)
         alpha = float(attribute(node, "alpha"))
         a_shape, trans_b = b.shape(left), bool(attribute(node, "transB"))
@@ -103,9 +110,13 @@ class GemmLowering(OpLowering):
             return None
         added, result = node.input_value(2), node.output(0)
         if attribute(node, "beta") != 1.0:
-            return Refusal("attribute", f"beta is {attribute(node, 'beta')} for a C computed at run time; expected 1")
+            return Refusal(
+                RefusalCause.ATTRIBUTE, f"beta is {attribute(node, 'beta')} for a C computed at run time; expected 1"
+            )
         if not len(added.shape) or added.shape[-1].is_dynamic or added.shape[-1] != result.shape[-1]:
-            return Refusal("shape", f"C is {added.type}; expected rows of {result.shape[-1]} as the result has")
+            return Refusal(
+                RefusalCause.SHAPE, f"C is {added.type}; expected rows of {result.shape[-1]} as the result has"
+            )
         return None
 
     def _addends(self, node: Node, b: SegmentBuilder, product: Product) -> tuple[int | None, int | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine.ir import Node
 from engine.lowering import Refusal, check_constant, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, static_shape
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, channel_parts, check_movable, copy_step, is_map, physical
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 
 
 @lowers("Transpose")
-class TransposeLowering(OpLowering):
+class TransposeLowering(OpLowering[OperatorSpec]):
     """One copy; none where only axes of length one move. It can read blocked maps, or write them."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_movable(node, node.input_value(0))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         options = [LayoutOption.uniform(Layout.PLAIN, 1)]
         if is_map(node.input_value(0)) and not _is_alias(node):
             options.append(LayoutOption((Layout.BLOCKED,), (Layout.PLAIN,)))
@@ -32,10 +35,12 @@ class TransposeLowering(OpLowering):
                 options.append(LayoutOption.uniform(Layout.BLOCKED, 1))
         return tuple(options)
 
-    def alias_of(self, node: Node) -> int | None:
+    def alias_of(self, spec: OperatorSpec) -> int | None:
+        node = spec.node
         return 0 if _is_alias(node) else None
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         if _is_alias(node):
             b.alias(y, x)
@@ -62,13 +67,15 @@ class TransposeLowering(OpLowering):
 
 
 @lowers("Expand")
-class ExpandLowering(OpLowering):
+class ExpandLowering(OpLowering[OperatorSpec]):
     """Repeats along axes of length one, and new ones."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_movable(node, node.input_value(0), node.output(0)), check_constant(node, 1))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         if b.shape(x) == b.shape(y):
             b.alias(y, x)
@@ -76,18 +83,21 @@ class ExpandLowering(OpLowering):
         elements = Strided.row_major(b.shape(x)).broadcast(b.shape(y))
         _copy_all(node, b, elements)
 
-    def alias_of(self, node: Node) -> int | None:
+    def alias_of(self, spec: OperatorSpec) -> int | None:
+        node = spec.node
         return 0 if static_shape(node.input_value(0)) == static_shape(node.output(0)) else None
 
 
 @lowers("Tile")
-class TileLowering(OpLowering):
+class TileLowering(OpLowering[OperatorSpec]):
     """Repeats whole axes."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         shape = b.shape(node.input_value(0))
         elements = Strided.row_major(shape)
         sizes: list[int] = []
@@ -99,13 +109,15 @@ class TileLowering(OpLowering):
 
 
 @lowers("DepthToSpace", "SpaceToDepth")
-class DepthToSpaceLowering(OpLowering):
+class DepthToSpaceLowering(OpLowering[OperatorSpec]):
     """Moves blocks of space to channels, or back."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_movable(node, node.input_value(0))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         size = int(attribute(node, "blocksize"))
         batch, channels, height, width = b.shape(node.input_value(0))
         order: tuple[int, ...]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.lowering import Refusal, first_refusal, is_known_when_bound
+from engine.lowering import Refusal, RefusalCause, first_refusal, is_known_when_bound
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, lowers
 
@@ -27,17 +28,19 @@ def check_stash_type(node: Node) -> Refusal | None:
     stash_type = int(attribute(node, "stash_type"))
     if stash_type == _F32:
         return None
-    return Refusal("attribute", f"stash_type is {stash_type}; kernels compute in f32 ({_F32})")
+    return Refusal(RefusalCause.ATTRIBUTE, f"stash_type is {stash_type}; kernels compute in f32 ({_F32})")
 
 
 @lowers("LayerNormalization", "RMSNormalization")
-class RowNormalizationLowering(OpLowering):
+class RowNormalizationLowering(OpLowering[OperatorSpec]):
     """One step over [rows, columns], in place where the input is read by nothing else."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_f32(node), check_stash_type(node), _check_parameters(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         shape = b.shape(x)
         axis = int(attribute(node, "axis")) % len(shape)
@@ -88,11 +91,11 @@ def _check_parameter(node: Node, index: int) -> Refusal | None:
     columns = list(x.shape)[axis:]
     leading = len(value.shape) - len(columns)
     if any(dimension != 1 for dimension in list(value.shape)[: max(0, leading)]):
-        return Refusal("shape", f"{value.name} is {value.type}, which differs between rows of {columns}")
+        return Refusal(RefusalCause.SHAPE, f"{value.name} is {value.type}, which differs between rows of {columns}")
     own = list(value.shape)[max(0, leading) :]
     is_dense = leading >= 0 and all(a.is_static and a == c for a, c in zip(own, columns, strict=True))
     if is_dense or is_known_when_bound(value):
         return None
     return Refusal(
-        "constant", f"{value.name} is {value.type} and no constant; expected one value for each of {columns}"
+        RefusalCause.CONSTANT, f"{value.name} is {value.type} and no constant; expected one value for each of {columns}"
     )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from engine.ir import Node
-from engine.lowering import Refusal, check_constant, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_constant, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import check_movable, is_map, physical
@@ -27,24 +28,27 @@ def value_bits(value: np.ndarray) -> int:
 
 
 @lowers("Pad")
-class PadLowering(OpLowering):
+class PadLowering(OpLowering[OperatorSpec]):
     """Known pads in any mode; a blocked map is padded where its channels are not."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if refused := first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1, 2, 3)):
             return refused
         if (mode := attribute(node, "mode")) not in _MODES:
-            return Refusal("attribute", f"mode is {mode!r}; expected one of {', '.join(_MODES)}")
+            return Refusal(RefusalCause.ATTRIBUTE, f"mode is {mode!r}; expected one of {', '.join(_MODES)}")
         return None
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         if not is_map(node.input_value(0)) or node.input_value(0).shape[1] != node.output(0).shape[1]:
             return (plain,)
         inputs = (Layout.BLOCKED, *(Layout.PLAIN for _ in range(node.num_inputs - 1)))
         return (plain, LayoutOption(inputs, (Layout.BLOCKED,)))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         layout = b.option(node).inputs[0]
         before, after = _pads(node, b)
@@ -82,13 +86,15 @@ def _pads(node: Node, b: SegmentBuilder) -> tuple[list[int], list[int]]:
 
 
 @lowers("Trilu")
-class TriluLowering(OpLowering):
+class TriluLowering(OpLowering[OperatorSpec]):
     """The upper or lower triangle of matrices."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         shape = b.shape(x)
         diagonal = int(b.value(node.input_value(1)).reshape(-1)[0]) if node.has_input(1) else 0

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node
-from engine.lowering import Refusal, check_types, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute
+from engine.ops.spec import OperatorSpec
 from engine.ops.windows import window_of
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.checks import F32
@@ -22,21 +23,24 @@ _LARGEST_STEP: Final = 4096
 
 
 @lowers("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
-class PoolingLowering(OpLowering):
+class PoolingLowering(OpLowering[OperatorSpec]):
     """The values of a pooling; the indices of a MaxPool are not computed."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         return first_refusal(check_types((node.input_value(0), node.output(0)), F32), _check_window(node))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         """Maps in blocks."""
+        node = spec.node
         return tuple(
             LayoutOption.uniform(layout, 1, node.num_outputs) for layout in (Layout.BLOCKED, Layout.BLOCKED_BF16)
         )
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """One step."""
+        node = spec.node
         source, out, layout = node.input_value(0), node.output(0), b.option(node).outputs[0]
         x, y = b.shape(source), b.shape(out)
         attributes: dict[str, Attribute] = {"batch": x[0], "in_channels": x[1], "out_channels": x[1]}
@@ -54,15 +58,15 @@ def _check_window(node: Node) -> Refusal | None:
     shape = node.input_value(0).shape
     rank = len(shape)
     if rank not in (3, 4):
-        return Refusal("shape", f"X has {rank - 2} spatial dimensions; expected 1 or 2")
+        return Refusal(RefusalCause.SHAPE, f"X has {rank - 2} spatial dimensions; expected 1 or 2")
     if shape[1].is_static and shape[1].min == 0:
-        return Refusal("shape", f"X has no channels: {shape}")
+        return Refusal(RefusalCause.SHAPE, f"X has no channels: {shape}")
     if node.num_outputs > 1 and node.output(1).num_consumers:
-        return Refusal("op", "the indices of the largest values are read; the kernels compute values only")
+        return Refusal(RefusalCause.OP, "the indices of the largest values are read; the kernels compute values only")
     for name in ("strides", "dilations"):
         values = node.attributes.get(name) or ()
         if max(values, default=1) > _LARGEST_STEP:
-            return Refusal("attribute", f"{name} is {list(values)}; expected {_LARGEST_STEP} at most")
+            return Refusal(RefusalCause.ATTRIBUTE, f"{name} is {list(values)}; expected {_LARGEST_STEP} at most")
     return None
 
 

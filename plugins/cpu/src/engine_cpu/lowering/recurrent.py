@@ -10,8 +10,9 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.ir.element_type import i32
-from engine.lowering import Refusal, check_constant, check_types, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_constant, check_types, first_refusal
 from engine.native import Attribute, pack
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import BLOCK, padded_channels
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -57,11 +58,12 @@ class _Sizes:
 
 
 @lowers("RNN", "GRU", "LSTM")
-class RecurrentLowering(OpLowering):
+class RecurrentLowering(OpLowering[OperatorSpec]):
     """Layers of recurrent units with the activations that are usual, and constant weights."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering.check`."""
+        node = spec.node
         values = [node.input_value(i) for i in range(node.num_inputs) if i != _LENGTHS and node.has_input(i)]
         lengths = [node.input_value(_LENGTHS)] if node.has_input(_LENGTHS) else []
         return first_refusal(
@@ -75,7 +77,7 @@ class RecurrentLowering(OpLowering):
     def _check_hidden(self, node: Node) -> Refusal | None:
         hidden = node.input_value(_R).shape[2]
         if hidden.is_static and hidden.get_length() == 0:
-            return Refusal("shape", "the layer has no units")
+            return Refusal(RefusalCause.SHAPE, "the layer has no units")
         return None
 
     def _check_activations(self, node: Node) -> Refusal | None:
@@ -86,10 +88,11 @@ class RecurrentLowering(OpLowering):
         if len(directions) == 1 and directions <= set(allowed):
             return None
         expected = " or ".join(str(list(each)) for each in allowed)
-        return Refusal("attribute", f"activations are {names}; expected {expected} in each direction")
+        return Refusal(RefusalCause.ATTRIBUTE, f"activations are {names}; expected {expected} in each direction")
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
+        node = spec.node
         sizes = _sizes(node, b)
         projection = b.temporary(4 * sizes.steps * sizes.batch * sizes.columns)
         self._project(node, b, sizes, projection)

@@ -9,6 +9,7 @@ from engine.ir import Constant, ElementType, Node
 from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
 from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels
 from engine_cpu.lowering.registry import OpLowering, lowers
 
@@ -26,18 +27,20 @@ _ROOTS: Final = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
 
 
 @lowers(*_OPS)
-class ReductionLowering(OpLowering):
+class ReductionLowering(OpLowering[OperatorSpec]):
     """One step; the axes have to be known."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering.check`."""
+        node = spec.node
         allowed = {f32} if node.op_type in _ROOTS else {f32, i32, i64}
         if node.op_type in _EXTREMES:
             allowed = set(_TYPES)
         return first_refusal(check_constant(node, 1), check_types([node.input_value(0), node.output(0)], allowed))
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         """Plain; and, over all pixels of maps, as they come from a convolution."""
+        node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         x = node.input_value(0)
         if x.element_type is not f32 or _map_axes(node) is None:
@@ -50,8 +53,9 @@ class ReductionLowering(OpLowering):
             options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.PLAIN,)))
         return options
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         option = b.option(node)
         shape: Sequence[int] = b.shape(x)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from engine.ir import Node, Output
-from engine.lowering import Lowering, LoweringTable
+from engine.lowering import Decisions, Lowering, LoweringTable
+from engine.ops.spec import SpecT
 from engine_cpu.layout import Layout, LayoutOption
 
 if TYPE_CHECKING:
@@ -15,20 +16,20 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 
-class OpLowering(Lowering):
+class OpLowering(Lowering[SpecT]):
     """How one operator, or several that are alike, becomes steps of a plan."""
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
-        """The ways to run `node`, whose shapes are static now; the first is preferred where others cost the same."""
-        return (LayoutOption.uniform(Layout.PLAIN, node.num_inputs, node.num_outputs),)
+    def layouts(self, spec: SpecT) -> Sequence[LayoutOption]:
+        """The ways to run a node, whose shapes are static now; the first is preferred where others cost the same."""
+        return (LayoutOption.uniform(Layout.PLAIN, spec.node.num_inputs, spec.node.num_outputs),)
 
     @abstractmethod
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
-        """Add the steps of `node`, in the layouts of `b.option(node)`. All shapes are static."""
+    def lower(self, spec: SpecT, b: SegmentBuilder) -> None:
+        """Add the steps of a node, in the layouts of `b.option(spec.node)`. All shapes are static."""
 
     # -- zero copy -----------------------------------------------------------------------------------------
 
-    def alias_of(self, node: Node) -> int | None:
+    def alias_of(self, spec: SpecT) -> int | None:
         """The input whose very bytes output 0 has in PLAIN layout, as a Reshape has; None where there is none.
 
         `lower` then calls `b.alias`. With this known beforehand, a network output can be written where the alias
@@ -36,7 +37,7 @@ class OpLowering(Lowering):
         """
         return None
 
-    def placements(self, node: Node, option: LayoutOption) -> Sequence[int | None]:
+    def placements(self, spec: SpecT, option: LayoutOption) -> Sequence[int | None]:
         """For each input, the byte of output 0 from which on it lies there contiguously, as in a Concat; None if not.
 
         Producers then write into the output itself where they can; `b.is_placed` tells which have.
@@ -45,21 +46,28 @@ class OpLowering(Lowering):
 
     # -- several nodes as one ------------------------------------------------------------------------------
 
-    def group_key(self, node: Node) -> Hashable | None:
+    def group_key(self, spec: SpecT) -> Hashable | None:
         """Nodes that read one another, have one lowering and equal keys become one item; None: never."""
         return None
 
     def item_layouts(self, item: Item) -> Sequence[LayoutOption]:
         """As `layouts`, for an item; one of several nodes has the layouts of `item.inputs` and `item.outputs`."""
-        return self.layouts(item.node)
+        return self.layouts(cast(SpecT, item.spec))
 
     def lower_item(self, item: Item, b: SegmentBuilder) -> None:
         """As `lower`, for an item."""
-        self.lower(item.node, b)
+        self.lower(cast(SpecT, item.spec), b)
 
 
-LOWERINGS: Final[LoweringTable[OpLowering]] = LoweringTable()
-lowers, find_lowering, refusal = LOWERINGS.lowers, LOWERINGS.find, LOWERINGS.refusal
+CpuDecisions: TypeAlias = "Decisions[OpLowering[Any]]"
+
+LOWERINGS: Final[LoweringTable[OpLowering[Any]]] = LoweringTable()
+lowers = LOWERINGS.lowers
+
+
+def decisions() -> CpuDecisions:
+    """The decisions for a graph whose nodes nobody has asked about yet."""
+    return Decisions(LOWERINGS)
 
 
 def given_inputs(node: Node) -> list[Output]:

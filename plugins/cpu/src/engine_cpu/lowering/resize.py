@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from engine.ir import Node
-from engine.lowering import Refusal, check_constant, check_types, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_constant, check_types, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.padding import value_bits
@@ -29,10 +30,11 @@ _TAPS: Final = {"linear": 2, "cubic": 4}
 
 
 @lowers("Resize")
-class ResizeLowering(OpLowering):
+class ResizeLowering(OpLowering[OperatorSpec]):
     """Nearest of any element type, linear and cubic in f32; the region, scales and sizes are known."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         mode, coordinates = attribute(node, "mode"), attribute(node, "coordinate_transformation_mode")
         types = check_movable(node, node.input_value(0))
         if mode != "nearest":
@@ -40,18 +42,19 @@ class ResizeLowering(OpLowering):
         if refused := first_refusal(types, check_constant(node, 1, 2, 3)):
             return refused
         if mode not in ("nearest", *_TAPS):
-            return Refusal("attribute", f"mode is {mode!r}; expected nearest, linear or cubic")
+            return Refusal(RefusalCause.ATTRIBUTE, f"mode is {mode!r}; expected nearest, linear or cubic")
         if coordinates not in _COORDINATES:
-            return Refusal("attribute", f"coordinate_transformation_mode is {coordinates!r}")
+            return Refusal(RefusalCause.ATTRIBUTE, f"coordinate_transformation_mode is {coordinates!r}")
         if mode == "nearest" and attribute(node, "nearest_mode") not in _NEAREST:
-            return Refusal("attribute", f"nearest_mode is {attribute(node, 'nearest_mode')!r}")
+            return Refusal(RefusalCause.ATTRIBUTE, f"nearest_mode is {attribute(node, 'nearest_mode')!r}")
         if mode == "nearest" and attribute(node, "exclude_outside"):
-            return Refusal("attribute", "exclude_outside is set; the nearest element has no weights")
+            return Refusal(RefusalCause.ATTRIBUTE, "exclude_outside is set; the nearest element has no weights")
         if attribute(node, "antialias"):
-            return Refusal("attribute", "antialias is set; expected 0")
+            return Refusal(RefusalCause.ATTRIBUTE, "antialias is set; expected 0")
         return None
 
-    def layouts(self, node: Node) -> Sequence[LayoutOption]:
+    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+        node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         x, y = node.input_value(0), node.output(0)
         if not is_map(x) or x.shape[0] != y.shape[0] or x.shape[1] != y.shape[1]:
@@ -59,7 +62,8 @@ class ResizeLowering(OpLowering):
         inputs = (Layout.BLOCKED, *(Layout.PLAIN for _ in range(node.num_inputs - 1)))
         return (plain, LayoutOption(inputs, (Layout.BLOCKED,)))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         layout = b.option(node).inputs[0]
         axes = _resized_axes(node, b)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.ir import Constant, Node, Output
-from engine.lowering import Refusal, check_types, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.attention import Heads
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
 
 
 @lowers("RotaryEmbedding")
-class RotaryEmbeddingLowering(OpLowering):
+class RotaryEmbeddingLowering(OpLowering[OperatorSpec]):
     """Tables of cosines and sines for each batch and row, or by constant positions of constant tables."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
+        node = spec.node
         operands = [node.input_value(index) for index in range(3)]
         return first_refusal(check_types((*operands, node.output(0)), F32), self._check_positions(node))
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         heads = Heads.of(b.shape(x), int(attribute(node, "num_heads") or 1))
         rotated = int(attribute(node, "rotary_embedding_dim") or 0) or heads.size
@@ -56,12 +59,12 @@ class RotaryEmbeddingLowering(OpLowering):
         constants = [node.input_value(index).node for index in (1, 2, 3)]
         table, positions = constants[0], constants[2]
         if not all(isinstance(each, Constant) for each in constants):
-            return Refusal("constant", "position_ids or a table is computed at run time; expected constants")
+            return Refusal(RefusalCause.CONSTANT, "position_ids or a table is computed at run time; expected constants")
         assert isinstance(table, Constant)
         assert isinstance(positions, Constant)
         places, count = positions.data, len(table.data)
         if places.size and not (places.min() >= 0 and places.max() < count):
-            return Refusal("constant", f"position_ids are {places.min()} to {places.max()} of {count} rows")
+            return Refusal(RefusalCause.CONSTANT, f"position_ids are {places.min()} to {places.max()} of {count} rows")
         return None
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from engine.errors import InputError
 from engine.ir import ElementType, Node
 from engine.ir.element_type import f32, i8, i32, i64, u8
-from engine.lowering import Refusal, check_constant, check_types, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_constant, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, lowers
 
@@ -31,19 +32,21 @@ def _around(shape: Sequence[int], axis: int) -> dict[str, Attribute]:
 
 def _check_rank(node: Node) -> Refusal | None:
     """A refusal of scalars, which have no axis."""
-    return Refusal("shape", "the input is a scalar") if len(node.input_value(0).shape) == 0 else None
+    return Refusal(RefusalCause.SHAPE, "the input is a scalar") if len(node.input_value(0).shape) == 0 else None
 
 
 @lowers("ArgMax", "ArgMin")
-class ArgLowering(OpLowering):
+class ArgLowering(OpLowering[OperatorSpec]):
     """Positions of extremes; a NaN is the extreme."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering.check`."""
+        node = spec.node
         return check_types(node.input_values, _ARG_TYPES) or _check_rank(node)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
+        node = spec.node
         x = node.input_value(0)
         axis = int(attribute(node, "axis"))
         if b.shape(x)[axis] == 0 and 0 not in b.shape(node.output(0)):
@@ -62,30 +65,34 @@ class ArgLowering(OpLowering):
 
 
 @lowers("Hardmax")
-class HardmaxLowering(OpLowering):
+class HardmaxLowering(OpLowering[OperatorSpec]):
     """1 at the first maximum."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering.check`."""
+        node = spec.node
         return check_f32(node) or _check_rank(node)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
+        node = spec.node
         x = node.input_value(0)
         sizes = _around(b.shape(x), int(attribute(node, "axis")))
         b.step(node, "hardmax_f32", [b.input(x)], [b.output(node.output(0))], **sizes)
 
 
 @lowers("TopK")
-class TopKLowering(OpLowering):
+class TopKLowering(OpLowering[OperatorSpec]):
     """Sorted, whether or not that is asked for; a NaN is larger than any number. How many has to be known."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering.check`."""
+        node = spec.node
         return first_refusal(check_constant(node, 1), check_types([node.input_value(0)], _TYPES)) or _check_rank(node)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
+        node = spec.node
         x = node.input_value(0)
         b.step(
             node,
@@ -100,15 +107,17 @@ class TopKLowering(OpLowering):
 
 
 @lowers("CumSum")
-class CumSumLowering(OpLowering):
+class CumSumLowering(OpLowering[OperatorSpec]):
     """Running sums along an axis that has to be known."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering.check`."""
+        node = spec.node
         return first_refusal(check_constant(node, 1), check_types([node.input_value(0)], _TYPES)) or _check_rank(node)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering.lower`."""
+        node = spec.node
         x = node.input_value(0)
         source = b.input(x)
         b.step(

@@ -7,9 +7,10 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.ir import Node
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
 from engine.native import Attribute
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, lowers
 
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 
-class AxisLowering(OpLowering):
+class AxisLowering(OpLowering[OperatorSpec]):
     """One step over [outer, axis, inner], in place where the input is read by nothing else."""
 
     kernel: ClassVar[str]
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_f32(node)
 
-    def lower(self, node: Node, b: SegmentBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         shape = b.shape(x)
         axis = int(attribute(node, "axis")) % len(shape)
@@ -61,9 +64,10 @@ class LpNormalizationLowering(AxisLowering):
 
     kernel = "lp_norm_f32"
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         p = int(attribute(node, "p"))
-        return super().check(node) if p in (1, 2) else Refusal("attribute", f"p is {p}; expected 1 or 2")
+        return super().check(spec) if p in (1, 2) else Refusal(RefusalCause.ATTRIBUTE, f"p is {p}; expected 1 or 2")
 
     def attributes(self, node: Node) -> dict[str, Attribute]:
         return {"p": int(attribute(node, "p"))}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import ElementType, f32
-from engine.lowering import Refusal, check_types
+from engine.lowering import Refusal, RefusalCause, check_types
 from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
 
 if TYPE_CHECKING:
@@ -149,9 +149,13 @@ def check_movable(node: Node, *values: Output | None, most_dims: int = MOST_DIMS
         if refused := check_types([value], {element_type}):
             return refused
         if not is_movable(element_type):
-            return Refusal("element type", f"{value.name} is {value.type}; expected elements of 1, 2, 4 or 8 bytes")
+            return Refusal(
+                RefusalCause.ELEMENT_TYPE, f"{value.name} is {value.type}; expected elements of 1, 2, 4 or 8 bytes"
+            )
         if len(value.shape) > most_dims:
-            return Refusal("shape", f"{value.name} has {len(value.shape)} dimensions; expected {most_dims} at most")
+            return Refusal(
+                RefusalCause.SHAPE, f"{value.name} has {len(value.shape)} dimensions; expected {most_dims} at most"
+            )
     return None
 
 

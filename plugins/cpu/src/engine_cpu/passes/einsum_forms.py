@@ -7,7 +7,7 @@ from typing import Final
 from engine.ir import Constant, Node, f32
 from engine.ops import attribute
 from engine.ops.einsum import parse_equation
-from engine_cpu.lowering import refusal
+from engine_cpu.lowering import decisions
 
 _BETWEEN: Final = frozenset({"Mul", "Div", "Add"})
 """What stands between the scores of an attention and their Softmax."""
@@ -22,7 +22,7 @@ def stays_whole(einsum: Node) -> bool:
     """
     if einsum.output(0).element_type is not f32:
         return True
-    return refusal(einsum) is None and not _is_in_attention(einsum) and not _is_linear(einsum)
+    return decisions().refusal(einsum) is None and not _is_in_attention(einsum) and not _is_linear(einsum)
 
 
 def _is_in_attention(einsum: Node) -> bool:

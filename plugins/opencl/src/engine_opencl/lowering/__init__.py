@@ -3,9 +3,9 @@
 import importlib
 import pkgutil
 
-from engine_opencl.lowering.registry import OpLowering, find_lowering, lowers, refusal
+from engine_opencl.lowering.registry import OpenclDecisions, OpLowering, decisions, lowers
 
 for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
     importlib.import_module(_module.name)
 
-__all__ = ["OpLowering", "find_lowering", "lowers", "refusal"]
+__all__ = ["OpLowering", "OpenclDecisions", "decisions", "lowers"]

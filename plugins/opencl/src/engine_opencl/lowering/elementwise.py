@@ -11,9 +11,10 @@ from engine.ir import Node, Output
 from engine.ir.element_type import boolean, f16, i8, u8
 from engine.lowering import Refusal
 from engine.ops.internal import Activation, activation_of
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, INTEGERS, c_type
 from engine_opencl.expressions import Expression, Leaf, Operation, emit
-from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.registry import OpenclDecisions, OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 
 REALS: Final = FLOATS
@@ -90,15 +91,17 @@ def activation_code(activation: Activation, x: str) -> str:
 
 
 @lowers(*CODES)
-class ElementwiseLowering(OpLowering):
+class ElementwiseLowering(OpLowering[OperatorSpec]):
     """Arithmetic, comparisons and logic with broadcasting."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         allowed, _ = CODES[node.op_type]
         values = node.input_values[1:] if node.op_type == "Where" else node.input_values
         return check_types(values, allowed)  # type: ignore[arg-type]
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         _, code = CODES[node.op_type]
         operands = tuple(operand(value, node, b) for value in node.input_values if value is not None)
         result = c_type(node.output(0).element_type)
@@ -106,13 +109,15 @@ class ElementwiseLowering(OpLowering):
 
 
 @lowers("Relu", "Sigmoid", "HardSwish", "Mish", "Gelu", "LeakyRelu", "Elu", "Swish", "HardSigmoid")
-class ActivationLowering(OpLowering):
+class ActivationLowering(OpLowering[OperatorSpec]):
     """Activations with constant parameters."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((*node.input_values, *node.outputs))
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         activation = activation_of(node)
         assert activation is not None
         x = operand(node.input_value(0), node, b)
@@ -120,13 +125,15 @@ class ActivationLowering(OpLowering):
 
 
 @lowers("Sum", "Max", "Min", "Mean")
-class VariadicLowering(OpLowering):
+class VariadicLowering(OpLowering[OperatorSpec]):
     """Operators of any number of inputs."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values, NUMBERS if node.op_type in ("Max", "Min") else REALS)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         codes = {"Sum": "({0} + {1})", "Mean": "({0} + {1})", "Max": "larger({0}, {1})", "Min": "smaller({0}, {1})"}
         if node.output(0).element_type not in FLOATS:
             codes = {"Max": "max({0}, {1})", "Min": "min({0}, {1})"}
@@ -140,13 +147,15 @@ class VariadicLowering(OpLowering):
 
 
 @lowers("Cast", "CastLike")
-class CastLowering(OpLowering):
+class CastLowering(OpLowering[OperatorSpec]):
     """Conversion between the types that the device stores; floats are cut off, and bool is what is not zero."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values[:1], ANY) or check_types(node.outputs, ANY)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         target = node.output(0).element_type
         # A float that its type cannot hold is undefined in C, where ONNX's reference wraps around.
         is_narrowed = target in (u8, i8) and node.input_value(0).element_type in FLOATS
@@ -164,17 +173,15 @@ def finish(node: Node, expression: Expression, b: PlanBuilder) -> None:
     """Leave the expression to the one elementwise node that reads it, or launch a kernel for it."""
     value = node.output(0)
     consumers = value.target_inputs
-    if len(consumers) == 1 and _can_join(consumers[0].node, value):
+    if len(consumers) == 1 and _can_join(consumers[0].node, value, b.decisions):
         b.deferred[value] = expression
         return
     emit(value, expression, b)
 
 
-def _can_join(consumer: Node, value: Output) -> bool:
-    from engine_opencl.lowering.registry import find_lowering, refusal
-
-    lowering = find_lowering(consumer)
-    is_elementwise = isinstance(lowering, (ElementwiseLowering, ActivationLowering, VariadicLowering, CastLowering))
-    if not is_elementwise or refusal(consumer) is not None:
+def _can_join(consumer: Node, value: Output, decisions: OpenclDecisions) -> bool:
+    chosen = decisions[consumer].chosen
+    elementwise = (ElementwiseLowering, ActivationLowering, VariadicLowering, CastLowering)
+    if chosen is None or not isinstance(chosen[1], elementwise):
         return False
     return consumer.output(0).shape.get_shape() == value.shape.get_shape()

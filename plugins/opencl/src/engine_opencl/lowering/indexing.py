@@ -10,6 +10,7 @@ from engine.ir import Node, Output
 from engine.ir.element_type import i32, i64
 from engine.lowering import Refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import STORED, c_type, moved_c_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
@@ -33,13 +34,15 @@ def check_indexed(node: Node, indices: int = 1) -> Refusal | None:
 
 
 @lowers("Gather")
-class GatherLowering(OpLowering):
+class GatherLowering(OpLowering[OperatorSpec]):
     """Whole slices along one axis. Constant indices are checked when the plan is made."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_indexed(node)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         shape, indices = b.shape(node.input_value(0)), b.shape(node.input_value(1))
         axis = int(attribute(node, "axis")) % len(shape)
         inner, count = math.prod(shape[axis + 1 :]), math.prod(indices)
@@ -61,13 +64,15 @@ def _is_in_range(b: PlanBuilder, value: Output, length: int) -> bool:
 
 
 @lowers("GatherND")
-class GatherNDLowering(OpLowering):
+class GatherNDLowering(OpLowering[OperatorSpec]):
     """Slices, each found by a tuple of indices."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_indexed(node)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, indices, y = node.input_value(0), node.input_value(1), node.output(0)
         shape, (*places, depth) = b.shape(x), b.shape(indices)
         batched = int(attribute(node, "batch_dims"))
@@ -100,13 +105,15 @@ def tuple_code(lengths: Sequence[int], inner: int) -> str:
 
 
 @lowers("GatherElements")
-class GatherElementsLowering(OpLowering):
+class GatherElementsLowering(OpLowering[OperatorSpec]):
     """For each element an index along one axis."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_indexed(node)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, indices, y = node.input_value(0), node.input_value(1), node.output(0)
         shape, target = b.shape(x), b.shape(indices)
         axis = int(attribute(node, "axis")) % len(shape)

@@ -10,7 +10,8 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.ir.element_type import f32, i8, i32, u8
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.convolutions.convolution import geometry_of
 from engine_opencl.lowering.lines.reductions import reduce_axes
@@ -83,10 +84,11 @@ def operands_of(node: Node) -> Operands:
     return Operands(a, b, a_point, b_point, scales, y_point, bias)
 
 
-class IntegerLowering(OpLowering):
+class IntegerLowering(OpLowering[OperatorSpec]):
     """What products and convolutions have in common."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         given = operands_of(node)
         whole = [
             value for value in (given.a, given.b, given.a_point, given.b_point, given.y_point) if value is not None
@@ -97,7 +99,7 @@ class IntegerLowering(OpLowering):
             return refused
         for value in given.parameters:
             if len(value.shape) > 1:
-                return Refusal("attribute", f"{value.name} has {len(value.shape)} axes; expected 0 or 1")
+                return Refusal(RefusalCause.ATTRIBUTE, f"{value.name} has {len(value.shape)} axes; expected 0 or 1")
         return None
 
 
@@ -105,14 +107,16 @@ class IntegerLowering(OpLowering):
 class IntegerProductLowering(IntegerLowering):
     """Batches of matrices, with a zero point and a scale each, or one a row of the left one, a column of the right."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         for index in (0, 1 if node.op_type == "MatMulInteger" else 3):
             rank = len(node.input_value(index).shape)
             if rank < 2:
-                return Refusal("attribute", f"input {index} has {rank} axes; expected 2 or more")
-        return super().check(node)
+                return Refusal(RefusalCause.ATTRIBUTE, f"input {index} has {rank} axes; expected 2 or more")
+        return super().check(spec)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         given, y = operands_of(node), node.output(0)
         left, right, result = b.shape(given.a), b.shape(given.b), b.shape(y)
         m, n, k = left[-2], right[-1], left[-1]
@@ -131,13 +135,15 @@ class IntegerProductLowering(IntegerLowering):
 class IntegerConvolutionLowering(IntegerLowering):
     """One to three axes of space, groups, a zero point and a scale of the weights for all channels or for each."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         rank = len(node.input_value(0).shape) - 2
         if not 1 <= rank <= 3:
-            return Refusal("attribute", f"{rank} axes of space; expected 1 to 3")
-        return super().check(node)
+            return Refusal(RefusalCause.ATTRIBUTE, f"{rank} axes of space; expected 1 to 3")
+        return super().check(spec)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         given, y = operands_of(node), node.output(0)
         x, weights, result = b.shape(given.a), b.shape(given.b), b.shape(y)
         g = geometry_of(node, weights[2:], x, result).padded()
@@ -159,13 +165,15 @@ class IntegerConvolutionLowering(IntegerLowering):
 
 
 @lowers("DynamicQuantizeLinear")
-class DynamicQuantizeLowering(OpLowering):
+class DynamicQuantizeLowering(OpLowering[OperatorSpec]):
     """The extremes of the tensor, then one kernel."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0), node.output(1))) or check_types(node.outputs[::2], {u8})
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x = node.input_value(0)
         shape = b.shape(x)
         extremes: list[Buffer] = []

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from engine.ir import Node
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import STORED, stored_type
 from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -22,15 +23,17 @@ from engine_opencl.source import strides_of
 
 
 @lowers("Shape", "Size", "EyeLike", "ConstantOfShape", "Range")
-class KnownLowering(OpLowering):
+class KnownLowering(OpLowering[OperatorSpec]):
     """Lengths, and what is made of them."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if refused := check_types((node.output(0),), STORED):
             return refused
         return None if node.op_type in ("Shape", "Size", "EyeLike") else check_constant(node, *range(node.num_inputs))
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         y = node.output(0)
         shape = b.shape(y)
         data = np.ascontiguousarray(_value(node, b), stored_type(y)).reshape(shape)

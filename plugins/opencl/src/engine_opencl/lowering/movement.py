@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.ir import ElementType, Node, Output
-from engine.lowering import Refusal, check_constant
+from engine.lowering import Refusal, RefusalCause, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import STORED, load_code, moved_c_type, moved_scalar, store_code, stored_c_type
 from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -18,28 +19,32 @@ from engine_opencl.source import collapsed, index_code, strides_of
 
 
 @lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout")
-class ViewLowering(OpLowering):
+class ViewLowering(OpLowering[OperatorSpec]):
     """The same bytes under another shape. A Dropout that is not in training mode is one."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if node.op_type == "Dropout" and node.has_input(2):
-            return Refusal("attribute", "training_mode is given, in which a Dropout draws random numbers")
+            return Refusal(RefusalCause.ATTRIBUTE, "training_mode is given, in which a Dropout draws random numbers")
         if node.op_type == "Dropout" and node.num_outputs > 1 and node.output(1).target_inputs:
-            return Refusal("attribute", "the mask of a Dropout is read")
+            return Refusal(RefusalCause.ATTRIBUTE, "the mask of a Dropout is read")
         return check_types((node.input_value(0), node.output(0)), STORED) or _check_target(node)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         b.alias(node.output(0), node.input_value(0))
 
 
 @lowers("Transpose")
-class TransposeLowering(OpLowering):
+class TransposeLowering(OpLowering[OperatorSpec]):
     """Axes in another order."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values, STORED)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         shape = b.shape(node.input_value(0))
         order = node.attributes.get("perm") or list(reversed(range(len(shape))))
         steps = strides_of(shape)
@@ -47,13 +52,15 @@ class TransposeLowering(OpLowering):
 
 
 @lowers("Expand")
-class ExpandLowering(OpLowering):
+class ExpandLowering(OpLowering[OperatorSpec]):
     """Broadcasting."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), STORED) or _check_target(node)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         shape, target = b.shape(node.input_value(0)), b.shape(node.output(0))
         own = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]
         copy_strided(b, node.input_value(0), node.output(0), [0] * (len(target) - len(shape)) + own)
@@ -66,13 +73,15 @@ def _check_target(node: Node) -> Refusal | None:
 
 
 @lowers("Slice")
-class SliceLowering(OpLowering):
+class SliceLowering(OpLowering[OperatorSpec]):
     """Ranges along axes, forwards or backwards."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), STORED) or check_constant(node, 1, 2, 3, 4)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         shape = b.shape(node.input_value(0))
         starts, ends = (numbers_of(b, node.input_value(index)) for index in (1, 2))
         axes = numbers_of(b, node.input_value(3)) if node.has_input(3) else list(range(len(starts)))
@@ -87,13 +96,15 @@ class SliceLowering(OpLowering):
 
 
 @lowers("Split")
-class SplitLowering(OpLowering):
+class SplitLowering(OpLowering[OperatorSpec]):
     """Consecutive ranges along one axis."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), STORED) or check_constant(node, 1)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         shape = b.shape(node.input_value(0))
         axis = int(attribute(node, "axis")) % len(shape)
         strides, offset = strides_of(shape), 0
@@ -103,13 +114,15 @@ class SplitLowering(OpLowering):
 
 
 @lowers("Concat")
-class ConcatLowering(OpLowering):
+class ConcatLowering(OpLowering[OperatorSpec]):
     """Tensors one after the other along an axis."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values, STORED)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         target = b.shape(node.output(0))
         axis = int(attribute(node, "axis")) % len(target)
         steps, offset = strides_of(target), 0
@@ -122,15 +135,17 @@ class ConcatLowering(OpLowering):
 
 
 @lowers("Pad")
-class PadLowering(OpLowering):
+class PadLowering(OpLowering[OperatorSpec]):
     """Borders of a constant, of the nearest elements, or of mirrored or repeated ones; negative ones cut off."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if attribute(node, "mode") not in ("constant", "edge", "reflect", "wrap"):
-            return Refusal("attribute", f"mode is {attribute(node, 'mode')}")
+            return Refusal(RefusalCause.ATTRIBUTE, f"mode is {attribute(node, 'mode')}")
         return check_types((node.input_value(0),), STORED) or check_constant(node, 1, 2, 3)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         shape, target = b.shape(node.input_value(0)), b.shape(node.output(0))
         pads = numbers_of(b, node.input_value(1))
         axes = numbers_of(b, node.input_value(3)) if node.has_input(3) else list(range(len(shape)))

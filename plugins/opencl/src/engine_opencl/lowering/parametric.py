@@ -9,6 +9,7 @@ from engine.ir.element_type import i32, i64
 from engine.lowering import Refusal
 from engine.ops.internal import activation_of
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, c_type
 from engine_opencl.expressions import Expression, Operation
 from engine_opencl.lowering.elementwise import (
@@ -27,14 +28,16 @@ from engine_opencl.plan import PlanBuilder
 class ParametricLowering(ElementwiseLowering):
     """What these have in common: the code comes from the node."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values)
 
     @abstractmethod
     def code(self, node: Node) -> str:
         """OpenCL C with operands {0}, {1} ..."""
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         operands = tuple(operand(value, node, b) for value in node.input_values if value is not None)
         finish(node, Operation(self.code(node), operands, c_type(node.output(0).element_type)), b)
 
@@ -70,7 +73,8 @@ class IsInfLowering(ParametricLowering):
 class ModLowering(ParametricLowering):
     """The remainder with the divisor's sign, or with `fmod` the dividend's; of integers by zero it is 0."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values, NUMBERS)
 
     def code(self, node: Node) -> str:
@@ -83,7 +87,8 @@ class ModLowering(ParametricLowering):
 class BitShiftLowering(ParametricLowering):
     """Bits that are moved out are lost; on the right the sign is repeated."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values, WHOLE)
 
     def code(self, node: Node) -> str:
@@ -95,7 +100,8 @@ class PowLowering(ParametricLowering):
     """Powers of floats by any number, of integers by integers modulo 2^bits; of what is no integer the whole part
     stays."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         is_real = node.input_value(0).element_type in FLOATS
         return check_types(node.input_values[:1], NUMBERS) or check_types(
             node.input_values[1:], {*FLOATS, i32, i64} if is_real else NUMBERS
@@ -111,10 +117,12 @@ class PowLowering(ParametricLowering):
 class ClipLowering(ElementwiseLowering):
     """Limits that are constants or computed; where they cross, the upper one holds."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((*node.input_values, *node.outputs), NUMBERS)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         element_type = node.output(0).element_type
         clipped: Expression = operand(node.input_value(0), node, b)
         activation = activation_of(node) if element_type in FLOATS else None

@@ -6,8 +6,9 @@ import math
 
 from engine.ir import Node
 from engine.ir.element_type import f32, i8, u8
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.convolutions.convolution import geometry_of
 from engine_opencl.lowering.convolutions.geometry import Geometry
@@ -19,15 +20,17 @@ from engine_opencl.source import element_access, kernel_source
 
 
 @lowers("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool")
-class GlobalPoolLowering(OpLowering):
+class GlobalPoolLowering(OpLowering[OperatorSpec]):
     """The largest element, the mean, or the p-norm of each map."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if node.op_type == "GlobalLpPool" and attribute(node, "p") not in (1, 2):
-            return Refusal("attribute", f"p is {attribute(node, 'p')}; expected 1 or 2")
+            return Refusal(RefusalCause.ATTRIBUTE, f"p is {attribute(node, 'p')}; expected 1 or 2")
         return check_types(node.input_values)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         op_type = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.op_type)
         op_type = op_type or f"ReduceL{attribute(node, 'p')}"
@@ -36,21 +39,23 @@ class GlobalPoolLowering(OpLowering):
 
 
 @lowers("MaxPool", "AveragePool", "LpPool")
-class PoolLowering(OpLowering):
+class PoolLowering(OpLowering[OperatorSpec]):
     """The largest element, the mean, or the p-norm of each window."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         allowed = {*FLOATS, u8, i8} if node.op_type == "MaxPool" else FLOATS
         if (refused := check_types((node.input_value(0),), allowed)) is not None:
             return refused
         rank = len(node.input_value(0).shape) - 2
         if not 1 <= rank <= 3:
-            return Refusal("attribute", f"{rank} axes of space; expected 1 to 3")
+            return Refusal(RefusalCause.ATTRIBUTE, f"{rank} axes of space; expected 1 to 3")
         if rank != 2 and node.attributes.get("storage_order") and _is_index_read(node):
-            return Refusal("attribute", f"storage_order is 1 for {rank} axes of space; expected 2")
+            return Refusal(RefusalCause.ATTRIBUTE, f"storage_order is 1 for {rank} axes of space; expected 2")
         return None
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = b.shape(node.input_value(0)), b.shape(node.output(0))
         g = geometry_of(node, node.attributes["kernel_shape"], x, y)
         after = _after(node, g)
@@ -112,13 +117,15 @@ def _same_after(g: Geometry) -> tuple[int, ...]:
 
 
 @lowers("LRN")
-class LrnLowering(OpLowering):
+class LrnLowering(OpLowering[OperatorSpec]):
     """Local response normalization over channels."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         n, c, *space = b.shape(node.input_value(0))
         size = int(attribute(node, "size"))
         source = kernel_source(

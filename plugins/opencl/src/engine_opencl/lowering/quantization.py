@@ -7,8 +7,9 @@ from abc import abstractmethod
 
 from engine.ir import ElementType, Node
 from engine.ir.element_type import f16, f32, i8, i32, u8
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -16,19 +17,21 @@ from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import element_access
 
 
-class QuantizationBase(OpLowering):
+class QuantizationBase(OpLowering[OperatorSpec]):
     """What the two have in common."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if attribute(node, "block_size"):
-            return Refusal("attribute", f"block_size is {attribute(node, 'block_size')}; expected 0")
+            return Refusal(RefusalCause.ATTRIBUTE, f"block_size is {attribute(node, 'block_size')}; expected 0")
         is_forward = node.op_type == "QuantizeLinear"
         real, whole = (0, node.output(0)) if is_forward else (1, node.input_value(0))
         allowed = {u8, i8} if is_forward else {u8, i8, i32}
         values = [node.input_value(real), node.input_value(1)] + ([] if is_forward else [node.output(0)])
         return check_types(values) or check_types((whole,), allowed)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, scale, y = node.input_value(0), node.input_value(1), node.output(0)
         shape = b.shape(x)
         channels, inner = math.prod(b.shape(scale)), 1
@@ -58,11 +61,12 @@ class QuantizeLowering(QuantizationBase):
     Quotients are of the type that `precision` says, else of the scale's: rounded to f16, they may become halves.
     """
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if attribute(node, "precision") not in (0, f32.onnx, f16.onnx):
             name = ElementType.from_onnx(attribute(node, "precision")).name
-            return Refusal("attribute", f"precision is {name}; expected f32 or f16")
-        return super().check(node)
+            return Refusal(RefusalCause.ATTRIBUTE, f"precision is {name}; expected f32 or f16")
+        return super().check(spec)
 
     def code(self, node: Node, zero: str) -> str:
         low, high = (0, 255) if node.output(0).element_type is u8 else (-128, 127)

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from engine.ir import Node
 from engine.ir.element_type import i64
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import STORED, moved_c_type
 from engine_opencl.lowering.movement import numbers_of, strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -18,13 +18,15 @@ from engine_opencl.source import kernel_source, strides_of
 
 
 @lowers("Tile")
-class TileLowering(OpLowering):
+class TileLowering(OpLowering[OperatorSpec]):
     """Repetitions along axes."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), STORED) or check_constant(node, 1)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         own = b.shape(x)
         shape = [n for pair in zip(numbers_of(b, node.input_value(1)), own, strict=True) for n in pair]
@@ -33,13 +35,15 @@ class TileLowering(OpLowering):
 
 
 @lowers("SpaceToDepth")
-class SpaceToDepthLowering(OpLowering):
+class SpaceToDepthLowering(OpLowering[OperatorSpec]):
     """Blocks of pixels become blocks of channels."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values, STORED)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x = node.input_value(0)
         n, c, h, w = b.shape(x)
         size = int(attribute(node, "blocksize"))
@@ -50,13 +54,15 @@ class SpaceToDepthLowering(OpLowering):
 
 
 @lowers("Trilu")
-class TriluLowering(OpLowering):
+class TriluLowering(OpLowering[OperatorSpec]):
     """One triangle of each matrix; zeros in the other."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), STORED) or check_constant(node, 1)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x = node.input_value(0)
         shape = b.shape(x)
         diagonal = numbers_of(b, node.input_value(1))[0] if node.has_input(1) else 0
@@ -74,13 +80,15 @@ class TriluLowering(OpLowering):
 
 
 @lowers("DepthToSpace")
-class DepthToSpaceLowering(OpLowering):
+class DepthToSpaceLowering(OpLowering[OperatorSpec]):
     """Blocks of channels become blocks of pixels."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values, STORED)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         n, c, h, w = b.shape(node.input_value(0))
         size = int(attribute(node, "blocksize"))
         kept = c // size**2
@@ -95,13 +103,15 @@ class DepthToSpaceLowering(OpLowering):
 
 
 @lowers("ReverseSequence")
-class ReverseSequenceLowering(OpLowering):
+class ReverseSequenceLowering(OpLowering[OperatorSpec]):
     """Sequences backwards, each as far as it goes."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), STORED) or check_types((node.input_value(1),), {i64})
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, lengths = node.input_value(0), node.input_value(1)
         first, second, *rest = b.shape(x)
         inner = math.prod(rest)

@@ -11,7 +11,8 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.ir.element_type import f32, i32
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal
@@ -73,23 +74,29 @@ class _Sizes:
 
 
 @lowers("RNN", "GRU", "LSTM")
-class RecurrentLowering(OpLowering):
+class RecurrentLowering(OpLowering[OperatorSpec]):
     """All that ONNX states of them: directions, lengths of sequences, activations, clipping, peepholes, layouts."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         values = [node.input_value(i) for i in range(node.num_inputs) if i != _LENGTHS and node.has_input(i)]
         lengths = [node.input_value(_LENGTHS)] if node.has_input(_LENGTHS) else []
         if refused := check_types((*values, *node.outputs)) or check_types(lengths, {i32}):
             return refused
         unknown = [name for name in _names(node) if name not in _ACTIVATIONS]
         if unknown:
-            return Refusal("attribute", f"activations {unknown} are unknown; known: {', '.join(_ACTIVATIONS)}")
+            return Refusal(
+                RefusalCause.ATTRIBUTE, f"activations {unknown} are unknown; known: {', '.join(_ACTIVATIONS)}"
+            )
         directions = 2 if node.attributes.get("direction", "forward") == "bidirectional" else 1
         if len(_names(node)) != directions * len(_DEFAULTS[node.op_type]):
-            return Refusal("attribute", f"{len(_names(node))} activations do not fit {directions} directions")
+            return Refusal(
+                RefusalCause.ATTRIBUTE, f"{len(_names(node))} activations do not fit {directions} directions"
+            )
         return None
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         sizes = _sizes(node, b)
         projection = _projected(node, b, sizes)
         recurrent = _transposed(node, b, sizes)

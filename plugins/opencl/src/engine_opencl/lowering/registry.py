@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from engine import lowering
-from engine.ir import ElementType, Node, Output
-from engine.lowering import Lowering, LoweringTable, Refusal, is_left_out
+from engine.ir import ElementType, Output
+from engine.lowering import Decisions, Lowering, LoweringTable, Refusal, RefusalCause, is_left_out
+from engine.ops.spec import SpecT
 from engine_opencl.elements import FLOATS
 
 if TYPE_CHECKING:
     from engine_opencl.plan import PlanBuilder
 
 
-class OpLowering(Lowering):
+class OpLowering(Lowering[SpecT]):
     """How one operator, or several that are alike, becomes launches of kernels."""
 
     @abstractmethod
-    def lower(self, node: Node, b: PlanBuilder) -> None:
-        """Add the launches of `node`. All shapes are known."""
+    def lower(self, spec: SpecT, b: PlanBuilder) -> None:
+        """Add the launches of the spec's node. All shapes are known."""
 
 
-LOWERINGS: Final[LoweringTable[OpLowering]] = LoweringTable()
-lowers, find_lowering, refusal = LOWERINGS.lowers, LOWERINGS.find, LOWERINGS.refusal
+OpenclDecisions: TypeAlias = "Decisions[OpLowering[Any]]"
+
+LOWERINGS: Final[LoweringTable[OpLowering[Any]]] = LoweringTable()
+lowers = LOWERINGS.lowers
+
+
+def decisions() -> OpenclDecisions:
+    """The decisions for a graph whose nodes nobody has asked about yet."""
+    return Decisions(LOWERINGS)
 
 
 def check_types(values: Sequence[Output | None], allowed: Collection[ElementType] = FLOATS) -> Refusal | None:
@@ -36,5 +44,7 @@ def check_types(values: Sequence[Output | None], allowed: Collection[ElementType
     for value in floating[1:]:
         if value.element_type is not floating[0].element_type:
             first = f"{floating[0].name} {floating[0].element_type}"
-            return Refusal("element type", f"{value.name} is {value.element_type} and {first}; expected one type")
+            return Refusal(
+                RefusalCause.ELEMENT_TYPE, f"{value.name} is {value.element_type} and {first}; expected one type"
+            )
     return None

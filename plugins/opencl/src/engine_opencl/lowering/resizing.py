@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import Node
-from engine.lowering import Refusal, check_constant
+from engine.lowering import Refusal, RefusalCause, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, STORED, moved_scalar, stored_type
 from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -52,10 +53,11 @@ class _Taps:
 
 
 @lowers("Resize")
-class ResizeLowering(OpLowering):
+class ResizeLowering(OpLowering[OperatorSpec]):
     """Nearest of any element type, linear and cubic in f32, also with antialiasing; scales or sizes are known."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         mode, coordinates = attribute(node, "mode"), attribute(node, "coordinate_transformation_mode")
         types = (
             check_types((node.input_value(0),), STORED) if mode == "nearest" else check_types((node.input_value(0),))
@@ -63,16 +65,17 @@ class ResizeLowering(OpLowering):
         if refused := types or check_constant(node, 1, 2, 3):
             return refused
         if mode not in ("nearest", *_RADIUS):
-            return Refusal("attribute", f"mode is {mode!r}; expected nearest, linear or cubic")
+            return Refusal(RefusalCause.ATTRIBUTE, f"mode is {mode!r}; expected nearest, linear or cubic")
         if coordinates not in _COORDINATES:
-            return Refusal("attribute", f"coordinate_transformation_mode is {coordinates!r}")
+            return Refusal(RefusalCause.ATTRIBUTE, f"coordinate_transformation_mode is {coordinates!r}")
         if mode == "nearest" and attribute(node, "nearest_mode") not in _NEAREST:
-            return Refusal("attribute", f"nearest_mode is {attribute(node, 'nearest_mode')!r}")
+            return Refusal(RefusalCause.ATTRIBUTE, f"nearest_mode is {attribute(node, 'nearest_mode')!r}")
         if mode == "nearest" and attribute(node, "exclude_outside"):
-            return Refusal("attribute", "exclude_outside is set; the nearest element has no weights")
+            return Refusal(RefusalCause.ATTRIBUTE, "exclude_outside is set; the nearest element has no weights")
         return None
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         axes = _resized_axes(node, b)
         if not axes:

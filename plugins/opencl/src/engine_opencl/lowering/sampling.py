@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from engine.ir import Node
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
@@ -18,19 +18,21 @@ _PADDINGS: Final = ("zeros", "border", "reflection")
 
 
 @lowers("GridSample")
-class GridSampleLowering(OpLowering):
+class GridSampleLowering(OpLowering[OperatorSpec]):
     """Planes and volumes, in all modes and paddings."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         rank = len(node.input_value(0).shape) - 2
         if rank not in (2, 3):
-            return Refusal("attribute", f"{rank} axes of space; expected 2 or 3")
+            return Refusal(RefusalCause.ATTRIBUTE, f"{rank} axes of space; expected 2 or 3")
         mode, padding = attribute(node, "mode"), attribute(node, "padding_mode")
         if mode not in _TAPS or padding not in _PADDINGS:
-            return Refusal("attribute", f"mode is {mode!r}, padding_mode {padding!r}")
+            return Refusal(RefusalCause.ATTRIBUTE, f"mode is {mode!r}, padding_mode {padding!r}")
         return check_types((*node.input_values, *node.outputs))
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         n, channels, *space = b.shape(x)
         require_elements(node, b, space, "a sample")

@@ -7,8 +7,9 @@ from typing import Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import boolean, i64
-from engine.lowering import Refusal, check_constant
+from engine.lowering import Refusal, RefusalCause, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, STORED, c_type, moved_c_type, stored_c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.indexing import CHECKED, check_indexed, tuple_code
@@ -24,13 +25,16 @@ _REAL: Final = {"min": "smaller({v}, {u})", "max": "larger({v}, {u})"}
 _NUMBERS: Final = STORED - {boolean}
 
 
-class ScatterBase(OpLowering):
+class ScatterBase(OpLowering[OperatorSpec]):
     """What the two have in common."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         reduction = attribute(node, "reduction")
         if reduction not in _REDUCTIONS:
-            return Refusal("attribute", f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}")
+            return Refusal(
+                RefusalCause.ATTRIBUTE, f"reduction is {reduction!r}; expected one of {', '.join(_REDUCTIONS)}"
+            )
         if reduction != "none" and (refused := check_types((node.input_value(0),), _NUMBERS)):
             return refused
         return check_indexed(node)
@@ -66,7 +70,8 @@ def _copied(value: Output, result: Output, b: PlanBuilder) -> Buffer:
 class ScatterElementsLowering(ScatterBase):
     """For each update an index along one axis; an item does all updates of one line along it."""
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, indices, updates = (node.input_value(index) for index in range(3))
         shape, given = b.shape(x), b.shape(indices)
         axis = int(attribute(node, "axis")) % len(shape)
@@ -95,7 +100,8 @@ class ScatterElementsLowering(ScatterBase):
 class ScatterNDLowering(ScatterBase):
     """For each slice a tuple of indices; an item does all updates of its place in a slice."""
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, indices, updates = (node.input_value(index) for index in range(3))
         shape, (*places, depth) = b.shape(x), b.shape(indices)
         inner = math.prod(shape[depth:])
@@ -115,14 +121,16 @@ class ScatterNDLowering(ScatterBase):
 
 
 @lowers("OneHot")
-class OneHotLowering(OpLowering):
+class OneHotLowering(OpLowering[OperatorSpec]):
     """One value where a new axis equals an index, another elsewhere; an index out of range is nowhere."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         types = check_types((node.input_value(0),), _NUMBERS) or check_types((node.input_value(2),), STORED)
         return types or check_constant(node, 1)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         indices, values, y = node.input_value(0), node.input_value(2), node.output(0)
         shape = b.shape(y)
         axis = int(attribute(node, "axis")) % len(shape)
@@ -141,14 +149,16 @@ class OneHotLowering(OpLowering):
 
 
 @lowers("TensorScatter")
-class TensorScatterLowering(OpLowering):
+class TensorScatterLowering(OpLowering[OperatorSpec]):
     """Steps of keys or values in a cache, each sample's at an index of its own."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         refused = check_types((node.input_value(0),), STORED)
         return refused or (check_types((node.input_value(2),), {i64}) if node.has_input(2) else None)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         past, update, y = node.input_value(0), node.input_value(1), node.output(0)
         shape = b.shape(past)
         axis = int(attribute(node, "axis")) % len(shape)

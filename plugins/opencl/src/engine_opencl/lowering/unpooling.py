@@ -9,6 +9,7 @@ from engine.ir import Node
 from engine.ir.element_type import i64
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, moved_c_type
 from engine_opencl.lowering.indexing import CHECKED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -17,17 +18,19 @@ from engine_opencl.source import kernel_source, strides_of
 
 
 @lowers("MaxUnpool")
-class MaxUnpoolLowering(OpLowering):
+class MaxUnpoolLowering(OpLowering[OperatorSpec]):
     """Indices count in the shape that strides and windows give, which `output_shape` may enlarge."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return (
             check_types((node.input_value(0),), FLOATS)
             or check_types((node.input_value(1),), {i64})
             or check_constant(node, 2)
         )
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, indices, y = node.input_value(0), node.input_value(1), node.output(0)
         shape, target = b.shape(x), b.shape(y)
         counted = (*shape[:2], *_unpooled(node, shape[2:]))

@@ -7,9 +7,10 @@ from typing import Final
 
 from engine.ir import Node
 from engine.ir.element_type import boolean, i64
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, stored_type
 from engine_opencl.lowering.attention.attending import Heads, Softmax, attend
 from engine_opencl.lowering.movement import strided_copy
@@ -25,24 +26,28 @@ _FLOAT: Final = 1
 
 
 @lowers("Attention")
-class AttentionLowering(OpLowering):
+class AttentionLowering(OpLowering[OperatorSpec]):
     """ONNX's operator, with the keys and values of the past before those that come."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         scale, softcap = attribute(node, "scale"), attribute(node, "softcap") or 0.0
         if scale is not None and not 0 <= scale < math.inf:
-            return Refusal("attribute", f"scale is {scale}; expected a finite number of 0 or more")
+            return Refusal(RefusalCause.ATTRIBUTE, f"scale is {scale}; expected a finite number of 0 or more")
         if not 0 <= softcap < math.inf:
-            return Refusal("attribute", f"softcap is {softcap}; expected a finite number of 0 or more")
+            return Refusal(RefusalCause.ATTRIBUTE, f"softcap is {softcap}; expected a finite number of 0 or more")
         if attribute(node, "softmax_precision") not in (None, 0, _FLOAT):
-            return Refusal("attribute", f"softmax_precision is {attribute(node, 'softmax_precision')}; expected f32")
+            return Refusal(
+                RefusalCause.ATTRIBUTE, f"softmax_precision is {attribute(node, 'softmax_precision')}; expected f32"
+            )
         if _has(node, _PAST_KEY) != _has(node, _PAST_VALUE) or (_has(node, _PAST_KEY) and _has(node, _LENGTHS)):
-            return Refusal("attribute", "past_key and past_value go together, and not with nonpad_kv_seqlen")
+            return Refusal(RefusalCause.ATTRIBUTE, "past_key and past_value go together, and not with nonpad_kv_seqlen")
         past = [node.input_value(index) for index in (_PAST_KEY, _PAST_VALUE) if _has(node, index)]
         lengths = [node.input_value(_LENGTHS)] if _has(node, _LENGTHS) else []
         return _check_operands(node) or check_types(past) or check_types(lengths, {i64})
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         counts = [int(attribute(node, name) or 0) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
         q, k, v = (
             Heads.of(b.input(node.input_value(i)), b.shape(node.input_value(i)), n) for i, n in enumerate(counts)
@@ -67,17 +72,19 @@ class AttentionLowering(OpLowering):
 
 
 @lowers("FusedAttention", domain=INTERNAL_DOMAIN)
-class FusedAttentionLowering(OpLowering):
+class FusedAttentionLowering(OpLowering[OperatorSpec]):
     """The internal operator: with rules for rows that are no numbers."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if not _has(node, 1):
-            return Refusal("attribute", "queries, keys and values are packed; expected them apart")
+            return Refusal(RefusalCause.ATTRIBUTE, "queries, keys and values are packed; expected them apart")
         if not math.isfinite(attribute(node, "scale")):
-            return Refusal("attribute", f"scale is {attribute(node, 'scale')}; expected a finite number")
+            return Refusal(RefusalCause.ATTRIBUTE, f"scale is {attribute(node, 'scale')}; expected a finite number")
         return _check_operands(node)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         counts = [int(attribute(node, name)) for name in ("q_num_heads", "kv_num_heads", "kv_num_heads")]
         q, k, v = (
             Heads.of(b.input(node.input_value(i)), b.shape(node.input_value(i)), n) for i, n in enumerate(counts)
@@ -101,7 +108,7 @@ def _check_operands(node: Node) -> Refusal | None:
     if refused := check_types((*operands, node.output(0))) or check_types((mask,), {*FLOATS, boolean}):
         return refused
     if mask is not None and not 2 <= len(mask.shape) <= 4:
-        return Refusal("attribute", f"the mask is {mask.type}; expected two to four dimensions")
+        return Refusal(RefusalCause.ATTRIBUTE, f"the mask is {mask.type}; expected two to four dimensions")
     return None
 
 

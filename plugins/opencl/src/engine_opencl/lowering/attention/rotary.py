@@ -6,6 +6,7 @@ from engine.ir import Node
 from engine.ir.element_type import i64
 from engine.lowering import Refusal
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.lowering.attention.attending import Heads
 from engine_opencl.lowering.indexing import CHECKED
 from engine_opencl.lowering.movement import strided_copy
@@ -17,15 +18,17 @@ _POSITIONS = 3
 
 
 @lowers("RotaryEmbedding")
-class RotaryEmbeddingLowering(OpLowering):
+class RotaryEmbeddingLowering(OpLowering[OperatorSpec]):
     """Tables of cosines and sines for each batch and row, or by positions, which fail by name where out of range."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         positions = [node.input_value(_POSITIONS)] if _has_positions(node) else []
         refused = check_types((*(node.input_value(index) for index in range(3)), node.output(0)))
         return refused or check_types(positions, {i64})
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         heads = Heads.of(b.input(x), b.shape(x), int(attribute(node, "num_heads") or 1))
         batch, count, rows, size = heads.shape

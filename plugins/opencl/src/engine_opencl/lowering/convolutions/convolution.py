@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from engine.ir import Node, Output
-from engine.lowering import Refusal
+from engine.lowering import Refusal, RefusalCause
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.lowering.convolutions.block_convolution import block_convolution, is_block_convolution
 from engine_opencl.lowering.convolutions.depthwise_rows import depthwise_rows, is_depthwise_rows
 from engine_opencl.lowering.convolutions.geometry import Geometry
@@ -47,22 +48,24 @@ def geometry_of(
     return Geometry(tuple(x[2:]), tuple(y[2:]), tuple(kernel), strides, dilations, tuple(pads))
 
 
-class ConvolutionBase(OpLowering):
+class ConvolutionBase(OpLowering[OperatorSpec]):
     """What Conv, ConvTranspose and the fused one share."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if (refused := check_types((*node.input_values, *node.outputs))) is not None:
             return refused
         rank = len(node.input_value(0).shape) - 2
         if not 1 <= rank <= 3:
-            return Refusal("attribute", f"{rank} axes of space; expected 1 to 3")
+            return Refusal(RefusalCause.ATTRIBUTE, f"{rank} axes of space; expected 1 to 3")
         return None
 
     def is_transposed(self, node: Node) -> bool:
         """Whether it is a ConvTranspose."""
         return node.op_type == "ConvTranspose"
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, weights = node.input_value(0), node.input_value(1)
         bias = node.input_value(2) if node.has_input(2) else None
         residual = node.input_value(3) if node.num_inputs > 3 and node.has_input(3) else None

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from engine.ir import Node, Output
 from engine.ir.element_type import f32
-from engine.lowering import Refusal, is_left_out
+from engine.lowering import Refusal, RefusalCause, is_left_out
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import stored_type
 from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
 from engine_opencl.lowering.movement import strided_copy
@@ -18,13 +19,15 @@ from engine_opencl.source import kernel_source, strides_of
 
 
 @lowers("LayerNormalization", "RMSNormalization")
-class RowNormLowering(OpLowering):
+class RowNormLowering(OpLowering[OperatorSpec]):
     """Over all axes from one on."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((*node.input_values, node.output(0))) or check_types(node.outputs[1:], {f32})
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         shape = b.shape(node.input_value(0))
         axis = int(attribute(node, "axis")) % len(shape)
         length = math.prod(shape[axis:])
@@ -41,13 +44,15 @@ class RowNormLowering(OpLowering):
 
 
 @lowers("InstanceNormalization", "GroupNormalization")
-class MapNormLowering(OpLowering):
+class MapNormLowering(OpLowering[OperatorSpec]):
     """Over each channel's map, or over the maps of a group of channels, which lie together."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         n, c, *space = b.shape(node.input_value(0))
         groups = c if node.op_type == "InstanceNormalization" else int(attribute(node, "num_groups"))
         pixels, per_group = math.prod(space), c // groups
@@ -92,13 +97,15 @@ def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
 
 
 @lowers("LpNormalization")
-class LpNormLowering(OpLowering):
+class LpNormLowering(OpLowering[OperatorSpec]):
     """Lines along an axis, divided by the sum of what they hold or by their length; a line of zeros stays."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
         lines = lines_of(b.facts, outer * inner, length, inner)
@@ -107,15 +114,17 @@ class LpNormLowering(OpLowering):
 
 
 @lowers("BatchNormalization")
-class BatchNormLowering(OpLowering):
+class BatchNormLowering(OpLowering[OperatorSpec]):
     """With statistics that are given."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         if node.attributes.get("training_mode"):
-            return Refusal("attribute", "training_mode is on")
+            return Refusal(RefusalCause.ATTRIBUTE, "training_mode is on")
         return check_types(node.input_values)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         n, c, *space = b.shape(node.input_value(0))
         pixels = math.prod(space)
         buffers = [b.input(node.input_value(index)) for index in range(5)]

@@ -11,6 +11,7 @@ from engine.ir import ElementType, Node
 from engine.ir.element_type import boolean, i8, i32, i64, u8
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import FLOATS, c_type
 from engine_opencl.lowering.lines.work_groups import Lines, lines_of
@@ -88,15 +89,17 @@ _PARTS: Final = 1024
 
 
 @lowers(*FOLDS)
-class ReductionLowering(OpLowering):
+class ReductionLowering(OpLowering[OperatorSpec]):
     """One number of all elements along some axes."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         is_comparing = node.op_type in ("ReduceMax", "ReduceMin")
         integers = _LIMITS.keys() if is_comparing else {i32, i64} if node.op_type in INTEGER_FOLDS else set()
         return check_types((node.input_value(0),), {*FLOATS, *integers}) or check_constant(node, 1)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         shape = b.shape(x)
         reduce_axes(b, node.op_type, x.element_type, b.input(x), b.output(y), shape, _axes(node, len(shape), b))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from engine.ir import Node
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.emptiness import require_elements
@@ -26,13 +27,15 @@ def comparable(node: Node) -> str:
 
 
 @lowers("ArgMax", "ArgMin", "Hardmax")
-class ExtremeLowering(OpLowering):
+class ExtremeLowering(OpLowering[OperatorSpec]):
     """Where the largest or smallest element is. NaN is more than any other, as numpy has it."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), FLOATS if node.op_type == "Hardmax" else NUMBERS)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
         require_elements(node, b, [length], "the extreme")
@@ -46,13 +49,15 @@ class ExtremeLowering(OpLowering):
 
 
 @lowers("CumSum", "CumProd")
-class RunningLowering(OpLowering):
+class RunningLowering(OpLowering[OperatorSpec]):
     """Running sums or products along an axis."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), NUMBERS) or check_constant(node, 1)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.output(0)
         axis = b.constant(node.input_value(1))
         assert axis is not None

@@ -7,6 +7,7 @@ from typing import Final
 from engine.ir import Node
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.lines.selection import comparable
@@ -23,13 +24,15 @@ _TILE: Final = 2048
 
 
 @lowers("TopK")
-class TopKLowering(OpLowering):
+class TopKLowering(OpLowering[OperatorSpec]):
     """Short lines by each element's rank; of others tiles are sorted, and the first elements of those, or merged."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types((node.input_value(0),), NUMBERS) or check_constant(node, 1)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, axis = node.input_value(0), int(attribute(node, "axis"))
         outer, length, inner = spans(b.shape(x), axis)
         most = b.shape(node.output(0))[axis]

@@ -12,6 +12,7 @@ from engine.ir.element_type import f32
 from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN, Activation
 from engine.ops.registry import attribute
+from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import activation_code, literal
 from engine_opencl.lowering.products.blocks import BlockProduct
@@ -94,13 +95,15 @@ class Epilogue:
 
 
 @lowers("MatMul")
-class MatMulLowering(OpLowering):
+class MatMulLowering(OpLowering[OperatorSpec]):
     """numpy's matmul."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values, {*FLOATS, *WHOLE})
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.input_value(1)
         p = matmul_of(b.shape(x), b.shape(y))
         if x.element_type in WHOLE:
@@ -110,13 +113,15 @@ class MatMulLowering(OpLowering):
 
 
 @lowers("FusedMatMul", domain=INTERNAL_DOMAIN)
-class FusedMatMulLowering(OpLowering):
+class FusedMatMulLowering(OpLowering[OperatorSpec]):
     """A product with bias, residual and activation."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.input_value(1)
         bias = node.input_value(2) if node.has_input(2) else None
         residual = node.input_value(3) if node.has_input(3) else None
@@ -130,13 +135,15 @@ class FusedMatMulLowering(OpLowering):
 
 
 @lowers("Gemm")
-class GemmLowering(OpLowering):
+class GemmLowering(OpLowering[OperatorSpec]):
     """alpha * A' B' + beta * C of matrices."""
 
-    def check(self, node: Node) -> Refusal | None:
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        node = spec.node
         return check_types(node.input_values)
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = node.input_value(0), node.input_value(1)
         (rows, inner), (first, second) = b.shape(x), b.shape(y)
         x_strides, y_strides = (inner, 1), (second, 1)

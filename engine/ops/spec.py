@@ -1,0 +1,173 @@
+"""Operator specs: what the attributes of a node mean, read and checked once for everybody who needs to know.
+
+A family's file holds its spec beside its type rule and its evaluation::
+
+    @specifies("Concat")
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class ConcatSpec(OperatorSpec):
+        axis: int
+
+        @classmethod
+        def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+            given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+
+    spec = ConcatSpec.of(node)    # spec.axis is 0..rank-1; raises OperatorSpecError naming node, attribute, allowed
+
+Fields are named as ONNX names the attributes; defaults are filled in from the operator's schema. What lengths decide
+comes in a second stage, `spec.at(shapes)`, once they are known. A spec describes a node as it was when the spec was
+made: make a new one after changing the node or the types of its inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Self, TypeVar
+
+from engine.errors import ModelError, OperatorSpecError
+from engine.ir import Node, Output, TensorType
+from engine.ops.registry import attribute, find_op, get_op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSpec:
+    """The attributes of a node, typed and complete. Operators that need no family's spec have this one.
+
+    Attributes:
+        node: what the spec describes. Compared by nobody: specs of equal operations are equal.
+    """
+
+    node: Node = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, node: Node) -> Self:
+        """The spec of `node`.
+
+        Raises `OperatorSpecError` where the node is of another operator, an attribute is missing, of the wrong type
+        or out of its range, or where a rank cannot be.
+        """
+        op = find_op(node.op_type, node.domain)
+        if op is None or not issubclass(_spec_class(node), cls):
+            operators = ", ".join(sorted(str(get_op(*each)) for each in _operators_of(cls))) or "no operator"
+            name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            raise OperatorSpecError(f"{node}: {cls.__name__} describes {operators}, not {name}")
+        given = {name: _read(node, name) for name in _attribute_names(cls) if name in op.attributes}
+        cls.resolve(node, given)
+        return cls(node=node, **given)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """Check the attributes in `given`, in place: axes become positive, what is derived is added.
+
+        Families override it. Raises `OperatorSpecError`, best by `refuse`.
+        """
+
+    # -- the node's ports, as lowerings read them ----------------------------------------------------------
+
+    def input(self, index: int) -> Output | None:
+        """Input `index`; None where it is omitted."""
+        return self.node.input_value(index) if self.node.has_input(index) else None
+
+    def output(self, index: int = 0) -> Output:
+        """Output `index`."""
+        return self.node.output(index)
+
+    def is_read(self, index: int) -> bool:
+        """Whether the node has output `index` and something reads it."""
+        return index < self.node.num_outputs and self.node.output(index).num_consumers > 0
+
+    @property
+    def op_type(self) -> str:
+        """The operator's name."""
+        return self.node.op_type
+
+
+SpecT = TypeVar("SpecT", bound=OperatorSpec)
+
+_classes: dict[tuple[str, str], type[OperatorSpec]] = {}
+_names: dict[type[OperatorSpec], tuple[str, ...]] = {}
+
+
+def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[SpecT]]:
+    """Decorator: the class is the spec of these operators. Raises `ModelError` where one has a spec already."""
+
+    def register(cls: type[SpecT]) -> type[SpecT]:
+        for op_type in op_types:
+            if (domain, op_type) in _classes:
+                raise ModelError(f"operator {op_type!r} of domain {domain!r} has two specs")
+            _classes[domain, op_type] = cls
+        return cls
+
+    return register
+
+
+def spec_of(node: Node) -> OperatorSpec:
+    """The spec of a node, of its family's class where it has one. Raises `OperatorSpecError`."""
+    return _spec_class(node).of(node)
+
+
+def has_spec(node: Node) -> bool:
+    """Whether the node's operator has a spec of its own, whose checks its attributes must pass."""
+    return (node.domain, node.op_type) in _classes
+
+
+def refuse(node: Node, name: str, found: object, allowed: object, cause: Exception | None = None) -> NoReturn:
+    """Raise `OperatorSpecError` for attribute `name`, whose value is `found`; `allowed` says what it may be."""
+    raise OperatorSpecError(f"{node}: attribute {name} is {found!r}; allowed: {allowed}") from cause
+
+
+def check_choice(node: Node, name: str, found: str, allowed: Collection[str]) -> None:
+    """Raise `OperatorSpecError` where an attribute is not one of the names that the operator defines."""
+    if found not in allowed:
+        refuse(node, name, found, ", ".join(allowed))
+
+
+def rank_of(node: Node, index: int) -> int | None:
+    """The rank of input `index`; None where it is unknown. Raises `OperatorSpecError` for what is not a tensor."""
+    value_type = node.input_value(index).type
+    if not isinstance(value_type, TensorType):
+        raise OperatorSpecError(f"{node}: input {index} is {value_type}; allowed: a tensor")
+    rank = value_type.shape.rank
+    return rank.min if rank.is_static else None
+
+
+def resolved_axis(node: Node, axis: int, rank: int | None, name: str = "axis") -> int:
+    """`axis` counted from the front; a negative one stays as it is while the rank is unknown."""
+    if rank is None:
+        return axis
+    if not -rank <= axis < rank:
+        refuse(node, name, axis, f"{-rank}..{rank - 1}, as the rank is {rank}" if rank else "none, as the rank is 0")
+    return axis % rank
+
+
+def resolved_axes(node: Node, axes: Collection[int], rank: int | None, name: str = "axes") -> tuple[int, ...]:
+    """`axes` counted from the front, in their order. An axis that is named twice is refused."""
+    resolved = tuple(resolved_axis(node, axis, rank, name) for axis in axes)
+    if len(set(resolved)) < len(resolved):
+        refuse(node, name, list(axes), "each axis once")
+    return resolved
+
+
+def _spec_class(node: Node) -> type[OperatorSpec]:
+    return _classes.get((node.domain, node.op_type), OperatorSpec)
+
+
+def _operators_of(cls: type[OperatorSpec]) -> list[tuple[str, str]]:
+    return [(op_type, domain) for (domain, op_type), each in _classes.items() if issubclass(each, cls)]
+
+
+def _attribute_names(cls: type[OperatorSpec]) -> tuple[str, ...]:
+    names = _names.get(cls)
+    if names is None:
+        names = _names[cls] = tuple(each.name for each in dataclasses.fields(cls) if each.init and each.name != "node")
+    return names
+
+
+def _read(node: Node, name: str) -> Any:
+    try:
+        return attribute(node, name)
+    except OperatorSpecError:
+        raise
+    except ModelError as e:
+        raise OperatorSpecError(str(e)) from e

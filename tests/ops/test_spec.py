@@ -1,0 +1,59 @@
+"""Specs of operators: if these fail, a vendor's lowering reads an attribute that is missing, wrong or unresolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from engine import ops
+from engine.errors import OperatorSpecError
+from engine.ir import Node, Parameter, PartialShape, f32
+from engine.ops.spec import OperatorSpec, check_choice, rank_of, resolved_axes, resolved_axis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpec(OperatorSpec):
+    """Of no registered operator."""
+
+    axis: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+
+
+def test_a_spec_of_another_operator_is_refused() -> None:
+    with pytest.raises(OperatorSpecError, match=r"Relu `r`: LogSpec describes no operator, not Relu"):
+        LogSpec.of(ops.Relu(Parameter(f32, [2], "x"), friendly_name="r"))
+
+
+def test_specs_of_equal_operations_are_equal() -> None:
+    x = Parameter(f32, [2], "x")
+    assert OperatorSpec.of(ops.Relu(x)) == OperatorSpec.of(ops.Relu(x))
+
+
+@pytest.mark.parametrize(("axis", "expected"), [(0, 0), (-1, 2), (2, 2), (-3, 0)])
+def test_axes_are_counted_from_the_front(axis: int, expected: int) -> None:
+    node = ops.Relu(Parameter(f32, [2, 3, 4], "x"))
+    assert resolved_axis(node, axis, rank_of(node, 0)) == expected
+
+
+def test_an_axis_out_of_range_names_node_attribute_found_and_allowed() -> None:
+    node = ops.Relu(Parameter(f32, [2, 3, 4], "x"), friendly_name="r")
+    with pytest.raises(OperatorSpecError, match=r"Relu `r`: attribute axes is 3; allowed: -3\.\.2, as the rank is 3"):
+        resolved_axes(node, [0, 3], 3)
+    with pytest.raises(OperatorSpecError, match=r"attribute axes is \[0, -3\]; allowed: each axis once"):
+        resolved_axes(node, [0, -3], 3)
+
+
+def test_an_axis_of_unknown_rank_stays() -> None:
+    node = ops.Relu(Parameter(f32, PartialShape.dynamic(), "x"))
+    assert resolved_axis(node, -1, rank_of(node, 0)) == -1
+
+
+def test_a_name_that_the_operator_does_not_define_is_refused() -> None:
+    node = ops.Relu(Parameter(f32, [2], "x"), friendly_name="r")
+    with pytest.raises(OperatorSpecError, match=r"attribute mode is 'cubist'; allowed: linear, cubic"):
+        check_choice(node, "mode", "cubist", ("linear", "cubic"))
