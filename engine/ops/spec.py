@@ -21,13 +21,13 @@ made: make a new one after changing the node or the types of its inputs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self, TypeVar
 
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
-from engine.ops.registry import attribute, find_op, get_op
+from engine.ops.registry import Evaluator, attribute, compiles, find_op, get_op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,32 @@ def spec_of(node: Node) -> OperatorSpec:
 def has_spec(node: Node) -> bool:
     """Whether the node's operator has a spec of its own, whose checks its attributes must pass."""
     return (node.domain, node.op_type) in _classes
+
+
+def evaluates_with_spec(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the function evaluates these operators, as `function(spec, *inputs)`; see `registry.evaluates`.
+
+    The spec is that of the node, whose inputs are left out so that the evaluator does not keep the graph alive.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def factory(node: Node) -> Evaluator:
+            types = [output.type for output in node.outputs]
+            alone = Node(
+                node.op_type, (), node.attributes, domain=node.domain, types=types, friendly_name=node.friendly_name
+            )
+            spec = dataclasses.replace(spec_of(node), node=alone)
+
+            def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
+                result = function(spec, *inputs)
+                return result if type(result) is tuple else (result,)
+
+            return run
+
+        compiles(*op_types, domain=domain)(factory)
+        return function
+
+    return register
 
 
 def refuse(node: Node, name: str, found: object, allowed: object, cause: Exception | None = None) -> NoReturn:
