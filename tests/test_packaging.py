@@ -22,8 +22,8 @@ LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-i
 pytestmark = pytest.mark.slow
 
 
-def run(*command: str | Path, cwd: Path, **variables: str) -> str:
-    """Run a command without a trace of this checkout in its environment; fail with its whole output."""
+def run(*command: str | Path, cwd: Path, fails: bool = False, **variables: str) -> str:
+    """Run a command, which must succeed unless it `fails`, without a trace of this checkout in its environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | variables
     result = subprocess.run(
         [str(part) for part in command],
@@ -34,7 +34,7 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert result.returncode == 0, result.stdout
+    assert (result.returncode != 0) is fails, result.stdout
     return result.stdout
 
 
@@ -135,6 +135,14 @@ def test_the_example_of_the_readme_runs(bin_folder: Path, tmp_path: Path) -> Non
     # OPENCL is among them where there is a runtime.
     assert {"CPU", "HETERO", "TEMPLATE"} <= set(ast.literal_eval(output.splitlines()[0]))
     assert output.splitlines()[-1] == "(1, 1000, 1, 1)"
+
+
+def test_started_in_the_checkout_the_example_says_where_it_runs(bin_folder: Path, checkout: Path) -> None:
+    """The sources, which are not compiled, come before what is installed."""
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    output = run(bin_folder / "python", "-c", example, cwd=checkout, fails=True)
+    assert f"Python imports engine from {checkout / 'engine'}, where it is not compiled" in output
+    assert f"start Python outside {checkout}, or compile engine there" in output
 
 
 def test_the_native_core_runs(bin_folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import Any
 
 from engine.errors import (
@@ -24,10 +27,21 @@ class _MissingCore:
         self._reason = reason
 
     def __getattr__(self, name: str) -> Any:
-        raise NativeCoreError(
-            f"the native core cannot be loaded ({self._reason}); it is compiled when engine-sdk is installed: "
-            "install it again with a C++17 compiler (g++) on PATH"
-        )
+        raise NativeCoreError(f"the native core cannot be loaded ({self._reason}); {_remedy()}")
+
+
+def _remedy() -> str:
+    """What to do where the extension is missing."""
+    here = Path(__file__).resolve().parent.parent
+    for installed in metadata.distributions(name="engine-sdk"):
+        elsewhere = Path(str(installed.locate_file("engine"))).resolve()
+        is_compiled = any((elsewhere / f"_core{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+        if elsewhere != here and is_compiled:
+            return (
+                f"Python imports engine from {here}, where it is not compiled, instead of the installed {elsewhere}: "
+                f"start Python outside {here.parent}, or compile engine there: pip install -e {here.parent}"
+            )
+    return "it is compiled when engine-sdk is installed: install it again with a C++17 compiler (g++) on PATH"
 
 
 try:

@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from . import graph as graph
+import engine._core_graph
+
+graph = engine._core_graph
 
 def set_error_types(
     *,
