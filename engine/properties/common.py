@@ -22,7 +22,8 @@ OPTIMIZATION_CAPABILITIES: Property[tuple[str, ...]] = Property(
     tuple,
     (),
     METRIC,
-    "What the device computes natively: element types (f32, bf16, i8) and capabilities of its own.",
+    "The element types that the device computes in natively, and EXPORT_IMPORT where it exports compiled networks.",
+    choices=("FP64", "FP32", "FP16", "BF16", "INT16", "INT8", "INT4", "BIN", "EXPORT_IMPORT"),
 )
 IMPORT_EXPORT_SUPPORT = Property(
     "IMPORT_EXPORT_SUPPORT", bool, False, METRIC, "Whether compiled networks can be exported and imported."

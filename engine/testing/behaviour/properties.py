@@ -11,7 +11,7 @@ import pytest
 from engine.core import Core
 from engine.errors import DeviceNotFoundError, PropertyError, UnsupportedError
 from engine.plugin_api import CONFIG, METRIC, ExecutableNetwork, Property
-from engine.properties import CONFIG_PROPERTIES, DEVICE_PROPERTIES, NETWORK_METRICS
+from engine.properties import CONFIG_PROPERTIES, DEVICE_PROPERTIES, NETWORK_METRICS, OPTIMIZATION_CAPABILITIES
 from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.cases import basic_model, basic_run
 
@@ -52,12 +52,15 @@ class PropertyChecks(DeviceChecks):
             assert declared[name].validate(value) == value
 
     def test_device_describes_itself(self, core: Core) -> None:
-        """People see a name; ids and capabilities are words."""
+        """People see a name; programs see ids, and capabilities in the words of the property's declaration."""
         assert core.get_property(self.device, "FULL_DEVICE_NAME").strip()
         ids = core.get_property(self.device, "AVAILABLE_DEVICES")
         assert ids
         assert len(set(ids)) == len(ids)
-        assert all(core.get_property(self.device, "OPTIMIZATION_CAPABILITIES"))
+        capabilities = core.get_property(self.device, OPTIMIZATION_CAPABILITIES.name)
+        assert capabilities == OPTIMIZATION_CAPABILITIES.validate(capabilities), "a device adds no names of its own"
+        assert len(set(capabilities)) == len(capabilities)
+        assert ("EXPORT_IMPORT" in capabilities) == core.get_property(self.device, "IMPORT_EXPORT_SUPPORT")
 
     def test_network_metrics(self, network: ExecutableNetwork) -> None:
         """Every metric that the network names can be read; the name is the model's."""

@@ -110,9 +110,9 @@ def test_what_is_told_of_a_device() -> None:
     assert core.get_property("OPENCL.0", "DEVICE_MEMORY") == facts.memory > 0
     assert core.get_property("OPENCL", "DRIVER_VERSION") == facts.driver
     told = core.get_property("OPENCL", "OPTIMIZATION_CAPABILITIES")
-    assert {"f32", "EXPORT_IMPORT"} <= set(told)
+    assert {"FP32", "EXPORT_IMPORT"} <= set(told)
     extensions = find_devices()[0].handle.extensions.split()
-    assert ("f16" in told) == ("cl_khr_fp16" in extensions)
+    assert ("FP16" in told) == ("cl_khr_fp16" in extensions)
 
 
 def test_devices_by_id_and_by_name() -> None:

@@ -65,14 +65,13 @@ class DeviceFacts:
     vector_width: int = 4
     has_fp16: bool = False
     has_int8_dot: bool = False
-    has_subgroups: bool = False
     has_half_products: bool = False
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """As OPTIMIZATION_CAPABILITIES tells them: f16 is arithmetic, as every device stores it."""
-        there = {"f16": self.has_fp16, "i8": self.has_int8_dot, "SUBGROUPS": self.has_subgroups}
-        return ("f32", *(name for name, is_there in there.items() if is_there), "EXPORT_IMPORT")
+        """The value of OPTIMIZATION_CAPABILITIES. FP16 means arithmetic in it: every device stores it."""
+        optional = {"FP16": self.has_fp16, "INT8": self.has_int8_dot}
+        return ("FP32", *(name for name, is_there in optional.items() if is_there), "EXPORT_IMPORT")
 
 
 class OpenclDevice:
@@ -221,7 +220,6 @@ def _facts(handle: Any) -> DeviceFacts:
         has_fp16="cl_khr_fp16" in extensions,
         has_half_products="cl_khr_fp16" in extensions and handle.half_fp_config & _HALF_PRODUCTS == _HALF_PRODUCTS,
         has_int8_dot="cl_khr_integer_dot_product" in extensions,
-        has_subgroups="cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions,
     )
 
 
