@@ -112,17 +112,16 @@ def _inspect_blob(args: argparse.Namespace) -> int:
 
     check = Core().check_blob(args.model)
     described: dict[str, Any] = {"kind": "blob", "loads_here": check.compatible, "reasons": list(check.reasons)}
-    is_sound = True
     if check.manifest is not None:
         described |= _describe_manifest(check.manifest)
         if args.verify:
             with BlobReader(args.model) as reader:
-                is_sound = _verify(reader, described)
+                _verify(reader, described)
     if args.json:
         print_json(described)
     else:
         _print_blob(described)
-    return 0 if check.compatible and is_sound else 1
+    return 0 if described["loads_here"] else 1
 
 
 def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
@@ -144,18 +143,18 @@ def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
     }
 
 
-def _verify(reader: BlobReader, described: dict[str, Any]) -> bool:
-    """Check every section, and note what came of it."""
+def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
+    """Check every section; a damaged one is a reason why the blob does not load."""
     from engine.errors import BlobCorruptError
 
     for section in described["sections"]:
         try:
             reader.section(section["name"])
-        except BlobCorruptError:
-            section["sound"] = False
+        except BlobCorruptError as e:
+            section["sound"] = described["loads_here"] = False
+            described["reasons"].append(str(e))
         else:
             section["sound"] = True
-    return all(section["sound"] for section in described["sections"])
 
 
 def _print_blob(described: dict[str, Any]) -> None:

@@ -147,7 +147,12 @@ def test_inspect_a_blob(engine: Engine, files: Path, tmp_path: Path) -> None:
     assert engine("inspect", damaged).code == 0, "sections are not read unless asked for"
     done = engine("inspect", damaged, "--verify", "--json")
     assert done.code == 1
-    assert [s["sound"] for s in json.loads(done.out)["sections"]].count(False) == 1
+    found = json.loads(done.out)
+    assert [s["sound"] for s in found["sections"]].count(False) == 1
+    assert found["loads_here"] is False
+    done = engine("inspect", damaged, "--verify")
+    assert "loads here: NO\n  " in done.out
+    assert "the blob was damaged: export it again" in done.out
     assert engine("run", damaged).code == 3
 
 
