@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.errors import (
     Busy,
-    CallbackError,
     Cancelled,
     DeadlineExceeded,
     EngineError,
@@ -22,7 +21,7 @@ from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.result import InferResult, ProfilingInfo
-from engine.runtime.run import Callback, RequestState, Run, require_callable, seconds, wake
+from engine.runtime.run import Callback, CallbackFailure, RequestState, Run, require_callable, seconds, wake
 from engine.runtime.sync_request import Stage, SyncInferRequest
 from engine.runtime.values import Array, Value
 
@@ -74,11 +73,11 @@ class AsyncInferRequest(Participant):
         """
         with self._lock:
             self._require_idle("infer")
-            if inputs is not None:
-                self._request.set_inputs(inputs)
-            self._request.begin()
-            run = self._run = Run(None)
+            self._request.begin(inputs)
+            run = Run(None)
             run.has_begun, run.thread = True, threading.get_ident()
+            former, self._run = self._run, run
+        del former  # outside the lock, since it may log
         try:
             run.result = self._request.run_stages()
             self._end(run, None)
@@ -102,15 +101,14 @@ class AsyncInferRequest(Participant):
         time_limit = None if deadline is None else seconds(deadline, "deadline")
         with self._lock:
             self._require_idle("start_async")
-            if inputs is not None:
-                self._request.set_inputs(inputs)
-            self._request.begin()
+            self._request.begin(inputs)
             run = Run(self._callback)
             if time_limit is not None:
                 late = DeadlineExceeded(f"{self._name} was not done after its deadline of {time_limit:g} s")
                 run.deadline = deadline_timer.call_after(time_limit, partial(self._cancel, run, late))
-            self._run = run
+            former, self._run = self._run, run
             self._starts += 1
+        del former  # outside the lock, since it may log
         self._submit(run)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -176,8 +174,9 @@ class AsyncInferRequest(Participant):
         """Have `callback(request, error)` called after each background inference; `error` is None on success.
 
         It runs on the network's callback executor, when the request is idle again: it may read results, set tensors
-        and start the request, but not wait for it. What it raises reaches one waiter, as `CallbackError`.
-        Raises `Busy`, and `InferError` for what cannot be called.
+        and start the request, but not wait for it. What it raises reaches one waiter, as `CallbackError`; it is
+        logged by `engine.runtime` where nobody has waited when the request begins its next inference, is freed, or
+        the interpreter exits. Raises `Busy`, and `InferError` for what cannot be called.
         """
         require_callable(callback)
         with self._lock:
@@ -241,7 +240,9 @@ class AsyncInferRequest(Participant):
     def set_input_tensor(self, key: str | int, value: Value) -> None:
         """Bind one input by name or index; arrays and DLPack tensors in host memory are used in place.
 
-        Raises `InputError`, and keeps the tensor bound before, where the value does not fit; `Busy`.
+        Each inference reads the values that they have when it starts: one that is strided or unaligned, and the
+        members of a sequence, are copied then; anything else is read while the inference runs. Raises `InputError`,
+        and keeps the tensor bound before, where the value does not fit; `Busy`.
         """
         with self._lock:
             self._require_idle("set_input_tensor")
@@ -270,7 +271,8 @@ class AsyncInferRequest(Participant):
         with self._lock:
             self._require_idle("clear_tensors")
             self._request.clear_tensors()
-            self._run = None
+            former, self._run = self._run, None
+        del former  # outside the lock, since it may log
 
     def set_tensor(self, name: str, value: Value) -> None:
         """Bind the input or output called `name`. Raises `InputError`, `Busy`."""
@@ -391,9 +393,7 @@ class AsyncInferRequest(Participant):
     def _callback_failed(self, run: Run, error: BaseException) -> None:
         if error is run.error:
             return  # the callback passed the inference's own error on
-        wrapped = CallbackError(f"{self._name}: the callback raised {type(error).__name__}: {error}")
-        wrapped.__cause__ = error
-        run.callback_error = wrapped
+        run.callback_failure = CallbackFailure(f"{self._name}: the callback", error)
 
     def _release(self, run: Run) -> None:
         with self._lock:
@@ -451,7 +451,8 @@ class AsyncInferRequest(Participant):
     def _take_error(self, run: Run) -> EngineError | None:
         """Return the run's error, each time, or the callback's, once."""
         with self._lock:
-            callback_error, run.callback_error = run.callback_error, None
+            failure, run.callback_failure = run.callback_failure, None
+        callback_error = None if failure is None else failure.take()
         if run.error is None:
             return callback_error
         if callback_error is not None:
@@ -475,6 +476,10 @@ class AsyncInferRequest(Participant):
     def _begin_exit(self) -> None:
         if self._run is not None:
             self._cancel(self._run, Cancelled(f"{self._name} was cancelled: the interpreter exits"))
+
+    def _end_exit(self, timeout: float) -> None:
+        if self._run is not None and self._run.callback_failure is not None:
+            self._run.callback_failure.report()
 
 
 def _wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:

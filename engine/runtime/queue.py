@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
-from engine.errors import Busy, CallbackError, DeadlineExceeded, EngineError, InferError
+from engine.errors import Busy, DeadlineExceeded, EngineError, InferError
 from engine.runtime.async_request import AsyncInferRequest
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
-from engine.runtime.run import require_callable, seconds
+from engine.runtime.run import CallbackFailure, require_callable, seconds
 
 JobCallback: TypeAlias = Callable[[AsyncInferRequest, Any], object]
 
@@ -65,7 +65,7 @@ class AsyncInferQueue(Participant):
         self._policy = policy
         self._callback = callback
         self._userdata: dict[AsyncInferRequest, Any] = {}
-        self._first_error: EngineError | None = None
+        self._first_error: EngineError | CallbackFailure | None = None
         self._failures = 0
         self._idle = deque(self._requests)
         self._changed = threading.Condition()
@@ -75,7 +75,8 @@ class AsyncInferQueue(Participant):
         """Have `callback(request, userdata)` called after each inference, also after one that failed.
 
         `request.results` then gives its outputs or raises its error. `wait_all` reports that error, or as
-        `CallbackError` what else the callback raises. It may start its request again, which goes on with the same
+        `CallbackError` what else the callback raises; what it cannot report, as only the first is raised, is logged by
+        `engine.runtime`. It may start its request again, which goes on with the same
         job; it must not wait, nor give the request another callback. Raises `Busy` while any is in flight, and
         `InferError` for what cannot be called.
         """
@@ -120,6 +121,8 @@ class AsyncInferQueue(Participant):
                 raise DeadlineExceeded(f"{running} inferences of the queue run after waiting {timeout} s; they go on")
             error, failures = self._first_error, self._failures
             self._first_error, self._failures = None, 0
+        if isinstance(error, CallbackFailure):
+            error = error.take()
         if error is not None:
             if failures > 1:
                 error.add_note(f"and {failures - 1} more inferences of the queue failed")
@@ -151,19 +154,28 @@ class AsyncInferQueue(Participant):
             raise Busy(f"{what} in a callback would wait for the callback itself; call it on another thread")
 
     def _finished(self, request: AsyncInferRequest, error: EngineError | None) -> None:
-        failure = error
         starts = request.starts
-        if self._callback is not None:
-            try:
-                self._callback(request, self._userdata.get(request))
-            except BaseException as e:
-                failure = error or _callback_error(e)
+        raised = self._call_back(request, error)
+        failure = error or raised
         if failure is not None:
             with self._changed:
                 self._first_error = self._first_error or failure
                 self._failures += 1
+            if raised is not None and self._first_error is not raised:
+                raised.report()
         if request.starts == starts:
             self._put_idle(request)
+
+    def _call_back(self, request: AsyncInferRequest, error: EngineError | None) -> CallbackFailure | None:
+        """Call the callback and return what it raises, unless that is the inference's own error."""
+        try:
+            if self._callback is not None:
+                self._callback(request, self._userdata.get(request))
+        except BaseException as e:
+            return None if e is error else CallbackFailure("the queue's callback", e)
+        finally:
+            del self, request, error  # the traceback of what is raised keeps this frame
+        return None
 
     def _put_idle(self, request: AsyncInferRequest) -> None:
         # An idle request does not refer to the queue: dropping the queue frees both at once.
@@ -195,13 +207,11 @@ class AsyncInferQueue(Participant):
         with self._changed:
             self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
 
+    def _end_exit(self, timeout: float) -> None:
+        if isinstance(self._first_error, CallbackFailure):
+            self._first_error.report()
+
     def _after_fork(self) -> None:
         self._changed = threading.Condition()
         self._idle = deque(self._requests)
         self._userdata.clear()
-
-
-def _callback_error(error: BaseException) -> CallbackError:
-    wrapped = CallbackError(f"the queue's callback raised {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from engine.runtime.async_request import AsyncInferRequest
 
+_log = logging.getLogger("engine.runtime")
+
 Callback: TypeAlias = "Callable[[AsyncInferRequest, EngineError | None], object]"
 
 
@@ -28,17 +31,40 @@ class RequestState(enum.Enum):
     """Asked to stop; it becomes idle when the stage that runs next checks, or ends."""
 
 
+class CallbackFailure:
+    """What a callback raised. It is logged, with its traceback, where this is freed before anybody has taken it."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, where: str, error: BaseException) -> None:
+        self._error: CallbackError | None = CallbackError(f"{where} raised {type(error).__name__}: {error}")
+        self._error.__cause__ = error
+
+    def take(self) -> CallbackError | None:
+        """Return the error, once, to raise it."""
+        error, self._error = self._error, None
+        return error
+
+    def report(self) -> None:
+        """Log the error unless it was taken or logged before."""
+        error = self.take()
+        if error is not None:
+            _log.error("%s; the error reached no waiter", error, exc_info=error)
+
+    __del__ = report
+
+
 class Run:
     """One inference of a request, from its start until its waiters go on."""
 
     __slots__ = (
-        "callback", "callback_error", "cancellation", "deadline", "ended", "error", "has_begun", "is_done", "result",
+        "callback", "callback_failure", "cancellation", "deadline", "ended", "error", "has_begun", "is_done", "result",
         "step", "thread", "traceback", "waiters",
     )  # fmt: skip
 
     def __init__(self, callback: Callback | None) -> None:
         self.callback = callback
-        self.callback_error: CallbackError | None = None
+        self.callback_failure: CallbackFailure | None = None
         self.cancellation: EngineError | None = None
         self.deadline: Deadline | None = None
         self.ended = False  # the request is idle again

@@ -11,7 +11,7 @@ import numpy as np
 from engine.errors import InputError, PluginContractError
 from engine.ir import TensorType
 from engine.runtime.port import Port
-from engine.runtime.values import Array, PortCheck, Value
+from engine.runtime.values import Array, PortCheck, Value, is_copy
 
 
 class Signature:
@@ -61,12 +61,13 @@ class Signature:
         hint = f"; did you mean `{close[0]}`?" if close else ""
         raise InputError(f"{self.network}: no {what} {key!r}{hint}; {what}s: {', '.join(names) or 'none'}")
 
-    def bind(self, current: Sequence[Value], given: object) -> list[Value]:
+    def bind(self, current: Sequence[Value], given: object) -> tuple[list[Value], dict[int, Value]]:
         """Return the values of all inputs: `current` replaced by what is `given`, all of it checked.
 
-        `given` is a mapping by name or index, a list or tuple in input order, or one array. Raises `InputError`.
+        And, by position, those of the given values of which only a copy is bound. `given` is a mapping by name or
+        index, a list or tuple in input order, or one array. Raises `InputError`.
         """
-        bound = list(current)
+        bound, copied = list(current), dict[int, Value]()
         checks, index = self.input_checks, self.input_index
         if type(given) is dict or isinstance(given, Mapping):  # the usual one is told without a look at its bases
             positions = []
@@ -75,11 +76,13 @@ class Signature:
                     position = index[key]
                 except KeyError:
                     position = self.find_input(key)  # raises, listing the inputs
-                bound[position] = checks[position].admit(value)
+                bound[position] = admitted = checks[position].admit(value)
+                if admitted is not value and is_copy(admitted, value):
+                    copied[position] = value
                 positions.append(position)
             if len(positions) > 1 and len(set(positions)) < len(positions):
                 self._refuse_repeated(positions)
-            return bound
+            return bound, copied
         values = given if isinstance(given, (list, tuple)) else (given,)
         if len(values) != len(checks):
             names = ", ".join(port.name for port in self.inputs) or "none"
@@ -87,7 +90,11 @@ class Signature:
                 f"{self.network}: got {len(values)} inputs, expected {len(checks)} ({names}); "
                 f"give a mapping of names to values, or one value for each"
             )
-        return [check.admit(value) for check, value in zip(checks, values, strict=True)]
+        bound = [check.admit(value) for check, value in zip(checks, values, strict=True)]
+        for position, (admitted, value) in enumerate(zip(bound, values, strict=True)):
+            if admitted is not value and is_copy(admitted, value):
+                copied[position] = value
+        return bound, copied
 
     def _refuse_repeated(self, positions: Sequence[int]) -> NoReturn:
         twice = next(position for position in positions if positions.count(position) > 1)

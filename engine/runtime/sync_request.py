@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -61,6 +61,7 @@ class SyncInferRequest(ABC):
         self._own_stages = [name for name in STAGES if getattr(type(self), name) is not getattr(SyncInferRequest, name)]
         self._no_inputs = [_absent(port.type) for port in self.signature.inputs]
         self.inputs: list[Value] = self._no_inputs
+        self._copied_inputs: dict[int, Value] = {}  # what users gave for inputs of which `inputs` has a copy
         self._outputs: list[Value] = []
         self._user_outputs: dict[int, Array] = {}
         self._in_place: set[int] = set()
@@ -137,15 +138,24 @@ class SyncInferRequest(ABC):
     def set_inputs(self, inputs: object) -> None:
         """Bind several inputs, or none of them where any does not fit: a mapping, a list, or one array.
 
-        Arrays are used in place: do not change them while an inference runs. Raises `InputError`.
+        Arrays are used in place: do not change them while an inference runs. Those that are strided or unaligned,
+        and the members of sequences, are copied when an inference begins. Raises `InputError`.
         """
-        self.inputs = self.signature.bind(self.inputs, inputs)
+        self._bind_inputs(inputs)
+
+    def _bind_inputs(self, inputs: object) -> dict[int, Value]:
+        """Bind several inputs; return those of `_copied_inputs` that were bound before and still are."""
+        bound, copied = self.signature.bind(self.inputs, inputs)
+        kept = self._copied_inputs
+        if kept or copied:
+            kept = {position: value for position, value in kept.items() if bound[position] is self.inputs[position]}
+            self._copied_inputs = kept | copied
+        self.inputs = bound
+        return kept
 
     def set_input_tensor(self, key: str | int, value: Value) -> None:
-        """Bind one input, used in place. Raises `InputError`, and keeps the old one, where it does not fit."""
-        index = self.signature.find_input(key)
-        admitted = self.signature.input_checks[index].admit(value)
-        self.inputs = [*self.inputs[:index], admitted, *self.inputs[index + 1 :]]
+        """Bind one input as `set_inputs` does. Raises `InputError`, and keeps the old one, where it does not fit."""
+        self.set_inputs({self.signature.find_input(key): value})
 
     def set_output_tensor(self, key: str | int, array: Array | None) -> None:
         """Have inferences write an output into `array`; None takes that back. Raises `InputError`."""
@@ -158,7 +168,8 @@ class SyncInferRequest(ABC):
 
     def get_input_tensor(self, key: str | int) -> Value:
         """Return the value bound to an input. Raises `InputError` where there is none."""
-        value = self.inputs[self.signature.find_input(key)]
+        index = self.signature.find_input(key)
+        value = self._copied_inputs.get(index, self.inputs[index])
         if value is _MISSING:
             raise InputError(f"{self.signature.network}: input {key!r} is not set")
         return value
@@ -175,6 +186,7 @@ class SyncInferRequest(ABC):
     def clear_tensors(self) -> None:
         """Let go of all tensors, as if none had been set."""
         self.inputs = self._no_inputs
+        self._copied_inputs = {}
         self._outputs = []
         self._user_outputs.clear()
         self._in_place.clear()
@@ -192,9 +204,7 @@ class SyncInferRequest(ABC):
         Raises `InputError` before any stage runs, the stages' own `EngineError`s, and `DeviceError` from
         anything else that they raise.
         """
-        if inputs is not None:
-            self.set_inputs(inputs)
-        self.begin()
+        self.begin(inputs)
         return self.run_stages()
 
     def run_stages(self) -> InferResult:
@@ -216,8 +226,11 @@ class SyncInferRequest(ABC):
                 raise
             raise self.device_error(stage, e) from e
 
-    def begin(self) -> None:
-        """Check that everything is there for an inference, and forget the last one's outputs and profile."""
+    def begin(self, inputs: object = None) -> None:
+        """Bind `inputs`, check that everything is there, and forget the last inference's outputs and profile."""
+        copied = self._copied_inputs if inputs is None else self._bind_inputs(inputs)
+        if copied:
+            self._read_again(copied)
         for index, value in enumerate(self.inputs):
             if value is _MISSING:
                 port = self.signature.inputs[index]
@@ -230,6 +243,13 @@ class SyncInferRequest(ABC):
         self._cancellation = None
         if self.is_profiling:
             self._stage_profiles, self._node_profiles = [], []
+
+    def _read_again(self, copied: Mapping[int, Value]) -> None:
+        """Give the stages the present values of what users gave, by position."""
+        inputs = list(self.inputs)
+        for position, value in copied.items():
+            inputs[position] = self.signature.input_checks[position].admit(value)
+        self.inputs = inputs
 
     def run_stage(self, stage: Stage, executor: str) -> None:
         """Run one stage, recording it where profiling."""

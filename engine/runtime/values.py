@@ -91,6 +91,15 @@ class PortCheck:
         self._fitting.add(array.shape)
 
 
+def is_copy(admitted: Value, given: Value) -> bool:
+    """Whether `admitted`, which `PortCheck.admit` made of `given`, does not follow when `given` changes."""
+    if isinstance(given, np.ndarray):
+        return not np.may_share_memory(admitted, given)
+    if hasattr(given, "__dlpack__"):
+        return bool(admitted.flags.owndata)
+    return isinstance(given, (list, tuple, Mapping))
+
+
 def _admit(value: Value, value_type: ValueType | None) -> Value:
     match value_type:
         case TensorType():

@@ -566,6 +566,57 @@ def test_what_a_callback_raises_reaches_the_waiter_once_and_harms_nothing(make_n
     assert_usable(request, x)
 
 
+NEXT = {
+    "starts": lambda request, x: (request.start_async({"x": x}), request.wait(LONG)),
+    "infers in place": lambda request, x: request.infer({"x": x}),
+    "forgets": lambda request, x: request.clear_tensors(),
+}
+
+
+@pytest.mark.parametrize("next_step", NEXT)
+def test_what_a_callback_raises_is_logged_once_where_nobody_waited_for_it(make_network, x, caplog, next_step):
+    request = with_failed_callback(make_network(), x)
+    assert caplog.text == ""
+    request.set_callback(None)
+    for _ in range(2):
+        NEXT[next_step](request, x)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("engine.runtime", "ERROR")
+    assert "callback raised KeyError: 'no such key'; the error reached no waiter" in caplog.text
+    assert "test_async_request.py" in caplog.text, "the traceback leads to the callback"
+
+
+def test_what_a_callback_raises_is_logged_where_the_request_is_dropped(make_network, x, caplog):
+    request = with_failed_callback(make_network(), x)
+    del request
+    gc.collect()
+    assert len(caplog.records) == 1
+    assert "KeyError" in caplog.text
+
+
+def test_what_a_callback_raises_is_not_logged_where_a_waiter_got_it(make_network, x, caplog):
+    request = with_failed_callback(make_network(), x)
+    with pytest.raises(CallbackError):
+        request.wait(LONG)
+    request.set_callback(None)
+    assert_usable(request, x)
+    del request
+    gc.collect()
+    assert caplog.text == ""
+
+
+def with_failed_callback(network, x):
+    """A request whose callback has raised, and returned, without anybody waiting."""
+    called, returned = threading.Event(), threading.Event()
+    request = network.create_infer_request()
+    request.set_callback(lambda r, error: (called.set(), {}["no such key"]))
+    request.start_async({"x": x})
+    assert called.wait(LONG)
+    network.callback_executor.submit(returned.set)  # runs after the callback, in the same thread
+    assert returned.wait(LONG)
+    return request
+
+
 def test_a_callback_that_passes_the_inferences_error_on_adds_nothing(make_network, x):
     request = make_network(start_pipeline=failing_once(ValueError("bad"))).create_infer_request()
     request.set_callback(lambda r, error: r.results)

@@ -99,6 +99,20 @@ def test_requests_in_flight_are_told_that_the_interpreter_exits():
     assert done.stderr == ""
 
 
+def test_what_a_callback_raises_is_logged_at_exit_where_nobody_waited():
+    done = run("""
+        network = make()
+        request, queue = network.create_infer_request(), AsyncInferQueue(network, 1, callback=lambda r, i: {}["queue"])
+        request.set_callback(lambda r, e: {}["request"])
+        request.start_async(x)
+        queue.start_async(x)
+    """)
+    assert [done.stderr.count(f"KeyError: '{key}'; the error reached no waiter") for key in ("request", "queue")] == [
+        1,
+        1,
+    ]
+
+
 def test_an_inference_at_exit_is_an_error_not_a_crash():
     done = run("""
         import atexit

@@ -1,3 +1,4 @@
+import gc
 import threading
 import weakref
 
@@ -111,6 +112,29 @@ def test_a_failing_callback_is_reported_and_ends_nothing(make_network):
     queue.start_async(inputs(9), 9)
     queue.wait_all(LONG)
     assert results[-1] == 9
+
+
+def test_what_wait_all_cannot_raise_of_callbacks_is_logged(make_network, caplog):
+    queue = AsyncInferQueue(make_network(), 1, callback=lambda request, i: {}[f"job {i}"])
+    for i in range(3):
+        queue.start_async(inputs(i), i)
+    with pytest.raises(CallbackError, match="job 0"):
+        queue.wait_all(LONG)
+    assert [f"job {i}" in caplog.text for i in range(3)] == [False, True, True]
+
+
+def test_what_a_callback_raises_is_logged_where_the_queue_is_dropped(make_network, caplog):
+    called, returned = threading.Event(), threading.Event()
+    network = make_network()
+    queue = AsyncInferQueue(network, 1, callback=lambda request, i: (called.set(), {}["no such key"]))
+    queue.start_async(inputs(0), 0)
+    assert called.wait(LONG)
+    network.callback_executor.submit(returned.set)  # runs after the callback, in the same thread
+    assert returned.wait(LONG)
+    assert caplog.text == ""
+    del queue
+    gc.collect()
+    assert "the queue's callback raised KeyError: 'no such key'; the error reached no waiter" in caplog.text
 
 
 def test_a_callback_learns_which_job_failed(make_network):

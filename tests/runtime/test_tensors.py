@@ -108,6 +108,54 @@ def test_strided_data_is_copied_and_keeps_its_values(array):
     np.testing.assert_array_equal(request.infer()[0], array)
 
 
+REREAD = {
+    "strided": lambda array: array[:, ::2],
+    "strided, of another library": lambda array: OnlyDLPack(array[:, ::2]),
+}
+
+
+@pytest.mark.parametrize("window", REREAD)
+def test_each_inference_reads_what_a_strided_input_holds_then(window):
+    array = X.copy()
+    request = echo(tensor(f32, None, None))
+    request.set_input_tensor(0, REREAD[window](array))
+    for _ in range(2):
+        np.testing.assert_array_equal(request.infer()[0], array[:, ::2])
+        array += 1
+
+
+def test_each_inference_reads_what_the_arrays_of_a_sequence_and_strings_hold_then():
+    array, words = X.copy(), np.array(["a", "b"])
+    request = echo(SequenceType(tensor(f32, None, None)), tensor(string, 2))
+    given = [array.T]
+    request.set_inputs([given, words])
+    assert request.get_input_tensor(0) is given
+    array += 1
+    words[0] = "c"
+    result = request.infer()
+    np.testing.assert_array_equal(result[0][0], array.T)
+    assert result[1].tolist() == ["c", "b"]
+    given.append(np.zeros(3, np.float32))
+    with pytest.raises(InputError, match=r"input `x0`: \[1\]: rank is 1"):
+        request.infer()
+
+
+def test_a_strided_input_is_copied_once_for_each_inference(monkeypatch):
+    request, copies = echo(tensor(f32, None, None)), []
+    view = X.T
+    require = np.require
+
+    def counting(array, requirements):
+        copies.extend([array] if array is view else [])
+        return require(array, requirements=requirements)
+
+    monkeypatch.setattr(np, "require", counting)
+    for inputs in (view, view, {"x0": view}, None):
+        copies.clear()
+        np.testing.assert_array_equal(request.infer(inputs)[0], view)
+        assert len(copies) == 1
+
+
 def test_unaligned_data_is_copied():
     array = np.zeros(4 * 6 + 1, np.uint8)[1:].view(np.float32)
     assert not array.flags.aligned

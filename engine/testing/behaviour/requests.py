@@ -12,7 +12,7 @@ from onnx import helper
 from engine.core import Core
 from engine.errors import InferError, InputError
 from engine.plugin_api import ExecutableNetwork
-from engine.testing.behaviour.base import DeviceChecks
+from engine.testing.behaviour.base import LIMIT, DeviceChecks
 from engine.testing.behaviour.cases import Array, Case, basic_run, make_model, tensor, values
 
 # What is given for input `a` of the basic model, and words that the message must have.
@@ -72,6 +72,30 @@ class RequestChecks(DeviceChecks):
         spread: Array = np.repeat(np.repeat(b, 2, axis=0), 3, axis=1)[::2, ::3]
         for given in (unaligned, np.asfortranarray(a), a[::-1].copy()[::-1]):
             self.assert_outputs(network({"a": given, "b": spread}), run.outputs)
+
+    def test_strided_inputs_are_read_by_each_inference(self, network: ExecutableNetwork) -> None:
+        """A window onto a larger array follows that array, whether it is set once or given with each inference."""
+        run = basic_run()
+        frames: Array = np.stack([run.inputs["a"]] * 3, axis=-1)
+        view, b = frames[:, :, 1], run.inputs["b"]
+        request = network.create_infer_request()
+        request.set_tensor("a", view)
+        request.set_tensor("b", b)
+        assert request.get_tensor("a") is view
+        for _ in range(2):
+            self.assert_outputs(request.infer(), _answer(view, b))
+            frames += 1
+            request.start_async()
+            request.wait(LIMIT)
+            self.assert_outputs(request.results, _answer(view, b))
+            frames += 1
+            self.assert_outputs(request.infer({"b": b}), _answer(view, b))
+            frames += 1
+            self.assert_outputs(request.infer({"a": view}), _answer(view, b))
+            frames += 1
+        request.set_tensor("a", run.inputs["a"])
+        frames += 1
+        self.assert_outputs(request.infer(), run.outputs)
 
     def test_dlpack_tensors_are_inputs(self, network: ExecutableNetwork) -> None:
         """Tensors of other libraries are read where they lie, if that is in host memory."""

@@ -32,9 +32,9 @@ class CpuInferRequest(SyncInferRequest):
             # It may be an input, a constant, or what another output is.
             self.store_output(index, values[index])
 
-    def begin(self) -> None:
+    def begin(self, inputs: object = None) -> None:
         """See `SyncInferRequest`."""
-        super().begin()
+        super().begin(inputs)
         self.cancel.reset()
 
     def request_cancel(self, error: EngineError) -> None:
