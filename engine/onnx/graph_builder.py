@@ -33,6 +33,7 @@ from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
 from engine.onnx.values import Values
 from engine.ops.rules import check_inputs
+from engine.ops.spec import check_spec
 
 _GRAPH: Final = onnx.AttributeProto.GRAPH
 
@@ -186,6 +187,7 @@ class GraphBuilder:
         ):
             node = Node(op_type, inputs, attributes, domain=domain, types=stated, friendly_name=name)
             self._check_input_types(node)
+            check_spec(node)
             return node
         check_call(op_type, inputs, name)
         node = Node(op_type, inputs, attributes, domain=domain, num_outputs=len(outputs), friendly_name=name)

@@ -49,11 +49,12 @@ from engine.ops.registry import (
     find_op,
     get_op,
 )
+from engine.ops.spec import OperatorSpec, spec_of, specifies
 
 __all__ = [
     "CANONICAL_OPSET", "CANONICAL_VERSIONS", "INTERNAL_DOMAIN", "ML_OPSET", "TRAINING_OPSET", "AttributeDef",
-    "Constant", "ModelEvaluator", "OpDef", "Parameter", "Port", "Result", "all_ops", "attribute", "compile_node",
-    "create", "evaluate", "evaluate_model", "find_op", "get_op",
+    "Constant", "ModelEvaluator", "OpDef", "OperatorSpec", "Parameter", "Port", "Result", "all_ops", "attribute",
+    "compile_node", "create", "evaluate", "evaluate_model", "find_op", "get_op", "spec_of", "specifies",
 ]  # fmt: skip
 
 

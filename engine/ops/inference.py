@@ -16,6 +16,7 @@ from engine.ir.inference import set_inferencer
 from engine.ops.protos import attribute_to_proto, tensor_to_proto, type_from_proto, type_to_proto
 from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED, OpDef, find_op
 from engine.ops.rules import check_inputs, fail
+from engine.ops.spec import check_spec
 from engine.ops.tensors import Array
 
 _MEMO_SIZE: Final = 20_000
@@ -28,11 +29,13 @@ _memo: dict[Any, tuple[ValueType, ...]] = {}
 def infer(node: Node) -> Sequence[ValueType]:
     """The output types of `node`; `UNKNOWN` for operators of custom domains.
 
-    Raises `TypeInferenceError` where the operator cannot take its inputs or attributes.
+    Raises `TypeInferenceError` where the operator cannot take its inputs, `OperatorSpecError` where it cannot take its
+    attributes.
     """
     op = find_op(node.op_type, node.domain)
     if op is None:
         return (UNKNOWN,) * node.num_outputs
+    check_spec(node)
     if op.rule is not None:
         types = op.rule(node)
         if types is not None:

@@ -23,11 +23,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
+
+import onnx
 
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
+from engine.ops.protos import attribute_kind
 from engine.ops.registry import Evaluator, attribute, compiles, find_op, get_op
+
+_A: Final = onnx.AttributeProto
+_KINDS: Final[dict[int, tuple[str, frozenset[int]]]] = {
+    _A.INT: ("an int", frozenset({_A.INT})),
+    _A.FLOAT: ("a float", frozenset({_A.FLOAT, _A.INT})),
+    _A.STRING: ("a str", frozenset({_A.STRING})),
+    _A.TENSOR: ("a tensor", frozenset({_A.TENSOR})),
+    _A.INTS: ("a sequence of ints", frozenset({_A.INTS})),
+    _A.FLOATS: ("a sequence of floats", frozenset({_A.FLOATS, _A.INTS})),
+}
+"""By the type of an attribute: its name, and the types of values that are accepted (an empty list counts as INTS)."""
+_MEMO_SIZE: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +75,9 @@ class OperatorSpec:
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """Check the attributes in `given`, in place: axes become positive, what is derived is added.
 
-        Families override it. Raises `OperatorSpecError`, best by `refuse`.
+        Families override it. Whether it refuses may depend on attributes, the number of ports, and the element types
+        and ranks of inputs, not on lengths or values: `check_spec` remembers what has passed. Raises
+        `OperatorSpecError`, best by `refuse`.
         """
 
     # -- the node's ports, as lowerings read them ----------------------------------------------------------
@@ -87,6 +104,7 @@ SpecT = TypeVar("SpecT", bound=OperatorSpec)
 
 _classes: dict[tuple[str, str], type[OperatorSpec]] = {}
 _names: dict[type[OperatorSpec], tuple[str, ...]] = {}
+_passed: set[tuple[object, ...]] = set()
 
 
 def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[SpecT]]:
@@ -136,6 +154,33 @@ def evaluates_with_spec(*op_types: str, domain: str = "") -> Callable[[Callable[
         return function
 
     return register
+
+
+def check_spec(node: Node) -> None:
+    """Raise `OperatorSpecError` where the node's operator has a spec of its own that refuses the node.
+
+    Cheap for nodes that are alike: what has passed is remembered.
+    """
+    cls = _classes.get((node.domain, node.op_type))
+    if cls is None:
+        return
+    key: list[object] = [cls, node.op_type, node.domain, node.num_outputs, *node.attributes.items()]
+    for value in node.input_values:
+        value_type = None if value is None else value.type
+        if type(value_type) is TensorType:
+            key += value_type.element_type, value_type.shape.rank
+        else:
+            key.append(value_type)
+    try:
+        if (found := tuple(key)) in _passed:
+            return
+    except TypeError:  # an attribute that has no hash, such as a tensor
+        cls.of(node)
+        return
+    cls.of(node)
+    if len(_passed) >= _MEMO_SIZE:
+        _passed.clear()
+    _passed.add(found)
 
 
 def refuse(node: Node, name: str, found: object, allowed: object, cause: Exception | None = None) -> NoReturn:
@@ -192,8 +237,13 @@ def _attribute_names(cls: type[OperatorSpec]) -> tuple[str, ...]:
 
 def _read(node: Node, name: str) -> Any:
     try:
-        return attribute(node, name)
+        value = attribute(node, name)
     except OperatorSpecError:
         raise
     except ModelError as e:
         raise OperatorSpecError(str(e)) from e
+    definition = get_op(node.op_type, node.domain).attributes[name]
+    text, accepted = _KINDS.get(definition.kind, ("", frozenset()))
+    if text and name in node.attributes and attribute_kind(value) not in accepted:
+        refuse(node, name, value, text)
+    return value

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 
-from engine import ops
+from engine import Core, ops
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Parameter, PartialShape, f32
+from engine.ops import spec as specs
 from engine.ops.spec import OperatorSpec, check_choice, rank_of, resolved_axes, resolved_axis
 
 
@@ -57,3 +59,57 @@ def test_a_name_that_the_operator_does_not_define_is_refused() -> None:
     node = ops.Relu(Parameter(f32, [2], "x"), friendly_name="r")
     with pytest.raises(OperatorSpecError, match=r"attribute mode is 'cubist'; allowed: linear, cubic"):
         check_choice(node, "mode", "cubist", ("linear", "cubic"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisSpec(OperatorSpec):
+    """For the time of a test that of an operator that has another, or none."""
+
+    axis: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+
+
+@pytest.fixture
+def of_log_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(specs._classes, ("", "LogSoftmax"), AxisSpec)
+
+
+def _model(*values: int) -> bytes:
+    """LogSoftmax over each of these axes, one after the other, of a matrix."""
+    names = [f"v{index}" for index in range(len(values) + 1)]
+    nodes = [
+        helper.make_node(
+            "LogSoftmax", names[index : index + 1], names[index + 1 : index + 2], name=f"n{index}", axis=axis
+        )
+        for index, axis in enumerate(values)
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in (names[0], names[-1]))
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 21)])
+    data: bytes = model.SerializeToString()
+    return data
+
+
+@pytest.mark.usefixtures("of_log_softmax")
+def test_reading_a_model_refuses_what_a_spec_refuses() -> None:
+    with pytest.raises(OperatorSpecError, match=r"LogSoftmax `n1`: attribute axis is 2; allowed: -2\.\.1"):
+        Core().read_model(_model(1, 2))
+
+
+@pytest.mark.usefixtures("of_log_softmax")
+def test_making_a_node_refuses_what_its_spec_refuses() -> None:
+    x = Parameter(f32, [2, 3], "x")
+    with pytest.raises(OperatorSpecError, match=r"LogSoftmax `n`: attribute axis is -3; allowed: -2\.\.1"):
+        ops.LogSoftmax(x, axis=-3, friendly_name="n")
+    assert specs.spec_of(ops.LogSoftmax(x, axis=-1)) == AxisSpec(node=ops.Relu(x), axis=1)
+    assert ops.LogSoftmax(Parameter(f32, [2, 3, 4], "x"), axis=2).attributes == {"axis": 2}
+    with pytest.raises(OperatorSpecError, match="attribute axis is 2"):  # though it has passed for another rank
+        ops.LogSoftmax(x, axis=2)
+
+
+@pytest.mark.usefixtures("of_log_softmax")
+def test_an_attribute_of_another_type_is_refused() -> None:
+    with pytest.raises(OperatorSpecError, match=r"LogSoftmax `n`: attribute axis is 0\.5; allowed: an int"):
+        Node("LogSoftmax", [Parameter(f32, [2, 3], "x")], {"axis": 0.5}, friendly_name="n")
