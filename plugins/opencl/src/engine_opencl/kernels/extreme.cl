@@ -1,4 +1,4 @@
-// The place of the largest or smallest element of each line, see lines.cl, the first or LAST of equal ones; or (HARDMAX)
+// The place of the largest or smallest element of each row, see rows.cl, the first or LAST of equal ones; or (HARDMAX)
 // 1 there. NaN comes before all others.
 typedef struct {
   T value;
@@ -16,9 +16,9 @@ inline Found better(const Found a, const Found b) {
 }
 
 #if HARDMAX
-LINES_KERNEL void extreme(__global const stored_T* restrict x, __global stored_T* restrict y) {
+ROWS_KERNEL void extreme(__global const stored_T* restrict x, __global stored_T* restrict y) {
 #else
-LINES_KERNEL void extreme(__global const stored_T* restrict x, __global long* restrict y) {
+ROWS_KERNEL void extreme(__global const stored_T* restrict x, __global long* restrict y) {
 #endif
   __local Found scratch[GROUP];
   const ulong first = BASE;
@@ -34,8 +34,8 @@ LINES_KERNEL void extreme(__global const stored_T* restrict x, __global long* re
   }
   OVER_LANES(best, better, scratch);
 #if HARDMAX
-  for (int k = HAS_LINE ? LANE : LENGTH; k < LENGTH; k += LANES) store_T(y, first + (ulong)k * INNER, k == best.place);
+  for (int k = HAS_ROW ? LANE : LENGTH; k < LENGTH; k += LANES) store_T(y, first + (ulong)k * INNER, k == best.place);
 #else
-  if (HAS_LINE && LANE == 0) y[LINE] = best.place;
+  if (HAS_ROW && LANE == 0) y[ROW] = best.place;
 #endif
 }

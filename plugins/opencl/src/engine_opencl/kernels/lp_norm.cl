@@ -1,5 +1,5 @@
-// Lines, see lines.cl, divided by the sum of their elements' magnitudes (P 1) or by their length; one of zeros stays.
-LINES_KERNEL void lp_norm(__global const real* restrict x, __global real* restrict y) {
+// Rows, see rows.cl, divided by the sum of their elements' magnitudes (P 1) or by their length; one of zeros stays.
+ROWS_KERNEL void lp_norm(__global const real* restrict x, __global real* restrict y) {
   __local float scratch[GROUP];
   const ulong first = BASE;
   float sum = 0.0f;
@@ -9,7 +9,7 @@ LINES_KERNEL void lp_norm(__global const real* restrict x, __global real* restri
   }
   OVER_LANES(sum, ADD, scratch);
   const float norm = P == 1 ? sum : sqrt(sum);
-  for (int k = HAS_LINE ? LANE : LENGTH; k < LENGTH; k += LANES) {
+  for (int k = HAS_ROW ? LANE : LENGTH; k < LENGTH; k += LANES) {
     const ulong at = first + (ulong)k * INNER;
     store_real(y, at, norm == 0.0f ? 0.0f : load_real(x, at) / norm);
   }

@@ -1,6 +1,6 @@
-// Running sums or products of lines, see lines.cl: the lanes of a line have neighbouring elements, whose results each
+// Running sums or products of rows, see rows.cl: the lanes of a row have neighbouring elements, whose results each
 // doubles the reach of (Hillis and Steele, Data parallel algorithms, 1986), and carry the last one on.
-LINES_KERNEL void running(__global const stored_T* restrict x, __global stored_T* restrict y) {
+ROWS_KERNEL void running(__global const stored_T* restrict x, __global stored_T* restrict y) {
   const ulong first = BASE;
   T carried = START;
 #if LANES > 1
@@ -27,7 +27,7 @@ LINES_KERNEL void running(__global const stored_T* restrict x, __global stored_T
 #else
     const T last = v;
 #endif
-    if (HAS_LINE && k < LENGTH) store_T(y, at, EXCLUSIVE ? before : carried STEP next);
+    if (HAS_ROW && k < LENGTH) store_T(y, at, EXCLUSIVE ? before : carried STEP next);
     carried = carried STEP last;
   }
 }

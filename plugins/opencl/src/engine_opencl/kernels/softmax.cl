@@ -1,6 +1,6 @@
-// Softmax, or its logarithm (LOG), of lines; see lines.cl. What does not fit registers is read twice, and its sum is
+// Softmax, or its logarithm (LOG), of rows; see rows.cl. What does not fit registers is read twice, and its sum is
 // scaled down whenever a larger element comes up.
-LINES_KERNEL void softmax(__global const real* restrict x, __global real* restrict y) {
+ROWS_KERNEL void softmax(__global const real* restrict x, __global real* restrict y) {
   __local float scratch[GROUP];
   const ulong first = BASE;
   float e[KEPT];
@@ -22,7 +22,7 @@ LINES_KERNEL void softmax(__global const real* restrict x, __global real* restri
   const float scale = LOG ? log(sum) : 1.0f / sum;
   KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
     const int k = i * LANES + LANE;
-    if (HAS_LINE && INSIDE(k)) store_real(y, first + (ulong)k * INNER, LOG ? e[i] - scale : e[i] * scale);
+    if (HAS_ROW && INSIDE(k)) store_real(y, first + (ulong)k * INNER, LOG ? e[i] - scale : e[i] * scale);
   }
 #else
   for (int c = 0; c < CHUNKS; ++c) {
@@ -41,7 +41,7 @@ LINES_KERNEL void softmax(__global const real* restrict x, __global real* restri
   sum *= exp(own - (top == -INFINITY ? 0.0f : top));
   OVER_LANES(sum, ADD, scratch);
   const float scale = LOG ? log(sum) : 1.0f / sum;
-  for (int k = HAS_LINE ? LANE : LENGTH; k < LENGTH; k += LANES) {
+  for (int k = HAS_ROW ? LANE : LENGTH; k < LENGTH; k += LANES) {
     const ulong at = first + (ulong)k * INNER;
     const float v = load_real(x, at) - top;
     store_real(y, at, LOG ? v - scale : exp(v) * scale);

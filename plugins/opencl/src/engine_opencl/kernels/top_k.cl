@@ -1,4 +1,4 @@
-// The K first elements of lines in order. NaN is more than any other; equal ones keep their order.
+// The K first elements of rows in order. NaN is more than any other; equal ones keep their order.
 #define NONE INT_MAX
 #if LAST
 #define STORE(p, i, v) store_T(p, i, v)
@@ -8,19 +8,19 @@
 
 inline int is_more(const T a, const T b) { return a > b || (isnan(a) && !isnan(b)); }
 
-// Whether element `a` at place `i` comes before `b` at `j`; behind the end of a line the place is NONE.
+// Whether element `a` at place `i` comes before `b` at `j`; behind the end of a row the place is NONE.
 inline int comes_before(const T a, const int i, const T b, const int j) {
   if (i == NONE || j == NONE) return i != NONE;
   if (LARGEST ? is_more(a, b) : is_more(b, a)) return 1;
   return !(LARGEST ? is_more(b, a) : is_more(a, b)) && i < j;
 }
 
-inline ulong result_of(const ulong line, const int rank) {
-  return (line / INNER * K + rank) * INNER + line % INNER;
+inline ulong result_of(const ulong row, const int rank) {
+  return (row / INNER * K + rank) * INNER + row % INNER;
 }
 
 #if RANK
-// Short lines: an item finds out how many elements come before its own.
+// Short rows: an item finds out how many elements come before its own.
 __kernel void top_k(__global const stored_T* restrict x, __global stored_T* restrict values,
                     __global long* restrict places) {
   const int own = get_global_id(INNER > 1);
@@ -42,8 +42,8 @@ typedef struct {
   int place;
 } Entry;
 
-// A group sorts TILE elements (Batcher's bitonic network) of one line, and passes on those that may be among the first
-// K: RUN of them. FIRST: from the line itself, else from those that were passed on before; LAST: to the result.
+// A group sorts TILE elements (Batcher's bitonic network) of one row, and passes on those that may be among the first
+// K: RUN of them. FIRST: from the row itself, else from those that were passed on before; LAST: to the result.
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 #if FIRST
 void sort_tiles(__global const stored_T* restrict x,
@@ -57,7 +57,7 @@ void sort_tiles(__global const T* restrict given, __global const int* restrict g
 #endif
   __local Entry tile[TILE];
   const int item = get_local_id(0);
-  const ulong line = get_group_id(0) / TILES;
+  const ulong row = get_group_id(0) / TILES;
   const int part = get_group_id(0) % TILES;
   for (int i = item; i < TILE; i += GROUP) {
     const int k = part * TILE + i;
@@ -66,11 +66,11 @@ void sort_tiles(__global const T* restrict given, __global const int* restrict g
     e.place = NONE;
     if (k < COUNT) {
 #if FIRST
-      e.value = load_T(x, line / INNER * ((ulong)COUNT * INNER) + line % INNER + (ulong)k * INNER);
+      e.value = load_T(x, row / INNER * ((ulong)COUNT * INNER) + row % INNER + (ulong)k * INNER);
       e.place = k;
 #else
-      e.value = given[line * COUNT + k];
-      e.place = given_places[line * COUNT + k];
+      e.value = given[row * COUNT + k];
+      e.place = given_places[row * COUNT + k];
 #endif
     }
     tile[i] = e;
@@ -90,7 +90,7 @@ void sort_tiles(__global const T* restrict given, __global const int* restrict g
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int i = item; i < RUN; i += GROUP) {
-    const ulong at = LAST ? result_of(line, i) : (line * TILES + part) * RUN + i;
+    const ulong at = LAST ? result_of(row, i) : (row * TILES + part) * RUN + i;
     STORE(values, at, tile[i].value);
     places[at] = tile[i].place;
   }
@@ -106,23 +106,23 @@ __kernel void merge_runs(__global const T* restrict given, __global const int* r
 #else
                          __global T* restrict values, __global int* restrict places) {
 #endif
-  const ulong item = get_global_id(0), line = item / ((ulong)RUNS * RUN);
+  const ulong item = get_global_id(0), row = item / ((ulong)RUNS * RUN);
   const int run = item / RUN % RUNS, k = item % RUN;
   const T v = given[item];
   const int place = given_places[item];
   const int is_alone = (run ^ 1) >= RUNS;
-  const ulong other = (line * RUNS + (run ^ 1)) * RUN;
+  const ulong other = (row * RUNS + (run ^ 1)) * RUN;
   int low = 0, high = is_alone ? 0 : RUN;
   while (low < high) {
     const int middle = (low + high) / 2;
     const T w = given[other + middle];
     const int at = given_places[other + middle];
-    // Among those that no line has, which are all equal, the earlier run's come first.
+    // Among those that no row has, which are all equal, the earlier run's come first.
     if (run & 1 ? !comes_before(v, place, w, at) : comes_before(w, at, v, place)) low = middle + 1;
     else high = middle;
   }
   for (int rank = k + low; rank < MERGED; rank += RUN) {
-    const ulong to = LAST ? result_of(line, rank) : (line * (RUNS / 2 + RUNS % 2) + run / 2) * MERGED + rank;
+    const ulong to = LAST ? result_of(row, rank) : (row * (RUNS / 2 + RUNS % 2) + run / 2) * MERGED + rank;
     STORE(values, to, v);
     places[to] = rank == k + low ? place : NONE;
     if (!is_alone) break;

@@ -14,7 +14,7 @@ from engine.lowering import Refusal, RefusalCause
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.convolutions.convolution import geometry_of
-from engine_opencl.lowering.lines.reductions import reduce_axes
+from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, Given, PlanBuilder

@@ -13,7 +13,7 @@ from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.convolutions.convolution import geometry_of
 from engine_opencl.lowering.convolutions.geometry import Geometry
 from engine_opencl.lowering.elementwise import literal
-from engine_opencl.lowering.lines.reductions import reduce_axes
+from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import element_access, kernel_source

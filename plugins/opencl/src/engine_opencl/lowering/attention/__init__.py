@@ -1,1 +1,1 @@
-"""Attention, and the rotation of its operands."""
+"""Attention."""

@@ -12,7 +12,7 @@ from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, stored_type
-from engine_opencl.lowering.attention.attending import Heads, Softmax, attend
+from engine_opencl.lowering.attention.launches import Heads, Softmax, attend
 from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder

@@ -1,4 +1,4 @@
-"""Operators that look at whole lines of elements, in the shapes that work groups take on CPUs and on GPUs.
+"""Operators that look at whole rows of elements, in the shapes that work groups take on CPUs and on GPUs.
 
 If a case fails here, a softmax, a normalization or a reduction of some length is wrong on one kind of device.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_opencl.devices.device import device_of
-from engine_opencl.lowering.lines.work_groups import lines_of
+from engine_opencl.lowering.rows import rows_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def pose(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """On a large device lines have more items and are cut into more parts."""
+    """On a large device rows have more items and are cut into more parts."""
     device = device_of("0")
     units = {"cpu": 2, "gpu": 1, "large gpu": 64}[kind]
     facts = replace(device.facts, kind=kind.split()[-1], compute_units=units, max_work_group=256)
@@ -54,8 +54,8 @@ def check(build: Any, *values: np.ndarray, tolerance: float = 2e-5) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * largest, equal_nan=True, err_msg=str(node))
 
 
-def lines(x: Any, axis: int) -> list[Node]:
-    """What looks at the lines along one axis."""
+def rows(x: Any, axis: int) -> list[Node]:
+    """What looks at the rows along one axis."""
     axes = Constant(np.array([axis]))
     return [
         ops.create("Softmax", [x], {"axis": axis}),
@@ -144,20 +144,20 @@ def test_few_lines_that_are_long(monkeypatch: pytest.MonkeyPatch, kind: str, op_
 
 @pytest.mark.parametrize("length", [12, 9000])
 def test_special_values_far_apart(kind: str, length: int) -> None:
-    """NaN and infinities that different items meet, and lines of infinities alone."""
+    """NaN and infinities that different items meet, and rows of infinities alone."""
     x = np.tile(random_values(length), (len(SPECIAL) + 2, 1))
     x[np.arange(len(SPECIAL)), (length - 1) // (1 + np.arange(len(SPECIAL)))] = SPECIAL
     x[-2], x[-1] = -np.inf, np.inf
-    check(lambda x: lines(x, 1), x)
-    check(lambda x: lines(x, 0), np.ascontiguousarray(x.T))
+    check(lambda x: rows(x, 1), x)
+    check(lambda x: rows(x, 0), np.ascontiguousarray(x.T))
     scale = Constant(np.ones(length, np.float32))
     check(lambda x: [ops.create("LayerNormalization", [x, scale], {"axis": -1})], x, tolerance=1e-4)
 
 
 def test_nothing(kind: str) -> None:
-    """Lines of no elements, and no lines."""
+    """Rows of no elements, and no rows."""
     for shape in ((0, 3), (3, 0), (0, 0)):
-        check(lambda x: lines(x, 1), np.zeros(shape, np.float32))
+        check(lambda x: rows(x, 1), np.zeros(shape, np.float32))
 
 
 SELECTED = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 1, 2], np.float32)
@@ -217,11 +217,11 @@ def test_pools_of_whole_maps(kind: str, space: tuple[int, ...]) -> None:
 
 @given(st.integers(1, 10**4), st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 200), st.integers(1, 9000))
 def test_groups(outer: int, length: int, inner: int, units: int, most: int) -> None:
-    """Whatever the device and the lines, groups are as the kernels want them and the device can have them."""
+    """Whatever the device and the rows, groups are as the kernels want them and the device can have them."""
     count = outer * inner
     for kind in ("cpu", "gpu"):
         facts = replace(device_of("0").facts, kind=kind, compute_units=units, max_work_group=most)
-        found = lines_of(facts, count, length, inner)
+        found = rows_of(facts, count, length, inner)
         assert found.group <= most
         for power in (found.lanes, found.per_group):
             assert power == 1 << (power.bit_length() - 1)

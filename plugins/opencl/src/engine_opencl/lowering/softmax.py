@@ -5,8 +5,8 @@ from __future__ import annotations
 from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
-from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.rows import launch_rows, rows_of, spans
 from engine_opencl.plan import PlanBuilder
 
 
@@ -22,6 +22,6 @@ class SoftmaxLowering(OpLowering[OperatorSpec]):
         node = spec.node
         x, y = node.input_value(0), node.output(0)
         outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
-        lines = lines_of(b.facts, outer * inner, length, inner)
-        source = lines.source("softmax", y.element_type, LOG=int(node.op_type != "Softmax"))
-        launch_lines(b, lines, source, "softmax", [b.input(x), b.output(y)])
+        rows = rows_of(b.facts, outer * inner, length, inner)
+        source = rows.source("softmax", y.element_type, LOG=int(node.op_type != "Softmax"))
+        launch_rows(b, rows, source, "softmax", [b.input(x), b.output(y)])

@@ -1,42 +1,42 @@
-// Lines of LENGTH elements that lie INNER apart, each looked at as a whole: a work group has LINES of them, with LANES
-// items for each, both powers of two. Items that are neighbours are lanes of a line, or (ACROSS) the same lane of
-// neighbouring lines, whichever of the two lie side by side in memory. A lane's elements are LANES apart; it takes up
+// Rows of LENGTH elements that lie INNER apart, each looked at as a whole: a work group has ROWS of them, with LANES
+// items for each, both powers of two. Items that are neighbours are lanes of a row, or (ACROSS) the same lane of
+// neighbouring rows, whichever of the two lie side by side in memory. A lane's elements are LANES apart; it takes up
 // to KEPT of them at a time, CHUNKS times.
-#define GROUP (LANES * LINES)
+#define GROUP (LANES * ROWS)
 #define ITEM ((int)get_local_id(0))
 // Compilers for CPUs make vectors of items only where they see that these read neighbours, hence the cases below.
 #if LANES == 1
 #define LANE 0
-#define OWN_LINE get_global_id(0)
+#define OWN_ROW get_global_id(0)
 #define LANE_STEP 1
-#elif LINES == 1
+#elif ROWS == 1
 #define LANE ITEM
-#define OWN_LINE get_group_id(0)
+#define OWN_ROW get_group_id(0)
 #define LANE_STEP 1
 #elif ACROSS
-#define LANE (ITEM / LINES)
-#define OWN_LINE (get_group_id(0) * (ulong)LINES + ITEM % LINES)
-#define LANE_STEP LINES
+#define LANE (ITEM / ROWS)
+#define OWN_ROW (get_group_id(0) * (ulong)ROWS + ITEM % ROWS)
+#define LANE_STEP ROWS
 #else
 #define LANE (ITEM % LANES)
-#define OWN_LINE (get_group_id(0) * (ulong)LINES + ITEM / LANES)
+#define OWN_ROW (get_group_id(0) * (ulong)ROWS + ITEM / LANES)
 #define LANE_STEP 1
 #endif
-// Items of the last group that have no line read the last one: all items are to meet at barriers. BASE is where the
-// line begins. BY_OUTER: lines that lie side by side are those of dimension 0, as dimension 1 goes on from INNER lines
+// Items of the last group that have no row read the last one: all items are to meet at barriers. BASE is where the
+// row begins. BY_OUTER: rows that lie side by side are those of dimension 0, as dimension 1 goes on from INNER rows
 // to the next.
 #if BY_OUTER
-#define HAS_LINE (INNER % LINES == 0 || OWN_LINE < INNER)
-#define COLUMN (HAS_LINE ? OWN_LINE : INNER - 1ul)
-#define LINE (get_global_id(1) * (ulong)INNER + COLUMN)
+#define HAS_ROW (INNER % ROWS == 0 || OWN_ROW < INNER)
+#define COLUMN (HAS_ROW ? OWN_ROW : INNER - 1ul)
+#define ROW (get_global_id(1) * (ulong)INNER + COLUMN)
 #define BASE (get_global_id(1) * ((ulong)LENGTH * INNER) + COLUMN)
 #else
-#define HAS_LINE (COUNT % LINES == 0 || OWN_LINE < COUNT)
-#define LINE (HAS_LINE ? OWN_LINE : COUNT - 1ul)
-#define BASE (LINE / INNER * ((ulong)LENGTH * INNER) + LINE % INNER)
+#define HAS_ROW (COUNT % ROWS == 0 || OWN_ROW < COUNT)
+#define ROW (HAS_ROW ? OWN_ROW : COUNT - 1ul)
+#define BASE (ROW / INNER * ((ulong)LENGTH * INNER) + ROW % INNER)
 #endif
 #define INSIDE(k) (LENGTH % (LANES * KEPT) == 0 || (k) < LENGTH)
-#define LINES_KERNEL __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+#define ROWS_KERNEL __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 // Where few elements are kept they are to stay in registers, which have no index.
 #if KEPT <= 16
 #define KEPT_LOOP _Pragma("unroll")
@@ -44,7 +44,7 @@
 #define KEPT_LOOP
 #endif
 
-// Each lane's `v` becomes that of all lanes of its line, joined in a fixed order; all items of the group take part.
+// Each lane's `v` becomes that of all lanes of its row, joined in a fixed order; all items of the group take part.
 #if LANES > 1 && LANES <= 16
 #define OVER_LANES(v, JOIN, scratch)                                                        \
   do {                                                                                      \

@@ -14,8 +14,8 @@ from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import FLOATS, c_type
-from engine_opencl.lowering.lines.work_groups import Lines, lines_of
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.rows import Rows, rows_of
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import collapsed, element_access, index_code, strides_of
 
@@ -114,7 +114,7 @@ def reduce_axes(
     shape: Sequence[int],
     axes: Collection[int],
 ) -> None:
-    """Launch a reduction of a tensor of `shape` along `axes`, in two steps where few lines are long."""
+    """Launch a reduction of a tensor of `shape` along `axes`, in two steps where few rows are long."""
     fold = (FOLDS if element_type in FLOATS else INTEGER_FOLDS)[op_type]
     strides = strides_of(shape)
     kept = [axis for axis in range(len(shape)) if axis not in axes]
@@ -125,10 +125,10 @@ def reduce_axes(
     if not count:
         return
     is_across = bool(outer) and (not inner or outer_steps[-1] < inner_steps[-1])
-    lines = lines_of(b.facts, count, length, outer[-1] if is_across else 1, is_across=is_across)
+    rows = rows_of(b.facts, count, length, outer[-1] if is_across else 1, is_across=is_across)
     if b.facts.kind == "cpu" and length <= _SHORT:
-        lines = replace(lines, lanes=1, per_group=lines.group)
-    parts = _parts_of(b.facts, lines)
+        rows = replace(rows, lanes=1, per_group=rows.group)
+    parts = _parts_of(b.facts, rows)
     index = "uint" if math.prod(shape) < 2**31 else "ulong"
     places = (
         f"inline {index} kept_at(const {index} i) {{\n  {index_code(outer, [outer_steps], ['a'], of=index)}\n"
@@ -138,28 +138,28 @@ def reduce_axes(
     )
     step = _Step(fold, element_type, index, length)
     if parts == 1:
-        step.launch(b, lines, places, x, y)
+        step.launch(b, rows, places, x, y)
         return
     type_ = c_type(element_type) if fold.accumulator == "T" else fold.accumulator
     partial = b.temporary(count * parts * _BYTES[type_])
-    step.launch(b, lines, places, x, partial, parts=parts)
+    step.launch(b, rows, places, x, partial, parts=parts)
     places = (
         f"inline {index} kept_at(const {index} i) {{ return i * {parts}; }}\n"
         f"inline {index} reduced_at(const {index} i) {{ return i; }}\n"
     )
-    step.launch(b, lines_of(b.facts, count, parts), places, partial, y, is_joining=True)
+    step.launch(b, rows_of(b.facts, count, parts), places, partial, y, is_joining=True)
 
 
 _BYTES: Final = {"float": 4, "float2": 8, "int": 4, "long": 8, "uchar": 1, "char": 1}
 
 
-def _parts_of(facts: DeviceFacts, lines: Lines) -> int:
-    """Into how many parts a line is cut so that all of the device has something to do.
+def _parts_of(facts: DeviceFacts, rows: Rows) -> int:
+    """Into how many parts a row is cut so that all of the device has something to do.
 
     Each item of a part is to add up so many elements that a second launch is worth it.
     """
-    enough = lines.lanes * (1024 if facts.kind == "cpu" else 16)
-    wanted = min(4 * facts.compute_units // max(lines.groups, 1), lines.length // enough, _PARTS)
+    enough = rows.lanes * (1024 if facts.kind == "cpu" else 16)
+    wanted = min(4 * facts.compute_units // max(rows.groups, 1), rows.length // enough, _PARTS)
     return max(wanted, 1)
 
 
@@ -175,7 +175,7 @@ class _Step:
     def launch(
         self,
         b: PlanBuilder,
-        lines: Lines,
+        rows: Rows,
         places: str,
         x: Buffer,
         y: Buffer,
@@ -195,17 +195,17 @@ class _Step:
             f"{places}"
         )
         is_partial = parts > 1
-        source = lines.source(
+        source = rows.source(
             "reduce", prefix=prefix, INDEX=self.index, START=f"({fold.start})", ELEMENTS=f"{self.elements}.0f",
             FROM="ACCUMULATOR" if is_joining else "stored_T", TO="ACCUMULATOR" if is_partial else "stored_T",
-            END="s" if is_partial else f"({fold.end})", PARTS=parts, PER_PART=f"{-(-lines.length // parts)}{u}",
+            END="s" if is_partial else f"({fold.end})", PARTS=parts, PER_PART=f"{-(-rows.length // parts)}{u}",
             **{
                 "LOAD(p, i)": "(p)[i]" if is_joining else "load_T(p, i)",
                 "STORE(p, i, v)": "(p)[i] = (v)" if is_partial else "store_T(p, i, v)",
             },
         )  # fmt: skip
-        size = (lines.groups * lines.group, parts)
-        b.launch(source, "reduce", [x, y], size, (lines.group, 1))
+        size = (rows.groups * rows.group, parts)
+        b.launch(source, "reduce", [x, y], size, (rows.group, 1))
 
 
 def _axes(node: Node, rank: int, b: PlanBuilder) -> set[int]:

@@ -1,22 +1,22 @@
-// (x - mean) / sqrt(variance + epsilon) * scale + shift over lines, see lines.cl; without MEAN it is taken to be 0.
+// (x - mean) / sqrt(variance + epsilon) * scale + shift over rows, see rows.cl; without MEAN it is taken to be 0.
 // CHANNEL is the index of scale and shift for element k. The variance is of deviations: from the mean of all where the
-// line fits registers, else from that of each chunk, to which that of the others is added (Chan, Golub and LeVeque,
-// Updating formulae and a pairwise algorithm for computing sample variances, 1979). STATISTICS: how many of the lines'
+// row fits registers, else from that of each chunk, to which that of the others is added (Chan, Golub and LeVeque,
+// Updating formulae and a pairwise algorithm for computing sample variances, 1979). STATISTICS: how many of the rows'
 // mean and inverse deviation are stored, in f32.
-LINES_KERNEL void line_norm(__global const real* restrict x, __global const real* restrict scale,
+ROWS_KERNEL void row_norm(__global const real* restrict x, __global const real* restrict scale,
 #if SHIFT
-                            __global const real* restrict shift,
+                          __global const real* restrict shift,
 #endif
-                            __global real* restrict y,
+                          __global real* restrict y,
 #if STATISTICS
-                            __global float* restrict means,
+                          __global float* restrict means,
 #endif
 #if STATISTICS > 1
-                            __global float* restrict inverse_deviations,
+                          __global float* restrict inverse_deviations,
 #endif
-                            const float epsilon) {
+                          const float epsilon) {
   __local float scratch[GROUP];
-  const ulong line = LINE, first = line * LENGTH;
+  const ulong row = ROW, first = row * LENGTH;
   float e[KEPT];
   float mean = 0.0f, squares = 0.0f;
 #if CHUNKS == 1
@@ -71,10 +71,10 @@ LINES_KERNEL void line_norm(__global const real* restrict x, __global const real
   OVER_LANES(squares, ADD, scratch);
   const float factor = 1.0f / sqrt(squares / LENGTH + epsilon);
 #if STATISTICS
-  if (HAS_LINE && LANE == 0) means[line] = mean;
+  if (HAS_ROW && LANE == 0) means[row] = mean;
 #endif
 #if STATISTICS > 1
-  if (HAS_LINE && LANE == 0) inverse_deviations[line] = factor;
+  if (HAS_ROW && LANE == 0) inverse_deviations[row] = factor;
 #endif
 #if CHUNKS == 1
   KEPT_LOOP for (int i = 0; i < KEPT; ++i) {
@@ -84,7 +84,7 @@ LINES_KERNEL void line_norm(__global const real* restrict x, __global const real
   for (int k = LANE; k < LENGTH; k += LANES) {
     const float d = load_real(x, first + k) - mean;
 #endif
-    if (HAS_LINE && INSIDE(k)) {
+    if (HAS_ROW && INSIDE(k)) {
       float v = d * factor * load_real(scale, CHANNEL);
 #if SHIFT
       v += load_real(shift, CHANNEL);

@@ -7,7 +7,7 @@ from engine.ir.element_type import i64
 from engine.lowering import Refusal
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
-from engine_opencl.lowering.attention.attending import Heads
+from engine_opencl.lowering.attention.launches import Heads
 from engine_opencl.lowering.indexing import CHECKED
 from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers

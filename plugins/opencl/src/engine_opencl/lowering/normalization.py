@@ -11,9 +11,9 @@ from engine.lowering import Refusal, RefusalCause, is_left_out
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import stored_type
-from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
 from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.rows import launch_rows, rows_of, spans
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
@@ -56,7 +56,7 @@ class MapNormLowering(OpLowering[OperatorSpec]):
         n, c, *space = b.shape(node.input_value(0))
         groups = c if node.op_type == "InstanceNormalization" else int(attribute(node, "num_groups"))
         pixels, per_group = math.prod(space), c // groups
-        channel = f"(line % {groups} * {per_group}" + (f" + k / {pixels})" if per_group > 1 else ")")
+        channel = f"(row % {groups} * {per_group}" + (f" + k / {pixels})" if per_group > 1 else ")")
         buffers = [b.input(node.input_value(index)) for index in range(3)]
         _launch(node, b, buffers, n * groups, per_group * pixels, channel)
 
@@ -71,20 +71,20 @@ def _launch(
     *,
     is_centred: bool = True,
 ) -> None:
-    """Launch the kernel for lines of x, with scale and perhaps shift, whose element `channel` belongs to element k.
+    """Launch the kernel for rows of x, with scale and perhaps shift, whose element `channel` belongs to element k.
 
-    Each line's mean and the inverse of its deviation are stored, too, where anything reads them.
+    Each row's mean and the inverse of its deviation are stored, too, where anything reads them.
     """
     y = node.output(0)
-    lines = lines_of(b.facts, count, length)
+    rows = rows_of(b.facts, count, length)
     read = any(each.target_inputs for each in node.outputs[1:])
     statistics = [b.temporary(4 * count) if is_left_out(each) else b.output(each) for each in node.outputs[1:] if read]
-    source = lines.source(
-        "line_norm", y.element_type, MEAN=int(is_centred), SHIFT=int(len(buffers) > 2), CHANNEL=channel,
+    source = rows.source(
+        "row_norm", y.element_type, MEAN=int(is_centred), SHIFT=int(len(buffers) > 2), CHANNEL=channel,
         STATISTICS=len(statistics),
     )  # fmt: skip
     arguments: list[Given] = [*buffers, b.output(y), *statistics, float(attribute(node, "epsilon"))]
-    launch_lines(b, lines, source, "line_norm", arguments, even_of_nothing=bool(statistics))
+    launch_rows(b, rows, source, "row_norm", arguments, even_of_nothing=bool(statistics))
 
 
 def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
@@ -98,7 +98,7 @@ def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
 
 @lowers("LpNormalization")
 class LpNormLowering(OpLowering[OperatorSpec]):
-    """Lines along an axis, divided by the sum of what they hold or by their length; a line of zeros stays."""
+    """Rows along an axis, divided by the sum of what they hold or by their length; a row of zeros stays."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         node = spec.node
@@ -108,9 +108,9 @@ class LpNormLowering(OpLowering[OperatorSpec]):
         node = spec.node
         x, y = node.input_value(0), node.output(0)
         outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
-        lines = lines_of(b.facts, outer * inner, length, inner)
-        source = lines.source("lp_norm", y.element_type, P=int(attribute(node, "p")))
-        launch_lines(b, lines, source, "lp_norm", [b.input(x), b.output(y)])
+        rows = rows_of(b.facts, outer * inner, length, inner)
+        source = rows.source("lp_norm", y.element_type, P=int(attribute(node, "p")))
+        launch_rows(b, rows, source, "lp_norm", [b.input(x), b.output(y)])
 
 
 @lowers("BatchNormalization")

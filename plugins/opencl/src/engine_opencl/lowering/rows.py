@@ -1,4 +1,4 @@
-"""Lines of elements that an operator looks at as a whole, and the work groups that do: see kernels/lines.cl."""
+"""Rows of elements that an operator looks at as a whole, and the work groups that do: see kernels/rows.cl."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import kernel_source, kernel_text
 
 _REGISTERS: Final = 16
-"""Elements of a line that a GPU's item keeps between passes; a CPU's "registers" are its first cache."""
+"""Elements of a row that a GPU's item keeps between passes; a CPU's "registers" are its first cache."""
 _CACHED: Final = 128
 _CHUNK: Final = 16
-"""Those of lines that are longer: what is read again anyway needs few."""
+"""Those of rows that are longer: what is read again anyway needs few."""
 _COALESCED: Final = 32
 """Neighbouring elements of 4 bytes that fill a transaction of a GPU's memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """`count` lines of `length` elements that lie `inner` apart, and how they are given to items and groups.
+class Rows:
+    """`count` rows of `length` elements that lie `inner` apart, and how they are given to items and groups.
 
     Attributes:
-        lanes: items of a line; a power of two, as is
-        per_group: lines of a work group.
+        lanes: items of a row; a power of two, as is
+        per_group: rows of a work group.
         kept: elements that an item keeps.
-        is_across: whether items that are neighbours have neighbouring lines, not elements of one.
+        is_across: whether items that are neighbours have neighbouring rows, not elements of one.
         is_by_outer: whether the range of items has a dimension of its own for what is outside of `inner`.
     """
 
@@ -45,7 +45,7 @@ class Lines:
 
     @property
     def groups(self) -> int:
-        """The work groups that all lines take."""
+        """The work groups that all rows take."""
         return -(-self.count // self.per_group)
 
     @property
@@ -54,24 +54,24 @@ class Lines:
         return self.lanes * self.per_group
 
     def source(self, kernel: str, real: ElementType = f32, /, prefix: str = "", **defines: object) -> str:
-        """The text of a kernel over these lines; `prefix` comes before it."""
+        """The text of a kernel over these rows; `prefix` comes before it."""
         chunks = -(-self.length // (self.lanes * self.kept))
         return prefix + kernel_source(
-            "lines", real,
-            LENGTH=self.length, INNER=self.inner, COUNT=f"{self.count}ul", LANES=self.lanes, LINES=self.per_group,
+            "rows", real,
+            LENGTH=self.length, INNER=self.inner, COUNT=f"{self.count}ul", LANES=self.lanes, ROWS=self.per_group,
             ACROSS=int(self.is_across), BY_OUTER=int(self.is_by_outer), KEPT=self.kept, CHUNKS=chunks, **defines,
         ) + kernel_text(kernel)  # fmt: skip
 
 
-def lines_of(facts: DeviceFacts, count: int, length: int, inner: int = 1, *, is_across: bool | None = None) -> Lines:
-    """The lines of a tensor, of which there is one at least, for a kind of device."""
+def rows_of(facts: DeviceFacts, count: int, length: int, inner: int = 1, *, is_across: bool | None = None) -> Rows:
+    """The rows of a tensor, of which there is one at least, for a kind of device."""
     across = inner > 1 if is_across is None else is_across
     divide = _for_cpu if facts.kind == "cpu" else _for_gpu
     lanes, per_group = divide(facts, count, max(length, 1), max(inner, 1) if across else 0)
     whole = -(-max(length, 1) // lanes)
     most = _CACHED if facts.kind == "cpu" else _REGISTERS
     is_by_outer = facts.kind == "cpu" and across and is_across is None and lanes == 1
-    return Lines(count, length, inner, lanes, per_group, whole if whole <= most else _CHUNK, across, is_by_outer)
+    return Rows(count, length, inner, lanes, per_group, whole if whole <= most else _CHUNK, across, is_by_outer)
 
 
 def _for_cpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[int, int]:
@@ -81,11 +81,11 @@ def _for_cpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[i
     if not inner:
         lanes = min(group, power_above(length))
         return lanes, min(group // lanes, power_above(count))
-    lines = min(group, power_above(inner))
+    rows = min(group, power_above(inner))
     if length < 16 or count >= 4 * group * facts.compute_units:
-        return 1, lines
-    # Where lines are few, four vectors at once hide how long each step waits for the one before it.
-    return min(min(4 * group, most) // lines, power_above(length)), lines
+        return 1, rows
+    # Where rows are few, four vectors at once hide how long each step waits for the one before it.
+    return min(min(4 * group, most) // rows, power_above(length)), rows
 
 
 def _for_gpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def _for_gpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[i
     group = min(256, power_within(facts.max_work_group))
     enough = facts.compute_units * group * 2
     if inner:
-        # Lines that are neighbours fill a transaction, or as much of it as is there.
+        # Rows that are neighbours fill a transaction, or as much of it as is there.
         most, lanes = min(group // min(_COALESCED, power_above(inner), group), power_above(length)), 1
         at_rest = _REGISTERS
     else:
@@ -122,19 +122,19 @@ def spans(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def launch_lines(
+def launch_rows(
     b: PlanBuilder,
-    lines: Lines,
+    rows: Rows,
     source: str,
     kernel: str,
     arguments: Sequence[Given],
     *,
     even_of_nothing: bool = False,
 ) -> None:
-    """Launch a kernel that writes each element of each line; without elements there is nothing to do, unless the
-    kernel writes something of each line, too: then it is launched `even_of_nothing`."""
-    size = (lines.groups * lines.group, 1)
-    if lines.is_by_outer:
-        columns = -(-lines.inner // lines.per_group)
-        size = (columns * lines.per_group, lines.count // lines.inner)
-    b.launch(source, kernel, arguments, size if lines.length or even_of_nothing else (0,), (lines.group, 1))
+    """Launch a kernel that writes each element of each row; without elements there is nothing to do, unless the
+    kernel writes something of each row, too: then it is launched `even_of_nothing`."""
+    size = (rows.groups * rows.group, 1)
+    if rows.is_by_outer:
+        columns = -(-rows.inner // rows.per_group)
+        size = (columns * rows.per_group, rows.count // rows.inner)
+    b.launch(source, kernel, arguments, size if rows.length or even_of_nothing else (0,), (rows.group, 1))

@@ -11,8 +11,8 @@ from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.emptiness import require_elements
-from engine_opencl.lowering.lines.work_groups import launch_lines, lines_of, spans
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.rows import launch_rows, rows_of, spans
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import element_access
 
@@ -40,12 +40,12 @@ class ExtremeLowering(OpLowering[OperatorSpec]):
         outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
         require_elements(node, b, [length], "the extreme")
         is_last = node.op_type != "Hardmax" and bool(attribute(node, "select_last_index"))
-        lines = lines_of(b.facts, outer * inner, length, inner)
-        source = lines.source(
+        rows = rows_of(b.facts, outer * inner, length, inner)
+        source = rows.source(
             "extreme", prefix=comparable(node), LAST=int(is_last),
             ORDER="<" if node.op_type == "ArgMin" else ">", HARDMAX=int(node.op_type == "Hardmax"),
         )  # fmt: skip
-        launch_lines(b, lines, source, "extreme", [b.input(x), b.output(y)])
+        launch_rows(b, rows, source, "extreme", [b.input(x), b.output(y)])
 
 
 @lowers("CumSum", "CumProd")
@@ -62,13 +62,13 @@ class RunningLowering(OpLowering[OperatorSpec]):
         axis = b.constant(node.input_value(1))
         assert axis is not None
         outer, length, inner = spans(b.shape(x), int(axis.reshape(-1)[0]))
-        lines = lines_of(b.facts, outer * inner, length, inner)
+        rows = rows_of(b.facts, outer * inner, length, inner)
         if b.facts.kind == "cpu":
             # Adding one after the other takes less than the steps in which items add at once.
-            lines = replace(lines, lanes=1, per_group=min(16, lines.group), is_by_outer=lines.is_across)
-        source = lines.source(
+            rows = replace(rows, lanes=1, per_group=min(16, rows.group), is_by_outer=rows.is_across)
+        source = rows.source(
             "running", prefix=element_access(x.element_type),
             START=int(node.op_type == "CumProd"), STEP="*" if node.op_type == "CumProd" else "+",
             EXCLUSIVE=int(attribute(node, "exclusive")), REVERSE=int(attribute(node, "reverse")),
         )  # fmt: skip
-        launch_lines(b, lines, source, "running", [b.input(x), b.output(y)])
+        launch_rows(b, rows, source, "running", [b.input(x), b.output(y)])

@@ -1,4 +1,4 @@
-"""The largest or smallest elements of lines, in order."""
+"""The largest or smallest elements of rows, in order."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import c_type
+from engine_opencl.lowering.arg_reduce import comparable
 from engine_opencl.lowering.elementwise import NUMBERS
-from engine_opencl.lowering.lines.selection import comparable
-from engine_opencl.lowering.lines.work_groups import power_above, power_within, spans
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.rows import power_above, power_within, spans
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import kernel_source
 
 _SHORT: Final = 128
 _SHORT_ON_CPU: Final = 512
-"""Elements of a line up to which comparing each with all others is quicker than to sort."""
+"""Elements of a row up to which comparing each with all others is quicker than to sort."""
 _TILE: Final = 2048
 """Elements that a group sorts at most: more would leave a GPU's local memory to few groups."""
 
 
 @lowers("TopK")
 class TopKLowering(OpLowering[OperatorSpec]):
-    """Short lines by each element's rank; of others tiles are sorted, and the first elements of those, or merged."""
+    """Short rows by each element's rank; of others tiles are sorted, and the first elements of those, or merged."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         node = spec.node
@@ -49,7 +49,7 @@ class TopKLowering(OpLowering[OperatorSpec]):
 
 
 class _Sorting:
-    """The launches that sort lines down to their first elements."""
+    """The launches that sort rows down to their first elements."""
 
     def __init__(self, node: Node, b: PlanBuilder, kinds: dict[str, int], count: int, most: int) -> None:
         self._b, self._kinds, self._count, self._most = b, kinds, count, most
@@ -57,7 +57,7 @@ class _Sorting:
         self._bytes = 8 if c_type(node.input_value(0).element_type) == "long" else 4
 
     def launch(self, x: Buffer, length: int, results: list[Buffer]) -> None:
-        """Sort tiles; while lines have several, sort what is left of them, or merge it where that is most of them."""
+        """Sort tiles; while rows have several, sort what is left of them, or merge it where that is most of them."""
         # An entry of local memory is a value and its place, as far apart as the value is long.
         room = self._b.facts.local_bytes // 2 // (2 * self._bytes)
         tile = min(_TILE, power_above(length), power_within(room))
@@ -94,5 +94,5 @@ class _Sorting:
         return made
 
     def _passed_on(self, length: int) -> list[Buffer]:
-        """Memory for values and places of all lines between two launches."""
+        """Memory for values and places of all rows between two launches."""
         return [self._b.temporary(self._count * length * size) for size in (self._bytes, 4)]

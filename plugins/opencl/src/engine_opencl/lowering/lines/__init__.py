@@ -1,1 +1,0 @@
-"""Operators that look at whole lines of elements."""
