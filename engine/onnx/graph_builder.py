@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,14 +28,14 @@ from engine.onnx.attributes import attribute_type, read_attribute, read_constant
 from engine.onnx.calls import opset_of
 from engine.onnx.functions import describe
 from engine.onnx.hazards import check_call
+from engine.onnx.input_checks import InputChecker
 from engine.onnx.naming import UniqueNames
 from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_corrected, refine
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
 from engine.onnx.values import Values
-from engine.ops.rules import check_inputs
-from engine.ops.spec import check_spec
 
+_log: Final = logging.getLogger("engine.onnx")
 _GRAPH: Final = onnx.AttributeProto.GRAPH
 
 
@@ -47,14 +48,14 @@ class ImportContext:
         types: reads types.
         opsets: versions by domain.
         exact: the file states every type as it is to be: nothing is upgraded or inferred.
-        checked: operators with the types of their inputs, without shapes, that have been found to fit.
+        checker: refuses inputs that an operator does not take.
     """
 
     store: TensorStore
     types: TypeReader
     opsets: Mapping[str, int]
     exact: bool = False
-    checked: set[tuple[object, ...]] = field(default_factory=set)
+    checker: InputChecker = field(default_factory=InputChecker)
 
 
 class GraphBuilder:
@@ -120,7 +121,7 @@ class GraphBuilder:
         if self._declared is not None:
             declared = self._declared.get(info.name, self._context.types)
         if declared is not None:
-            _check_element(source, declared, info.name)
+            _check_declared(source, declared, info.name)
         return annotated(Result(source, info.name), info)
 
     # -- nodes --------------------------------------------------------------------------------------------
@@ -176,35 +177,28 @@ class GraphBuilder:
     ) -> Node:
         """A canonical node: with the types that whole-graph inference found, or else inferred by itself.
 
-        Where its own inference finds other types, the nodes that read them are inferred by themselves, too.
+        Where its own inference finds other types, the nodes that read them are inferred by themselves, too. A type that
+        only the file declares is no reason not to infer: ONNX leaves a node untyped whose inputs contradict each other.
+
+        Raises `TypeInferenceError` where the operator cannot take its inputs.
         """
-        stated = [self._stated_type(output) for output in outputs]
+        found = [self._found_type(output) for output in outputs]
+        stated = [self._with_declared(t, output) for t, output in zip(found, outputs, strict=True)]
         changed = self._values.changed
         if (
-            all(is_complete(t) or not o for t, o in zip(stated, outputs, strict=True))
+            all(is_complete(t) or not o for t, o in zip(found, outputs, strict=True))
             and not is_corrected(op_type, domain, attributes)
             and not (changed and any(source in changed for source in inputs))
+            and self._declared is not None  # in a body, inference keeps what the file declares
         ):
             node = Node(op_type, inputs, attributes, domain=domain, types=stated, friendly_name=name)
-            self._check_input_types(node)
-            check_spec(node)
+            self._context.checker.check(node)
             return node
         check_call(op_type, inputs, name)
         node = Node(op_type, inputs, attributes, domain=domain, num_outputs=len(outputs), friendly_name=name)
         for index, value_type in enumerate(stated):
             self._refine(node.output(index), value_type)
         return node
-
-    def _check_input_types(self, node: Node) -> None:
-        """Refuse inputs of types that the operator does not take, as inference over the whole graph does not."""
-        key: list[object] = [node.op_type, node.domain]
-        for value in node.input_values:
-            value_type = None if value is None else value.type
-            key.append(value_type.element_type if isinstance(value_type, TensorType) else value_type)
-        seen = self._context.checked
-        if tuple(key) not in seen:
-            seen.add(tuple(key))
-            check_inputs(node, ops.get_op(node.op_type, node.domain), node.num_formal_inputs)
 
     def _refine(self, value: Output, stated: ValueType) -> None:
         """Add to the type of `value` what is stated of it, noting where the statement says less or is wrong."""
@@ -253,13 +247,20 @@ class GraphBuilder:
 
     def _stated_type(self, name: str) -> ValueType:
         """What inference over the whole graph and the file's declarations say of a value."""
-        if not name:
-            return UNKNOWN
-        proto, types = self._inferred.get(name), self._context.types
+        proto = self._inferred.get(name)
         if self._context.exact:
-            return UNKNOWN if proto is None else types.read(proto, name)
-        found = UNKNOWN if proto is None else types.inferred(proto)
-        return found if self._declared is None else refine(found, self._declared.get(name, types))
+            return UNKNOWN if proto is None else self._context.types.read(proto, name)
+        return self._with_declared(self._found_type(name), name)
+
+    def _found_type(self, name: str) -> ValueType:
+        """What inference over the whole graph says of a value; in a body, it keeps what the file declares there."""
+        proto = self._inferred.get(name) if name else None
+        return UNKNOWN if proto is None else self._context.types.inferred(proto)
+
+    def _with_declared(self, found: ValueType, name: str) -> ValueType:
+        if not name or self._declared is None:
+            return found
+        return refine(found, self._declared.get(name, self._context.types))
 
     # -- attributes ---------------------------------------------------------------------------------------
 
@@ -309,8 +310,8 @@ def _nameless(values: Iterable[Output | None]) -> dict[Node, None]:
     return found
 
 
-def _check_element(source: Output, declared: ValueType, name: str) -> None:
-    """Refuse an output that is declared to be of another element type or kind than what is computed."""
+def _check_declared(source: Output, declared: ValueType, name: str) -> None:
+    """Refuse an output declared to be of another element type or kind than what is computed; warn of another shape."""
     found = source.type
     if declared == UNKNOWN or found == UNKNOWN:
         return
@@ -320,3 +321,5 @@ def _check_element(source: Output, declared: ValueType, name: str) -> None:
         pair = (found.element_type, declared.element_type)
         if pair[0] is not pair[1] and undefined not in pair:
             raise TypeInferenceError(f"output `{name}` is declared as {declared}, and its value is {found}")
+        if not found.shape.compatible(declared.shape):
+            _log.warning("output `%s` is declared as %s; what is computed is %s", name, declared, found)

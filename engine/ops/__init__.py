@@ -9,6 +9,7 @@ from collections.abc import Callable
 from engine.ir import Constant, Node, Parameter, Result
 from engine.ops import (  # noqa: F401  they attach their rules and evaluations to the registry
     activations,
+    agreement,
     attention,
     classical,
     control_flow,

@@ -36,11 +36,30 @@ def infer(node: Node) -> Sequence[ValueType]:
     if op is None:
         return (UNKNOWN,) * node.num_outputs
     check_spec(node)
+    if op.agreement is not None:
+        op.agreement(node)
     if op.rule is not None:
         types = op.rule(node)
         if types is not None:
             return types
     return _infer_by_schema(node, op)
+
+
+def check(node: Node) -> None:
+    """Check `node`, whose output types are known, as far as that takes no inference by ONNX.
+
+    Raises `TypeInferenceError` and `OperatorSpecError` as `infer` does.
+    """
+    op = find_op(node.op_type, node.domain)
+    if op is None:
+        return
+    check_spec(node)
+    if op.agreement is not None:
+        op.agreement(node)
+    if op.rule is not None:
+        op.rule(node)
+    else:
+        check_inputs(node, op, node.num_formal_inputs)
 
 
 def _infer_by_schema(node: Node, op: OpDef) -> Sequence[ValueType]:

@@ -91,15 +91,16 @@ class OpDef:
         is_plain: whether every node has the same number of inputs, one output, and may have no attributes.
         is_commutative: whether the first two inputs may change places.
         is_deterministic: whether equal inputs and attributes give equal outputs.
+        agreement: the comparison of its inputs' lengths that ONNX's inference leaves out, if any.
         rule: the type rule of ours, if any.
         evaluator: the evaluation of ours, if any.
         count_outputs: how many outputs a node has whose caller did not say; None is the number required.
     """
 
     __slots__ = (
-        "attributes", "count_outputs", "domain", "evaluator", "inputs", "is_commutative", "is_deterministic",
-        "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs", "name", "outputs", "required", "rule",
-        "schema",
+        "agreement", "attributes", "count_outputs", "domain", "evaluator", "inputs", "is_commutative",
+        "is_deterministic", "is_plain", "max_inputs", "max_outputs", "min_inputs", "min_outputs", "name", "outputs",
+        "required", "rule", "schema",
     )  # fmt: skip
 
     def __init__(self, schema: onnx.defs.OpSchema) -> None:
@@ -112,6 +113,7 @@ class OpDef:
         self.max_outputs: int = schema.max_output
         self.is_commutative = not self.domain and self.name in _COMMUTATIVE
         self.is_deterministic = self.domain != "" or self.name not in _RANDOM
+        self.agreement: Callable[[Node], None] | None = None
         self.rule: TypeRule | None = None
         self.evaluator: EvaluatorFactory | None = None
         self.count_outputs: Callable[[Sequence[Any], dict[str, Any]], int] | None = None
@@ -208,6 +210,17 @@ def infers(*op_types: str, domain: str = "") -> Callable[[TypeRule], TypeRule]:
         for op_type in op_types:
             get_op(op_type, domain).rule = rule
         return rule
+
+    return register
+
+
+def compares(*op_types: str, domain: str = "") -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
+    """Decorator: the function raises `TypeInferenceError` where lengths of the inputs of these operators contradict."""
+
+    def register(agreement: Callable[[Node], None]) -> Callable[[Node], None]:
+        for op_type in op_types:
+            get_op(op_type, domain).agreement = agreement
+        return agreement
 
     return register
 

@@ -1,0 +1,337 @@
+"""Lengths of inputs that must agree, for operators whose types ONNX infers without comparing them.
+
+A kernel trusts these lengths, so what contradicts itself is refused where a node is made and where a model is read.
+Only what is known is compared: a length that is open may still turn out to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+from engine.ir import Constant, Dimension, Node, PartialShape, as_dimension
+from engine.ops.registry import attribute, compares
+from engine.ops.rules import fail, normalize_axis, tensor_type
+
+# Each input's layout, in order. Equal names are equal lengths, `4*H` is four times H, `...` any number of axes.
+_LAYOUTS: Final = {
+    "BatchNormalization": ("N C ...", "C", "C", "C", "C"),
+    "InstanceNormalization": ("N C ...", "C", "C"),
+    "GlobalAveragePool": ("N C ...",),
+    "GlobalLpPool": ("N C ...",),
+    "GlobalMaxPool": ("N C ...",),
+    "LRN": ("N C ...",),
+    "MaxRoiPool": ("N C H W", "rois 5"),
+    "NonMaxSuppression": ("batch boxes 4", "batch classes boxes"),
+    "Trilu": ("... rows columns",),
+    "RNN": ("S B I", "D H I", "D H H", "D 2*H", "B", "D B H"),
+    "GRU": ("S B I", "D 3*H I", "D 3*H H", "D 6*H", "B", "D B H"),
+    "LSTM": ("S B I", "D 4*H I", "D 4*H H", "D 8*H", "B", "D B H", "D B H", "D 3*H"),
+}
+_BATCH_FIRST: Final = {"S B I": "B S I", "D B H": "B D H"}
+
+
+def _shape(node: Node, index: int) -> PartialShape | None:
+    """The shape of input `index`; None where it is omitted, or its rank is unknown."""
+    if not node.has_input(index):
+        return None
+    shape = tensor_type(node, index).shape
+    return shape if shape.rank.is_static else None
+
+
+def _is_single(shape: PartialShape) -> bool:
+    """Whether a tensor of this shape may have one element."""
+    return all(dim.accepts(1) for dim in shape)
+
+
+@compares("BatchNormalization", "InstanceNormalization")
+def _compare_channels(node: Node) -> None:
+    shape = _shape(node, 0)
+    if shape is not None and len(shape) == 1:
+        _compare_layouts(node, ["N", *["1"] * 4], {})  # one channel is left out
+        return
+    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+
+
+@compares("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LRN", "MaxRoiPool", "NonMaxSuppression", "Trilu")
+def _compare_fixed(node: Node) -> None:
+    _compare_layouts(node, _LAYOUTS[node.op_type], {})
+
+
+@compares("RNN", "GRU", "LSTM")
+def _compare_recurrent(node: Node) -> None:
+    layouts = _LAYOUTS[node.op_type]
+    if attribute(node, "layout"):
+        layouts = tuple(_BATCH_FIRST.get(layout, layout) for layout in layouts)
+    lengths = {"D": as_dimension(2 if attribute(node, "direction") == "bidirectional" else 1)}
+    hidden = attribute(node, "hidden_size")
+    if hidden is not None and hidden > 0:
+        lengths["H"] = as_dimension(hidden)
+    _compare_layouts(node, layouts, lengths)
+
+
+def _compare_layouts(node: Node, layouts: Sequence[str], lengths: dict[str, Dimension]) -> None:
+    """Fail where an input has another layout, or a length other than `lengths` and the inputs before it say."""
+    for index, layout in enumerate(layouts[: node.num_inputs]):
+        shape = _shape(node, index)
+        if shape is None:
+            continue
+        names = layout.split()
+        count = len(names) - ("..." in names)
+        if len(shape) != count if count == len(names) else len(shape) < count:
+            fail(node, f"input {index} has shape {shape}; expected [{', '.join(names)}]")
+        dims = shape.dims if names[0] != "..." else shape.dims[len(shape) - count :]
+        for name, dim in zip([name for name in names if name != "..."], dims, strict=False):
+            if not _bind(name, dim, lengths):
+                known = ", ".join(f"{key} = {value}" for key, value in lengths.items() if key in layout)
+                fail(node, f"input {index} has shape {shape}; expected [{', '.join(names)}], where {known or layout}")
+
+
+def _bind(name: str, dim: Dimension, lengths: dict[str, Dimension]) -> bool:
+    """Whether `dim` may be what `name` stands for; where that is not known yet, it is `dim` from now on."""
+    factor, _, label = name.rpartition("*")
+    if label.isdecimal():
+        return dim.accepts(int(label))
+    if factor:
+        if dim.is_dynamic:
+            return True
+        length, rest = divmod(dim.min, int(factor))
+        if rest:
+            return False
+        dim = as_dimension(length)
+    known = lengths.get(label, dim)
+    if not known.compatible(dim):
+        return False
+    lengths[label] = known.merge(dim)
+    return True
+
+
+# -- broadcasting to one input ----------------------------------------------------------------------------
+
+
+def _broadcasts_to(shape: PartialShape, target: Sequence[Dimension]) -> bool:
+    if len(shape) > len(target):
+        return False
+    tail = target[len(target) - len(shape) :]
+    return all(dim.accepts(1) or dim.compatible(to) for dim, to in zip(shape, tail, strict=True))
+
+
+@compares("LayerNormalization", "RMSNormalization")
+def _compare_normalized(node: Node) -> None:
+    data = _shape(node, 0)
+    if data is None:
+        return
+    normalize_axis(node, attribute(node, "axis"), len(data))
+    for index in (1, 2):
+        shape = _shape(node, index)
+        if shape is not None and not _broadcasts_to(shape, data.dims):
+            fail(node, f"input {index} has shape {shape}, which does not broadcast to that of X, {data}")
+
+
+@compares("Gemm")
+def _compare_gemm(node: Node) -> None:
+    a, b, c = (_shape(node, index) for index in range(3))
+    if a is None or b is None or len(a) != 2 or len(b) != 2:
+        return  # ONNX compares the ranks of these
+    rows, inner = a.dims[::-1] if attribute(node, "transA") else a.dims
+    other, columns = b.dims[::-1] if attribute(node, "transB") else b.dims
+    if not inner.compatible(other):
+        fail(node, f"A has {inner} columns and B {other} rows; expected equal numbers")
+    if c is not None and not _broadcasts_to(c, (rows, columns)):
+        fail(node, f"C has shape {c}, which does not broadcast to that of the product, [{rows},{columns}]")
+
+
+@compares("Clip")
+def _compare_bounds(node: Node) -> None:
+    for index in (1, 2):
+        shape = _shape(node, index)
+        if shape is not None and not _is_single(shape):
+            fail(node, f"input {index} has shape {shape}; expected a single value")
+
+
+# -- gathering and scattering -----------------------------------------------------------------------------
+
+
+@compares("GatherElements", "ScatterElements")
+def _compare_elements(node: Node) -> None:
+    data, indices, updates = (_shape(node, index) for index in range(3))
+    if indices is not None and updates is not None and not indices.compatible(updates):
+        fail(node, f"updates have shape {updates}, and indices {indices}; expected equal shapes")
+    if data is None or indices is None:
+        return
+    if len(data) != len(indices):
+        fail(node, f"indices of rank {len(indices)} do not fit data of rank {len(data)}; expected one rank")
+    axis = normalize_axis(node, attribute(node, "axis"), len(data))
+    for position, (length, wanted) in enumerate(zip(data, indices, strict=True)):
+        if position != axis and length.max is not None and wanted.min > length.max:
+            fail(node, f"indices are {wanted} long along axis {position}; data is {length}")
+
+
+@compares("GatherND", "ScatterND")
+def _compare_slices(node: Node) -> None:
+    data, indices, updates = (_shape(node, index) for index in range(3))
+    if data is None or indices is None or not len(indices):
+        return
+    batch = attribute(node, "batch_dims") if node.op_type == "GatherND" else 0
+    if not PartialShape(data.dims[:batch]).compatible(PartialShape(indices.dims[:batch])):
+        fail(node, f"the first {batch} dimensions of data {data} and indices {indices} must be equal")
+    depth = indices[-1]
+    if depth.min > len(data) - batch:
+        fail(node, f"indices address {depth} axes of data, which has {len(data) - batch}")
+    if updates is None or depth.is_dynamic:
+        return
+    expected = PartialShape([*indices.dims[:-1], *data.dims[depth.min :]])
+    if not updates.compatible(expected):
+        fail(node, f"updates have shape {updates}; expected {expected}")
+
+
+@compares("CumSum", "CumProd")
+def _compare_axis(node: Node) -> None:
+    data, source = _shape(node, 0), node.input_value(1).node
+    if data is not None and isinstance(source, Constant) and source.data.size == 1:
+        normalize_axis(node, int(source.data.reshape(-1)[0]), len(data))
+
+
+@compares("Compress")
+def _compare_condition(node: Node) -> None:
+    condition = _shape(node, 1)
+    if condition is not None and len(condition) != 1:
+        fail(node, f"condition has shape {condition}; expected rank 1")
+
+
+@compares("ReverseSequence")
+def _compare_sequences(node: Node) -> None:
+    data, lengths = _shape(node, 0), _shape(node, 1)
+    if data is None or lengths is None:
+        return
+    batch = normalize_axis(node, attribute(node, "batch_axis"), len(data), "batch_axis")
+    normalize_axis(node, attribute(node, "time_axis"), len(data), "time_axis")
+    if not lengths.compatible(PartialShape([data[batch]])):
+        fail(node, f"sequence_lens has shape {lengths}; expected one length a sequence, [{data[batch]}]")
+
+
+# -- blocks, quantization and convolutions ----------------------------------------------------------------
+
+
+@compares("DepthToSpace", "SpaceToDepth")
+def _compare_blocks(node: Node) -> None:
+    data, size = _shape(node, 0), attribute(node, "blocksize")
+    if data is None or len(data) != 4 or size < 1:
+        return  # ONNX says so
+    divided = {1: size * size} if node.op_type == "DepthToSpace" else {2: size, 3: size}
+    for axis, divisor in divided.items():
+        if data[axis].is_static and data[axis].min % divisor:
+            fail(node, f"blocksize {size}: dimension {axis} of {data} is not divisible by {divisor}")
+
+
+@compares("QuantizeLinear", "DequantizeLinear")
+def _compare_scales(node: Node) -> None:
+    data, scale, zero_point = (_shape(node, index) for index in range(3))
+    if scale is not None and zero_point is not None and not (zero_point.compatible(scale) or _is_single(zero_point)):
+        fail(node, f"the zero point has shape {zero_point}, and the scale {scale}; expected equal shapes")
+    if data is None or scale is None or _is_single(scale):
+        return
+    axis = normalize_axis(node, attribute(node, "axis"), len(data))
+    block = attribute(node, "block_size")
+    expected = PartialShape([data[axis]])
+    if block:
+        length = as_dimension(-(-data[axis].min // block) if data[axis].is_static else None)
+        expected = PartialShape([*data.dims[:axis], length, *data.dims[axis + 1 :]])
+    if not scale.compatible(expected):
+        fail(node, f"the scale has shape {scale}; expected one value, or {expected}")
+
+
+@compares("ConvInteger", "QLinearConv")
+def _compare_convolution(node: Node) -> None:
+    """As Conv; ONNX infers the windows of these."""
+    data, weight = _shape(node, 0), _shape(node, 3 if node.op_type == "QLinearConv" else 1)
+    if data is None or weight is None or len(data) < 2 or len(weight) != len(data):
+        return
+    group = attribute(node, "group")
+    if group < 1 or (weight[0].is_static and weight[0].min % group):
+        fail(node, f"group {group} does not divide the {weight[0]} output channels of w")
+    if data[1].is_static and weight[1].is_static and data[1].min != weight[1].min * group:
+        fail(node, f"x has {data[1]} channels; w takes {weight[1]} a group and group is {group}")
+    per_channel = (3,) if node.op_type == "ConvInteger" else (4, 5, 8)
+    for index in per_channel:
+        shape = _shape(node, index)
+        if shape is None or (index != 8 and _is_single(shape)):
+            continue
+        if not shape.compatible(PartialShape([weight[0]])):
+            fail(node, f"input {index} has shape {shape}; expected one value an output channel, [{weight[0]}]")
+
+
+@compares("ConvTranspose")
+def _compare_bias(node: Node) -> None:
+    weight, bias = _shape(node, 1), _shape(node, 2)
+    if weight is None or bias is None or len(weight) < 2:
+        return
+    count = as_dimension(weight[1].min * attribute(node, "group") if weight[1].is_static else None)
+    if not bias.compatible(PartialShape([count])):
+        fail(node, f"B has shape {bias}; expected one value an output channel, [{count}]")
+
+
+@compares("DeformConv")
+def _compare_offsets(node: Node) -> None:
+    data, weight, offset = (_shape(node, index) for index in range(3))
+    if data is None or weight is None or len(data) < 2 or len(weight) != len(data):
+        return
+    group, dims = attribute(node, "group"), weight.dims
+    if data[1].is_static and dims[1].is_static and data[1].min != dims[1].min * group:
+        fail(node, f"X has {data[1]} channels; W takes {dims[1]} a group and group is {group}")
+    if offset is None or len(offset) != len(data) or any(dim.is_dynamic for dim in dims[2:]):
+        return
+    count = attribute(node, "offset_group") * (len(data) - 2) * prod(dim.min for dim in dims[2:])
+    if not offset[0].compatible(data[0]) or not offset[1].accepts(count):
+        fail(node, f"offset has shape {offset}; expected [{data[0]}, {count}, ...]")
+
+
+@compares("Attention")
+def _compare_heads(node: Node) -> None:
+    """Batches and heads; the type rule compares lengths and sizes."""
+    query, key, value, mask = (_shape(node, index) for index in range(4))
+    for shape, name in ((key, "K"), (value, "V")):
+        if query is not None and shape is not None and not shape[0].compatible(query[0]):
+            fail(node, f"Q {query} and {name} {shape} have different batch sizes")
+    if key is not None and value is not None and len(key) == len(value) == 4 and not key[1].compatible(value[1]):
+        fail(node, f"K {key} and V {value} have different numbers of heads")
+    if query is not None and key is not None and len(query) == len(key) == 4:
+        heads, groups = query[1], key[1]
+        if heads.is_static and groups.is_static and groups.min and heads.min % groups.min:
+            fail(node, f"{groups} heads of K do not divide the {heads} heads of Q")
+    if (
+        query is not None
+        and mask is not None
+        and len(mask) > 1
+        and not (mask[-2].accepts(1) or mask[-2].compatible(query[-2]))
+    ):
+        fail(node, f"attn_mask {mask} has rows for {mask[-2]} queries; Q is {query}")
+
+
+# -- others -----------------------------------------------------------------------------------------------
+
+
+@compares("MaxUnpool")
+def _compare_indices(node: Node) -> None:
+    data, indices = _shape(node, 0), _shape(node, 1)
+    if data is not None and indices is not None and not data.compatible(indices):
+        fail(node, f"X has shape {data} and I {indices}; expected equal shapes")
+
+
+@compares("RotaryEmbedding")
+def _compare_caches(node: Node) -> None:
+    cosines, sines = _shape(node, 1), _shape(node, 2)
+    if cosines is not None and sines is not None and not cosines.compatible(sines):
+        fail(node, f"cos_cache has shape {cosines} and sin_cache {sines}; expected equal shapes")
+
+
+@compares("SoftmaxCrossEntropyLoss")
+def _compare_labels(node: Node) -> None:
+    scores, labels, weights = (_shape(node, index) for index in range(3))
+    if scores is None or len(scores) < 2:
+        return
+    if labels is not None and not labels.compatible(PartialShape([scores[0], *scores.dims[2:]])):
+        fail(node, f"labels have shape {labels}; expected that of scores without its second axis, {scores}")
+    if weights is not None and not weights.compatible(PartialShape([scores[1]])):
+        fail(node, f"weights have shape {weights}; expected one value a class, [{scores[1]}]")
