@@ -97,6 +97,8 @@ def attention(
     if (past_key is None) != (past_value is None) or (past_key is not None and nonpad_kv_seqlen is not None):
         raise ModelError("past_key and past_value go together, and not with nonpad_kv_seqlen")
     q, k, v = (_split_heads(x, n) for x, n in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
+    if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
+        raise ModelError(f"Q {q.shape}, K {k.shape} and V {v.shape} differ in batch size, or K and V in heads")
     if past_key is not None and past_value is not None:
         k, v = np.concatenate((past_key, k), axis=2), np.concatenate((past_value, v), axis=2)
     present_key, present_value = k, v

@@ -161,7 +161,9 @@ def cum_prod(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Array:
 
 
 def _running(ufunc: Any, neutral: int, x: Array, axis: Array, exclusive: int, reverse: int) -> Array:
-    place = int(axis.reshape(-1)[0]) % x.ndim
+    place = int(axis.reshape(-1)[0])
+    if not -x.ndim <= place < x.ndim:
+        raise ModelError(f"axis {place} is out of range for rank {x.ndim}")
     data = np.flip(x, place) if reverse else x
     if exclusive and data.shape[place]:
         first = np.full_like(np.take(data, [0], axis=place), neutral)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from engine.errors import ModelError
 from engine.ir import (
     Constant,
@@ -183,3 +185,25 @@ def flatten(data: Array, *, axis: int) -> Array:
     """Two dimensions, also of an empty tensor (ONNX Flatten-13)."""
     at = axis if axis >= 0 else axis + data.ndim
     return data.reshape(prod(data.shape[:at]), prod(data.shape[at:]))
+
+
+@evaluates("Split")
+def split(data: Array, sizes: Array | None = None, *, axis: int, num_outputs: int) -> tuple[Array, ...]:
+    """Parts of data along an axis: of the given sizes, or of one size, the last one smaller (ONNX Split-18)."""
+    length = data.shape[axis]
+    if sizes is None:
+        step = -(-length // num_outputs)
+        ends = [min(step * (index + 1), length) for index in range(num_outputs)]
+    else:
+        if sizes.size != num_outputs or sizes.min(initial=0) < 0 or sizes.sum() != length:
+            raise ModelError(f"sizes {sizes.tolist()} do not divide length {length} into {num_outputs} parts")
+        ends = np.cumsum(sizes.reshape(-1)).tolist()
+    return tuple(np.split(data, ends[:-1], axis=axis))
+
+
+@evaluates("Tile")
+def tile(data: Array, repeats: Array) -> Array:
+    """data repeated along each axis (ONNX Tile-13)."""
+    if repeats.size != data.ndim:
+        raise ModelError(f"{repeats.size} repeats do not fit {data.ndim} axes; expected one an axis")
+    return np.tile(data, repeats.reshape(-1))

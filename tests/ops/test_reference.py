@@ -373,3 +373,29 @@ def test_the_power_of_a_half_is_no_square_root(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(result, expected)
     assert not np.signbit(result).any()
     assert run("Pow", np.float32(-np.inf).reshape(()), np.full((), 0.5, np.float32)) == np.inf
+
+
+def test_what_is_found_not_to_fit_at_inference_is_not_computed() -> None:
+    """Lengths that no type rule could know: values of inputs, and shapes that are open when the model is built."""
+    data = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for inputs, attributes, words in (
+        (("Tile", data, np.array([2])), {}, "1 repeats do not fit 2 axes"),
+        (("CumSum", data, np.array(4)), {}, "axis 4 is out of range for rank 2"),
+        (("Split", data, np.array([1, 1])), {"axis": 1, "outputs": 2}, "do not divide length 3 into 2 parts"),
+    ):
+        with pytest.raises(DeviceError, match=words):
+            run(*inputs, **attributes)  # type: ignore[arg-type]
+    sizes = [(2, 1, 3, 4), (3, 1, 3, 4), (2, 1, 3, 4)]
+    node = ops.Attention(*(Parameter(TensorType(f32, PartialShape([None] * 4))) for _ in sizes))
+    with pytest.raises(DeviceError, match="differ in batch size"):
+        ops.evaluate(node, [np.ones(shape, np.float32) for shape in sizes])
+
+
+def test_split_into_parts_of_one_size_and_of_given_sizes() -> None:
+    data = np.arange(7, dtype=np.float32)
+    for arrays, outputs in (((data,), 3), ((data, np.array([3, 0, 4])), 3), ((data[:2],), 4)):
+        parts = run("Split", *arrays, outputs=outputs, **({} if len(arrays) > 1 else {"num_outputs": outputs}))
+        assert isinstance(parts, tuple)
+        np.testing.assert_array_equal(np.concatenate(parts), arrays[0])
+        wanted = [3, 0, 4] if len(arrays) > 1 else [3, 3, 1] if len(data) == arrays[0].size else [1, 1, 0, 0]
+        assert [part.size for part in parts] == wanted

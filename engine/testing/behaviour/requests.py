@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from engine.core import Core
-from engine.errors import InferError, InputError
+from engine.errors import EngineError, InferError, InputError
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import LIMIT, DeviceChecks
 from engine.testing.behaviour.cases import Array, Case, basic_run, make_model, tensor, values
@@ -159,6 +159,17 @@ class RequestChecks(DeviceChecks):
             request.infer([x, x[:1]])
         for length in (3, 1):
             self.assert_outputs(request.infer([x[:length], x[:length]]), {"y": x[:length] * 2})
+
+    @pytest.mark.parametrize("op_type", ["Add", "MatMul"])
+    def test_lengths_that_contradict_each_other_are_refused(self, core: Core, op_type: str) -> None:
+        """Where nothing but the node ties the lengths of two inputs together, the message names it."""
+        node = helper.make_node(op_type, ["x", "z"], ["y"], name="culprit")
+        model = make_model([node], [tensor("x", ["a", "b"]), tensor("z", ["c", "d"])], [tensor("y", ["e", "f"])])
+        request = self.compile_or_skip(core, Case("dynamic inputs", model, ())).create_infer_request()
+        x, wrong = values((3, 3)), values((4, 3))
+        with pytest.raises(EngineError, match="culprit"):
+            request.infer([x, wrong])
+        self.assert_outputs(request.infer([x, x]), {"y": x + x if op_type == "Add" else x @ x})
 
     @pytest.mark.parametrize("what", _WRONG_VALUES)
     def test_wrong_input_is_refused_and_nothing_stays_bound(self, network: ExecutableNetwork, what: str) -> None:
