@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, TypeAlias, TypeVar
@@ -92,7 +93,7 @@ class MatcherPass(Pass):
     def __init__(self) -> None:
         self.matcher = None
         self._callback = None
-        self.new_nodes: list[Node] = []
+        self._new_nodes: list[weakref.ref[Node]] = []  # weak: a node that left the graph is no longer of interest
         self.seconds = 0.0
         """The time that the last run spent in this pass, where a manager measures it."""
 
@@ -128,16 +129,20 @@ class MatcherPass(Pass):
 
     def register_new_node(self, node: _NodeT) -> _NodeT:
         """Let `node` be matched in this run too, before the nodes that are still to come; returns it."""
-        self.new_nodes.append(node)
+        self._new_nodes.append(weakref.ref(node))
         return node
 
     def take_new_nodes(self) -> list[Node]:
-        """The nodes registered since the last call."""
-        nodes, self.new_nodes = self.new_nodes, []
-        return nodes
+        """The nodes that the last `apply` registered and that still exist; a second call returns none of them."""
+        if not self._new_nodes:
+            return []
+        references, self._new_nodes = self._new_nodes, []
+        return [node for reference in references if (node := reference()) is not None]
 
     def apply(self, node: OutputLike) -> bool:
         """Try the pattern at one node; True where the callback changed it.
+
+        The nodes that the callback registers are not matched here: `take_new_nodes` returns them until the next call.
 
         Raises `PassError` naming pass and root where a predicate or the callback raised, or where the callback
         returned anything but True or False.
@@ -145,6 +150,7 @@ class MatcherPass(Pass):
         matcher = self.matcher
         if matcher is None:
             raise PassError(f"pass {self.name} has no matcher; call register_matcher in its __init__")
+        self._new_nodes.clear()
         try:
             if not matcher.match(node):
                 return False

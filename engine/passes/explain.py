@@ -86,6 +86,4 @@ def _with_callback(matcher_pass: MatcherPass, model: Model, node: Node, match: E
         changed = matcher_pass.apply(twin)
     except PassError as e:
         return PassExplanation(match, f"raises: {e}")
-    finally:
-        matcher_pass.take_new_nodes()
     return PassExplanation(match, "changes the model there" if changed else "declines: it returned False")

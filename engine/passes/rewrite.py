@@ -99,11 +99,10 @@ class GraphRewrite(Pass):
                     changed |= self._rewrite(body, index, open_roots, timed)
             for item in index.get((node.domain, node.op_type), open_roots):
                 done = _timed_apply(item, node) if timed else item.apply(node)
-                if item.new_nodes:
-                    for made in reversed(item.take_new_nodes()):
-                        # What the callback made and did not put into the graph is not matched.
-                        if made._is_consumed() or made._pinned:
-                            pending.appendleft(made)
+                for made in reversed(item.take_new_nodes()):
+                    # What the callback made and did not put into the graph is not matched.
+                    if made._is_consumed() or made._pinned:
+                        pending.appendleft(made)
                 if done:
                     item.rewrites += 1
                     changed = True

@@ -202,7 +202,7 @@ def test_a_pass_is_explained_with_what_its_callback_does_and_the_model_stays() -
     assert texts[1].endswith("the callback declines: it returned False")
     assert texts[2].endswith("the callback raises: pass ToAbs failed at Relu `fail`: ValueError: no")
     assert graph.to_text() == before
-    assert item.new_nodes == []
+    assert item.take_new_nodes() == []
 
 
 def test_one_node_is_explained_by_name() -> None:

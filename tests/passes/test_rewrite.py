@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +59,21 @@ class Replace(MatcherPass):
         self.register_matcher(pattern.Matcher(pattern.wrap_type(old), f"{old}To{new}"), callback)
 
 
+class Advance(MatcherPass):
+    """Relu to Neg to Abs, one step at a time; what it makes is matched again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_matcher(pattern.Matcher(pattern.wrap_type(["Relu", "Neg"]), "Advance"), self.advance)
+
+    def advance(self, m: pattern.Matcher) -> bool:
+        new = {"Relu": "Neg", "Neg": "Abs"}[m.match_root.op_type]
+        node = self.register_new_node(ops.create(new, [m.match_root.input_value(0)]))
+        copy_runtime_info(m.match_root, node)
+        replace_node(m.match_root, node)
+        return True
+
+
 def kinds(model: Model) -> list[str]:
     return [node.op_type for node in model.ordered_nodes() if node.op_type not in ("Parameter", "Result")]
 
@@ -73,6 +90,30 @@ def test_a_pass_applies_to_one_node_and_leaves_the_others(relu_chain: Chain) -> 
     assert kinds(model) == ["Relu", "Relu", "Neg", "Relu"]
     assert replace.apply(a.output(0))
     assert kinds(model) == ["Neg", "Relu", "Neg", "Relu"]
+
+
+def test_what_apply_registers_for_one_model_is_not_rewritten_with_another(relu_chain: Chain) -> None:
+    first, second = relu_chain(2), relu_chain(1)
+    advance = Advance()
+    assert advance.apply(first.ordered_nodes()[1])
+    assert kinds(first) == ["Neg", "Relu"]
+    assert GraphRewrite([advance]).run_on_model(second)
+    assert kinds(first) == ["Neg", "Relu"]
+    assert kinds(second) == ["Abs"], "where a rewrite runs, what is registered is matched again"
+    assert advance.apply(first.ordered_nodes()[1])
+    assert not advance.apply(second.parameters[0])
+    assert advance.take_new_nodes() == [], "the last call registered nothing"
+
+
+def test_a_pass_that_was_applied_a_thousand_times_keeps_no_node_alive(relu_chain: Chain) -> None:
+    advance, made = Advance(), []
+    for _ in range(1000):
+        model = relu_chain(1)
+        assert advance.apply(model.ordered_nodes()[1])
+        made.append(weakref.ref(model.ordered_nodes()[1]))
+    del model
+    gc.collect()
+    assert [reference() for reference in made if reference() is not None] == []
 
 
 def test_a_fusion_that_registers_its_result_fuses_a_whole_chain(
