@@ -12,8 +12,11 @@ the operator's spec, whose attributes are typed, complete and checked::
 
         def lower(self, spec: ConcatSpec, builder: MyBuilder) -> None: ...
 
-`Decisions(LOWERINGS)` then answers for each node of a graph how it is lowered, or why it is not; query and compilation
-read it, and `answer_query` makes it an answer about the user's model, whose operations may have been fused.
+`prepare(model, LOWERINGS, register_passes)` makes of the user's model the graph that is lowered: a copy that the
+device's passes transformed and that is folded, with a `Decisions` that says for each node how it is lowered, or why it
+is not. `query` answers from the same graph, about the user's model, whose operations may have been fused. Where
+lengths are unknown when a model is compiled, `PreparedGraph.at(shapes)` is the graph for those that come, and a
+`PlanCache` keeps what was made of the last few.
 """
 
 from engine.lowering.checks import (
@@ -25,8 +28,11 @@ from engine.lowering.checks import (
     is_left_out,
 )
 from engine.lowering.decisions import Decisions
-from engine.lowering.query import answer_query
+from engine.lowering.plan_cache import PlanCache
+from engine.lowering.prepare import PreparedGraph, prepare, prepared_already
+from engine.lowering.query import answer_query, query
 from engine.lowering.refusal import Refusal, RefusalCause
+from engine.lowering.specialize import Shapes, fold, is_static, known_shapes, shapes_of, specialize
 from engine.lowering.table import Decision, Lowering, LoweringTable
 
 __all__ = [
@@ -35,12 +41,23 @@ __all__ = [
     "Decisions",
     "Lowering",
     "LoweringTable",
+    "PlanCache",
+    "PreparedGraph",
     "Refusal",
     "RefusalCause",
+    "Shapes",
     "answer_query",
     "check_constant",
     "check_types",
     "first_refusal",
+    "fold",
     "is_known_when_bound",
     "is_left_out",
+    "is_static",
+    "known_shapes",
+    "prepare",
+    "prepared_already",
+    "query",
+    "shapes_of",
+    "specialize",
 ]

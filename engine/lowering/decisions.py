@@ -9,7 +9,7 @@ from engine.ir import Constant, Model, Node
 from engine.lowering.checks import SHAPE_SOURCES
 from engine.lowering.refusal import Refusal
 from engine.lowering.table import Decision, LoweringT, LoweringTable
-from engine.passes.folding import is_foldable_operation
+from engine.passes.folding import is_foldable, is_foldable_operation
 from engine.passes.runtime_info import is_operation
 
 
@@ -36,13 +36,14 @@ class Decisions(Generic[LoweringT]):
         return self[node].refusal
 
     def refusals(self, graph: Model) -> Iterator[tuple[Node, Refusal]]:
-        """The operations of a transformed graph that have no kernel, and why, in topological order.
+        """The operations of a prepared graph that have no kernel, and why, in topological order.
 
-        What becomes a constant once all lengths are known needs no kernel: `specialize` folds it then.
+        What becomes a constant once all lengths are known needs no kernel: it is folded then. What is computed from
+        constants alone and was not folded by `prepare` cannot be, and does need one.
         """
         known: set[Node] = set()
         for node in graph.ordered_nodes():
-            if isinstance(node, Constant) or _is_known(node, known):
+            if isinstance(node, Constant) or (_is_known(node, known) and not is_foldable(node)):
                 known.add(node)
             elif is_operation(node) and (why := self.refusal(node)) is not None:
                 yield node, why

@@ -5,8 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.ir import Model, Node
+from engine.lowering.decisions import Decisions
+from engine.lowering.prepare import prepare
+from engine.lowering.refusal import Refusal
+from engine.lowering.table import LoweringT, LoweringTable
+from engine.passes import Manager
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import QueryResult, Support, SupportLevel
+
+
+def query(
+    model: Model,
+    table: LoweringTable[LoweringT],
+    register: Callable[[Manager], None] | None = None,
+    without_kernel: Callable[[Node, Refusal], Support] | None = None,
+) -> QueryResult:
+    """Answer for the operations of `model` what `prepare(model, table, register)` would find.
+
+    `without_kernel` answers for an operation that has no kernel; by default it is refused.
+    """
+    prepared, alone = prepare(model, table, register, keep_names=True), Decisions(table)
+    refusals, answer = prepared.refusals(), without_kernel or _refused
+
+    def support(node: Node, why: Refusal | None) -> Support:
+        return Support.native() if why is None else answer(node, why)
+
+    return answer_query(
+        model,
+        prepared.graph,
+        lambda node: support(node, refusals.get(node)),
+        lambda node: support(node, alone.refusal(node)),
+    )
+
+
+def _refused(node: Node, why: Refusal) -> Support:
+    return Support.refused(why.cause, why.reason)
 
 
 def answer_query(

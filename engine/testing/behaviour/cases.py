@@ -201,6 +201,38 @@ def dynamic_batch() -> _Built:
 
 
 @_case
+def computed_lengths() -> _Built:
+    """Pads that follow from lengths, of a value whose own lengths follow from computed pads: two steps."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["lengths"]),
+        helper.make_node("Mod", ["lengths", "divisors"], ["ends"]),
+        helper.make_node("Concat", ["zeros", "ends"], ["pads"], axis=0),
+        helper.make_node("Pad", ["x", "pads"], ["longer"]),
+        helper.make_node("Shape", ["longer"], ["longer_lengths"]),
+        helper.make_node("Mod", ["longer_lengths", "divisors"], ["begins"]),
+        helper.make_node("Concat", ["begins", "zeros"], ["more_pads"], axis=0),
+        helper.make_node("Pad", ["longer", "more_pads"], ["y"]),
+    ]
+    constants = {"divisors": np.array([3, 2], np.int64), "zeros": np.zeros(2, np.int64)}
+    model = make_model(nodes, [tensor("x", ["N", 3])], [tensor("y", ["M", "L"])], constants)
+
+    def answer(x: Array) -> Array:
+        longer = np.pad(x, [(0, x.shape[0] % 3), (0, x.shape[1] % 2)])
+        return np.pad(longer, [(longer.shape[0] % 3, 0), (longer.shape[1] % 2, 0)])
+
+    return model, [Run({"x": x}, {"y": answer(x)}) for x in (values((n, 3), start=float(n)) for n in (5, 1, 3))]
+
+
+@_case
+def computed_constant() -> _Built:
+    """An operand that the model computes from constants alone."""
+    nodes = [helper.make_node("Neg", ["c"], ["n"]), helper.make_node("Add", ["x", "n"], ["y"])]
+    c, x = values((2, 3)), values((2, 3), start=3.0)
+    model = make_model(nodes, [tensor("x", [2, 3])], [tensor("y", [2, 3])], {"c": c})
+    return model, [Run({"x": x}, {"y": x - c})]
+
+
+@_case
 def data_dependent_shape() -> _Built:
     """An output whose shape the values decide; it may be empty."""
     model = make_model(

@@ -52,6 +52,18 @@ class QueryChecks(DeviceChecks):
             core.compile_model(model, self.device, dict(self.config))
         assert model.to_text() == before
 
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    def test_what_is_answered_native_runs_natively(self, core: Core, case: Case) -> None:
+        """No operation of it falls back to the reference evaluator, with lengths that come with the inputs, too."""
+        answer = core.query_model(case.model, self.device, dict(self.config))
+        if others := [name for name, support in answer.nodes.items() if support.level is not SupportLevel.NATIVE]:
+            pytest.skip(f"{self.device} does not run `{others[0]}` natively: {answer[others[0]].reason}")
+        request = self.compile(core, case.model, PERF_COUNT=True).create_infer_request()
+        for run in case.runs:
+            self.assert_outputs(request.infer(run.inputs), run.outputs)
+            fallen = [node for node in request.profiling_info.nodes if node.status == "reference"]
+            assert not fallen, f"answered as native, run on the reference evaluator: {fallen}"
+
     def test_network_does_not_depend_on_the_model_afterwards(self, core: Core) -> None:
         """The application may change the model, and compile it again, while the first network runs."""
         model, run = core.read_model(basic_model()), basic_run()

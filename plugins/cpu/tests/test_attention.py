@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_cpu.lowering import decisions
-from engine_cpu.transform import transform_model
+from engine_cpu.transform import prepare_model
 
 from engine import Core, ops
 from engine.ir import Constant, ElementType, Model, Node, Parameter, boolean, f16, f32, i64
@@ -187,7 +187,7 @@ def test_positions_that_kernels_cannot_check_are_refused() -> None:
 def test_exports_attend_in_one_step_that_reads_the_projections_where_they_lie(name: str) -> None:
     path = EXPORTS / f"{name}.dynamo20.static.onnx"
     model = read_model(path)
-    graph = transform_model(model)
+    graph = prepare_model(model).graph
     kinds = [node.op_type for node in graph.ordered_nodes()]
     assert "FusedAttention" in kinds
     assert not {"Softmax", "Split", "IsNaN"} & set(kinds)

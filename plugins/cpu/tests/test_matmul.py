@@ -11,7 +11,7 @@ import pytest
 from engine_cpu.lowering import decisions
 from engine_cpu.lowering.einsum import find_roles
 from engine_cpu.lowering.product import BatchDim, batch_dims, merged
-from engine_cpu.transform import transform_model
+from engine_cpu.transform import prepare_model
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32
@@ -218,7 +218,7 @@ def einsum(equation: str, *operands: Node) -> Node:
 
 def transformed(result: Node, *parameters: Parameter) -> list[str]:
     """The operators that the device runs."""
-    graph = transform_model(Model([result], list(parameters)))
+    graph = prepare_model(Model([result], list(parameters))).graph
     return [n.op_type for n in graph.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")]
 
 

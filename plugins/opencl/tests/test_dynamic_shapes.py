@@ -38,7 +38,7 @@ def test_weights_of_plans_that_are_dropped_are_let_go() -> None:
     for n in (1, 2, 3, 4, 5, 3, 1):
         np.testing.assert_array_equal(compiled({"x": values(n)})["y"], -values(n) * FACTORS)
         held = compiled.pool._weights._buffers
-        kept = {name for plan in compiled.pool._plans.values() for name in plan.weights}
+        kept = {name for plan in compiled.pool.plans.plans() for name in plan.weights}
         assert set(held) <= kept
     assert held
 
@@ -50,13 +50,13 @@ def test_programs_of_plans_that_are_dropped_are_let_go() -> None:
     seen: dict[int, list[weakref.ref[Any]]] = {}
     for n in (1, 2, 3, 4):
         compiled({"x": values(n)})
-        newest = next(reversed(compiled.pool._plans.values()))
+        newest = compiled.pool.plans.plans()[-1]
         assert set(newest.programs) == {launch.source for launch in newest.launches}
         seen[n] = [weakref.ref(program) for program in newest.programs.values()]
     twin({"x": values(4)})
-    shared = next(reversed(twin.pool._plans.values())).programs
+    shared = twin.pool.plans.plans()[-1].programs
     assert all(any(each() is program for each in seen[4]) for program in shared.values())
-    kept = {id(program) for plan in compiled.pool._plans.values() for program in plan.programs.values()}
+    kept = {id(program) for plan in compiled.pool.plans.plans() for program in plan.programs.values()}
     del newest
     gc.collect()
     assert not any(each() is not None and id(each()) not in kept for each in seen[1] + seen[2])
@@ -68,7 +68,7 @@ def test_an_inference_goes_on_whose_plan_is_dropped_meanwhile() -> None:
     context = compiled.pool.take([values(7)])
     for n in (1, 2, 3):
         compiled({"x": values(n)})
-    assert all(plan is not context.plan for plan in compiled.pool._plans.values())
+    assert all(plan is not context.plan for plan in compiled.pool.plans.plans())
     context.upload([values(7)])
     context.compute(lambda: None)
     context.wait()

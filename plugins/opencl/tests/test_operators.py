@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from engine_opencl.compiler import build_plan, folded
+from engine_opencl.compiler import build_plan
 from engine_opencl.devices.device import DeviceFacts, device_of
-from engine_opencl.transform import transform_model
+from engine_opencl.lowering import OpenclGraph
+from engine_opencl.transform import prepare_model
 from onnx import numpy_helper
 
 from engine import Core, Model, ops
@@ -95,9 +96,9 @@ def test_case(core: Core, accepted: dict[str, SuiteCase], name: str) -> None:
 # -- kernels for GPUs, on a device that poses as one -----------------------------------------------------------
 
 
-def sources(graph: Model, facts: DeviceFacts) -> list[str]:
+def sources(prepared: OpenclGraph, facts: DeviceFacts) -> list[str]:
     """The kernels that a device of this kind runs."""
-    return [launch.source for launch in build_plan(graph, facts).launches]
+    return [launch.source for launch in build_plan(prepared, facts).launches]
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +106,8 @@ def differing(core: Core, accepted: dict[str, SuiteCase]) -> set[str]:
     """The cases for which a GPU gets other kernels than a CPU, without those that spell them out once more."""
     facts, found = device_of("0").facts, set()
     for name in accepted.keys() - {name for name in accepted if name.endswith("_expanded")}:
-        graph = transform_model(read_case(core, accepted[name]))
-        folded(graph)
-        if sources(graph, replace(facts, kind="cpu")) != sources(graph, replace(facts, kind="gpu")):
+        prepared = prepare_model(read_case(core, accepted[name]))
+        if sources(prepared, replace(facts, kind="cpu")) != sources(prepared, replace(facts, kind="gpu")):
             found.add(name)
     return found
 

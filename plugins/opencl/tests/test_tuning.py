@@ -26,6 +26,7 @@ from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter
 from engine.errors import BlobError
 from engine.ir import Model, Node, Parameter, Result, f32
+from engine.ops.spec import OperatorSpec
 from engine.plugin_api import ExecutableNetwork
 
 X = np.linspace(-2, 2, 96, dtype=np.float32)
@@ -46,17 +47,18 @@ class Way:
 SLOW, FAST, BROKEN, GREEDY = Way(20000), Way(1), Way(1, 16, "not OpenCL C"), Way(1, 1 << 20)
 
 
-class Negation(registry.OpLowering):
+class Negation(registry.OpLowering[OperatorSpec]):
     """A lowering with a choice."""
 
     def __init__(self, ways: tuple[Way, ...]) -> None:
         self.ways = ways
         self.launched: list[Way] = []
 
-    def check(self, node: Node) -> registry.Refusal | None:
+    def check(self, spec: OperatorSpec) -> registry.Refusal | None:
         return None
 
-    def lower(self, node: Node, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        node = spec.node
         x, y = b.input(node.input_value(0)), b.output(node.output(0))
         count = node.output(0).shape.size()
 
@@ -76,7 +78,7 @@ class Negation(registry.OpLowering):
 @pytest.fixture
 def negation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Negation:
     lowering = Negation((SLOW, BROKEN, FAST, GREEDY))
-    monkeypatch.setitem(registry.LOWERINGS._lowerings, ("", "Sinh"), lowering)
+    monkeypatch.setitem(registry.LOWERINGS._lowerings, ("", "Sinh"), (lowering, OperatorSpec))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return lowering
 

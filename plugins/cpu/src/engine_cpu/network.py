@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError, UnsupportedError
-from engine.ir import Constant, Model, Parameter
+from engine.ir import Constant, Model
+from engine.lowering import prepared_already, shapes_of
 from engine.native import built_isas, cores, default_isa
 from engine.onnx import join_model, split_model
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork, SyncInferRequest
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
-from engine_cpu.compiler import Compiler, fold_shapes, logger
+from engine_cpu.compiler import Compiler, ProgramCache, logger
 from engine_cpu.instruction_sets import needed_isa
-from engine_cpu.lowering import CpuDecisions, decisions
-from engine_cpu.plan_cache import PlanCache
+from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.program import NativePart, Program
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
@@ -29,7 +29,7 @@ from engine_cpu.properties import (
     REFERENCE_STEPS,
 )
 from engine_cpu.request import CpuInferRequest
-from engine_cpu.transform import transform_model
+from engine_cpu.transform import prepare_model
 from engine_cpu.tuning import BUDGETS, Tuner
 from engine_cpu.tuning_cache import TuningCache
 from engine_cpu.weights import FORMATS, WeightStore, mark_weights
@@ -54,15 +54,15 @@ class CpuNetwork(ExecutableNetwork):
     def compiled(cls, plugin: CpuPlugin, config: Config, model: Model) -> CpuNetwork:
         """Compile the user's model."""
         network = cls(plugin, config, model)
-        graph = transform_model(model)
-        mark_weights(graph)
-        for constant in (*_constants(model), *_constants(graph)):
+        prepared = prepare_model(model)
+        mark_weights(prepared.graph)
+        for constant in (*_constants(model), *_constants(prepared.graph)):
             constant.release()  # what the passes have read of a mapped file
         cache = TuningCache(config[CACHE_DIR]) if config[CACHE_DIR] else None
         threads = threads_of(config)
         precision = precision_of(config, default_isa())
         weights = WeightStore(needed_isa(precision, default_isa()))
-        network._load(graph, weights, Tuner(threads, BUDGETS[config[COMPILE_EFFORT]], {}, cache), precision)
+        network._load(prepared, weights, Tuner(threads, BUDGETS[config[COMPILE_EFFORT]], {}, cache), precision)
         if cache is not None:
             cache.save()
         if network.is_static:
@@ -84,15 +84,15 @@ class CpuNetwork(ExecutableNetwork):
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and the formats of weights follow from the threads that the network was compiled for.
-        network._load(graph, weights, Tuner(made.threads, choices=made.choices), made.precision)
+        prepared = prepared_already(graph, LOWERINGS)
+        network._load(prepared, weights, Tuner(made.threads, choices=made.choices), made.precision)
         return network
 
-    def _load(self, graph: Model, weights: WeightStore, tuner: Tuner, precision: str) -> None:
+    def _load(self, prepared: CpuGraph, weights: WeightStore, tuner: Tuner, precision: str) -> None:
         """What compiling and importing share."""
-        self.graph = graph
+        self.graph = prepared.graph
         self.weights = weights
-        made = decisions()
-        self.reference_steps = self._check_reference(graph, made)
+        self.reference_steps = self._check_reference(prepared)
         streams = self.config[NUM_STREAMS] or 1
         self.tuner = tuner
         self.precision = precision
@@ -101,18 +101,13 @@ class CpuNetwork(ExecutableNetwork):
             tuner,
             streams,
             self.config[PLAN_CACHE_SIZE],
-            fold_shapes,
             self.precision,
             threads_of(self.config),
             self.config[ALLOW_REFERENCE],
         )
-        self.is_static = all(_is_static(parameter) for parameter in graph.parameters)
-        if self.is_static:
-            self.program: Program | None = compiler.program(graph, made)
-            self.plans: PlanCache | None = None
-        else:
-            self.program = None
-            self.plans = PlanCache(graph, compiler.specialized_program, self.config[PLAN_CACHE_SIZE])
+        self.is_static = prepared.is_static
+        self.program: Program | None = compiler.program(prepared) if self.is_static else None
+        self.programs: ProgramCache | None = None if self.is_static else compiler.programs(prepared)
 
     def _discard_packed(self) -> None:
         """Forget the weights that no step reads as they are, which an export leaves out, too."""
@@ -123,9 +118,9 @@ class CpuNetwork(ExecutableNetwork):
             else:
                 constant.release()
 
-    def _check_reference(self, graph: Model, decisions: CpuDecisions) -> tuple[str, ...]:
+    def _check_reference(self, prepared: CpuGraph) -> tuple[str, ...]:
         """Find what will run on the reference evaluator; say so once, or refuse it."""
-        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in decisions.refusals(graph)}
+        found = {node.friendly_name: f"{node}: {why.reason}" for node, why in prepared.refusals().items()}
         if found and not self.config[ALLOW_REFERENCE]:
             raise UnsupportedError(
                 f"{self.name}: {len(found)} operations have no native kernel, and ALLOW_REFERENCE is off: "
@@ -137,11 +132,11 @@ class CpuNetwork(ExecutableNetwork):
 
     def create_infer_request_impl(self) -> SyncInferRequest:
         """One more request; it gets the way to programs, not the network: a cycle would delay freeing both."""
-        program, plans = self.program, self.plans
+        program, programs = self.program, self.programs
         if program is not None:
             return CpuInferRequest(self, lambda inputs: program)
-        assert plans is not None
-        return CpuInferRequest(self, plans.program)
+        assert programs is not None
+        return CpuInferRequest(self, lambda inputs: programs.get(shapes_of(inputs)))
 
     def export_sections(self, writer: BlobWriter) -> None:
         """Write what `imported` reads."""
@@ -172,8 +167,8 @@ class CpuNetwork(ExecutableNetwork):
 
     def _native_parts(self) -> list[NativePart]:
         programs = [self.program] if self.program is not None else []
-        if self.plans is not None:
-            programs = self.plans.programs()[-1:]
+        if self.programs is not None:
+            programs = self.programs.plans()[-1:]
         return [step.part for program in programs for step in program.parts if isinstance(step.part, NativePart)]
 
 
@@ -193,11 +188,6 @@ def precision_of(config: Config, isa: str) -> str:
         logger.warning("INFERENCE_PRECISION_HINT is bf16, which this CPU has no instructions for: computing in f32")
         return "f32"
     return str(config[INFERENCE_PRECISION_HINT])
-
-
-def _is_static(parameter: Parameter) -> bool:
-    shape = getattr(parameter.type, "shape", None)
-    return shape is None or bool(shape.is_static)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from engine.properties import NUM_STREAMS
 from engine_cpu.network import CpuNetwork
 from engine_cpu.properties import ALLOW_REFERENCE, COMPILE_EFFORT, INFERENCE_PRECISION_HINT, PLAN_CACHE_SIZE
 from engine_cpu.query import query
-from engine_cpu.transform import transform_model
 from engine_cpu.weights import FORMATS
 
 
@@ -42,7 +41,7 @@ class CpuPlugin(Plugin):
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """How each operation would run here."""
-        return query(model, transform_model(model, keep_names=True), allow_reference=config[ALLOW_REFERENCE])
+        return query(model, allow_reference=config[ALLOW_REFERENCE])
 
     def metric(self, name: str, device_id: str) -> object:
         """The facts about the device; None leaves the declared default."""

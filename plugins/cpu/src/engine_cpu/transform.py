@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.ir import Model
+from engine.lowering import prepare
 from engine.passes import Manager
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
@@ -10,22 +11,23 @@ from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
-from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
+from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.einsum_forms import stays_whole
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
 
-def transform_model(model: Model, *, keep_names: bool = False) -> Model:
-    """A transformed copy of `model`; `keep_names` to note on each node which of the model's nodes it stands for."""
-    graph = model.clone()
-    manager = Manager()
-    if keep_names:
-        manager.register_pass(InitNodeInfo)
+def prepare_model(model: Model) -> CpuGraph:
+    """A transformed and folded copy of `model`, with what was decided for its nodes."""
+    return prepare(model, LOWERINGS, register_passes)
+
+
+def register_passes(manager: Manager) -> None:
+    """Register the passes that the device runs on every model."""
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
     manager.register_pass(ChannelShuffleFusion)
@@ -35,5 +37,3 @@ def transform_model(model: Model, *, keep_names: bool = False) -> Model:
     )
     manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
-    manager.run_passes(graph)
-    return graph

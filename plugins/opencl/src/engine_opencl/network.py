@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import BlobFormatError, UnsupportedError
-from engine.ir import Constant, Model, Parameter, TensorType
+from engine.ir import Constant, Model
+from engine.lowering import known_shapes, prepared_already
 from engine.onnx import join_model, split_model
 from engine.plugin_api import (
     BlobReader,
@@ -21,10 +22,11 @@ from engine.plugin_api import (
 )
 from engine.properties import CACHE_DIR, DEVICE_ID, NUM_STREAMS
 from engine_opencl.binaries import sealed, unsealed
-from engine_opencl.compiler import require_supported
+from engine_opencl.compiler import ADVICE
 from engine_opencl.devices.device import OpenclDevice, device_of
 from engine_opencl.execution.pool import ContextPool
 from engine_opencl.execution.request import OpenclInferRequest
+from engine_opencl.lowering import LOWERINGS, OpenclGraph
 from engine_opencl.plan import WEIGHT
 from engine_opencl.programs.programs import Building
 from engine_opencl.properties import (
@@ -34,7 +36,7 @@ from engine_opencl.properties import (
     KERNEL_CHOICES,
     KERNEL_TRIAL_SECONDS,
 )
-from engine_opencl.transform import transform_model
+from engine_opencl.transform import prepare_model
 from engine_opencl.tuning.choices import read_choices, write_choices
 from engine_opencl.tuning.tuner import Tuner
 
@@ -66,7 +68,7 @@ class OpenclNetwork(ExecutableNetwork):
         """Compile the user's model."""
         network = cls(plugin, config, model)
         network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
-        network.load(transform_model(model, config[INFERENCE_PRECISION_HINT]))
+        network.load(prepare_model(model, config[INFERENCE_PRECISION_HINT]))
         return network
 
     @classmethod
@@ -86,20 +88,22 @@ class OpenclNetwork(ExecutableNetwork):
                 made_by,
                 here,
             )
-        network.load(graph, _programs_of(network.name, blob), choices if made_by == here else None)
+        prepared = prepared_already(graph, LOWERINGS)
+        network.load(prepared, _programs_of(network.name, blob), choices if made_by == here else None)
         return network
 
     def load(
-        self, graph: Model, programs: Mapping[str, bytes] | None = None, choices: dict[str, str] | None = None
+        self, prepared: OpenclGraph, programs: Mapping[str, bytes] | None = None, choices: dict[str, str] | None = None
     ) -> None:
         """What compiling and importing share.
 
         `programs`: those that are compiled already, by key; `choices`: of kernels, by site.
         """
-        self.graph = graph
+        self.prepared = prepared
+        self.graph = graph = prepared.graph
         for number, node in enumerate(n for n in graph.ordered_nodes() if isinstance(n, Constant)):
             node.rt_info[WEIGHT] = number
-        require_supported(graph)
+        prepared.require_kernels("OPENCL", ADVICE)
         plugin: Any = self.plugin
         how = Building(self.config[CACHE_DIR], self.config[KERNEL_TRIAL_SECONDS], programs or {})
         device_programs = plugin.programs(self.device)
@@ -108,8 +112,8 @@ class OpenclNetwork(ExecutableNetwork):
         self.upload_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:upload")
         self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")
         self.download_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:download")
-        if all(_is_static(parameter) for parameter in graph.parameters):
-            self.pool.put(self.pool.take_for(tuple(p.output(0).shape.get_shape() for p in graph.parameters)))
+        if prepared.is_static:
+            self.pool.put(self.pool.take_for(known_shapes(graph)))
         self.tuner.end()
 
     def create_infer_request_impl(self) -> SyncInferRequest:
@@ -175,7 +179,3 @@ def _programs_of(name: str, blob: BlobReader) -> dict[str, bytes]:
             name,
         )
     return programs
-
-
-def _is_static(parameter: Parameter) -> bool:
-    return isinstance(parameter.type, TensorType) and parameter.type.shape.is_static

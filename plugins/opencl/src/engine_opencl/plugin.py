@@ -28,7 +28,6 @@ from engine_opencl.properties import (
     PLAN_CACHE_SIZE,
 )
 from engine_opencl.query import query
-from engine_opencl.transform import transform_model
 
 
 class OpenclPlugin(Plugin):
@@ -73,7 +72,7 @@ class OpenclPlugin(Plugin):
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """Which operations have kernels."""
-        return query(model, transform_model(model, config[INFERENCE_PRECISION_HINT], keep_names=True))
+        return query(model, config[INFERENCE_PRECISION_HINT])
 
     def metric(self, name: str, device_id: str) -> object:
         """The facts about the device; None leaves the declared default."""

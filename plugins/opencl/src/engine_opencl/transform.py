@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from engine.lowering import prepare
 from engine.passes import Manager
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
@@ -10,26 +13,28 @@ from engine.passes.common.convert_precision import ConvertPrecision
 from engine.passes.common.decompositions import MeanVarianceNormalizationDecomposition
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.function_decomposition import FunctionDecomposition
-from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.plugin_api import Model
-from engine_opencl.lowering import decisions
+from engine_opencl.lowering import LOWERINGS, OpenclGraph
 
 
-def transform_model(model: Model, precision: str = "f32", *, keep_names: bool = False) -> Model:
-    """A transformed copy of `model`, of whose values those of f32 are stored in `precision`.
+def prepare_model(model: Model, precision: str = "f32") -> OpenclGraph:
+    """A transformed and folded copy of `model`, with what was decided for its nodes.
 
-    `keep_names`: to note on each node which of the model's nodes it stands for.
+    Of its values, those of f32 are stored in `precision`.
     """
-    graph = model.clone()
-    manager = Manager()
-    if keep_names:
-        manager.register_pass(InitNodeInfo)
-    manager.register_pass(CommonOptimizations)
-    manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
-    manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
-    if precision == "f16":
-        manager.register_pass(ConvertPrecision(accepts=lambda node: decisions().refusal(node) is None))
-    manager.run_passes(graph)
-    return graph
+    return prepare(model, LOWERINGS, passes_for(precision))
+
+
+def passes_for(precision: str) -> Callable[[Manager], None]:
+    """What registers the passes that the device runs on every model of a precision."""
+
+    def register(manager: Manager) -> None:
+        manager.register_pass(CommonOptimizations)
+        manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
+        manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
+        if precision == "f16":
+            manager.register_pass(ConvertPrecision(accepts=lambda node: LOWERINGS.decide(node).refusal is None))
+
+    return register

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 
-from engine_cpu.lowering.registry import CpuDecisions, OpLowering, decisions, lowers
+from engine_cpu.lowering.registry import LOWERINGS, CpuDecisions, CpuGraph, OpLowering, decisions, lowers
 
-__all__ = ["CpuDecisions", "OpLowering", "decisions", "lowers"]
+__all__ = ["LOWERINGS", "CpuDecisions", "CpuGraph", "OpLowering", "decisions", "lowers"]
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

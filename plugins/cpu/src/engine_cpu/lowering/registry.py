@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from engine.ir import Node, Output
-from engine.lowering import Decisions, Lowering, LoweringTable
+from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph
 from engine.ops.spec import SpecT
 from engine_cpu.layout import Layout, LayoutOption
 
@@ -60,6 +60,7 @@ class OpLowering(Lowering[SpecT]):
 
 
 CpuDecisions: TypeAlias = "Decisions[OpLowering[Any]]"
+CpuGraph: TypeAlias = "PreparedGraph[OpLowering[Any]]"
 
 LOWERINGS: Final[LoweringTable[OpLowering[Any]]] = LoweringTable()
 lowers = LOWERINGS.lowers

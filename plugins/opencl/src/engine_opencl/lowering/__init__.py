@@ -3,9 +3,9 @@
 import importlib
 import pkgutil
 
-from engine_opencl.lowering.registry import OpenclDecisions, OpLowering, decisions, lowers
+from engine_opencl.lowering.registry import LOWERINGS, OpenclDecisions, OpenclGraph, OpLowering, lowers
 
 for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
     importlib.import_module(_module.name)
 
-__all__ = ["OpLowering", "OpenclDecisions", "decisions", "lowers"]
+__all__ = ["LOWERINGS", "OpLowering", "OpenclDecisions", "OpenclGraph", "lowers"]

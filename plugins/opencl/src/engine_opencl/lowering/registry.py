@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from engine import lowering
 from engine.ir import ElementType, Output
-from engine.lowering import Decisions, Lowering, LoweringTable, Refusal, RefusalCause, is_left_out
+from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph, Refusal, RefusalCause, is_left_out
 from engine.ops.spec import SpecT
 from engine_opencl.elements import FLOATS
 
@@ -25,14 +25,10 @@ class OpLowering(Lowering[SpecT]):
 
 
 OpenclDecisions: TypeAlias = "Decisions[OpLowering[Any]]"
+OpenclGraph: TypeAlias = "PreparedGraph[OpLowering[Any]]"
 
 LOWERINGS: Final[LoweringTable[OpLowering[Any]]] = LoweringTable()
 lowers = LOWERINGS.lowers
-
-
-def decisions() -> OpenclDecisions:
-    """The decisions for a graph whose nodes nobody has asked about yet."""
-    return Decisions(LOWERINGS)
 
 
 def check_types(values: Sequence[Output | None], allowed: Collection[ElementType] = FLOATS) -> Refusal | None:

@@ -1,0 +1,87 @@
+"""From a model to a graph that can be lowered: the one path that queries and compilation share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+
+from engine.errors import ModelError, PassError, UnsupportedError
+from engine.ir import Model, Node
+from engine.lowering.decisions import Decisions
+from engine.lowering.refusal import Refusal
+from engine.lowering.specialize import Shapes, fold, is_static, specialize, unfit_inputs
+from engine.lowering.table import LoweringT, LoweringTable
+from engine.passes import Manager
+from engine.passes.common.init_node_info import InitNodeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedGraph(Generic[LoweringT]):
+    """A graph that a device's passes transformed, folded, with what was decided for each of its nodes.
+
+    Attributes:
+        graph: the device's own; change it only before it is lowered, and never what `decisions` speak of.
+        decisions: how each operation is lowered, or why it is not.
+    """
+
+    graph: Model
+    decisions: Decisions[LoweringT]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the lengths of all inputs are known, so that the graph can be lowered as it is."""
+        return is_static(self.graph)
+
+    def refusals(self) -> dict[Node, Refusal]:
+        """The operations that have no kernel, and why; see `Decisions.refusals`."""
+        return dict(self.decisions.refusals(self.graph))
+
+    def require_kernels(self, device: str, advice: str = "") -> None:
+        """Raise `UnsupportedError` naming the first operation that has no kernel; `advice` is the way out."""
+        for node, why in self.decisions.refusals(self.graph):
+            reason = f"{device} cannot run {node.op_type} `{node.friendly_name}` ({why.cause}): {why.reason}"
+            raise UnsupportedError(f"{reason}; {advice}" if advice else reason)
+
+    def at(self, shapes: Shapes) -> PreparedGraph[LoweringT]:
+        """A copy for inputs of these shapes, folded again, as lengths that are known now tell values.
+
+        Raises `InputError` where the model cannot take inputs of these shapes.
+        """
+        graph = specialize(self.graph, shapes)
+        try:
+            return PreparedGraph(graph, fold(graph, self.decisions.table))
+        except PassError as e:
+            if isinstance(e.__cause__, ModelError):
+                raise unfit_inputs(self.graph, shapes, e.__cause__) from e
+            raise
+
+
+def prepare(
+    model: Model,
+    table: LoweringTable[LoweringT],
+    register: Callable[[Manager], None] | None = None,
+    *,
+    keep_names: bool = False,
+) -> PreparedGraph[LoweringT]:
+    """A copy of `model`, transformed by a device's passes and folded, with the decisions for its nodes.
+
+    Args:
+        model: the user's, which is left as it is.
+        table: the device's lowerings.
+        register: registers the device's passes with a manager; None where it has none.
+        keep_names: note on each node which of the model's nodes it stands for, as an answer to a query needs it.
+    """
+    graph = model.clone()
+    manager = Manager()
+    if keep_names:
+        manager.register_pass(InitNodeInfo)
+    if register is not None:
+        register(manager)
+    manager.run_passes(graph)
+    return PreparedGraph(graph, fold(graph, table))
+
+
+def prepared_already(graph: Model, table: LoweringTable[LoweringT]) -> PreparedGraph[LoweringT]:
+    """A graph that `prepare` made before, such as one that was exported, or a part of one."""
+    return PreparedGraph(graph, Decisions(table))

@@ -1,0 +1,117 @@
+"""A graph for known input shapes: bound, with types inferred again, and folded until nothing more follows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from engine.errors import InputError, ModelError
+from engine.ir import Model, Node, PartialShape, TensorType
+from engine.lowering.checks import SHAPE_SOURCES, is_left_out
+from engine.lowering.decisions import Decisions
+from engine.lowering.table import LoweringT, LoweringTable
+from engine.passes import Manager, Pass
+from engine.passes.common.constant_folding import ConstantFolding
+from engine.passes.common.dead_code_elimination import DeadCodeElimination
+from engine.passes.common.shape_simplification import ShapeSimplification
+from engine.passes.folding import is_foldable
+from engine.passes.runtime_info import is_operation
+
+Shapes: TypeAlias = "tuple[tuple[int, ...] | None, ...]"
+"""The shape of each input; None for an input that is not a tensor."""
+
+
+def shapes_of(values: Iterable[object]) -> Shapes:
+    """The shapes of the values that are given to a model."""
+    return tuple(getattr(value, "shape", None) for value in values)
+
+
+def is_static(model: Model) -> bool:
+    """Whether the lengths of all inputs are known; an input that is not a tensor has none."""
+    types = [parameter.type for parameter in model.parameters]
+    return all(not isinstance(each, TensorType) or each.shape.is_static for each in types)
+
+
+def known_shapes(model: Model) -> Shapes:
+    """The shapes of the inputs of a model whose lengths are all known."""
+    types = [parameter.type for parameter in model.parameters]
+    return tuple(each.shape.get_shape() if isinstance(each, TensorType) else None for each in types)
+
+
+def specialize(model: Model, shapes: Shapes) -> Model:
+    """A copy of `model` for inputs of known shapes, with all types inferred again; None leaves an input as it is.
+
+    Raises `InputError` where the model cannot take inputs of these shapes.
+    """
+    copy = model.clone()
+    for parameter, shape in zip(copy.parameters, shapes, strict=True):
+        if shape is not None and isinstance(parameter.type, TensorType):
+            parameter.type = TensorType(parameter.type.element_type, PartialShape(shape))
+    try:
+        for node in copy.ordered_nodes():
+            _infer(node)
+    except ModelError as e:
+        raise unfit_inputs(model, shapes, e) from e
+    return copy
+
+
+def unfit_inputs(model: Model, shapes: Shapes, why: Exception) -> InputError:
+    """The error for inputs whose lengths contradict each other, or the model."""
+    listed = ", ".join(f"{p.friendly_name} {list(s or ())}" for p, s in zip(model.parameters, shapes, strict=True))
+    return InputError(f"model `{model.name}` cannot take inputs {listed}: {why}")
+
+
+def _infer(node: Node) -> None:
+    """Infer types; a node with bodies keeps its own where that fails, as in a branch that is never taken."""
+    try:
+        node.infer_types()
+    except ModelError:
+        if not node.bodies:
+            raise
+
+
+def fold(graph: Model, table: LoweringTable[LoweringT]) -> Decisions[LoweringT]:
+    """Compute, in place, what follows from constants and known shapes; the decisions for the nodes that are left.
+
+    Lengths that become known may tell others, such as those of a Pad by computed lengths, so this is repeated until
+    nothing changes. What has a kernel stays where its result would be large; what has none is computed whatever its
+    size.
+    """
+    decisions = Decisions(table)
+    while not _is_settled(graph, decisions):
+        if not (_simplify(graph) or _fold_without_kernel(graph, decisions)):
+            break
+        decisions = Decisions(table)
+    return decisions
+
+
+def _is_settled(graph: Model, decisions: Decisions[LoweringT]) -> bool:
+    """Whether nothing can be folded and every operation has a kernel and known lengths, so that none need be."""
+    for node in filter(is_operation, graph.ordered_nodes()):
+        if (node.op_type in SHAPE_SOURCES and not node.domain) or is_foldable(node):
+            return False
+        if decisions.refusal(node) is not None:
+            return False
+        if not all(is_left_out(value) or value.shape.is_static for value in node.outputs):
+            return False
+    return True
+
+
+def _simplify(graph: Model) -> bool:
+    return _run("KnownShapes", graph, [ShapeSimplification(), ConstantFolding(), DeadCodeElimination()])
+
+
+def _fold_without_kernel(graph: Model, decisions: Decisions[LoweringT]) -> bool:
+    manager = Manager(name="KnownShapesWithoutKernel")
+    manager.register_pass(ConstantFolding(max_output_bytes=sys.maxsize))
+    manager.register_pass(DeadCodeElimination)
+    manager.pass_config.set_callback(ConstantFolding, callback=lambda node: decisions.refusal(node) is None)
+    return manager.run_passes(graph)
+
+
+def _run(name: str, graph: Model, passes: Sequence[Pass]) -> bool:
+    manager = Manager(name=name)
+    for item in passes:
+        manager.register_pass(item)
+    return manager.run_passes(graph)
