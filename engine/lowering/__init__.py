@@ -19,6 +19,7 @@ lengths are unknown when a model is compiled, `PreparedGraph.at(shapes)` is the 
 `PlanCache` keeps what was made of the last few.
 """
 
+from engine.lowering.attention import check_attention
 from engine.lowering.checks import (
     SHAPE_SOURCES,
     check_constant,
@@ -47,6 +48,7 @@ __all__ = [
     "RefusalCause",
     "Shapes",
     "answer_query",
+    "check_attention",
     "check_constant",
     "check_types",
     "first_refusal",

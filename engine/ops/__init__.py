@@ -28,6 +28,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     reductions,
     resampling,
     resizing,
+    rotary,
     sampling,
     sequences,
     signal,

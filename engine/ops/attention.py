@@ -1,40 +1,264 @@
-"""Attention: its type rule, where ONNX takes unknown lengths for 0, and its evaluation."""
+"""Attention: its spec, its type rule, where ONNX takes unknown lengths for 0, and its evaluation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import ModelError
+from engine.errors import OperatorSpecError
 from engine.ir import (
     Dimension,
     ElementType,
     Node,
+    Output,
     PartialShape,
     TensorType,
     ValueType,
     as_dimension,
+    bf16,
+    f16,
+    f32,
+    f64,
 )
-from engine.ops.registry import attribute, evaluates, get_op, infers
+from engine.ops.registry import get_op, infers
 from engine.ops.rules import check_inputs, fail, sum_dims, tensor_type
+from engine.ops.spec import OperatorSpec, check_rank, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
+
+_SOFTMAX_TYPES: Final = {each.onnx: each for each in (f32, f16, f64, bf16)}
+_MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = range(3, 7)
+_CACHE: Final = ("past_key", "past_value", "nonpad_kv_seqlen")
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Q, K, V or Y as it lies in memory: [batch, heads, rows, size], whose rows are contiguous.
+
+    Attributes:
+        strides: elements from one batch, head and row to the next.
+        start: where the first head begins, in elements.
+    """
+
+    batch: int
+    heads: int
+    rows: int
+    size: int
+    strides: tuple[int, int, int]
+    start: int = 0
+
+    @classmethod
+    def of(cls, shape: Sequence[int], heads: int) -> Heads:
+        """Of a tensor [B, H, S, D], or of [B, S, H * D]."""
+        if len(shape) == 4:
+            batch, heads, rows, size = shape
+            return cls(batch, heads, rows, size, (heads * rows * size, rows * size, size))
+        batch, rows, width = shape
+        size = width // heads
+        return cls(batch, heads, rows, size, (rows * width, size, width))
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[batch, heads, rows, size]."""
+        return self.batch, self.heads, self.rows, self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionLengths:
+    """What the lengths of an attention's inputs decide.
+
+    Attributes:
+        q: the queries.
+        k: the keys, without those of the past.
+        v: the values, without those of the past.
+        y: the result.
+        past: how many keys precede those of `k`.
+        scale: what the scores are multiplied with.
+    """
+
+    q: Heads
+    k: Heads
+    v: Heads
+    y: Heads
+    past: int
+    scale: float
+
+    @property
+    def keys(self) -> int:
+        """The length of the keys and values, those of the past included."""
+        return self.past + self.k.rows
+
+
+@specifies("Attention")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec(OperatorSpec):
+    """The attributes of Attention.
+
+    Attributes:
+        scale: what the scores are multiplied with; None is 1 / sqrt(head size).
+        softcap: the scores are softcap * tanh(scores / softcap); 0 leaves them as they are.
+        softmax_precision: the type that the softmax is computed in; None is that of Q.
+        qk_matmul_output_mode: what the fourth output shows: 0 the scores, 1 after softcap, 2 with the mask added, 3
+            after the softmax.
+    """
+
+    is_causal: bool
+    kv_num_heads: int | None
+    left_window_size: int
+    q_num_heads: int | None
+    qk_matmul_output_mode: int
+    right_window_size: int
+    scale: float | None
+    softcap: float
+    softmax_precision: ElementType | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec.resolve`."""
+        ranks = {check_rank(node, index, 3, 4) for index in range(3)} - {None}
+        if len(ranks) > 1:
+            raise OperatorSpecError(f"{node}: some of Q, K and V have rank 3, others 4; allowed: one rank for all")
+        for name in ("q_num_heads", "kv_num_heads"):
+            heads = given[name]
+            if (heads is None and 3 in ranks) or (heads is not None and heads < (1 if 3 in ranks else 0)):
+                refuse(node, name, heads, "1 or more, as Q, K and V have rank 3" if 3 in ranks else "1 or more")
+        for index in (_PAST_KEY, _PAST_VALUE):
+            check_rank(node, index, 4)
+        _check_cache(node)
+        check_scale(node, given["scale"])
+        softcap = given["softcap"]
+        if not math.isfinite(softcap):
+            refuse(node, "softcap", softcap, "a finite number")
+        given["softcap"] = max(softcap, 0.0)
+        given["softmax_precision"] = softmax_type(node, given["softmax_precision"])
+        if given["qk_matmul_output_mode"] not in range(4):
+            refuse(node, "qk_matmul_output_mode", given["qk_matmul_output_mode"], "0..3")
+        for name in ("left_window_size", "right_window_size"):
+            if given[name] < -1:
+                refuse(node, name, given[name], "a number of keys, or -1 for all of them")
+        given["is_causal"] = bool(given["is_causal"])
+
+    @property
+    def mask(self) -> Output | None:
+        """What is added to the scores, or bool: False forbids a key."""
+        return self.input(_MASK)
+
+    @property
+    def is_mask_cut(self) -> bool:
+        """Whether keys that the mask does not reach are forbidden; else the mask is broadcast."""
+        return True
+
+    @property
+    def past_key(self) -> Output | None:
+        """The keys before those of input K."""
+        return self.input(_PAST_KEY)
+
+    @property
+    def past_value(self) -> Output | None:
+        """The values before those of input V."""
+        return self.input(_PAST_VALUE)
+
+    @property
+    def nonpad_kv_seqlen(self) -> Output | None:
+        """How many keys of each batch are valid; the queries are the last of them."""
+        return self.input(_LENGTHS)
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """How many keys before and after its own position a query sees; -1 is no bound."""
+        return self.left_window_size, 0 if self.is_causal else self.right_window_size
+
+    def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:
+        """What the shapes of the inputs decide. Raises `OperatorSpecError` where they do not fit each other."""
+        past = [tuple(shape) for shape in shapes[_PAST_KEY:_LENGTHS] if shape is not None]
+        found = attention_lengths(
+            self.node, shapes, self.q_num_heads or 0, self.kv_num_heads or 0, self.scale, past[0][2] if past else 0
+        )
+        expected = [(x.batch, x.heads, found.past, x.size) for x in (found.k, found.v)]
+        if past and past != expected:
+            raise OperatorSpecError(f"{self.node}: past_key and past_value have shapes {past}; allowed: {expected}")
+        return found
+
+
+def attention_lengths(
+    node: Node,
+    shapes: Sequence[Sequence[int] | None],
+    heads: int,
+    kv_heads: int,
+    scale: float | None,
+    past: int = 0,
+) -> AttentionLengths:
+    """`AttentionLengths` of inputs Q, K and V, apart from one another; for inputs of rank 3 with so many heads.
+
+    Raises `OperatorSpecError` where heads or lengths do not fit.
+    """
+    given = [(), (), ()] if None in shapes[:3] else [tuple(shape or ()) for shape in shapes[:3]]
+    ranks = {len(shape) for shape in given}
+    if ranks not in ({3}, {4}):
+        raise OperatorSpecError(f"{node}: Q, K and V have shapes {given}; allowed: all of rank 4, or all of rank 3")
+    if ranks == {3}:
+        for shape, count, what in zip(given, (heads, kv_heads, kv_heads), "QKV", strict=True):
+            if not count or shape[2] % count:
+                raise OperatorSpecError(f"{node}: {count} heads do not divide the width {shape[2]} of {what}")
+    q, k, v = (Heads.of(shape, count) for shape, count in zip(given, (heads, kv_heads, kv_heads), strict=True))
+    if q.heads and (not k.heads or q.heads % k.heads):
+        raise OperatorSpecError(f"{node}: {k.heads} heads of K do not divide {q.heads} heads of Q")
+    if q.size != k.size or k.rows != v.rows or k.heads != v.heads or not q.batch == k.batch == v.batch:
+        raise OperatorSpecError(
+            f"{node}: Q {q.shape}, K {k.shape} and V {v.shape}, [batch, heads, length, size], do not fit; the batch, "
+            "the heads of K and V, the size of Q and K, and the length of K and V must be equal"
+        )
+    result = (q.batch, q.heads, q.rows, v.size) if ranks == {4} else (q.batch, q.rows, q.heads * v.size)
+    return AttentionLengths(
+        q=q, k=k, v=v, y=Heads.of(result, q.heads), past=past, scale=default_scale(q.size) if scale is None else scale
+    )
+
+
+def check_scale(node: Node, scale: float | None) -> None:
+    """Raise `OperatorSpecError` where the attribute scale is neither omitted nor a number that has a root."""
+    if scale is not None and not 0 <= scale < math.inf:
+        refuse(node, "scale", scale, "a finite number of 0 or more")
+
+
+def softmax_type(node: Node, code: int | None) -> ElementType | None:
+    """The element type that the attribute softmax_precision names; None where it names none.
+
+    Raises `OperatorSpecError` for what is not a floating-point type.
+    """
+    if code and code not in _SOFTMAX_TYPES:
+        allowed = ", ".join(f"{known} ({each.name})" for known, each in _SOFTMAX_TYPES.items())
+        refuse(node, "softmax_precision", code, allowed)
+    return _SOFTMAX_TYPES[code] if code else None
+
+
+def default_scale(size: int) -> float:
+    """What scores are multiplied with where nothing is stated, for heads of `size`."""
+    return 1 / math.sqrt(size) if size else 1.0
+
+
+def _check_cache(node: Node) -> None:
+    past = [node.has_input(index) for index in (_PAST_KEY, _PAST_VALUE)]
+    if past[0] != past[1] or (past[0] and node.has_input(_LENGTHS)):
+        given = [name for index, name in enumerate(_CACHE, _PAST_KEY) if node.has_input(index)]
+        raise OperatorSpecError(
+            f"{node}: of the optional inputs, {' and '.join(given)} is given; allowed: past_key and past_value "
+            "together, or nonpad_kv_seqlen"
+        )
 
 
 @infers("Attention")
 def _infer_attention(node: Node) -> Sequence[ValueType]:
     """ONNX takes unknown lengths for 0 in the fourth output, and unknown ranks for scalars."""
     check_inputs(node, get_op("Attention"))
+    spec = AttentionSpec.of(node)
     query, key, value = (tensor_type(node, index) for index in range(3))
-    ranks = {len(t.shape) for t in (query, key, value) if t.shape.rank.is_static}
-    if len(ranks) > 1 or not ranks <= {3, 4}:
-        fail(node, "Q, K and V must all have rank 4, [batch, heads, length, size], or 3, [batch, length, heads * size]")
-    rank = ranks.pop() if ranks else None
-    q, k, v = (
-        _per_head(node, t.shape, rank, is_query) for t, is_query in ((query, True), (key, False), (value, False))
-    )
-    k, v = _with_past(node, 4, k), _with_past(node, 5, v)
+    rank = next((len(t.shape) for t in (query, key, value) if t.shape.rank.is_static), None)
+    q = _per_head(node, query.shape, rank, spec.q_num_heads, "Q")
+    k, v = (_per_head(node, t.shape, rank, spec.kv_num_heads, "K and V") for t in (key, value))
+    k, v = _with_past(spec.past_key, k), _with_past(spec.past_value, v)
     for dim, other, what in ((q[3], k[3], "head size of Q and K"), (k[2], v[2], "length of K and V")):
         if not dim.compatible(other):
             fail(node, f"the {what} must be equal, got {dim} and {other}")
@@ -48,33 +272,31 @@ def _infer_attention(node: Node) -> Sequence[ValueType]:
     return [TensorType(e, s) for e, s in zip(elements, shapes, strict=True)][: node.num_outputs]
 
 
-def _per_head(node: Node, shape: PartialShape, rank: int | None, is_query: bool) -> list[Dimension]:
+def _per_head(node: Node, shape: PartialShape, rank: int | None, count: int | None, what: str) -> list[Dimension]:
     """[batch, heads, length, size], whatever the layout of the input."""
     if rank == 4 and shape.rank.is_static:
         return list(shape.dims)
-    heads: Any = attribute(node, "q_num_heads" if is_query else "kv_num_heads") if rank == 3 else None
-    if rank == 3 and not heads:
-        fail(node, "inputs of rank 3 need q_num_heads and kv_num_heads")
-    if rank != 3 or shape.rank.is_dynamic:
+    heads = count if rank == 3 else None
+    if heads is None or shape.rank.is_dynamic:
         return [as_dimension(None), as_dimension(heads), as_dimension(None), as_dimension(None)]
     width = shape[2]
     if width.is_static and width.min % heads:
-        fail(node, f"{heads} heads do not divide the width {width} of {'Q' if is_query else 'K and V'}")
+        fail(node, f"{heads} heads do not divide the width {width} of {what}")
     return [shape[0], as_dimension(heads), shape[1], as_dimension(width.min // heads if width.is_static else None)]
 
 
-def _with_past(node: Node, index: int, dims: list[Dimension]) -> list[Dimension]:
-    """`dims` with the length of the past in input `index` added."""
-    if not node.has_input(index):
+def _with_past(past: Output | None, dims: list[Dimension]) -> list[Dimension]:
+    """`dims` with the length of `past` added."""
+    if past is None:
         return dims
-    past = tensor_type(node, index).shape
-    if past.rank.is_dynamic or len(past) != 4:
+    if past.shape.rank.is_dynamic:
         return [dims[0], dims[1], as_dimension(None), dims[3]]
-    return [dims[0], dims[1], sum_dims([past[2], dims[2]]), dims[3]]
+    return [dims[0], dims[1], sum_dims([past.shape[2], dims[2]]), dims[3]]
 
 
-@evaluates("Attention")
+@evaluates_with_spec("Attention")
 def attention(
+    spec: AttentionSpec,
     query: Array,
     key: Array,
     value: Array,
@@ -82,62 +304,45 @@ def attention(
     past_key: Array | None = None,
     past_value: Array | None = None,
     nonpad_kv_seqlen: Array | None = None,
-    *,
-    scale: float | None,
-    is_causal: int,
-    q_num_heads: int | None,
-    kv_num_heads: int | None,
-    softcap: float,
-    softmax_precision: int | None,
-    left_window_size: int,
-    right_window_size: int,
-    qk_matmul_output_mode: int,
 ) -> tuple[Array, Array, Array, Array]:
     """Scaled dot-product attention (ONNX Attention-25); a query that may see no key gets zeros."""
-    if (past_key is None) != (past_value is None) or (past_key is not None and nonpad_kv_seqlen is not None):
-        raise ModelError("past_key and past_value go together, and not with nonpad_kv_seqlen")
-    q, k, v = (_split_heads(x, n) for x, n in ((query, q_num_heads), (key, kv_num_heads), (value, kv_num_heads)))
-    if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
-        raise ModelError(f"Q {q.shape}, K {k.shape} and V {v.shape} differ in batch size, or K and V in heads")
+    inputs = (query, key, value, mask, past_key, past_value)
+    lengths = spec.at([None if x is None else x.shape for x in inputs])
+    q, k, v = (_per_head_array(x, h) for x, h in ((query, lengths.q), (key, lengths.k), (value, lengths.v)))
     if past_key is not None and past_value is not None:
         k, v = np.concatenate((past_key, k), axis=2), np.concatenate((past_value, v), axis=2)
     present_key, present_value = k, v
-    if q.shape[1] % k.shape[1]:
-        raise ModelError(f"{k.shape[1]} key heads do not divide {q.shape[1]} query heads")
-    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
-    root = q.dtype.type(np.sqrt(1 / np.sqrt(q.shape[3]) if scale is None else scale))
+    if k.shape[1]:
+        k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+    root = q.dtype.type(np.sqrt(lengths.scale))
     stages = [np.matmul(q * root, np.swapaxes(k * root, -1, -2))]
-    stages.append(np.tanh(stages[0] / q.dtype.type(softcap)) * q.dtype.type(softcap) if softcap > 0 else stages[0])
+    softcap = q.dtype.type(spec.softcap)
+    stages.append(np.tanh(stages[0] / softcap) * softcap if spec.softcap else stages[0])
     # Keys before the first query: those of the past, or what an outer cache holds beyond the present ones.
-    offset: Any = 0 if past_key is None else past_key.shape[2]
+    offset: Any = lengths.past
     if nonpad_kv_seqlen is not None:
         offset = nonpad_kv_seqlen.reshape(-1, 1, 1, 1) - q.shape[2]
-    window = (left_window_size, 0 if is_causal else right_window_size)
-    allowed = _visible(q.shape[2], k.shape[2], offset, window)
+    allowed = _visible(q.shape[2], k.shape[2], offset, spec.window)
     if nonpad_kv_seqlen is not None:
         allowed = allowed & (np.arange(k.shape[2]) < nonpad_kv_seqlen.reshape(-1, 1, 1, 1))
     bias = np.where(allowed, q.dtype.type(0), q.dtype.type(-np.inf))
     if mask is not None:
         bias = bias + _as_bias(mask, k.shape[2], q.dtype)
     stages.append(stages[1] + bias)
-    wide = stages[2].astype(ElementType.from_onnx(softmax_precision).numpy) if softmax_precision else stages[2]
-    # What is masked is decided by the bias: a score of infinity less infinity would be no number.
+    wide = stages[2].astype(spec.softmax_precision.numpy) if spec.softmax_precision else stages[2]
+    # What is masked is decided by the bias: a score of infinity less infinity would be NaN.
     is_blind = np.isneginf(bias.max(axis=-1, keepdims=True, initial=-np.inf))
     stages.append(np.where(is_blind, wide.dtype.type(0), softmax(np.where(is_blind, wide.dtype.type(0), wide))))
     y = np.matmul(stages[3].astype(q.dtype), v)
     if query.ndim == 3:
         y = y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
-    shown = np.broadcast_to(stages[qk_matmul_output_mode], stages[3].shape).astype(q.dtype)
+    shown = np.broadcast_to(stages[spec.qk_matmul_output_mode], stages[3].shape).astype(q.dtype)
     return y.astype(query.dtype, copy=False), present_key, present_value, shown
 
 
-def _split_heads(x: Array, heads: int | None) -> Array:
-    """[batch, length, heads * size] to [batch, heads, length, size]; rank 4 stays."""
-    if x.ndim == 4:
-        return x
-    if not heads or x.shape[2] % heads:
-        raise ModelError(f"{heads} heads do not divide the width of an input of shape {x.shape}")
-    return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(0, 2, 1, 3)
+def _per_head_array(x: Array, heads: Heads) -> Array:
+    """[batch, length, heads * size] as [batch, heads, length, size]; rank 4 stays."""
+    return x if x.ndim == 4 else x.reshape(heads.batch, heads.rows, heads.heads, -1).transpose(0, 2, 1, 3)
 
 
 def _visible(queries: int, keys: int, offset: Any, window: tuple[int, int]) -> Array:

@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import ElementType, Model, Node, PartialShape, TensorType, ValueType, bf16, f16, f32
-from engine.ops.attention import softmax
+from engine.ops.attention import check_scale, default_scale, softmax, softmax_type
 from engine.ops.control_flow import infer_body
 from engine.ops.evaluator import ModelEvaluator
-from engine.ops.registry import Evaluator, attribute, compiles, get_op, infers
+from engine.ops.registry import Evaluator, compiles, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
+from engine.ops.spec import OperatorSpec, check_rank, specifies
 from engine.ops.tensors import Array
 
 _DOMAIN: Final = "ai.onnx.preview"
 _BODIES: Final = ("score_mod", "prob_mod")
+
+
+@specifies("FlexAttention", domain=_DOMAIN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlexAttentionSpec(OperatorSpec):
+    """The attributes of FlexAttention, but for its bodies.
+
+    Attributes:
+        scale: what the scores are multiplied with; None is 1 / sqrt(head size).
+        softmax_precision: the type that the softmax is computed in; None is f32 for narrower types, else that of Q.
+    """
+
+    scale: float | None
+    softmax_precision: ElementType | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec.resolve`."""
+        for index in range(3):
+            check_rank(node, index, 4)
+        check_scale(node, given["scale"])
+        given["scale"] = given["scale"] or None
+        given["softmax_precision"] = softmax_type(node, given["softmax_precision"])
+
+    def softmax_type(self, element_type: ElementType) -> ElementType:
+        """The type that the softmax of queries of `element_type` is computed in."""
+        return self.softmax_precision or (f32 if element_type in (f16, bf16) else element_type)
 
 
 @infers("FlexAttention", domain=_DOMAIN)
@@ -25,11 +54,10 @@ def _infer_flex_attention(node: Node) -> Sequence[ValueType]:
     op = get_op("FlexAttention", _DOMAIN)
     query, key, value = (tensor_type(node, index) for index in range(3))
     check_inputs(node, op, node.num_formal_inputs)
+    spec = FlexAttentionSpec.of(node)
     shapes = [t.shape if t.shape.rank.is_static else PartialShape.dynamic(4) for t in (query, key, value)]
-    if any(len(shape) != 4 for shape in shapes):
-        fail(node, "Q, K and V must have rank 4: [batch, heads, length, head size]")
     q, k, v = shapes
-    scores = TensorType(_softmax_type(node, query.element_type), PartialShape([q[0], q[1], q[2], k[2]]))
+    scores = TensorType(spec.softmax_type(query.element_type), PartialShape([q[0], q[1], q[2], k[2]]))
     for name in _BODIES:
         body = node.attributes.get(name)
         if isinstance(body, Model):
@@ -39,13 +67,6 @@ def _infer_flex_attention(node: Node) -> Sequence[ValueType]:
     return (TensorType(value.element_type, PartialShape([q[0], q[1], q[2], v[3]])),)
 
 
-def _softmax_type(node: Node, element_type: ElementType) -> ElementType:
-    stated = attribute(node, "softmax_precision")
-    if stated:
-        return ElementType.from_onnx(stated)
-    return f32 if element_type in (f16, bf16) else element_type
-
-
 @compiles("FlexAttention", domain=_DOMAIN)
 def _compile_flex_attention(node: Node) -> Evaluator:
     modifiers: dict[str, tuple[ModelEvaluator, int, int]] = {}
@@ -53,8 +74,7 @@ def _compile_flex_attention(node: Node) -> Evaluator:
     for name, body in node.bodies.items():
         modifiers[name] = ModelEvaluator(body), position, position + len(body.captures)
         position += len(body.captures)
-    scale = attribute(node, "scale")
-    precision = attribute(node, "softmax_precision")
+    scale, softmax_type = (spec := FlexAttentionSpec.of(node)).scale, spec.softmax_type
 
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
         def modified(name: str) -> Callable[[Array], Array]:
@@ -63,10 +83,9 @@ def _compile_flex_attention(node: Node) -> Evaluator:
             body, start, stop = modifiers[name]
             return lambda x: np.asarray(body.run([x, *inputs[start:stop]])[0], dtype=x.dtype)
 
-        element_type = ElementType.from_numpy(inputs[0].dtype)
-        stated = ElementType.from_onnx(precision) if precision else f32 if element_type in (f16, bf16) else element_type
+        precision = softmax_type(ElementType.from_numpy(inputs[0].dtype)).numpy
         query, key, value = inputs[:formal]
-        return (_flex_attention(query, key, value, scale, stated.numpy, *map(modified, _BODIES)),)
+        return (_flex_attention(query, key, value, scale, precision, *map(modified, _BODIES)),)
 
     return run
 
@@ -86,7 +105,7 @@ def _flex_attention(
         raise ModelError(f"{heads} query heads do not fit {shared} key and {value.shape[1]} value heads")
     key, value = (np.repeat(x, heads // shared, axis=1) for x in (key, value))
     # The specification scales both factors by the root, so that narrow types do not overflow.
-    root = np.sqrt(np.float32(scale if scale else 1 / np.sqrt(query.shape[-1]))).astype(query.dtype)
+    root = np.sqrt(np.float32(scale or default_scale(query.shape[-1]))).astype(query.dtype)
     scores = score_mod(np.matmul(query * root, np.swapaxes(key * root, -1, -2)).astype(precision))
     probabilities = prob_mod(softmax(scores))
     result: Array = np.matmul(probabilities, value.astype(precision))

@@ -90,6 +90,11 @@ class OperatorSpec:
         """Output `index`."""
         return self.node.output(index)
 
+    def input_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
+        """The shapes of the inputs, for a second stage `at`; None for one that is omitted. All lengths are known."""
+        values = self.node.input_values
+        return tuple(None if value is None else value.shape.get_shape() for value in values)
+
     def is_read(self, index: int) -> bool:
         """Whether the node has output `index` and something reads it."""
         return index < self.node.num_outputs and self.node.output(index).num_consumers > 0
@@ -164,6 +169,9 @@ def check_spec(node: Node) -> None:
     cls = _classes.get((node.domain, node.op_type))
     if cls is None:
         return
+    if node.bodies:  # remembering them would keep their graphs alive
+        cls.of(node)
+        return
     key: list[object] = [cls, node.op_type, node.domain, node.num_outputs, *node.attributes.items()]
     for value in node.input_values:
         value_type = None if value is None else value.type
@@ -201,6 +209,19 @@ def rank_of(node: Node, index: int) -> int | None:
         raise OperatorSpecError(f"{node}: input {index} is {value_type}; allowed: a tensor")
     rank = value_type.shape.rank
     return rank.min if rank.is_static else None
+
+
+def check_rank(node: Node, index: int, *allowed: int) -> int | None:
+    """The rank of input `index`; None where it is unknown or the input is omitted.
+
+    Raises `OperatorSpecError` where it is not one of those allowed.
+    """
+    rank = rank_of(node, index) if node.has_input(index) else None
+    if rank is not None and rank not in allowed:
+        name = get_op(node.op_type, node.domain).input_name(index)
+        ranks = " or ".join(map(str, allowed))
+        raise OperatorSpecError(f"{node}: input {name} has rank {rank}; allowed: {ranks}")
+    return rank
 
 
 def resolved_axis(node: Node, axis: int, rank: int | None, name: str = "axis") -> int:

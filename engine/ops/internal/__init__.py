@@ -8,13 +8,13 @@ from engine.ops.internal.activation import ACTIVATIONS, Activation, activation_o
 from engine.ops.internal.channel_normalization import ChannelNormalization
 from engine.ops.internal.channel_shuffle import ChannelShuffle
 from engine.ops.internal.definition import INTERNAL_DOMAIN, as_onnx, decompose, has_internal_nodes, is_internal
-from engine.ops.internal.fused_attention import FusedAttention
+from engine.ops.internal.fused_attention import FusedAttention, FusedAttentionSpec
 from engine.ops.internal.fused_conv import FusedConv
 from engine.ops.internal.fused_matmul import FusedMatMul
 from engine.ops.internal.scale_shift import ScaleShift
 
 __all__ = [
     "ACTIVATIONS", "INTERNAL_DOMAIN", "Activation", "ChannelNormalization", "ChannelShuffle", "FusedAttention",
-    "FusedConv", "FusedMatMul", "ScaleShift", "activation_of", "apply_activation", "as_onnx", "decompose",
-    "has_internal_nodes", "is_internal",
+    "FusedAttentionSpec", "FusedConv", "FusedMatMul", "ScaleShift", "activation_of", "apply_activation", "as_onnx",
+    "decompose", "has_internal_nodes", "is_internal",
 ]  # fmt: skip

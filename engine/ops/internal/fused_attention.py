@@ -1,22 +1,26 @@
-"""`FusedAttention`: attention whose rows without a number are as the graph had them, on packed inputs, too."""
+"""`FusedAttention`: attention with a choice of what becomes of rows of NaN, on packed inputs, too."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from engine.errors import OperatorSpecError
 from engine.ir import Constant, Node, Output, OutputLike, boolean
+from engine.ops.attention import AttentionLengths, Heads, attention_lengths
 from engine.ops.create import create
 from engine.ops.internal.definition import FLOATS, INTERNAL_DOMAIN, define, padded
-from engine.ops.registry import attribute
 from engine.ops.rules import fail
+from engine.ops.spec import OperatorSpec, check_choice, check_rank, refuse, specifies
 
 ROWS: Final = ("attention", "softmax", "guarded")
-"""What becomes of rows of probabilities that are no numbers, in the order in which kernels number it:
+"""What becomes of rows of probabilities that are NaN, in the order in which kernels number it:
 
-those that see no key are zeros, as in ONNX's Attention; all are NaN, as Softmax makes them; all are zeros, as
+those that see no key are zeros, as in ONNX's Attention; all stay NaN, as Softmax makes them; all are zeros, as
 Where(IsNaN(p), 0, p) after the Softmax makes them.
 """
 
@@ -56,28 +60,99 @@ def FusedAttention(  # noqa: N802 - constructors of operators are called as the 
     return create("FusedAttention", [q, k, v, mask], attributes, domain=INTERNAL_DOMAIN)
 
 
+@specifies("FusedAttention", domain=INTERNAL_DOMAIN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedAttentionSpec(OperatorSpec):
+    """The attributes of `FusedAttention`, which has their meanings.
+
+    Attributes:
+        kv_num_heads: 0 for inputs of rank 4, as is
+        rows: one of `ROWS`.
+    """
+
+    is_causal: bool
+    kv_num_heads: int
+    q_num_heads: int
+    rows: str
+    scale: float
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec.resolve`."""
+        check_choice(node, "rows", given["rows"], ROWS)
+        if not math.isfinite(given["scale"]):
+            refuse(node, "scale", given["scale"], "a finite number")
+        is_packed = not node.has_input(1)
+        if is_packed == node.has_input(2):
+            raise OperatorSpecError(f"{node}: of K and V one is omitted; allowed: both, or neither where Q holds all")
+        ranks = {check_rank(node, index, *((3,) if is_packed else (3, 4))) for index in range(3)} - {None}
+        if len(ranks) > 1:
+            raise OperatorSpecError(f"{node}: some of Q, K and V have rank 3, others 4; allowed: one rank for all")
+        for name in ("q_num_heads", "kv_num_heads"):
+            if given[name] < (1 if 3 in ranks else 0):
+                refuse(node, name, given[name], "1 or more, as the inputs have rank 3" if 3 in ranks else "0 or more")
+        given["is_causal"] = bool(given["is_causal"])
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the first input holds Q, K and V side by side."""
+        return not self.node.has_input(1)
+
+    @property
+    def mask(self) -> Output | None:
+        """What is added to the scores, or bool: False forbids a key."""
+        return self.input(3)
+
+    @property
+    def is_mask_cut(self) -> bool:
+        """Whether keys that the mask does not reach are forbidden; else the mask is broadcast."""
+        return self.rows == "attention"
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """How many keys before and after its own position a query sees; -1 is no bound."""
+        return -1, 0 if self.is_causal else -1
+
+    def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:
+        """What the shapes of the inputs decide; Q, K and V of a packed input lie in the same memory.
+
+        Raises `OperatorSpecError` where they do not fit each other.
+        """
+        packed, count, kv_count = shapes[0], self.q_num_heads, self.kv_num_heads
+        if not self.is_packed or packed is None:
+            return attention_lengths(self.node, shapes, count, kv_count, self.scale)
+        parts = count + 2 * kv_count
+        if packed[2] % parts or count % kv_count:
+            raise OperatorSpecError(
+                f"{self.node}: {count} heads of Q and twice {kv_count} of K and V do not divide the width {packed[2]}"
+            )
+        whole = Heads.of(packed, parts)
+        q, k, v = (
+            replace(whole, heads=each, start=whole.size * first)
+            for first, each in ((0, count), (count, kv_count), (count + kv_count, kv_count))
+        )
+        y = Heads.of((whole.batch, whole.rows, count * whole.size), count)
+        return AttentionLengths(q=q, k=k, v=v, y=y, past=0, scale=self.scale)
+
+
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     q, k, v, mask = padded(inputs, 4)
     assert q is not None
-    rows, heads, kv_heads = (attribute(node, name) for name in ("rows", "q_num_heads", "kv_num_heads"))
-    if rows not in ROWS:
-        fail(node, f"rows is {rows!r}; expected one of {', '.join(ROWS)}")
-    if (k is None) != (v is None):
-        fail(node, "K and V go together; expected both, or neither where Q holds all three")
+    spec = FusedAttentionSpec.of(node)
+    heads, kv_heads = spec.q_num_heads, spec.kv_num_heads
     if k is None or v is None:
         q, k, v = _unpacked(node, q, heads, kv_heads)
-    if rows == "attention":
-        attributes = {name: attribute(node, name) for name in ("scale", "is_causal")}
+    if spec.rows == "attention":
+        attributes: dict[str, Any] = {"scale": spec.scale, "is_causal": int(spec.is_causal)}
         if heads:
             attributes |= {"q_num_heads": heads, "kv_num_heads": kv_heads}
         return [create("Attention", [q, k, v, mask], attributes).output(0)]
-    ranks = {len(value.shape) for value in (q, k, v) if value.shape.rank.is_static}
-    if len(ranks) != 1 or not ranks <= {3, 4}:
-        fail(node, "Q, K and V must all have rank 4, [B, H, S, D], or 3, [B, S, H * D]")
-    is_flat = ranks == {3}
+    if q.shape.rank.is_dynamic:
+        fail(node, "the rank of Q is unknown; expected rank 4, [B, H, S, D], or 3, [B, S, H * D]")
+    is_flat = len(q.shape) == 3
     if is_flat:
         q, k, v = (_split_heads(node, x, n) for x, n in ((q, heads), (k, kv_heads), (v, kv_heads)))
-    result = _weighted(node, q, k, v, mask, is_guarded=rows == "guarded")
+    result = _weighted(spec, q, k, v, mask)
     if is_flat:
         turned = create("Transpose", [result], {"perm": (0, 2, 1, 3)}).output(0)
         result = _reshaped(turned, [0, 0, _length(turned, 2) * _length(turned, 3)])
@@ -103,16 +178,16 @@ def _split_heads(node: Node, value: Output, heads: int) -> Output:
     return create("Transpose", [parts], {"perm": (0, 2, 1, 3)}).output(0)
 
 
-def _weighted(node: Node, q: Output, k: Output, v: Output, mask: Output | None, *, is_guarded: bool) -> Output:
+def _weighted(spec: FusedAttentionSpec, q: Output, k: Output, v: Output, mask: Output | None) -> Output:
     """Of [B, H, S, D]."""
     count, kv_count = _length(q, 1), _length(k, 1)
     if count != kv_count:
         if not kv_count or count % kv_count:
-            fail(node, f"{kv_count} heads of K and V do not divide {count} heads of Q")
+            fail(spec.node, f"{kv_count} heads of K and V do not divide {count} heads of Q")
         k, v = (_repeated(x, count // kv_count) for x in (k, v))
-    scaled = create("Mul", [q, _number(attribute(node, "scale"), q)])
+    scaled = create("Mul", [q, _number(spec.scale, q)])
     scores = create("MatMul", [scaled, create("Transpose", [k], {"perm": (0, 1, 3, 2)})]).output(0)
-    if attribute(node, "is_causal"):
+    if spec.is_causal:
         ends = create("Shape", [scores], {"start": -2})
         forbidden = create("Expand", [_number(-np.inf, q), ends])
         above = create("Trilu", [forbidden, Constant(np.array(1, np.int64))], {"upper": 1})
@@ -124,7 +199,7 @@ def _weighted(node: Node, q: Output, k: Output, v: Output, mask: Output | None, 
             mask = create("CastLike", [mask, q]).output(0)
         scores = create("Add", [scores, mask]).output(0)
     share = create("Softmax", [scores], {"axis": -1})
-    if is_guarded:
+    if spec.rows == "guarded":
         share = create("Where", [create("IsNaN", [share]), _number(0.0, q), share])
     return create("MatMul", [share, v]).output(0)
 
@@ -153,6 +228,6 @@ define(
     [("Q", False), ("K", True), ("V", True), ("mask", True)],
     {"rows": "attention", "scale": 1.0, "is_causal": 0, "q_num_heads": 0, "kv_num_heads": 0},
     _decompose,
-    "softmax(Q K^T * scale + mask) V, with a rule for rows that are no numbers.",
+    "softmax(Q K^T * scale + mask) V, with a rule for rows of NaN.",
     types={"mask": [*FLOATS, "tensor(bool)"]},
 )

@@ -10,7 +10,8 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Dimension, Node, Output
-from engine.ops.registry import attribute
+from engine.ops.attention import AttentionSpec, default_scale
+from engine.ops.internal import FusedAttentionSpec
 from engine.passes.common.transpose_merge import permutation
 from engine.passes.fusion import (
     FusionPass,
@@ -78,11 +79,11 @@ def _is_plain(node: Node) -> bool:
 
 
 def _scale(node: Node) -> float:
-    given = attribute(node, "scale")
+    given = FusedAttentionSpec.of(node).scale if node.domain else AttentionSpec.of(node).scale
+    if given is not None:
+        return given
     size = dims_of(node.input_value(0))
-    if given is None:
-        return size[3].get_length() ** -0.5 if size and size[3].is_static else 0.0
-    return float(given)
+    return default_scale(size[3].get_length()) if size and size[3].is_static else 0.0
 
 
 @dataclass(slots=True)

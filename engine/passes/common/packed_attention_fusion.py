@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from engine.ir import Node, Output
-from engine.ops.internal import FusedAttention
+from engine.ops.attention import AttentionSpec, default_scale
+from engine.ops.internal import FusedAttention, FusedAttentionSpec
 from engine.ops.registry import attribute
 from engine.passes.fusion import FusionPass, dims_of, operation
 from engine.passes.pattern import Matcher, wrap_type
-
-# What the internal operator has no attribute for, with the values that mean nothing special.
-_PLAIN = {
-    "softcap": 0.0,
-    "softmax_precision": None,
-    "qk_matmul_output_mode": 0,
-    "left_window_size": -1,
-    "right_window_size": -1,
-}
 
 
 class PackedAttentionFusion(FusionPass):
@@ -30,18 +22,22 @@ class PackedAttentionFusion(FusionPass):
 
         def make(m: Matcher) -> Node | None:
             node = m.match_root
-            if not _is_plain(node):
+            spec = FusedAttentionSpec.of(node) if node.domain else AttentionSpec.of(node)
+            if not _is_plain(spec):
                 return None
-            heads, kv_heads = int(attribute(node, "q_num_heads") or 0), int(attribute(node, "kv_num_heads") or 0)
+            heads, kv_heads = spec.q_num_heads or 0, spec.kv_num_heads or 0
             packed = _whole([node.input_value(index) for index in range(3)], heads, kv_heads)
             if packed is None:
                 return None
+            scale = spec.scale
+            if scale is None:
+                scale = default_scale(packed.shape[2].get_length() // (heads + 2 * kv_heads))
             return FusedAttention(
                 packed,
-                mask=node.input_value(3) if node.has_input(3) else None,
-                rows=attribute(node, "rows") if node.domain else "attention",
-                scale=_scale(node, packed, heads + 2 * kv_heads),
-                is_causal=attribute(node, "is_causal"),
+                mask=spec.mask,
+                rows="attention" if isinstance(spec, AttentionSpec) else spec.rows,
+                scale=scale,
+                is_causal=int(spec.is_causal),
                 q_num_heads=heads,
                 kv_num_heads=kv_heads,
             )
@@ -49,13 +45,14 @@ class PackedAttentionFusion(FusionPass):
         self.register_fusion(attention, make)
 
 
-def _is_plain(node: Node) -> bool:
-    if node.num_outputs != 1 or not all(node.has_input(index) for index in range(3)):
-        return False
-    if node.domain:
-        return True
-    has_cache = any(node.has_input(index) for index in (4, 5, 6))
-    return not has_cache and all(attribute(node, name) in (value, None) for name, value in _PLAIN.items())
+def _is_plain(spec: AttentionSpec | FusedAttentionSpec) -> bool:
+    """Whether the internal operator has attributes for all that `spec` says, of inputs that are apart."""
+    if isinstance(spec, FusedAttentionSpec):
+        return not spec.is_packed
+    has_cache = any(spec.node.has_input(index) for index in (4, 5, 6))
+    has_window = spec.left_window_size != -1 or spec.right_window_size != -1
+    is_usual = not spec.softcap and spec.softmax_precision is None and not spec.qk_matmul_output_mode
+    return spec.node.num_outputs == 1 and not has_cache and not has_window and is_usual
 
 
 def _whole(parts: list[Output], heads: int, kv_heads: int) -> Output | None:
@@ -72,10 +69,3 @@ def _whole(parts: list[Output], heads: int, kv_heads: int) -> Output | None:
     lengths = [width[2].get_length() if width is not None and width[2].is_static else 0 for width in widths]
     size = lengths[0] // heads
     return whole if size and lengths == [heads * size, kv_heads * size, kv_heads * size] else None
-
-
-def _scale(node: Node, packed: Output, parts: int) -> float:
-    given = attribute(node, "scale")
-    if given is not None:
-        return float(given)
-    return float((packed.shape[2].get_length() // parts) ** -0.5)

@@ -266,9 +266,9 @@ def test_unless_asked_for_no_internal_operator_is_made(apply: Apply) -> None:
     ("make", "message"),
     [
         (lambda x: FusedAttention(x, rows="none", q_num_heads=2, kv_num_heads=2), "rows is 'none'"),
-        (lambda x: FusedAttention(x, rows="guarded"), "packed"),
+        (lambda x: FusedAttention(x, rows="guarded"), "q_num_heads is 0"),
         (lambda x: FusedAttention(x, rows="guarded", q_num_heads=5, kv_num_heads=1), "packed"),
-        (lambda x: FusedAttention(x, x, q_num_heads=2, kv_num_heads=2), "go together"),
+        (lambda x: FusedAttention(x, x, q_num_heads=2, kv_num_heads=2), "of K and V one is omitted"),
         (lambda x: FusedAttention(x, x, x, rows="softmax", q_num_heads=5, kv_num_heads=5), "do not divide"),
     ],
 )

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.ir import Constant, Node, Output
-from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
-from engine_cpu.lowering.attention import Heads
+from engine.ir import Constant, Output
+from engine.lowering import Refusal, RefusalCause, check_types
+from engine.ops.rotary import RotarySpec
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
 
@@ -18,61 +16,56 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 
-@lowers("RotaryEmbedding")
-class RotaryEmbeddingLowering(OpLowering[OperatorSpec]):
+@lowers("RotaryEmbedding", spec=RotarySpec)
+class RotaryLowering(OpLowering[RotarySpec]):
     """Tables of cosines and sines for each batch and row, or by constant positions of constant tables."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: RotarySpec) -> Refusal | None:
         """See `OpLowering`."""
-        node = spec.node
-        operands = [node.input_value(index) for index in range(3)]
-        return first_refusal(check_types((*operands, node.output(0)), F32), self._check_positions(node))
+        operands = [spec.input(index) for index in range(3)]
+        return check_types((*operands, spec.output()), F32) or self._check_positions(spec)
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+    def lower(self, spec: RotarySpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
-        node = spec.node
-        x, y = node.input_value(0), node.output(0)
-        heads = Heads.of(b.shape(x), int(attribute(node, "num_heads") or 1))
-        rotated = int(attribute(node, "rotary_embedding_dim") or 0) or heads.size
-        half = rotated // 2
-        tables = [_table(b, node, node.input_value(index)) for index in (1, 2)]
-        source = b.input(x)
+        x, lengths = spec.node.input_value(0), spec.at(spec.input_shapes())
+        heads, half = lengths.x, lengths.rotated // 2
+        tables = [_table(b, spec, spec.node.input_value(index)) for index in (1, 2)]
         b.step(
-            node,
+            spec.node,
             "rotary_f32",
-            [source, *tables],
-            [b.output(y, in_place_of=x)],
+            [b.input(x), *tables],
+            [b.output(spec.output(), in_place_of=x)],
             batch=heads.batch,
             heads=heads.heads,
             rows=heads.rows,
             size=heads.size,
-            rotated=rotated,
-            interleaved=int(attribute(node, "interleaved")),
+            rotated=lengths.rotated,
+            interleaved=int(spec.interleaved),
             x=heads.strides,
             y=heads.strides,
             table=(heads.rows * half, half),
         )
 
-    def _check_positions(self, node: Node) -> Refusal | None:
-        if not node.has_input(3):
+    def _check_positions(self, spec: RotarySpec) -> Refusal | None:
+        if spec.position_ids is None:
             return None
-        constants = [node.input_value(index).node for index in (1, 2, 3)]
+        constants = [spec.node.input_value(index).node for index in (1, 2, 3)]
         table, positions = constants[0], constants[2]
         if not all(isinstance(each, Constant) for each in constants):
             return Refusal(RefusalCause.CONSTANT, "position_ids or a table is computed at run time; expected constants")
         assert isinstance(table, Constant)
         assert isinstance(positions, Constant)
-        places, count = positions.data, len(table.data)
-        if places.size and not (places.min() >= 0 and places.max() < count):
-            return Refusal(RefusalCause.CONSTANT, f"position_ids are {places.min()} to {places.max()} of {count} rows")
+        rows, count = positions.data, len(table.data)
+        if rows.size and not (rows.min() >= 0 and rows.max() < count):
+            return Refusal(RefusalCause.CONSTANT, f"position_ids are {rows.min()} to {rows.max()} of {count} rows")
         return None
 
 
-def _table(b: SegmentBuilder, node: Node, table: Output) -> int:
+def _table(b: SegmentBuilder, spec: RotarySpec, table: Output) -> int:
     """The buffer of [B, S, rotated / 2]."""
-    if not node.has_input(3):
+    positions = spec.position_ids
+    if positions is None:
         return b.input(table)
-    positions = node.input_value(3)
     return b.weights(
         [table, positions], "rows at positions", lambda: np.ascontiguousarray(b.value(table)[b.value(positions)])
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from engine.ir import ElementType, Output
 from engine.ir.element_type import boolean, f16, f32
+from engine.ops.attention import Heads
 from engine_opencl.elements import load_code, store_code, stored_c_type
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.movement import strided_copy
@@ -17,22 +18,11 @@ from engine_opencl.source import kernel_source, kernel_text, strides_of
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
-    """Q, K, V or Y, [batch, heads, rows, size], in memory; strides between batches, heads and rows."""
+class Operand:
+    """Q, K or V on the device, and how it lies there."""
 
     buffer: Buffer
-    shape: tuple[int, int, int, int]
-    strides: tuple[int, int, int]
-
-    @classmethod
-    def of(cls, buffer: Buffer, shape: Sequence[int], heads: int) -> Heads:
-        """Of [B, H, S, D], or of [B, S, H * D]."""
-        if len(shape) == 4:
-            batch, heads, rows, size = shape
-            return cls(buffer, (batch, heads, rows, size), (heads * rows * size, rows * size, size))
-        batch, rows, width = shape
-        size = width // heads
-        return cls(buffer, (batch, heads, rows, size), (rows * width, size, width))
+    heads: Heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +30,12 @@ class Softmax:
     """What happens between the two products.
 
     Attributes:
-        before, after: how many keys before and behind its own place a query may see; -1 is no bound.
-        offset: the place of the first query among the keys.
-        lengths: how many keys of each batch are there, [batch] i64; queries are then the last of them.
+        before, after: how many keys before and after its own position a query may see; -1 is no bound.
+        offset: the position of the first query among the keys.
+        lengths: how many keys of each batch are valid, [batch] i64; queries are then the last of them.
         is_mask_cut: keys that the mask does not reach are forbidden; else the mask is broadcast.
-        blind_is_zero, nan_is_zero: rows that see no key, or shares that are no numbers, are zeros.
-        shown: what to write to, and after which stage.
+        blind_is_zero, nan_is_zero: rows that see no key, or probabilities that are NaN, are zeros.
+        shown: the output to write the scores to, and after which stage.
     """
 
     scale: float
@@ -67,37 +57,40 @@ class Softmax:
         return bounds and not self.softcap and self.mask is None and self.lengths is None and self.shown is None
 
 
-def attend(y: Output, b: PlanBuilder, q: Heads, k: Heads, v: Heads, softmax: Softmax) -> None:
-    """Launch softmax(q k^T * scale + bias) v; heads of K and V that are fewer serve several of Q each.
+def attend(y: Output, result: Heads, b: PlanBuilder, q: Operand, k: Operand, v: Operand, softmax: Softmax) -> None:
+    """Launch softmax(q k^T * scale + bias) v, written to `y`, which lies as `result` says.
+
+    Heads of K and V that are fewer serve several of Q each.
 
     What lies between is f32: scores that are rounded to f16 are wrong by more than the result's rounding.
     """
     is_half = y.element_type is f16
     if is_half:
-        q, k, v = (replace(x, buffer=_converted(b, x.buffer, f16, f32, math.prod(x.shape))) for x in (q, k, v))
-    batch, heads, queries, size = q.shape
-    shared, keys = k.shape[1], k.shape[2]
+        q, k, v = (replace(x, buffer=_converted(b, x.buffer, f16, f32, math.prod(x.heads.shape))) for x in (q, k, v))
+    batch, heads, queries, size = q.heads.shape
+    shared, keys = k.heads.heads, k.heads.rows
     group = heads // max(shared, 1)
     groups = (batch, shared, group)
     scores = b.temporary(batch * heads * queries * keys * 4)
-    steps = q.strides[0], q.strides[1] * group, q.strides[1]
-    shared_steps = (*k.strides[:2], 0)
-    product = Product(queries, keys, size, groups, steps, shared_steps, (q.strides[2], 1), (1, k.strides[2]))
+    q_strides, k_strides, v_strides = q.heads.strides, k.heads.strides, v.heads.strides
+    steps = q_strides[0], q_strides[1] * group, q_strides[1]
+    shared_steps = (*k_strides[:2], 0)
+    product = Product(queries, keys, size, groups, steps, shared_steps, (q_strides[2], 1), (1, k_strides[2]))
     launch_product(b, product, Epilogue(alpha=softmax.scale), q.buffer, k.buffer, scores)
     if keys:
         _launch_softmax(b, softmax, scores, (batch, heads, queries, keys))
-    matrix, width = queries * keys, v.shape[3]
+    matrix, width = queries * keys, v.heads.size
     whole = (batch, heads, queries, width)
-    final = Heads.of(b.output(y), b.shape(y), heads)
-    is_in_place = final.strides[2] == width and not is_half
-    target = final.buffer if is_in_place else b.temporary(math.prod(whole) * 4)
-    steps, shared_steps = (heads * matrix, group * matrix, matrix), (*v.strides[:2], 0)
-    product = Product(queries, width, keys, groups, steps, shared_steps, (keys, 1), (v.strides[2], 1))
+    final = b.output(y)
+    is_in_place = result.strides[2] == width and not is_half
+    target = final if is_in_place else b.temporary(math.prod(whole) * 4)
+    steps, shared_steps = (heads * matrix, group * matrix, matrix), (*v_strides[:2], 0)
+    product = Product(queries, width, keys, groups, steps, shared_steps, (keys, 1), (v_strides[2], 1))
     launch_product(b, product, Epilogue(), scores, v.buffer, target)
     if is_half:
-        target = _converted(b, target, f32, f16, math.prod(whole), final.buffer if len(y.shape) == 4 else None)
-    if target is not final.buffer:
-        strided_copy(b, y, target, final.buffer, whole, strides_of(whole), 0, (*final.strides, 1), 0)
+        target = _converted(b, target, f32, f16, math.prod(whole), final if len(y.shape) == 4 else None)
+    if target is not final:
+        strided_copy(b, y, target, final, whole, strides_of(whole), 0, (*result.strides, 1), 0)
 
 
 def _converted(
