@@ -26,6 +26,8 @@ ML_OPSET: Final = 5
 """The canonical version of `ai.onnx.ml`."""
 TRAINING_OPSET: Final = 1
 """The canonical version of `ai.onnx.preview.training`."""
+INTERNAL_DOMAIN: Final = "engine"
+"""The domain of the operators that only devices have; see `engine.ops.internal`."""
 CANONICAL_VERSIONS: Final[dict[str, int]] = {
     "": CANONICAL_OPSET,
     "ai.onnx.ml": ML_OPSET,

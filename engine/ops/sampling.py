@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ModelError
+from engine.ops.conv import DeformConvSpec
 from engine.ops.precision import widened
 from engine.ops.registry import evaluates
+from engine.ops.spec import evaluates_with_spec
 from engine.ops.tensors import Array
-from engine.ops.windows import Window
 
 Bound = tuple[float, float]
 
@@ -42,24 +43,13 @@ def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_co
     return values.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype)
 
 
-@evaluates("DeformConv")
+@evaluates_with_spec("DeformConv")
 def deform_conv(
-    x: Array,
-    w: Array,
-    offset: Array,
-    b: Array | None = None,
-    mask: Array | None = None,
-    *,
-    strides: Sequence[int] | None,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    group: int,
-    offset_group: int,
+    spec: DeformConvSpec, x: Array, w: Array, offset: Array, b: Array | None = None, mask: Array | None = None
 ) -> Array:
     """Convolution whose window positions are moved by `offset` and weighted by `mask` (ONNX DeformConv-22)."""
-    kernel, rank = w.shape[2:], w.ndim - 2
-    window = Window.make(kernel, strides, dilations, pads)
-    outs = tuple(window.out_length(axis, length) for axis, length in enumerate(x.shape[2:]))
+    g, group, offset_group = spec.at(x.shape, w.shape), spec.group, spec.offset_group
+    kernel, rank, outs = g.kernel, len(g.kernel), g.outputs
     batch, channels, positions = x.shape[0], x.shape[1], int(np.prod(kernel))
     expected = (batch, offset_group * positions * rank, *outs)
     if offset.shape != expected or channels % offset_group or channels != w.shape[1] * group:
@@ -69,8 +59,8 @@ def deform_conv(
     for axis in range(rank):
         shape = [1] * rank
         shape[axis] = -1
-        starts = (np.arange(outs[axis]) * window.strides[axis] - window.pads_for(x.shape[2:])[axis][0]).reshape(shape)
-        inner = (np.arange(kernel[axis]) * window.dilations[axis]).reshape(shape)
+        starts = (np.arange(outs[axis]) * g.strides[axis] - g.pads_begin[axis]).reshape(shape)
+        inner = (np.arange(kernel[axis]) * g.dilations[axis]).reshape(shape)
         base = np.broadcast_to(inner, kernel).reshape(-1, 1) + np.broadcast_to(starts, outs).reshape(1, -1)
         coordinates.append((moves[:, :, axis] + base.astype(moves.dtype)).reshape(batch * offset_group, -1))
     images = widened(x).reshape(batch * offset_group, channels // offset_group, *x.shape[2:])

@@ -4,14 +4,15 @@ Passes make them for devices that ask for them; a device that has no kernel for 
 decomposition to ONNX, which is also how they are evaluated and how their types are inferred.
 """
 
-from engine.ops.internal.activation import ACTIVATIONS, Activation, activation_of, apply_activation
+from engine.ops.fused_activation import ACTIVATIONS, Activation, activation_of, apply_activation
 from engine.ops.internal.channel_normalization import ChannelNormalization
 from engine.ops.internal.channel_shuffle import ChannelShuffle
-from engine.ops.internal.definition import INTERNAL_DOMAIN, as_onnx, decompose, has_internal_nodes, is_internal
+from engine.ops.internal.definition import as_onnx, decompose, has_internal_nodes, is_internal
 from engine.ops.internal.fused_attention import FusedAttention, FusedAttentionSpec
 from engine.ops.internal.fused_conv import FusedConv
 from engine.ops.internal.fused_matmul import FusedMatMul
 from engine.ops.internal.scale_shift import ScaleShift
+from engine.ops.registry import INTERNAL_DOMAIN
 
 __all__ = [
     "ACTIVATIONS", "INTERNAL_DOMAIN", "Activation", "ChannelNormalization", "ChannelShuffle", "FusedAttention",

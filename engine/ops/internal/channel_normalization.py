@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from engine.ir import Node, Output, OutputLike, PartialShape
 from engine.ops.create import create
-from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
-from engine.ops.registry import attribute
+from engine.ops.internal.definition import define, padded
+from engine.ops.registry import INTERNAL_DOMAIN, attribute
 from engine.ops.rules import fail
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from engine.ir import Constant, Node, Output, OutputLike
 from engine.ops.create import create
-from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
-from engine.ops.registry import attribute
+from engine.ops.internal.definition import define, padded
+from engine.ops.registry import INTERNAL_DOMAIN, attribute
 from engine.ops.rules import fail
 
 

@@ -12,10 +12,9 @@ import onnx.helper
 from engine.errors import TypeInferenceError, UnknownOperatorError
 from engine.ir import Constant, Model, Node, Output, Parameter, ValueType
 from engine.ops.evaluator import ModelEvaluator
-from engine.ops.registry import Evaluator, OpDef, get_op, register_op
+from engine.ops.registry import INTERNAL_DOMAIN, Evaluator, OpDef, get_op, register_op
 from engine.ops.rules import check_inputs, fail
 
-INTERNAL_DOMAIN: Final = "engine"
 FLOATS: Final = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"]
 
 Decomposer = Callable[[Node, Sequence["Output | None"]], list[Output]]

@@ -13,7 +13,8 @@ from engine.errors import OperatorSpecError
 from engine.ir import Constant, Node, Output, OutputLike, boolean
 from engine.ops.attention import AttentionLengths, Heads, attention_lengths
 from engine.ops.create import create
-from engine.ops.internal.definition import FLOATS, INTERNAL_DOMAIN, define, padded
+from engine.ops.internal.definition import FLOATS, define, padded
+from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
 from engine.ops.spec import OperatorSpec, check_choice, check_rank, refuse, specifies
 

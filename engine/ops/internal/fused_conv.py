@@ -8,10 +8,11 @@ from typing import Any, Final
 import onnx.defs
 
 from engine.ir import Node, Output, OutputLike
+from engine.ops.conv import ConvSpec
 from engine.ops.create import create
-from engine.ops.internal.activation import Activation, apply_activation
-from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
-from engine.ops.registry import attribute
+from engine.ops.fused_activation import Activation, apply_activation
+from engine.ops.internal.definition import define, padded
+from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
 
 _CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -49,22 +50,19 @@ def FusedConv(  # noqa: N802 - constructors of operators are called as the opera
 
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     x, weights, bias, residual = padded(inputs, 4)
-    is_transposed = bool(attribute(node, "transposed"))
-    kind, names = ("ConvTranspose", _TRANSPOSED) if is_transposed else ("Conv", _CONV)
+    spec = ConvSpec.of(node)
+    kind, names = ("ConvTranspose", _TRANSPOSED) if spec.transposed else ("Conv", _CONV)
     attributes = {name: node.attributes[name] for name in names if name in node.attributes}
-    return [finish(node, create(kind, [x, weights, bias], attributes).output(0), residual)]
+    return [finish(node, create(kind, [x, weights, bias], attributes).output(0), residual, spec.activation)]
 
 
-def finish(node: Node, value: Output, residual: Output | None) -> Output:
+def finish(node: Node, value: Output, residual: Output | None, activation: Activation | None) -> Output:
     """What the fused operators share: the residual, then the activation."""
     if residual is not None:
         if not residual.shape.compatible(value.shape):
             fail(node, f"the residual is {residual.type} and must have the type of the output without it, {value.type}")
         value = create("Add", [value, residual]).output(0)
-    name = attribute(node, "activation")
-    if not name:
-        return value
-    return apply_activation(value, Activation(name, tuple(node.attributes.get("activation_parameters") or ())))
+    return value if activation is None else apply_activation(value, activation)
 
 
 define(

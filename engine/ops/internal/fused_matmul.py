@@ -7,10 +7,11 @@ from typing import Any
 
 from engine.ir import Node, Output, OutputLike
 from engine.ops.create import create
-from engine.ops.internal.activation import Activation
-from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
+from engine.ops.fused_activation import Activation
+from engine.ops.internal.definition import define, padded
 from engine.ops.internal.fused_conv import finish
-from engine.ops.registry import attribute
+from engine.ops.matmul import MatMulSpec
+from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
 
 
@@ -43,7 +44,8 @@ def FusedMatMul(  # noqa: N802 - constructors of operators are called as the ope
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     a, b, bias, residual = padded(inputs, 4)
     assert b is not None
-    if attribute(node, "trans_b"):
+    spec = MatMulSpec.of(node)
+    if spec.trans_b:
         if b.shape.rank != 2:
             fail(node, f"with trans_b=1 input 1 (B) must be a matrix, got {b.type}")
         b = create("Transpose", [b], {"perm": (1, 0)}).output(0)
@@ -54,7 +56,7 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
         if b.shape.rank == 1:
             fail(node, f"with a bias, input 1 (B) must have columns, got {b.type}")
         value = create("Add", [value, bias]).output(0)
-    return [finish(node, value, residual)]
+    return [finish(node, value, residual, spec.activation)]
 
 
 define(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from engine.ir import Constant, Node, Output, OutputLike, PartialShape
 from engine.ops.create import create
-from engine.ops.internal.activation import Activation
-from engine.ops.internal.definition import INTERNAL_DOMAIN, define, padded
+from engine.ops.fused_activation import Activation, fused_activation
+from engine.ops.internal.definition import define, padded
 from engine.ops.internal.fused_conv import finish
+from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
+from engine.ops.spec import OperatorSpec, specifies
 
 
 def ScaleShift(  # noqa: N802 - constructors of operators are called as the operators are
@@ -28,6 +31,19 @@ def ScaleShift(  # noqa: N802 - constructors of operators are called as the oper
     return create("ScaleShift", [x, scale, shift], own, domain=INTERNAL_DOMAIN)
 
 
+@specifies("ScaleShift", domain=INTERNAL_DOMAIN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleShiftSpec(OperatorSpec):
+    """One factor and one summand for each channel, and what the operator ends with."""
+
+    activation: Activation | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["activation"] = fused_activation(node)
+
+
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     x, scale, shift = padded(inputs, 3)
     assert x is not None
@@ -40,7 +56,7 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
             fail(node, f"{name} must have one value a channel, [{x.shape[1]}], got {value.type}")
     factor, summand = (create("Unsqueeze", [value, axes]) for value in (scale, shift))
     scaled = create("Mul", [x, factor])
-    return [finish(node, create("Add", [scaled, summand]).output(0), None)]
+    return [finish(node, create("Add", [scaled, summand]).output(0), None, ScaleShiftSpec.of(node).activation)]
 
 
 define(

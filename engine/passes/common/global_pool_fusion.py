@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine import ops
 from engine.ir import Node
-from engine.ops import attribute
+from engine.ops.pool import PoolSpec
 from engine.passes.fusion import FusionPass, dims_of
-from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_type
+from engine.passes.pattern import Matcher, any_input, wrap_type
 
 _GLOBAL = {"AveragePool": "GlobalAveragePool", "MaxPool": "GlobalMaxPool"}
 
@@ -20,17 +20,18 @@ class GlobalPoolFusion(FusionPass):
     def __init__(self) -> None:
         super().__init__()
         x = any_input()
-        root = wrap_type(list(_GLOBAL), [x], attrs_match(auto_pad=lambda mode: mode in ("NOTSET", "VALID")))
+        root = wrap_type(list(_GLOBAL), [x])
 
         def make(m: Matcher) -> Node | None:
             node, data = m.match_root, m.pattern_value_map[x]
-            kernel = attribute(node, "kernel_shape")
+            spec = PoolSpec.of(node)
             dims, result = dims_of(data), dims_of(node.output(0))
             if dims is None or result is None or any(dim != 1 for dim in result[2:]):
                 return None
-            if any(attribute(node, "pads") or ()) or any(step != 1 for step in attribute(node, "dilations") or ()):
+            if spec.pads is None or any(spec.pads) or any(step != 1 for step in spec.dilations):
                 return None
-            if not all(dim.is_static and dim.get_length() <= size for dim, size in zip(dims[2:], kernel, strict=True)):
+            sizes = zip(dims[2:], spec.kernel_shape, strict=True)
+            if not all(dim.is_static and dim.get_length() <= size for dim, size in sizes):
                 return None
             return ops.create(_GLOBAL[node.op_type], [data])
 

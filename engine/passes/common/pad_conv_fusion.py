@@ -6,6 +6,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node
+from engine.ops.conv import ConvSpec
 from engine.passes.base import MatcherPass
 from engine.passes.pattern import Matcher, attrs_match, consumers_count, wrap_type
 from engine.passes.runtime_info import copy_runtime_info
@@ -52,5 +53,6 @@ def _spatial_pads(pad: Node, conv: Node) -> tuple[int, ...] | None:
     begins, ends = amounts.data[:rank], amounts.data[rank:]
     if begins[:2].any() or ends[:2].any() or (amounts.data < 0).any():
         return None
-    own = ops.attribute(conv, "pads") or (0,) * (2 * (rank - 2))
+    own = ConvSpec.of(conv).pads
+    assert own is not None
     return tuple(int(a + b) for a, b in zip([*begins[2:], *ends[2:]], own, strict=True))

@@ -16,6 +16,7 @@ from engine.errors import ModelError, TypeInferenceError, UnknownOperatorError
 from engine.ir import Constant, Model, Node, Output, Parameter, boolean, f16, f32
 from engine.onnx import join_model, model_to_proto, split_model
 from engine.ops.evaluator import evaluate_model
+from engine.ops.fused_activation import apply_activation
 from engine.ops.internal import (
     ACTIVATIONS,
     Activation,
@@ -28,7 +29,6 @@ from engine.ops.internal import (
     decompose,
     has_internal_nodes,
 )
-from engine.ops.internal.activation import apply_activation
 from engine.passes import check_equivalence
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.common_optimizations import CommonOptimizations

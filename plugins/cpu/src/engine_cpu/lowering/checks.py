@@ -1,14 +1,35 @@
-"""A question that the checks of many lowerings ask of a node."""
+"""Questions that the checks of many lowerings ask of a node."""
 
 from __future__ import annotations
 
-from engine.ir import Node
-from engine.ir.element_type import f32
-from engine.lowering import Refusal, check_types
+from typing import Final
 
-F32 = frozenset({f32})
+from engine.ir import Node, Output
+from engine.ir.element_type import f32
+from engine.lowering import Refusal, RefusalCause, check_types
+from engine.ops.windows import WindowSpec
+
+F32: Final = frozenset({f32})
+MAX_STEP: Final = 4096
+"""The largest stride and dilation that kernels of windows take."""
 
 
 def check_f32(node: Node) -> Refusal | None:
     """A refusal unless all inputs and outputs are f32 tensors of known rank."""
     return check_types((*node.input_values, *node.outputs), F32)
+
+
+def check_spatial_rank(value: Output) -> Refusal | None:
+    """A refusal unless `value` is [N, C, W] or [N, C, H, W]."""
+    axes = len(value.shape) - 2
+    if axes not in (1, 2):
+        return Refusal(RefusalCause.RANK, f"{value.name} has {axes} spatial dimensions; expected 1 or 2")
+    return None
+
+
+def check_steps(spec: WindowSpec, max_stride: int = MAX_STEP) -> Refusal | None:
+    """A refusal where strides or dilations are larger than kernels take."""
+    for name, values, largest in (("strides", spec.strides, max_stride), ("dilations", spec.dilations, MAX_STEP)):
+        if max(values, default=1) > largest:
+            return Refusal(RefusalCause.ATTRIBUTE, f"{name} is {list(values)}; expected {largest} at most")
+    return None

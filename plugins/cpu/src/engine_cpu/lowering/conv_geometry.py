@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.ir import Node
 from engine.ir.element_type import f32
 from engine.native import Attribute
-from engine.ops.windows import window_of
+from engine.ops.conv import ConvSpec
+from engine.ops.windows import WindowGeometry
 from engine_cpu.layout import Layout, layout_bytes
 
 Pair = tuple[int, int]
@@ -94,61 +94,36 @@ class ConvGeometry:
         return layout_bytes((self.batch, self.out_channels, *self.out_size), f32, layout)
 
 
-def conv_geometry(node: Node, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> ConvGeometry:
-    """The geometry of a Conv, ConvTranspose or FusedConv whose input, weights and output have these shapes."""
-    transposed = is_transposed(node)
-    lengths, kernel = tuple(x[2:]), tuple(w[2:])
-    window = window_of(node, kernel)
-    if transposed:
-        before = _transposed_cuts(node, lengths, tuple(y[2:]), kernel)
-        pads = (*before, *(0,) * len(before))
-    else:
-        pairs = window.pads_for(lengths)
-        pads = (*(a for a, _ in pairs), *(b for _, b in pairs))
+def conv_geometry(spec: ConvSpec, x: Sequence[int], w: Sequence[int]) -> ConvGeometry:
+    """The geometry of a Conv, ConvTranspose or FusedConv whose input and weights have these shapes."""
+    g = spec.at(x, w).with_axes(2)
     return ConvGeometry(
         batch=x[0],
-        groups=int(node.attributes.get("group", 1)),
+        groups=spec.group,
         in_channels=x[1],
-        out_channels=y[1],
-        in_size=as_pair(lengths),
-        out_size=as_pair(y[2:]),
-        kernel=as_pair(kernel),
-        strides=as_pair(window.strides),
-        dilations=as_pair(window.dilations),
-        pads=as_pads(pads),
-        transposed=transposed,
+        out_channels=w[1] * spec.group if spec.transposed else w[0],
+        in_size=_pair(g.inputs),
+        out_size=_pair(g.outputs),
+        kernel=_pair(g.kernel),
+        strides=_pair(g.strides),
+        dilations=_pair(g.dilations),
+        pads=(*_pair(g.pads_begin), *((0, 0) if spec.transposed else _pair(g.pads_end))),
+        transposed=spec.transposed,
     )
 
 
-def is_transposed(node: Node) -> bool:
-    """A ConvTranspose, or a FusedConv that is one."""
-    return node.op_type == "ConvTranspose" or bool(node.attributes.get("transposed", 0))
+def window_attributes(g: WindowGeometry) -> dict[str, Attribute]:
+    """The attributes that say where the window of a pooling stands; `g` has two axes."""
+    return {
+        "in": list(g.inputs),
+        "out": list(g.outputs),
+        "kernel": list(g.kernel),
+        "strides": list(g.strides),
+        "dilations": list(g.dilations),
+        "pads": [*g.pads_begin, *g.pads_end],
+    }
 
 
-def as_pair(values: Sequence[int], fill: int = 1) -> Pair:
-    """Values of one or two axes as (height, width)."""
-    return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
-
-
-def as_pads(pads: Sequence[int]) -> tuple[int, int, int, int]:
-    """Pads as ONNX has them for one or two axes."""
-    return (0, pads[0], 0, pads[1]) if len(pads) == 2 else (pads[0], pads[1], pads[2], pads[3])
-
-
-def _transposed_cuts(node: Node, lengths: Sequence[int], outs: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """How many positions of the full result are left out before each axis."""
-    given = node.attributes
-    auto_pad = given.get("auto_pad", "NOTSET")
-    rank = len(kernel)
-    ones = (1,) * rank
-    if given.get("output_shape") is None and auto_pad in ("NOTSET", "", "VALID"):
-        return [0] * rank if auto_pad == "VALID" else list((given.get("pads") or (0,) * (2 * rank))[:rank])
-    cuts = []
-    for length, out, size, stride, dilation, more in zip(
-        lengths, outs, kernel, given.get("strides") or ones, given.get("dilations") or ones,
-        given.get("output_padding") or (0,) * rank, strict=True,
-    ):  # fmt: skip
-        total = max(0, (length - 1) * stride + (size - 1) * dilation + 1 + more - out)
-        # SAME_UPPER cuts the odd one at the end; every other mode at the beginning.
-        cuts.append(total // 2 if auto_pad == "SAME_UPPER" else total - total // 2)
-    return cuts
+def _pair(values: Sequence[int]) -> Pair:
+    height, width = values
+    return height, width

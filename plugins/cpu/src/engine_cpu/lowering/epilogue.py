@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from engine.ir import Node
-from engine.lowering import Refusal, RefusalCause
 from engine.native import Attribute
+from engine.ops.fused_activation import Activation
 
 _RELU: Final = (0, 0.0, math.inf)
 # Name: the kernels' number of the activation, then alpha and beta; None where it is a parameter of the node.
@@ -27,20 +26,11 @@ _ACTIVATIONS: Final[dict[str, tuple[int, float | None, float | None]]] = {
 }
 
 
-def check_activation(node: Node) -> Refusal | None:
-    """A refusal where a fused operator ends with an activation that kernels do not have."""
-    name = node.attributes.get("activation", "")
-    if name and name not in _ACTIVATIONS:
-        return Refusal(RefusalCause.ATTRIBUTE, f"activation is {name}; expected one of {', '.join(_ACTIVATIONS)}")
-    return None
-
-
-def activation_attributes(node: Node) -> dict[str, Attribute]:
+def activation_attributes(activation: Activation | None) -> dict[str, Attribute]:
     """`activation`, `alpha` and `beta` of the kernels; empty where the node ends without one."""
-    name = node.attributes.get("activation", "")
-    if not name:
+    if activation is None:
         return {}
-    number, *fixed = _ACTIVATIONS[name]
-    given = iter(node.attributes.get("activation_parameters") or ())
+    number, *fixed = _ACTIVATIONS[activation.name]
+    given = iter(activation.parameters)
     alpha, beta = (float(next(given)) if value is None else value for value in fixed)
     return {"activation": number, "alpha": alpha, "beta": beta}

@@ -12,11 +12,12 @@ from engine.ir import Node, Output
 from engine.lowering import Refusal, RefusalCause, check_constant, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
+from engine.ops.internal.scale_shift import ScaleShiftSpec
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.checks import check_f32
-from engine_cpu.lowering.epilogue import activation_attributes, check_activation
+from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.normalization import check_stash_type
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
 
@@ -217,20 +218,17 @@ class BatchNormalizationLowering(MapLowering):
         _step(node, b, "scale_shift_f32", [fold(0), fold(1)], _element(node, b))
 
 
-@lowers("ScaleShift", domain=INTERNAL_DOMAIN)
+@lowers("ScaleShift", domain=INTERNAL_DOMAIN, spec=ScaleShiftSpec)
 class ScaleShiftLowering(MapLowering):
     """The same with the factors and summands given, and an activation."""
 
     layouts_of_maps = BatchNormalizationLowering.layouts_of_maps
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return first_refusal(super().check(spec), check_activation(node))
-
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        assert isinstance(spec, ScaleShiftSpec)
         node = spec.node
         vectors = [b.input(node.input_value(1)), b.input(node.input_value(2))]
-        _step(node, b, "scale_shift_f32", vectors, {**_element(node, b), **activation_attributes(node)})
+        _step(node, b, "scale_shift_f32", vectors, {**_element(node, b), **activation_attributes(spec.activation)})
 
 
 def _element(node: Node, b: SegmentBuilder) -> dict[str, Attribute]:

@@ -12,10 +12,9 @@ from engine.ir import Constant, Node, Output
 from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine_cpu.lowering.checks import check_f32
-from engine_cpu.lowering.epilogue import activation_attributes, check_activation
+from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.product import MOST_BATCH_DIMS, Product, padded_vector
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
@@ -24,26 +23,24 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 
-@lowers("MatMul")
-@lowers("FusedMatMul", domain=INTERNAL_DOMAIN)
-class MatMulLowering(OpLowering[OperatorSpec]):
+@lowers("MatMul", spec=MatMulSpec)
+@lowers("FusedMatMul", domain=INTERNAL_DOMAIN, spec=MatMulSpec)
+class MatMulLowering(OpLowering[MatMulSpec]):
     """Products of matrices and of batches of them, with a bias, a residual and an activation."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: MatMulSpec) -> Refusal | None:
         """See `OpLowering`."""
-        node = spec.node
-        return first_refusal(check_f32(node), check_activation(node), _check_ranks(node))
+        return first_refusal(check_f32(spec.node), _check_ranks(spec.node))
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+    def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
         node = spec.node
         left, right, bias, residual = (*node.input_values, None, None)[:4]
         assert left is not None
         assert right is not None
-        trans_b = bool(node.domain and attribute(node, "trans_b"))
         a_shape, b_shape = _as_matrices(b.shape(left), b.shape(right))
-        product = Product.of_shapes(a_shape, b_shape, trans_b=trans_b)
-        attributes: dict[str, Attribute] = dict(activation_attributes(node))
+        product = Product.of_shapes(a_shape, b_shape, trans_b=spec.trans_b)
+        attributes: dict[str, Attribute] = dict(activation_attributes(spec.activation))
         more = []
         if bias is not None:
             attributes["bias"] = 1
@@ -69,65 +66,61 @@ def _as_matrices(a: Sequence[int], b: Sequence[int]) -> tuple[Sequence[int], Seq
     return (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
 
 
-@lowers("Gemm")
-class GemmLowering(OpLowering[OperatorSpec]):
+@lowers("Gemm", spec=GemmSpec)
+class GemmLowering(OpLowering[GemmSpec]):
     """alpha * A * B + beta * C, where C is a row, a matrix, or constant."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: GemmSpec) -> Refusal | None:
         """See `OpLowering`."""
-        node = spec.node
-        return first_refusal(check_f32(node), self._check_sum(node))
+        return first_refusal(check_f32(spec.node), self._check_sum(spec))
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+    def lower(self, spec: GemmSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
         node = spec.node
         left, right = node.input_value(0), node.input_value(1)
-        alpha = float(attribute(node, "alpha"))
-        a_shape, trans_b = b.shape(left), bool(attribute(node, "transB"))
-        if attribute(node, "transA"):
+        a_shape = b.shape(left)
+        if spec.transA:
             a_shape = a_shape[::-1]
             source = _transposed(node, b, left)
         else:
             source = b.input(left)
-        product = Product.of_shapes(a_shape, b.shape(right), trans_b=trans_b)
+        product = Product.of_shapes(a_shape, b.shape(right), trans_b=spec.transB)
         attributes: dict[str, Attribute] = {}
         more, residual = [], None
-        if node.has_input(2) and attribute(node, "beta") != 0.0:
-            bias, residual = self._addends(node, b, product)
+        if node.has_input(2) and spec.beta != 0.0:
+            bias, residual = self._addends(spec, b, product)
             if bias is not None:
                 attributes["bias"] = 1
                 more.append(bias)
-        if alpha != 1.0:
+        if spec.alpha != 1.0:
             attributes["scale"] = 1
-            more.append(b.constant(np.full(-(-product.n // 16) * 16, alpha, np.float32)))
+            more.append(b.constant(np.full(-(-product.n // 16) * 16, spec.alpha, np.float32)))
         if residual is not None:
             attributes["residual"] = 1
             more.append(residual)
         product.add_step(node, b, right, (source, b.output(node.output(0))), more, attributes)
 
-    def _check_sum(self, node: Node) -> Refusal | None:
-        if not node.has_input(2) or _is_constant(node.input_value(2)):
+    def _check_sum(self, spec: GemmSpec) -> Refusal | None:
+        added, result = spec.input(2), spec.output()
+        if added is None or _is_constant(added):
             return None
-        added, result = node.input_value(2), node.output(0)
-        if attribute(node, "beta") != 1.0:
-            return Refusal(
-                RefusalCause.ATTRIBUTE, f"beta is {attribute(node, 'beta')} for a C computed at run time; expected 1"
-            )
+        if spec.beta != 1.0:
+            return Refusal(RefusalCause.ATTRIBUTE, f"beta is {spec.beta} for a C computed at run time; expected 1")
         if not len(added.shape) or added.shape[-1].is_dynamic or added.shape[-1] != result.shape[-1]:
             return Refusal(
                 RefusalCause.SHAPE, f"C is {added.type}; expected rows of {result.shape[-1]} as the result has"
             )
         return None
 
-    def _addends(self, node: Node, b: SegmentBuilder, product: Product) -> tuple[int | None, int | None]:
+    def _addends(self, spec: GemmSpec, b: SegmentBuilder, product: Product) -> tuple[int | None, int | None]:
         """C as the buffer of a bias, or as that of a residual."""
-        added = node.input_value(2)
+        added = spec.node.input_value(2)
         shape = (1, 1, *b.shape(added))[-2:]
         if shape == (1, product.n):
-            return padded_vector(node, b, added, float(attribute(node, "beta"))), None
+            return padded_vector(spec.node, b, added, spec.beta), None
         if not b.is_constant(added):
             return None, b.input(added)
-        beta, whole = np.float32(attribute(node, "beta")), (product.m, product.n)
+        beta, whole = np.float32(spec.beta), (product.m, product.n)
         recipe = f"broadcast to {whole} times {beta}"
         return None, b.weights([added], recipe, lambda: np.array(np.broadcast_to(b.value(added) * beta, whole)))
 

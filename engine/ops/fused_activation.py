@@ -11,6 +11,7 @@ from engine.errors import ModelError
 from engine.ir import Constant, Node, Output
 from engine.ops.create import create
 from engine.ops.registry import attribute
+from engine.ops.spec import check_choice, refuse
 
 ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
     "Relu": (),
@@ -53,6 +54,19 @@ def activation_of(node: Node) -> Activation | None:
         limits = _limits(node)
         return None if limits is None else Activation("Clip", limits)
     return Activation(node.op_type, tuple(float(attribute(node, name)) for name in names))
+
+
+def fused_activation(node: Node) -> Activation | None:
+    """What a fused operator ends with, by its attributes; None where it ends without. Raises `OperatorSpecError`."""
+    name = attribute(node, "activation")
+    if not name:
+        return None
+    check_choice(node, "activation", name, ACTIVATIONS)
+    parameters = tuple(attribute(node, "activation_parameters") or ())
+    if len(parameters) != len(ACTIVATIONS[name]):
+        meaning = ", ".join(ACTIVATIONS[name])
+        refuse(node, "activation_parameters", list(parameters), f"[{meaning}] for {name}")
+    return Activation(name, parameters)
 
 
 def apply_activation(value: Output, activation: Activation) -> Output:

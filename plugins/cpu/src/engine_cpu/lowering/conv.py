@@ -10,10 +10,10 @@ import numpy as np
 from engine.ir import Node, Output
 from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.native import pack
+from engine.ops.conv import ConvSpec
 from engine.ops.internal import INTERNAL_DOMAIN
-from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, padded_channels, static_shape
-from engine_cpu.lowering.checks import check_f32
+from engine_cpu.lowering.checks import MAX_STEP, check_f32, check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_candidates import (
     PLANAR_CHANNELS,
     ConvProblem,
@@ -22,55 +22,53 @@ from engine_cpu.lowering.conv_candidates import (
     packed_bytes,
     packing,
 )
-from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry, is_transposed
-from engine_cpu.lowering.epilogue import activation_attributes, check_activation
+from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
+from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.tuning import Candidate
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
-_LARGEST_STEP: Final = 4096
-_LARGEST_TRANSPOSED_STRIDE: Final = 64
+_MAX_TRANSPOSED_STRIDE: Final = 64
 _X, _W, _BIAS, _RESIDUAL = range(4)
 
 
-@lowers("Conv", "ConvTranspose")
-@lowers("FusedConv", domain=INTERNAL_DOMAIN)
-class ConvolutionLowering(OpLowering[OperatorSpec]):
+@lowers("Conv", "ConvTranspose", spec=ConvSpec)
+@lowers("FusedConv", domain=INTERNAL_DOMAIN, spec=ConvSpec)
+class ConvLowering(OpLowering[ConvSpec]):
     """Direct, Winograd, depthwise, grouped or transposed kernels, by geometry and choice; weights packed for them."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: ConvSpec) -> Refusal | None:
         """See `OpLowering`."""
-        node = spec.node
-        return first_refusal(check_f32(node), _check_rank(node), _check_steps(node), check_activation(node))
+        return first_refusal(check_f32(spec.node), _check_shapes(spec), _check_steps(spec))
 
-    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+    def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
         """Maps in blocks; an input of few channels is better read as it is."""
         node = spec.node
-        groups = node.attributes.get("group", 1)
         channels = static_shape(node.input_value(_X))[1]
-        if not has_bf16_kernel(groups, channels, static_shape(node.output(0))[1], transposed=is_transposed(node)):
+        outputs = static_shape(node.output(0))[1]
+        if not has_bf16_kernel(spec.group, channels, outputs, transposed=spec.transposed):
             return (_option(node, Layout.BLOCKED),)
-        is_planar = groups == 1 and channels < PLANAR_CHANNELS and not is_transposed(node)
+        is_planar = spec.group == 1 and channels < PLANAR_CHANNELS and not spec.transposed
         sources = (Layout.PLAIN, Layout.BLOCKED) if is_planar else (Layout.BLOCKED,)
         options = [_option(node, source, precision="f32") for source in sources]
         for source in (Layout.PLAIN, Layout.BLOCKED_BF16) if is_planar else (Layout.BLOCKED_BF16,):
             options.append(_option(node, source, Layout.BLOCKED_BF16, "bf16"))
-            if groups != channels or groups == 1:  # a depthwise convolution writes what it reads
+            if spec.group != channels or spec.group == 1:  # a depthwise convolution writes what it reads
                 options.append(_option(node, source, Layout.BLOCKED, "bf16"))
         return options
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+    def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
         """One step; more where the weights are computed at run time."""
         node = spec.node
         option, out = b.option(node), node.output(0)
         layout, out_layout = option.inputs[_X], option.outputs[0]
-        geometry = conv_geometry(node, b.shape(node.input_value(_X)), b.shape(node.input_value(_W)), b.shape(out))
-        bias, residual = _optional(node, _BIAS), _optional(node, _RESIDUAL)
+        geometry = conv_geometry(spec, b.shape(node.input_value(_X)), b.shape(node.input_value(_W)))
+        bias, residual = spec.input(_BIAS), spec.input(_RESIDUAL)
         problem = ConvProblem(
             geometry,
-            activation_attributes(node),
+            activation_attributes(spec.activation),
             bias is not None,
             residual is not None,
             layout,
@@ -94,38 +92,24 @@ class ConvolutionLowering(OpLowering[OperatorSpec]):
         )
 
 
-def _check_rank(node: Node) -> Refusal | None:
-    """One or two dimensions, and channels to convolve."""
-    rank = len(node.input_value(_X).shape)
-    if rank not in (3, 4):
-        return Refusal(RefusalCause.SHAPE, f"X has {rank - 2} spatial dimensions; expected 1 or 2")
-    weights = node.input_value(_W).shape
-    if any(dim.is_static and dim.min == 0 for dim in (*weights, node.input_value(_X).shape[1])):
-        return Refusal(
-            RefusalCause.SHAPE, f"no channels, or an empty kernel: X is {node.input_value(_X).type}, W {weights}"
-        )
+def _check_shapes(spec: ConvSpec) -> Refusal | None:
+    """One or two spatial dimensions, and channels to convolve."""
+    x, weights = spec.node.input_value(_X), spec.weights.shape
+    if refused := check_spatial_rank(x):
+        return refused
+    if any(dim.is_static and dim.min == 0 for dim in (*weights, x.shape[1])):
+        return Refusal(RefusalCause.SHAPE, f"no channels, or an empty kernel: X is {x.type}, W {weights}")
     return None
 
 
-def _check_steps(node: Node) -> Refusal | None:
+def _check_steps(spec: ConvSpec) -> Refusal | None:
     """Strides and dilations that the kernels take."""
-    for name, most in (
-        ("strides", _LARGEST_TRANSPOSED_STRIDE if is_transposed(node) else _LARGEST_STEP),
-        ("dilations", _LARGEST_STEP),
-    ):
-        values = node.attributes.get(name) or ()
-        if max(values, default=1) > most:
-            return Refusal(RefusalCause.ATTRIBUTE, f"{name} is {list(values)}; expected {most} at most")
-    return None
+    return check_steps(spec, _MAX_TRANSPOSED_STRIDE if spec.transposed else MAX_STEP)
 
 
 def _option(node: Node, source: Layout, out: Layout = Layout.BLOCKED, precision: str = "") -> LayoutOption:
     inputs = (source, Layout.PLAIN, Layout.PLAIN, out)
     return LayoutOption(inputs[: node.num_inputs], (out,), precision=precision)
-
-
-def _optional(node: Node, index: int) -> Output | None:
-    return node.input_value(index) if node.has_input(index) else None
 
 
 def _weights(node: Node, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:

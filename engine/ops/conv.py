@@ -1,0 +1,263 @@
+"""Convolution: its spec, and Conv, ConvInteger, QLinearConv and Col2Im, as matrix products over unrolled windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from engine.errors import ModelError
+from engine.ir import Dimension, Node, Output, PartialShape, TensorType, ValueType
+from engine.ops.fused_activation import Activation, fused_activation
+from engine.ops.quantization import requantize
+from engine.ops.registry import INTERNAL_DOMAIN, get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
+from engine.ops.spec import evaluates_with_spec, refuse, specifies
+from engine.ops.tensors import Array
+from engine.ops.windows import Window, WindowGeometry, WindowSpec, infer_spatial, offsets, padded, split_same
+
+_WEIGHTS: Final = {"QLinearConv": 3}
+"""The input that the weights are, where it is not input 1."""
+
+
+@specifies("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
+@specifies("FusedConv", domain=INTERNAL_DOMAIN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvSpec(WindowSpec):
+    """A convolution of [N, C, ...] with weights [M, C/group, ...], or a transposed one, [C, M/group, ...].
+
+    Attributes:
+        group: how many parts the channels are divided into.
+        transposed: whether it is a ConvTranspose, or a FusedConv that is one.
+        output_padding: of a transposed one, positions that are added behind each spatial axis; empty like `strides`.
+        output_shape: of a transposed one, the lengths of the output's spatial axes, where the model gives them.
+        activation: what a FusedConv ends with.
+    """
+
+    group: int
+    transposed: bool
+    output_padding: tuple[int, ...]
+    output_shape: tuple[int, ...] | None
+    activation: Activation | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        cls.resolve_window(node, given, (0, _WEIGHTS.get(node.op_type, 1)))
+        if given["group"] < 1:
+            refuse(node, "group", given["group"], "1 or more")
+        given["transposed"] = bool(given.get("transposed", node.op_type == "ConvTranspose"))
+        given["activation"] = fused_activation(node) if "activation" in given else None
+        axes = len(given["strides"])
+        extra, shape = tuple(given.get("output_padding") or ()), tuple(given.get("output_shape") or ())
+        if extra and (len(extra) != axes or min(extra) < 0):
+            refuse(node, "output_padding", list(extra), f"{axes} values, 0 or more")
+        if shape and (len(shape) < axes or min(shape) < 0):
+            refuse(node, "output_shape", list(shape), f"{axes} values, 0 or more")
+        given["output_padding"] = extra or (0,) * axes
+        given["output_shape"] = shape[len(shape) - axes :] or None
+
+    @property
+    def weights(self) -> Output:
+        """The input that has the kernel."""
+        return self.node.input_value(_WEIGHTS.get(self.node.op_type, 1))
+
+    def at(self, x: Sequence[int], w: Sequence[int]) -> WindowGeometry:
+        """The geometry over an input of shape `x` with weights of shape `w`."""
+        if self.kernel_shape not in (None, tuple(w[2:])):
+            raise ModelError(f"weights of shape {tuple(w)} do not have kernel_shape {self.kernel_shape}")
+        window = self.window(w[2:])
+        if not self.transposed:
+            return window.at(x[2:])
+        found = [self.transposed_axis(window, axis, length) for axis, length in enumerate(x[2:])]
+        begin, outputs = tuple(cut for cut, _ in found), tuple(max(0, length) for _, length in found)
+        end = tuple(
+            (n - 1) * stride + window.reach(axis) - cut - out
+            for axis, (n, stride, cut, out) in enumerate(zip(x[2:], window.strides, begin, outputs, strict=True))
+        )
+        return WindowGeometry(tuple(x[2:]), outputs, window.kernel, window.strides, window.dilations, begin, end)
+
+    def transposed_axis(self, window: Window, axis: int, length: int) -> tuple[int, int]:
+        """Of a transposed one: positions of the full result that are left out before an axis, and the output's length.
+
+        A negative length is that of padding which cuts off more than there is.
+        """
+        size = (length - 1) * window.strides[axis] + window.reach(axis)
+        grown = size + (self.output_padding[axis] if self.output_padding else 0)
+        if self.output_shape is not None:
+            wanted = self.output_shape[axis]
+        elif window.pads is not None:
+            before, behind = window.pads[axis]
+            return before, grown - before - behind
+        else:
+            # Where the window is smaller than the stride there is nothing to cut, and nothing is added either.
+            wanted = min(grown, length * window.strides[axis])
+        return split_same(max(0, grown - wanted), self.auto_pad)[0], wanted
+
+
+@infers("Conv")
+def _infer_conv(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op("Conv"))
+    spec = ConvSpec.of(node)
+    data, weight = tensor_type(node, 0), tensor_type(node, 1)
+    if weight.shape.rank.is_dynamic or data.shape.rank.is_dynamic:
+        rank = weight.shape.rank if weight.shape.rank.is_static else data.shape.rank
+        return (TensorType(data.element_type, PartialShape.dynamic(rank.min if rank.is_static else None)),)
+    _check_channels(node, spec.group, data.shape, weight.shape)
+    kernel = PartialShape(weight.shape.dims[2:])
+    if spec.kernel_shape is not None:
+        if not PartialShape(spec.kernel_shape).compatible(kernel):
+            fail(node, f"kernel_shape {list(spec.kernel_shape)} differs from that of W")
+        kernel = PartialShape(spec.kernel_shape)
+    spatial: Sequence[Dimension | None] = [None] * len(kernel)
+    if kernel.is_static:
+        spatial = infer_spatial(node, spec.window(kernel.get_shape()), data.shape.dims[2:])
+    return (TensorType(data.element_type, PartialShape([data.shape[0], weight.shape[0], *spatial])),)
+
+
+def _check_channels(node: Node, group: int, data: PartialShape, weight: PartialShape) -> None:
+    if weight[0].is_static and weight[0].min % group:
+        fail(node, f"group {group} does not divide the {weight[0]} output channels of W")
+    if data[1].is_static and weight[1].is_static and data[1].min != weight[1].min * group:
+        fail(
+            node,
+            f"X has {data[1]} channels; W takes {weight[1]} a group and group is {group}, "
+            f"so {weight[1].min * group} were expected",
+        )
+    if node.has_input(2):
+        bias = tensor_type(node, 2).shape
+        if not bias.compatible(PartialShape([weight[0]])):
+            fail(node, f"B has shape {bias}; expected one value an output channel, [{weight[0]}]")
+
+
+@evaluates_with_spec("Conv")
+def conv(spec: ConvSpec, x: Array, w: Array, b: Array | None = None) -> Array:
+    """Convolution (ONNX Conv-22): x [N, C, ...], w [M, C/group, ...], b [M]. Narrow floats accumulate in f32."""
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    result = _convolve(spec, x.astype(wide, copy=False), w.astype(wide, copy=False))
+    if b is not None:
+        result += b.astype(wide, copy=False).reshape(-1, *(1,) * (x.ndim - 2))
+    return result.astype(x.dtype, copy=False)
+
+
+def _convolve(spec: ConvSpec, x: Array, w: Array) -> Array:
+    """x [N, C, ...] with w [M, C/group, ...], padded with zeros."""
+    channels, group, geometry = w.shape[1], spec.group, spec.at(x.shape, w.shape)
+    if w.shape[0] % group or x.shape[1] != channels * group:
+        raise ModelError(f"x of shape {x.shape} and w of shape {w.shape} do not fit group {group}")
+    full, count, taps = padded(x, geometry, 0), math.prod(geometry.outputs), math.prod(geometry.kernel)
+    result = np.empty((x.shape[0], group, w.shape[0] // group, count), dtype=x.dtype)
+    weights = w.reshape(group, w.shape[0] // group, channels * taps)
+    for image in range(x.shape[0]):  # one at a time: the unrolled windows take kernel-size times the image
+        columns = _unroll(full[image], geometry).reshape(group, channels * taps, count)
+        np.matmul(weights, columns, out=result[image])
+    return result.reshape(x.shape[0], w.shape[0], *geometry.outputs)
+
+
+def _unroll(image: Array, g: WindowGeometry) -> Array:
+    """[C, ...] to [C, *kernel, *outputs]; a view where each position is read once."""
+    if all(k == s == 1 for k, s in zip(g.kernel, g.strides, strict=True)):
+        return image.reshape(image.shape[0], 1, -1)
+    columns = np.empty((image.shape[0], *g.kernel, *g.outputs), dtype=image.dtype)
+    for position, slices in offsets(g, g.outputs):
+        target: Any = (slice(None), *position)
+        columns[target] = image[slices]
+    return columns
+
+
+@specifies("DeformConv")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeformConvSpec(WindowSpec):
+    """A convolution whose window's positions are moved by an input.
+
+    Attributes:
+        group: how many parts the channels are divided into.
+        offset_group: how many parts of the channels have moves of their own.
+    """
+
+    group: int
+    offset_group: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        cls.resolve_window(node, given, (0, 1))
+        for name in ("group", "offset_group"):
+            if given[name] < 1:
+                refuse(node, name, given[name], "1 or more")
+
+    def at(self, x: Sequence[int], w: Sequence[int]) -> WindowGeometry:
+        """The geometry over an input of shape `x` with weights of shape `w`, before anything moves."""
+        return self.window(w[2:]).at(x[2:])
+
+
+@specifies("Col2Im")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Col2ImSpec(WindowSpec):
+    """Windows that are added up to the images that they were cut from; an input gives the kernel."""
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        cls.resolve_window(node, given, ())
+
+    def at(self, image_shape: Sequence[int], block_shape: Sequence[int]) -> WindowGeometry:
+        """The geometry of the windows over an image whose spatial axes have these lengths."""
+        return self.window(block_shape).at(image_shape)
+
+
+@evaluates_with_spec("Col2Im")
+def col2im(spec: Col2ImSpec, x: Array, image_shape: Array, block_shape: Array) -> Array:
+    """Windows [N, C * block, L] added up to the images that they were cut from (ONNX Col2Im-18)."""
+    g = spec.at(image_shape.tolist(), block_shape.tolist())
+    columns = x.reshape(x.shape[0], -1, *g.kernel, *g.outputs)
+    sizes = [n + a + b for n, a, b in zip(g.inputs, g.pads_begin, g.pads_end, strict=True)]
+    full = np.zeros((*columns.shape[:2], *sizes), dtype=x.dtype)
+    for position, slices in offsets(g, g.outputs):
+        source: Any = (slice(None), slice(None), *position)
+        full[slices] += columns[source]
+    inside: Any = (..., *(slice(a, a + n) for n, a in zip(g.inputs, g.pads_begin, strict=True)))
+    return np.ascontiguousarray(full[inside])
+
+
+@evaluates_with_spec("ConvInteger")
+def conv_integer(
+    spec: ConvSpec, x: Array, w: Array, x_zero_point: Array | None = None, w_zero_point: Array | None = None
+) -> Array:
+    """Convolution of 8-bit integers to i32 (ONNX ConvInteger-10); padding has the value of the zero point."""
+    return _convolve(spec, _centered(x, x_zero_point), _centered(w, w_zero_point)).astype(np.int32)
+
+
+@evaluates_with_spec("QLinearConv")
+def qlinear_conv(
+    spec: ConvSpec,
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    b: Array | None = None,
+) -> Array:
+    """Quantized convolution (ONNX QLinearConv-10); `b` has scale x_scale * w_scale and zero point 0."""
+    result = _convolve(spec, _centered(x, x_zero_point), _centered(w, w_zero_point))
+    channels = (-1, *(1,) * (x.ndim - 2))
+    if b is not None:
+        result += b.reshape(channels)
+    scale = w_scale.reshape(channels) if w_scale.ndim else w_scale
+    return requantize(result, x_scale * scale / y_scale, y_zero_point)
+
+
+def _centered(x: Array, zero_point: Array | None) -> Array:
+    """Quantized values less their zero point, one or one a first dimension. Sums of f64 are exact below 2^53."""
+    wide = x.astype(np.float64)
+    if zero_point is None:
+        return wide
+    if zero_point.size > 1:
+        zero_point = zero_point.reshape(-1, *(1,) * (x.ndim - 1))
+    return wide - zero_point.astype(np.float64)

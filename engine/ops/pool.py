@@ -1,0 +1,251 @@
+"""Pooling: MaxPool, AveragePool, LpPool, their global forms, MaxUnpool, MaxRoiPool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.errors import ModelError
+from engine.ir import Constant, Node, PartialShape, TensorType, ValueType, i64
+from engine.ops.precision import widened
+from engine.ops.registry import evaluates, get_op, infers
+from engine.ops.rules import check_inputs, tensor_type
+from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
+from engine.ops.tensors import Array
+from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial, offsets, padded
+
+
+@specifies("AveragePool", "LpPool", "MaxPool")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSpec(WindowSpec):
+    """A pooling of [N, C, ...] over windows. Attributes that another of these operators has are at their defaults.
+
+    Attributes:
+        ceil_mode: a last window that the end cuts off counts.
+        count_include_pad: of AveragePool, padding counts as elements.
+        storage_order: of MaxPool, whether indices count along columns (1) rather than rows.
+        p: of LpPool, which norm.
+    """
+
+    kernel_shape: tuple[int, ...]
+    ceil_mode: bool
+    count_include_pad: bool
+    storage_order: int
+    p: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        cls.resolve_window(node, given)
+        if given["kernel_shape"] is None:
+            refuse(node, "kernel_shape", [], "a value for each spatial axis")
+        given["ceil_mode"] = bool(given["ceil_mode"])
+        given["count_include_pad"] = bool(given.get("count_include_pad", 0))
+        if given.setdefault("storage_order", 0) not in (0, 1):
+            refuse(node, "storage_order", given["storage_order"], "0 or 1")
+        if given.setdefault("p", 2) < 1:
+            refuse(node, "p", given["p"], "1 or more")
+
+    def at(self, x: Sequence[int]) -> WindowGeometry:
+        """The geometry over an input of shape `x`."""
+        return self.window(self.kernel_shape, ceil_mode=self.ceil_mode).at(x[2:])
+
+
+@specifies("GlobalLpPool")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalLpPoolSpec(OperatorSpec):
+    """The norm of each map: `p` says which."""
+
+    p: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        if given["p"] < 1:
+            refuse(node, "p", given["p"], "1 or more")
+
+
+@specifies("MaxUnpool")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxUnpoolSpec(WindowSpec):
+    """Elements put back where a MaxPool found them."""
+
+    kernel_shape: tuple[int, ...]
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        cls.resolve_window(node, given)
+        if given["kernel_shape"] is None:
+            refuse(node, "kernel_shape", [], "a value for each spatial axis")
+
+    def unpooled_shape(self, x: Sequence[int]) -> tuple[int, ...]:
+        """The shape in which indices count, for an input of shape `x`; `output_shape` may enlarge the result."""
+        window = self.window(self.kernel_shape)
+        assert window.pads is not None
+        spatial = [
+            (n - 1) * stride - sum(pads) + k
+            for n, k, stride, pads in zip(x[2:], window.kernel, window.strides, window.pads, strict=True)
+        ]
+        return (*x[:2], *spatial)
+
+
+@specifies("MaxRoiPool")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxRoiPoolSpec(OperatorSpec):
+    """The largest value of each cell of each region.
+
+    Attributes:
+        pooled_shape: cells along the height and the width of a region.
+        spatial_scale: lengths of the map for each of the coordinates of regions.
+    """
+
+    pooled_shape: tuple[int, int]
+    spatial_scale: float
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["pooled_shape"] = tuple(given["pooled_shape"])
+        if len(given["pooled_shape"]) != 2 or min(given["pooled_shape"]) < 1:
+            refuse(node, "pooled_shape", list(given["pooled_shape"]), "2 values, 1 or more")
+
+
+@infers("AveragePool", "LpPool", "MaxPool")
+def _infer_pool(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type))
+    spec, data = PoolSpec.of(node), tensor_type(node, 0)
+    shape = PartialShape.dynamic(len(spec.kernel_shape) + 2)
+    if data.shape.rank.is_static:
+        window = spec.window(spec.kernel_shape, ceil_mode=spec.ceil_mode)
+        spatial = infer_spatial(node, window, data.shape.dims[2:])
+        shape = PartialShape([*data.shape.dims[:2], *spatial])
+    outputs = [TensorType(data.element_type, shape), TensorType(i64, shape)]
+    return outputs[: node.num_outputs]
+
+
+@evaluates_with_spec("MaxPool")
+def max_pool(spec: PoolSpec, x: Array) -> Any:
+    """The largest value of each window (ONNX MaxPool-22) and, if asked for, its index in the flattened input."""
+    g = spec.at(x.shape)
+    full = padded(x, g, _lowest(x.dtype))
+    best: Array | None = None
+    places: Array | None = None
+    flat = None
+    if spec.node.num_outputs > 1:
+        flat = padded(_flat_indices(x.shape, spec.storage_order), g, -1)
+    for _, slices in offsets(g, g.outputs):
+        values = full[slices]
+        if best is None:
+            best = values.copy()
+            places = None if flat is None else np.broadcast_to(flat[slices], values.shape).copy()
+            continue
+        if flat is not None:
+            assert places is not None
+            # Padding never wins, not even over the lowest value, so that every index is one of the input.
+            better = (values > best) | ((places < 0) & (flat[slices] >= 0))
+            np.copyto(places, flat[slices], where=better)
+        np.maximum(best, values, out=best)
+    return best if places is None else (best, places)
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+
+
+def _flat_indices(shape: tuple[int, ...], storage_order: int) -> Array:
+    """The index of each element in the flattened tensor; with `storage_order` 1 columns run fastest in a plane."""
+    spatial = shape[2:]
+    plane = np.arange(math.prod(spatial)).reshape(spatial, order="F" if storage_order else "C")
+    if storage_order and len(spatial) > 2:
+        raise ModelError("storage_order 1 is defined for two spatial dimensions only")
+    planes = np.arange(shape[0] * shape[1]).reshape(shape[:2])
+    return plane + (planes * plane.size).reshape(*shape[:2], *(1,) * len(spatial))
+
+
+@evaluates_with_spec("AveragePool")
+def average_pool(spec: PoolSpec, x: Array) -> Array:
+    """The mean of each window (ONNX AveragePool-22): what lies beyond the padding never counts."""
+    g = spec.at(x.shape)
+    total = _sum_windows(x, g)
+    mean: Array = total / counts(g, includes_padding=spec.count_include_pad).astype(total.dtype)
+    return mean.astype(x.dtype)
+
+
+@evaluates_with_spec("LpPool")
+def lp_pool(spec: PoolSpec, x: Array) -> Array:
+    """The p-norm of each window (ONNX LpPool-22)."""
+    total = _sum_windows(np.abs(widened(x)) ** spec.p, spec.at(x.shape))
+    norm: Array = total ** (1.0 / spec.p)
+    return norm.astype(x.dtype)
+
+
+def _sum_windows(x: Array, g: WindowGeometry) -> Array:
+    full = padded(widened(x), g, 0)
+    total = np.zeros((*x.shape[:2], *g.outputs), dtype=full.dtype)
+    for _, slices in offsets(g, g.outputs):
+        total += full[slices]
+    return total
+
+
+@evaluates("GlobalAveragePool")
+def global_average_pool(x: Array) -> Array:
+    """The mean over all spatial positions (ONNX GlobalAveragePool-22)."""
+    mean: Array = widened(x).mean(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return mean.astype(x.dtype)
+
+
+@evaluates("GlobalMaxPool")
+def global_max_pool(x: Array) -> Array:
+    """The largest value of all spatial positions (ONNX GlobalMaxPool-22)."""
+    largest: Array = x.max(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return largest
+
+
+@evaluates_with_spec("GlobalLpPool")
+def global_lp_pool(spec: GlobalLpPoolSpec, x: Array) -> Array:
+    """The p-norm over all spatial positions (ONNX GlobalLpPool-22)."""
+    axes = tuple(range(2, x.ndim))
+    norm: Array = (np.abs(widened(x)) ** spec.p).sum(axis=axes, keepdims=True) ** (1.0 / spec.p)
+    return norm.astype(x.dtype)
+
+
+@infers("MaxUnpool")
+def _infer_max_unpool(node: Node) -> Sequence[ValueType] | None:
+    """ONNX leaves the shape open where `output_shape` is given, even as a constant."""
+    if not node.has_input(2):
+        return None
+    check_inputs(node, get_op("MaxUnpool"))
+    data = tensor_type(node, 0)
+    source = node.input_value(2)
+    if isinstance(source.node, Constant):
+        return (TensorType(data.element_type, PartialShape(source.node.data.tolist())),)
+    rank = len(data.shape) if data.shape.rank.is_static else None
+    return (TensorType(data.element_type, PartialShape.dynamic(rank)),)
+
+
+@evaluates_with_spec("MaxRoiPool")
+def max_roi_pool(spec: MaxRoiPoolSpec, x: Array, rois: Array) -> Array:
+    """The largest value of each cell of each region (ONNX MaxRoiPool-22); `rois` is [num_rois, 5]."""
+    height, width = x.shape[2:]
+    out = np.zeros((len(rois), x.shape[1], *spec.pooled_shape), dtype=x.dtype)
+    for index, roi in enumerate(rois):
+        left, top, right, bottom = (math.floor(float(v) * spec.spatial_scale + 0.5) for v in roi[1:])
+        rows = _cells(top, bottom, spec.pooled_shape[0], height)
+        columns = _cells(left, right, spec.pooled_shape[1], width)
+        for i, (y0, y1) in enumerate(rows):
+            for j, (x0, x1) in enumerate(columns):
+                if y1 > y0 and x1 > x0:
+                    out[index, :, i, j] = x[int(roi[0]), :, y0:y1, x0:x1].max(axis=(1, 2))
+    return out
+
+
+def _cells(start: int, end: int, count: int, limit: int) -> list[tuple[int, int]]:
+    """The intervals into which a region's side is divided, cut to the input."""
+    size = max(end - start + 1, 1) / count
+    edges = [(start + math.floor(i * size), start + math.ceil((i + 1) * size)) for i in range(count)]
+    return [(min(max(low, 0), limit), min(max(high, 0), limit)) for low, high in edges]

@@ -1,0 +1,81 @@
+"""MaxPool, AveragePool and their global forms, of one and two dimensions, on maps in blocks of 16 channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.ir import Node
+from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
+from engine.native import Attribute
+from engine.ops.pool import PoolSpec
+from engine.ops.spec import OperatorSpec, SpecT
+from engine_cpu.layout import Layout, LayoutOption
+from engine_cpu.lowering.checks import F32, check_spatial_rank, check_steps
+from engine_cpu.lowering.conv_geometry import window_attributes
+from engine_cpu.lowering.registry import OpLowering, lowers
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+
+class _MapLowering(OpLowering[SpecT]):
+    """What poolings have in common."""
+
+    def layouts(self, spec: SpecT) -> Sequence[LayoutOption]:
+        """Maps in blocks."""
+        outputs = spec.node.num_outputs
+        return tuple(LayoutOption.uniform(layout, 1, outputs) for layout in (Layout.BLOCKED, Layout.BLOCKED_BF16))
+
+
+@lowers("MaxPool", "AveragePool", spec=PoolSpec)
+class PoolLowering(_MapLowering[PoolSpec]):
+    """The values of a pooling; the indices of a MaxPool are not computed."""
+
+    def check(self, spec: PoolSpec) -> Refusal | None:
+        """See `OpLowering`."""
+        if refused := _check_map(spec.node):
+            return refused
+        if spec.is_read(1):
+            return Refusal(RefusalCause.OP, "the indices of the largest values are read; the kernels compute values")
+        return check_steps(spec)
+
+    def lower(self, spec: PoolSpec, b: SegmentBuilder) -> None:
+        """One step."""
+        attributes = window_attributes(spec.at(b.shape(spec.node.input_value(0))).with_axes(2))
+        if spec.op_type == "AveragePool":
+            attributes["count_include_pad"] = int(spec.count_include_pad)
+        _step(spec.node, b, attributes)
+
+
+@lowers("GlobalMaxPool", "GlobalAveragePool")
+class GlobalPoolLowering(_MapLowering[OperatorSpec]):
+    """A pooling whose window is the whole map, as one row, so that it is one loop."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        """See `OpLowering`."""
+        return _check_map(spec.node)
+
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        """One step."""
+        pixels = math.prod(b.shape(spec.node.input_value(0))[2:])
+        _step(spec.node, b, {"in": [1, pixels], "out": [1, 1], "kernel": [1, max(1, pixels)]})
+
+
+def _check_map(node: Node) -> Refusal | None:
+    x = node.input_value(0)
+    if refused := first_refusal(check_types((x, node.output(0)), F32), check_spatial_rank(x)):
+        return refused
+    if x.shape[1].is_static and x.shape[1].min == 0:
+        return Refusal(RefusalCause.SHAPE, f"X has no channels: {x.shape}")
+    return None
+
+
+def _step(node: Node, b: SegmentBuilder, attributes: dict[str, Attribute]) -> None:
+    source, out, layout = node.input_value(0), node.output(0), b.option(node).outputs[0]
+    batch, channels = b.shape(source)[:2]
+    kernel = "max_pool" if node.op_type.endswith("MaxPool") else "average_pool"
+    suffix = "bf16" if layout.is_bf16 else "f32"
+    given: dict[str, Attribute] = {"batch": batch, "in_channels": channels, "out_channels": channels, **attributes}
+    b.step(node, f"{kernel}_{suffix}", [b.input(source, layout)], [b.output(out, layout)], **given)
