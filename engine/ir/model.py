@@ -135,7 +135,7 @@ class Model(Subgraph):
 
     def remove_parameter(self, parameter: Parameter) -> None:
         """Drop an input that nothing consumes. Raises `GraphError`."""
-        if parameter._is_consumed():
+        if parameter.is_consumed:
             raise GraphError(f"{parameter} still has consumers; rewire them before removing it")
         _remove(self._parameters, parameter, self.name)
         self._order = None
@@ -278,7 +278,7 @@ def _check_border(model: Model) -> None:
 
 
 def _check_sink(sink: Node) -> None:
-    if sink._is_consumed():
+    if sink.is_consumed:
         raise GraphError(f"{sink} has consumers and cannot be a sink")
 
 

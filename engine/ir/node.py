@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from engine.errors import GraphError, ModelError
 from engine.ir import inference
@@ -21,7 +22,8 @@ from engine.ir.types import UNKNOWN, TensorType, ValueType, merge_types
 if TYPE_CHECKING:
     from engine.ir.model import Model
 
-_ids = itertools.count()
+new_id = itertools.count().__next__
+"""Numbers nodes in the order in which they are made."""
 _Consumers: TypeAlias = "dict[tuple[weakref.ref[Node], int], None]"
 
 
@@ -35,6 +37,7 @@ class _Edits:
 
 
 edits = _Edits()
+_NO_ANNOTATIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Output:
@@ -237,7 +240,7 @@ class Node:
         self.op_type = op_type
         self.domain = domain
         self.attributes = dict(attributes) if attributes else {}
-        self.id = next(_ids)
+        self.id = new_id()
         self._name = friendly_name
         self._names = output_names
         self._rt_info: dict[str, Any] | None = None
@@ -279,10 +282,19 @@ class Node:
 
     @property
     def rt_info(self) -> dict[str, Any]:
-        """Runtime info: annotations by users, plugins and passes, such as `affinity`."""
+        """Runtime info: annotations by users, plugins and passes, such as `affinity`. To read it, use `annotations`."""
         if self._rt_info is None:
             self._rt_info = {}
         return self._rt_info
+
+    @rt_info.setter
+    def rt_info(self, info: dict[str, Any]) -> None:
+        self._rt_info = info or None
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        """What `rt_info` holds, to read: most nodes have none, and `rt_info` makes a dict for each that is asked."""
+        return self._rt_info or _NO_ANNOTATIONS
 
     # -- ports --------------------------------------------------------------------------------------------
 
@@ -323,6 +335,30 @@ class Node:
         """What each input port reads; None where an optional input is omitted."""
         return list(self._sources)
 
+    # Passes read these for each node of large graphs. At run time they are the slots themselves, see below.
+    if TYPE_CHECKING:
+
+        @property
+        def sources(self) -> Sequence[Output | None]:
+            """What each input port reads, as `input_values`; no copy, so it changes with the graph. Read-only."""
+
+        @property
+        def output_types(self) -> Sequence[ValueType]:
+            """The type of each output port. Read-only."""
+
+        @property
+        def is_attached(self) -> bool:
+            """True while the node is in a graph: it is pinned, or something consumes one of its outputs. Read-only."""
+
+    @property
+    def output_names(self) -> Sequence[str] | None:
+        """The name of each output port as imported or set, "" where it has none; None where none has one."""
+        return self._names
+
+    @output_names.setter
+    def output_names(self, names: Sequence[str] | None) -> None:
+        self._names = names
+
     def has_input(self, index: int) -> bool:
         """True where input `index` exists and is not omitted."""
         return 0 <= index < len(self._sources) and self._sources[index] is not None
@@ -335,6 +371,24 @@ class Node:
         if source is None:
             raise GraphError(f"optional input {index} of {self} is omitted; ask has_input({index}) first")
         return source
+
+    @property
+    def is_pinned(self) -> bool:
+        """True for a node that stays without consumers: a Parameter, a Result or a sink."""
+        return self._pinned
+
+    @property
+    def is_consumed(self) -> bool:
+        """True where something reads one of its outputs."""
+        for consumers in self._consumers:  # noqa: SIM110 - a generator costs five times as much
+            if consumers:
+                return True
+        return False
+
+    @property
+    def has_bodies(self) -> bool:
+        """True for If, Loop, Scan and their like."""
+        return bool(self.attributes) and any(isinstance(value, Subgraph) for value in self.attributes.values())
 
     @property
     def bodies(self) -> dict[str, Model]:
@@ -362,6 +416,18 @@ class Node:
         self.attributes[name] = value
         self._seen = None
 
+    def forget_inferred_types(self) -> None:
+        """Let the next validation infer the types of its outputs, even where nothing has changed that it would see."""
+        self._seen = None
+
+    def add_output(self, value_type: ValueType) -> Output:
+        """Give the node one more output port, after the others."""
+        self._types = [*self._types, value_type]
+        self._consumers.append(None)
+        if self._names is not None:
+            self._names = [*self._names, ""]
+        return Output(self, len(self._types) - 1)
+
     def set_output_type(self, index: int, value_type: ValueType) -> None:
         """State the type of one output, as an importer does that knows it from elsewhere. Raises `GraphError`."""
         if not 0 <= index < len(self._types):
@@ -386,7 +452,7 @@ class Node:
         """
         seen = self._input_types()
         before = self._seen
-        if before is not None and all(map(_is, before, seen)) and len(before) == len(seen) and not self._has_bodies():
+        if before is not None and all(map(_is, before, seen)) and len(before) == len(seen) and not self.has_bodies:
             return False
         inferred = inference.infer(self)
         if before is not None and (before == seen or _all_refined(before, seen)):
@@ -483,20 +549,16 @@ class Node:
                 if not former:
                     _detach(old.node)
 
-    def _has_bodies(self) -> bool:
-        return bool(self.attributes) and any(isinstance(value, Subgraph) for value in self.attributes.values())
-
-    def _is_consumed(self) -> bool:
-        for consumers in self._consumers:  # noqa: SIM110 - a generator costs five times as much
-            if consumers:
-                return True
-        return False
-
     def __str__(self) -> str:
         return f"{self.op_type} `{self.friendly_name}`"
 
     def __repr__(self) -> str:
         return f"<{self} ({len(self._sources)} in, {len(self._types)} out)>"
+
+
+# A property in Python costs five times as much as a slot.
+for _public, _slot in (("sources", "_sources"), ("output_types", "_types"), ("is_attached", "_attached")):
+    setattr(Node, _public, Node.__dict__[_slot])
 
 
 class Subgraph:
@@ -586,7 +648,7 @@ def _detach(node: Node) -> None:
     """Let `node` leave the graph if nothing consumes it, and then whatever only it consumed."""
     unread: list[Node] | None = None
     while True:
-        if node._attached and not node._pinned and not node._is_consumed():
+        if node._attached and not node._pinned and not node.is_consumed:
             node._attached = False
             ref = weakref.ref(node)
             for position, source in enumerate(node._sources):

@@ -48,7 +48,7 @@ def is_sink(proto: onnx.NodeProto) -> bool:
 
 def annotate(proto: Any, node: Node) -> None:
     """Write what others understand of the node's rt_info into the metadata of `proto`."""
-    info = node._rt_info
+    info = node.annotations
     if not info:
         return
     if "affinity" in info:
@@ -63,8 +63,8 @@ def annotate_exactly(proto: Any, node: Node, name: str) -> None:
     """Write what JSON can hold of the node's rt_info, and its friendly name if it is not `name`, for `annotated`."""
     if node.has_own_name and node.friendly_name != name:
         proto.metadata_props.add(key=NAME, value=node.friendly_name)
-    if node._rt_info:
-        text = rt_info_text(node._rt_info)
+    if node.annotations:
+        text = rt_info_text(node.annotations)
         if text != "{}":
             proto.metadata_props.add(key=RT_INFO, value=text)
 

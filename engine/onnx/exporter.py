@@ -106,7 +106,7 @@ def _ir_version(model: Model, proto: onnx.ModelProto) -> int:
         for node in pending.pop().ordered_nodes():
             for output in node.outputs:
                 version = max(version, _ir_of(output.type))
-            info = node._rt_info
+            info = node.annotations
             if info and ("affinity" in info or info.get("metadata")):
                 version = max(version, _IR_OF_METADATA)
             pending.extend(node.bodies.values())

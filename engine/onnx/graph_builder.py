@@ -211,7 +211,7 @@ class GraphBuilder:
         """Make `node` the producer of `outputs`."""
         node.settle_types()
         if len(outputs) != 1 or outputs[0] != node.friendly_name:
-            node._names = [*outputs, *[""] * (node.num_outputs - len(outputs))]
+            node.output_names = [*outputs, *[""] * (node.num_outputs - len(outputs))]
         for index, output in enumerate(outputs):
             if output:
                 self._values.by_name[output] = Output(node, index)

@@ -167,5 +167,5 @@ class Scope:
 
 def _is_left_out(output: Output) -> bool:
     """Whether the file that the node came from did not name this output, and nothing has read it since."""
-    names = output.node._names
+    names = output.node.output_names
     return names is not None and not names[output.index] and not output.target_inputs

@@ -8,14 +8,14 @@ from typing import Any
 
 from engine.errors import EngineError, PassError
 from engine.ir import Constant, Model, Node, Output, TensorType, ValueType
-from engine.ir.node import _ids
+from engine.ir.node import new_id
+from engine.ir.walk import all_nodes
 from engine.passes.base import MatchCallback, MatcherPass, Pass, PassViolation, run_pass
 from engine.passes.compare import Comparison
 from engine.passes.folding import bytes_allowed, is_foldable, known_bytes
 from engine.passes.pattern import Matcher
 from engine.passes.rewrite import GraphRewrite
 from engine.passes.runtime_info import ORIGINS, is_operation
-from engine.passes.walk import all_nodes
 
 
 def checked_run(item: Pass, model: Model) -> bool:
@@ -30,8 +30,8 @@ def checked_run(item: Pass, model: Model) -> bool:
     _validate(model, f"model `{model.name}` is broken before pass {item.name}")
     with _origins(model):
         reference = model.clone()
-        before = {node: (node._rt_info or {}).get(ORIGINS, ()) for node in all_nodes(model)}
-        edges = {node: list(node._sources) for node in before}
+        before = {node: node.annotations.get(ORIGINS, ()) for node in all_nodes(model)}
+        edges = {node: list(node.sources) for node in before}
         changed = _run_watched(item, model)
         _validate(model, f"pass {item.name} broke model `{model.name}`")
         _check_border(item, reference, model)
@@ -47,16 +47,15 @@ def checked_run(item: Pass, model: Model) -> bool:
 def _origins(model: Model) -> Iterator[None]:
     """Mark every operation, so that it shows where its rt_info went; not for passes within a pass that is checked."""
     operations = [node for node in all_nodes(model) if is_operation(node)]
-    is_outermost = not any(ORIGINS in (node._rt_info or {}) for node in operations)
+    is_outermost = not any(ORIGINS in node.annotations for node in operations)
     if is_outermost:
         for node in operations:
             node.rt_info[ORIGINS] = (node.id,)
     yield
     if is_outermost:
         for node in all_nodes(model):
-            if node._rt_info is not None:
-                node._rt_info.pop(ORIGINS, None)
-                node._rt_info = node._rt_info or None
+            if ORIGINS in node.annotations:
+                node.rt_info = {key: value for key, value in node.annotations.items() if key != ORIGINS}
 
 
 def _run_watched(item: Pass, model: Model) -> bool:
@@ -83,18 +82,18 @@ def _watch(matcher_pass: MatcherPass, callback: MatchCallback) -> MatchCallback:
         matched = {root, *matcher.matched_nodes}
         readers = [target for output in root.outputs for target in output.target_inputs]
         after = {node: _Later(node) for node in _downstream(root)}
-        newest = next(_ids)
+        newest = new_id()
         changed = callback(matcher)
         for node, before in after.items():
-            if node._attached and (before.differs(node) or _was_rewired(node, before.sources, matched, set(after))):
+            if node.is_attached and (before.differs(node) or _was_rewired(node, before.sources, matched, set(after))):
                 raise PassViolation(
                     f"pass {matcher_pass.name} at {root} changed {node}, which comes after the root; "
                     "match that node in a pass of its own"
                 )
-        if root.has_own_name and not root._attached and root.num_outputs == 1:
+        if root.has_own_name and not root.is_attached and root.num_outputs == 1:
             for target in readers:
-                if target.node._attached and target.index < target.node.num_inputs:
-                    _check_name(matcher_pass, root, newest, target.node._sources[target.index])
+                if target.node.is_attached and target.index < target.node.num_inputs:
+                    _check_name(matcher_pass, root, newest, target.node.sources[target.index])
         return changed
 
     return watched
@@ -107,14 +106,14 @@ class _Later:
 
     def __init__(self, node: Node) -> None:
         self.attributes = dict(node.attributes)
-        self.name = node._name
-        self.rt_info = dict(node._rt_info or {})
-        self.sources = list(node._sources)
+        self.name = node.friendly_name
+        self.rt_info = dict(node.annotations)
+        self.sources = list(node.sources)
 
     def differs(self, node: Node) -> bool:
         """True where attributes, name or rt_info are others now."""
-        same = _same_items(self.attributes, node.attributes) and _same_items(self.rt_info, node._rt_info or {})
-        return not same or node._name != self.name
+        same = _same_items(self.attributes, node.attributes) and _same_items(self.rt_info, node.annotations)
+        return not same or node.friendly_name != self.name
 
 
 def _downstream(root: Node) -> list[Node]:
@@ -129,15 +128,15 @@ def _downstream(root: Node) -> list[Node]:
     return list(seen)
 
 
-def _same_items(before: dict[str, Any], after: dict[str, Any]) -> bool:
+def _same_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     return before.keys() == after.keys() and all(before[key] is after[key] for key in before)
 
 
 def _was_rewired(node: Node, sources: list[Output | None], matched: set[Node], after: set[Node]) -> bool:
     """True where an input of `node` changed other than because what it read was replaced for all."""
-    if len(sources) != len(node._sources):
+    if len(sources) != len(node.sources):
         return True
-    for old, new in zip(sources, node._sources, strict=True):
+    for old, new in zip(sources, node.sources, strict=True):
         if old == new or (old is not None and old.node in matched):
             continue
         if old is None or old.node in after or old.num_consumers:
@@ -207,7 +206,7 @@ def _check_carried(item: Pass, before: Mapping[Node, tuple[int, ...]], model: Mo
     for node in all_nodes(model):
         if not is_operation(node):
             continue
-        origins = (node._rt_info or {}).get(ORIGINS, ())
+        origins = node.annotations.get(ORIGINS, ())
         lost = not origins if node not in before else not set(origins) >= set(before[node])
         if lost:
             what = "dropped the rt_info of" if node in before else "carried no rt_info to"
@@ -230,14 +229,14 @@ def _check_inner_names(
 ) -> None:
     """Where a new node stands for one named node alone, what read that one reads a node of its name."""
     for node, sources in edges.items():
-        if not node._attached or len(sources) != node.num_inputs:
+        if not node.is_attached or len(sources) != node.num_inputs:
             continue
-        for old, new in zip(sources, node._sources, strict=True):
-            if old is None or new is None or old == new or old.node._attached or new.node in before:
+        for old, new in zip(sources, node.sources, strict=True):
+            if old is None or new is None or old == new or old.node.is_attached or new.node in before:
                 continue
             if not old.node.has_own_name or new.node.has_own_name or old.node.num_outputs != new.node.num_outputs:
                 continue
-            if before[old.node] and (new.node._rt_info or {}).get(ORIGINS) == before[old.node]:
+            if before[old.node] and new.node.annotations.get(ORIGINS) == before[old.node]:
                 raise PassError(
                     f"pass {item.name} replaced {old.node} by {new.node} and lost its friendly name; "
                     "set new.friendly_name = old.friendly_name"

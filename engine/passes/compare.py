@@ -91,7 +91,7 @@ class Comparison:
             if self.node(x, y):
                 stack.extend(
                     (s.node, t.node)
-                    for s, t in zip(x._sources, y._sources, strict=True)
+                    for s, t in zip(x.sources, y.sources, strict=True)
                     if s is not None and t is not None
                 )
 
@@ -102,21 +102,21 @@ class Comparison:
             return False
         if self.names:
             self.node_names(a, b)
-        if self.rt_info and not _equal_attributes(a._rt_info or {}, b._rt_info or {}):
+        if self.rt_info and not _equal_attributes(a.annotations, b.annotations):
             x, y = _shown(a), _shown(b)
             self.found.append(f"rt_info of {a}: " + ("it was not carried" if x == y else f"{x} against {y}"))
-        if self.types and list(a._types) != list(b._types):
-            self.found.append(f"types of {a}: {_texts(a._types)} against {_texts(b._types)}")
+        if self.types and list(a.output_types) != list(b.output_types):
+            self.found.append(f"types of {a}: {_texts(a.output_types)} against {_texts(b.output_types)}")
         if isinstance(a, Constant) and isinstance(b, Constant):
             if self.constants:
                 self.constant(a, b)
             return True
         if self.attributes:
             self.attribute_maps(a, b)
-        if len(a._sources) != len(b._sources):
-            self.found.append(f"{a} has {len(a._sources)} inputs against {len(b._sources)} of {b}")
+        if len(a.sources) != len(b.sources):
+            self.found.append(f"{a} has {len(a.sources)} inputs against {len(b.sources)} of {b}")
             return False
-        for position, (s, t) in enumerate(zip(a._sources, b._sources, strict=True)):
+        for position, (s, t) in enumerate(zip(a.sources, b.sources, strict=True)):
             if (s is None) != (t is None) or (s is not None and t is not None and s.index != t.index):
                 self.found.append(f"input {position} of {a} reads {_source(s)} against {_source(t)}")
         return True
@@ -126,8 +126,8 @@ class Comparison:
         given = [not n.has_made_name if isinstance(n, Result) else n.has_own_name for n in (a, b)]
         if (all(given) and a.friendly_name != b.friendly_name) or (self.exact and given[0] != given[1]):
             self.found.append(f"friendly name: {a} against {b}")
-        if self.exact and list(a._names or ()) != list(b._names or ()):
-            self.found.append(f"output names of {a}: {a._names} against {b._names}")
+        if self.exact and list(a.output_names or ()) != list(b.output_names or ()):
+            self.found.append(f"output names of {a}: {a.output_names} against {b.output_names}")
 
     def constant(self, a: Constant, b: Constant) -> None:
         """Compare two constants bit by bit, unless they share their data."""
@@ -185,7 +185,7 @@ def _texts(types: Sequence[Any]) -> str:
 
 def _shown(node: Node) -> dict[str, Any]:
     """The rt_info of a node, without what only `Manager(checked=True)` writes there."""
-    return {key: value for key, value in (node._rt_info or {}).items() if key != ORIGINS}
+    return {key: value for key, value in node.annotations.items() if key != ORIGINS}
 
 
 def _source(source: Output | None) -> str:

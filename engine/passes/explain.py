@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from engine.errors import PassError
 from engine.ir import Model, Node, Result
+from engine.ir.walk import all_nodes
 from engine.passes.base import MatcherPass, Pass
 from engine.passes.manager import Manager
 from engine.passes.pattern import Explanation
 from engine.passes.rewrite import GraphRewrite
-from engine.passes.walk import all_nodes
 
 
 @dataclass(frozen=True, slots=True)

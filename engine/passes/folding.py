@@ -29,7 +29,7 @@ PROTECTED: Final = frozenset({"DequantizeLinear"})
 
 def is_foldable(node: Node) -> bool:
     """True where `node` can be folded and all its inputs are constants."""
-    sources = [s for s in node._sources if s is not None]
+    sources = [s for s in node.sources if s is not None]
     return bool(sources) and all(isinstance(s.node, Constant) for s in sources) and is_foldable_operation(node)
 
 
@@ -38,7 +38,7 @@ def is_foldable_operation(node: Node) -> bool:
     if isinstance(node, (Parameter, Constant, Result)) or node.op_type in PROTECTED or node.bodies:
         return False
     op = find_op(node.op_type, node.domain)
-    return op is not None and op.is_deterministic and all(type(t) is TensorType for t in node._types)
+    return op is not None and op.is_deterministic and all(type(t) is TensorType for t in node.output_types)
 
 
 def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | None:
@@ -52,10 +52,12 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
     if max_bytes is not None and known_bytes(node) > max_bytes:
         return None
     try:
-        values = evaluate(node, [s.node.data if s is not None else None for s in node._sources])  # type: ignore[attr-defined]
+        values = evaluate(node, [s.node.data if s is not None else None for s in node.sources])  # type: ignore[attr-defined]
     except EngineError:
         return None  # what fails on constants fails when it runs, with the node's name
-    if any(type(value) is not np.ndarray or not _fits(value, t) for value, t in zip(values, node._types, strict=True)):
+    if any(
+        type(value) is not np.ndarray or not _fits(value, t) for value, t in zip(values, node.output_types, strict=True)
+    ):
         return None  # an output that is left out, or of a type that consumers did not expect
     if max_bytes is not None and sum(value.nbytes for value in values) > max_bytes:
         return None
@@ -64,7 +66,7 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
 
 def bytes_allowed(node: Node, limit: int = MAX_OUTPUT_BYTES) -> int:
     """How large the folded outputs of `node` may be: `limit`, or as large as the constants that it reads."""
-    inputs = sum(s.node.byte_size for s in node._sources if s is not None and isinstance(s.node, Constant))
+    inputs = sum(s.node.byte_size for s in node.sources if s is not None and isinstance(s.node, Constant))
     return max(limit, inputs)
 
 
@@ -84,7 +86,7 @@ def _name(node: Node, index: int) -> str | None:
 def known_bytes(node: Node) -> int:
     """Bytes of the outputs of `node` as far as their shapes are known."""
     total = 0
-    for value_type in node._types:
+    for value_type in node.output_types:
         if isinstance(value_type, TensorType) and value_type.shape.is_static:
             total += value_type.element_type.byte_size(value_type.shape.size())
     return total

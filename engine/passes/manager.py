@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from engine.errors import EngineError, PassError
 from engine.ir import Model
+from engine.ir.checkpoint import Checkpoint
 from engine.ir.node import edits
 from engine.passes import regions
 from engine.passes.base import MatcherPass, Pass, run_pass
-from engine.passes.checkpoint import Checkpoint
 from engine.passes.checks import checked_run
 from engine.passes.config import PassConfig, Run
 from engine.passes.rewrite import GraphRewrite

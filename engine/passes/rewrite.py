@@ -92,7 +92,7 @@ class GraphRewrite(Pass):
         pending = self._sequence(model)
         while pending:
             node = pending.popleft()
-            if not node._attached:
+            if not node.is_attached:
                 continue
             if node.attributes:
                 for body in node.bodies.values():
@@ -101,7 +101,7 @@ class GraphRewrite(Pass):
                 done = _timed_apply(item, node) if timed else item.apply(node)
                 for made in reversed(item.take_new_nodes()):
                     # What the callback made and did not put into the graph is not matched.
-                    if made._is_consumed() or made._pinned:
+                    if made.is_consumed or made.is_pinned:
                         pending.appendleft(made)
                 if done:
                     item.rewrites += 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from engine.errors import PassError
 from engine.ir import Model, Node
-from engine.passes.walk import all_nodes
+from engine.ir.walk import all_nodes
 
 FUSED_NAMES = "fused_names"
 """The rt_info key under which a node lists the friendly names of the original nodes that it stands for."""
@@ -52,19 +52,19 @@ def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[N
     targets = (targets,) if isinstance(targets, Node) else targets
     infos = []
     for node in sources:
-        if node._rt_info:
-            infos.append(node._rt_info)  # a comprehension costs a call, and most nodes have none
+        if info := node.annotations:
+            infos.append(info)  # a comprehension costs a call, and most nodes have none
     merged = _merge(infos) if infos else {}
     for target in targets:
         if not infos:
-            target._rt_info = None
+            target.rt_info = {}
         elif len(sources) > 1 and target in sources:
-            own = target._rt_info or {}
-            target._rt_info = merged | {key: value for key, value in own.items() if not _is_mergeable(key, value)}
+            own = target.annotations
+            target.rt_info = merged | {key: value for key, value in own.items() if not _is_mergeable(key, value)}
         elif merged:
-            target._rt_info = {key: value for key, value in merged.items() if _may_travel(value, target)}
+            target.rt_info = {key: value for key, value in merged.items() if _may_travel(value, target)}
         else:
-            target._rt_info = None
+            target.rt_info = {}
 
 
 def _is_mergeable(key: str, value: Any) -> bool:
@@ -75,10 +75,10 @@ def _may_travel(value: Any, target: Node) -> bool:
     return not isinstance(value, RuntimeAttribute) or value.is_copyable(target)
 
 
-def _merge(infos: list[dict[str, Any]]) -> dict[str, Any]:
+def _merge(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What `infos` say together: keys whose values cannot be merged are left out."""
     if len(infos) <= 1:
-        return infos[0] if infos else {}
+        return dict(infos[0]) if infos else {}
     gathered: dict[str, list[Any]] = {}
     for info in infos:
         for key, value in info.items():
@@ -113,7 +113,7 @@ def init_node_info(model: Model) -> bool:
     """Give every operation its own name as `fused_names`, unless it has some already; True where one got it."""
     changed = False
     for node in all_nodes(model):
-        if is_operation(node) and FUSED_NAMES not in (node._rt_info or {}):
+        if is_operation(node) and FUSED_NAMES not in node.annotations:
             node.rt_info[FUSED_NAMES] = (node.friendly_name,)
             changed = True
     return changed
@@ -134,7 +134,7 @@ def check_rt_info(model: Model) -> None:
 
 def check_carried(model: Model, key: str) -> None:
     """Raise `PassError` naming every operation, bodies included, that has no `key` in its rt_info."""
-    lost = [str(node) for node in all_nodes(model) if is_operation(node) and not (node._rt_info or {}).get(key)]
+    lost = [str(node) for node in all_nodes(model) if is_operation(node) and not node.annotations.get(key)]
     if lost:
         raise PassError(
             f"{len(lost)} nodes lost their rt_info: {', '.join(lost[:10])}{', ...' if len(lost) > 10 else ''}; "

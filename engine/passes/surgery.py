@@ -16,12 +16,12 @@ def replace_node(old: Node, new: Node | Sequence[OutputLike]) -> None:
     the caller's: see `copy_runtime_info`. Raises `GraphError` before anything is changed: for another number of
     outputs, for a new node that reads the old one, and for results and sinks, which their model holds.
     """
-    if old._pinned and old.op_type != "Parameter":
+    if old.is_pinned and old.op_type != "Parameter":
         raise GraphError(
             f"cannot replace {old}: its model holds it; use model.add_result, add_sink, remove_result and remove_sink"
         )
     if isinstance(new, Node):
-        if len(new._types) == len(old._types) == 1:
+        if len(new.output_types) == len(old.output_types) == 1:
             Output(old, 0).replace(Output(new, 0))
             return
         outputs = new.outputs
@@ -42,7 +42,7 @@ def _check_replacement(old: Node, index: int, new: Output) -> None:
     if new.node is old:
         if new.index != index:
             raise GraphError(f"cannot replace output {index} of {old} by {new}: its own outputs would be mixed up")
-    elif any(source is not None and source.node is old for source in new.node._sources):
+    elif any(source is not None and source.node is old for source in new.node.sources):
         raise GraphError(
             f"cannot replace {old} by {new.node}, which reads it: the graph would have a cycle; "
             "to insert a node, call insert_after, or replace the source of each of the other consumers"
@@ -99,7 +99,7 @@ def _above(node: Node, end: Node) -> set[Node]:
     seen = {node}
     stack = [node]
     while stack:
-        for source in stack.pop()._sources:
+        for source in stack.pop().sources:
             if source is not None and source.node is not end and source.node not in seen:
                 seen.add(source.node)
                 stack.append(source.node)

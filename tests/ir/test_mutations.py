@@ -158,3 +158,21 @@ def test_a_model_is_freed_with_its_weights_without_the_garbage_collector() -> No
         assert [ref() for ref in gone] == [None] * len(gone)
     finally:
         gc.enable()
+
+
+def test_what_passes_read_of_a_node() -> None:
+    x = Parameter(f32, [1, 8], "x")
+    relu = ops.Relu(x)
+    model = Model([relu], [x])
+    assert list(relu.sources) == relu.input_values
+    assert list(relu.output_types) == [relu.output(0).type]
+    assert (relu.is_attached, relu.is_consumed, relu.is_pinned, relu.has_bodies) == (True, True, False, False)
+    assert (x.is_pinned, dict(relu.annotations)) == (True, {})
+    relu.rt_info["affinity"] = "CPU"
+    assert relu.annotations == {"affinity": "CPU"}
+    relu.rt_info = {}
+    assert relu.annotations == {}
+    with pytest.raises(TypeError):
+        relu.annotations["affinity"] = "CPU"  # type: ignore[index]
+    model.result(0).input(0).replace_source_output(x)
+    assert not relu.is_attached

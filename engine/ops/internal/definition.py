@@ -96,8 +96,8 @@ def decompose(node: Node) -> list[Output]:
             continue
         is_last = any(output.node is made for output in outputs)
         made.friendly_name = node.friendly_name if is_last else f"{node.friendly_name}.{made.op_type}_{len(known)}"
-        if node._rt_info:
-            made.rt_info.update(node._rt_info)
+        if node.annotations:
+            made.rt_info.update(node.annotations)
         stack.extend(source.node for source in made.input_values if source is not None)
     return outputs
 

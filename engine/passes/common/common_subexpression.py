@@ -57,7 +57,7 @@ def _key(node: Node) -> Hashable | None:
         return None
     attributes = tuple(sorted((name, _hashable(value)) for name, value in node.attributes.items()))
     sources = tuple([None if s is None else (id(s.node), s.index) for s in node.input_values])
-    affinity = (node._rt_info or {}).get("affinity")
+    affinity = node.annotations.get("affinity")
     return node.domain, node.op_type, node.num_outputs, attributes, sources, affinity
 
 

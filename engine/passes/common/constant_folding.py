@@ -40,7 +40,7 @@ class ConstantFolding(ModelPass):
             copy_runtime_info(node, [output.node for output in folded])
             for output in node.outputs:
                 for target in output.target_inputs:
-                    stated.setdefault(target.node, list(target.node._types))
+                    stated.setdefault(target.node, list(target.node.output_types))
             replace_node(node, folded)
             self.rewrites += 1
             changed = True
@@ -58,7 +58,7 @@ class ConstantFolding(ModelPass):
 def _keep_types(stated: Mapping[Node, list[ValueType]]) -> None:
     """Infer the types of what reads the new constants; what was known besides, such as from the file, stays known."""
     for node, types in stated.items():
-        if not node._attached:
+        if not node.is_attached:
             continue
         node.infer_types()
         for index, known in enumerate(types):

@@ -82,7 +82,7 @@ class _Conversion:
         if not indices:
             return None
         made = node.clone_with_new_inputs(inputs)
-        made._seen = None  # inputs that were converted before are no news to the clone
+        made.forget_inferred_types()  # inputs that were converted before are no news to the clone
         made.infer_types()
         return made
 
@@ -94,7 +94,7 @@ class _Conversion:
             if is_known and isinstance(new.type, TensorType):
                 # An importer may have known more of the shape than the operator tells.
                 converted.set_output_type(index, TensorType(new.element_type, old.shape))
-        converted._names = node._names
+        converted.output_names = node.output_names
         converted.settle_types()
         copy_runtime_info(node, converted)
         replace_node(node, converted)
@@ -122,7 +122,7 @@ class _Conversion:
         if narrow.node.has_own_name and narrow.node.num_outputs == 1:
             wide.node.friendly_name = narrow.node.friendly_name
             narrow.node.friendly_name += suffix
-        if narrow.node._names is not None:
+        if narrow.node.output_names is not None:
             wide.name, narrow.name = narrow.name, narrow.name + suffix
 
     def _movable(self, node: Node) -> set[int]:

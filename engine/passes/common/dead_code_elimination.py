@@ -24,7 +24,7 @@ class DeadCodeElimination(ModelPass):
         """One walk from the results back, so that what only dropped outputs read is dropped too; linear."""
         changed = False
         for node in reversed(model.ordered_nodes()):
-            if not node._attached or not node.num_outputs or self.transformation_callback(node):
+            if not node.is_attached or not node.num_outputs or self.transformation_callback(node):
                 continue
             bodies = node.bodies
             for body in bodies.values():

@@ -90,7 +90,7 @@ def holds(target: ElementType, data: NDArray[Any]) -> bool:
 
 
 def _is_stated(node: Node) -> bool:
-    return node.op_type in _ALWAYS or bool(node.bodies) or (node._rt_info or {}).get(KEEP_PRECISION) is True
+    return node.op_type in _ALWAYS or bool(node.bodies) or node.annotations.get(KEEP_PRECISION) is True
 
 
 def _holds_constants(node: Node, target: ElementType) -> bool:

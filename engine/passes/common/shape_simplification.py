@@ -32,7 +32,12 @@ class ShapeSimplification(ModelPass):
                 changed |= self.run_on_model(body)
             if refined:
                 node.infer_types()  # what stands before it may be known better now
-            if node.domain or node.op_type not in _HANDLED or not node._attached or self.transformation_callback(node):
+            if (
+                node.domain
+                or node.op_type not in _HANDLED
+                or not node.is_attached
+                or self.transformation_callback(node)
+            ):
                 continue
             if node.op_type in ("Reshape", "Expand", "Range"):
                 simplified = _simplify_target(node, known) or _refine(node, known)

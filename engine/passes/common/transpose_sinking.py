@@ -35,7 +35,7 @@ class TransposeSinking(ModelPass):
             for body in node.bodies.values():
                 changed |= self.run_on_model(body)
             perm = _moving(node)
-            if perm is None or not node._attached or self.transformation_callback(node):
+            if perm is None or not node.is_attached or self.transformation_callback(node):
                 continue
             for grows_back in (True, False):
                 region = self._region(node, perm, grows_back)

@@ -165,7 +165,7 @@ def _label(node: Node, options: PictureOptions) -> list[str]:
     lines = [kind, node.friendly_name] if node.has_own_name else [kind]
     if isinstance(node, Constant) and node.output(0).shape.size() <= 4:
         lines.append(str(node.data.tolist()))
-    for value_type in node._types:
+    for value_type in node.output_types:
         described = str(value_type)
         if not options.types and not options.shapes:
             break
@@ -175,8 +175,8 @@ def _label(node: Node, options: PictureOptions) -> list[str]:
         elif bracket >= 0 and not options.types:
             described = described[bracket:]
         lines.append(described)
-    info = node._rt_info or {}
-    milliseconds = options.times.get(node.friendly_name, info.get(TIME)) if node._types else None
+    info = node.annotations
+    milliseconds = options.times.get(node.friendly_name, info.get(TIME)) if node.output_types else None
     if milliseconds is not None:
         lines.append(f"{milliseconds:.3f} ms")
     if options.rt_info:
@@ -187,15 +187,15 @@ def _label(node: Node, options: PictureOptions) -> list[str]:
 def _colours(model: Model) -> dict[str, str]:
     """A colour for each affinity in the model, in order of appearance."""
     return palette(
-        str(node._rt_info["affinity"])
+        str(node.annotations["affinity"])
         for _, graph in _graphs(model, "")
         for node in graph.ordered_nodes()
-        if node._rt_info and "affinity" in node._rt_info
+        if "affinity" in node.annotations
     )
 
 
 def _colour(node: Node, colours: dict[str, str]) -> str:
-    affinity = (node._rt_info or {}).get("affinity")
+    affinity = node.annotations.get("affinity")
     if affinity is not None:
         return colours[str(affinity)]
     return {"Parameter": "#e8f4e8", "Result": "#f4e8e8", "Constant": "#f0f0f0"}.get(node.op_type, "#ffffff")

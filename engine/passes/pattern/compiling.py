@@ -31,7 +31,7 @@ def compile_pattern(root: Output) -> tuple[Step, list[Node]]:
     dependent = _dependent(order)
     steps: dict[Node, Step] = {}
     for node in order:
-        steps[node] = _compile_node(node, [_port(steps, s) for s in node._sources], dependent)
+        steps[node] = _compile_node(node, [_port(steps, s) for s in node.sources], dependent)
     operators = [node for node in reversed(order) if isinstance(_present(steps[node]), TypeStep)]
     step = _port(steps, root)
     assert step is not None
@@ -112,7 +112,7 @@ def _postorder(root: Node) -> list[Node]:
     stack = [root]
     while stack:
         node = stack[-1]
-        pending = [s.node for s in node._sources if s is not None and s.node not in order]
+        pending = [s.node for s in node.sources if s is not None and s.node not in order]
         if pending:
             stack.extend(reversed(pending))
             continue
@@ -128,7 +128,7 @@ def _dependent(order: list[Node]) -> frozenset[Node]:
     """
     readers: dict[Node, set[Node]] = {}
     for node in order:
-        for source in node._sources:
+        for source in node.sources:
             if source is not None:
                 readers.setdefault(source.node, set()).add(node)
     found = []

@@ -124,7 +124,7 @@ class AnyStep(Step):
             return self._again(known, value, state, rest)
         predicate = self.predicate
         if predicate is not None:
-            if not value.node._types:
+            if not value.node.output_types:
                 return False  # a Result or a sink has no value to look at
             if not predicate.check(value, state.symbols):
                 return self._refused(predicate, value, state)
@@ -179,7 +179,7 @@ class TypeStep(Step):
         return self._match_inputs(node, self.inputs, state, rest)
 
     def _match_inputs(self, node: Node, steps: Sequence[Step | None], state: MatchState, rest: Goals) -> bool:
-        sources = node._sources
+        sources = node.sources
         if len(sources) != len(steps) or self.has_gaps:
             pairs = self._fit(node, steps, state)
             if pairs is None:
@@ -198,9 +198,9 @@ class TypeStep(Step):
         self, node: Node, steps: Sequence[Step | None], state: MatchState
     ) -> tuple[list[Output | None], Sequence[Step | None]] | None:
         """Sources and steps, those left out that the pattern wants omitted; None where they do not fit."""
-        sources = _without_trailing(node._sources)
-        if len(sources) > len(steps) and node._has_bodies():
-            sources = _without_trailing(node._sources[: node.num_formal_inputs])  # what bodies capture is no input
+        sources = _without_trailing(node.sources)
+        if len(sources) > len(steps) and node.has_bodies:
+            sources = _without_trailing(node.sources[: node.num_formal_inputs])  # what bodies capture is no input
         if len(sources) > len(steps) or len(sources) < len(_without_trailing(steps)):
             if state.trace is not None:
                 reason = f"{node} has {len(sources)} inputs, the pattern wants {len(_without_trailing(steps))}"
@@ -236,7 +236,7 @@ class CommutativeStep(TypeStep):
     def _match_inputs(self, node: Node, steps: Sequence[Step | None], state: MatchState, rest: Goals) -> bool:
         if (node.domain, node.op_type) not in self.commutative:
             return super()._match_inputs(node, steps, state, rest)
-        sources = node._sources
+        sources = node.sources
         if len(sources) != len(steps):
             pairs = self._fit(node, steps, state)
             if pairs is None:
@@ -347,7 +347,7 @@ def _edge(state: MatchState, value: Output) -> str:
     """Where `value` is read by what was matched: `input 0 of Add `sum``."""
     for bound in reversed(state.values.values()):
         node = bound.node
-        for position, source in enumerate(node._sources):
+        for position, source in enumerate(node.sources):
             if source == value:
                 order = " (inputs in any order)" if is_commutative((node.domain, node.op_type)) else ""
                 return f"input {position} of {node}{order}"

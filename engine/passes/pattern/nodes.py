@@ -40,9 +40,8 @@ class PatternNode(Node):
         if index < 0:
             raise PassError(f"{self} has no output {index}; outputs count from 0")
         self.counts_outputs = True
-        while len(self._types) <= index:
-            self._types = [*self._types, UNKNOWN]
-            self._consumers.append(None)
+        while self.num_outputs <= index:
+            self.add_output(UNKNOWN)
         return Output(self, index)
 
 

@@ -166,7 +166,7 @@ def _its_type(value: Output) -> str:
 def consumers_count(count: int) -> Predicate:
     """Exactly `count` input ports read the value."""
     return Predicate(
-        lambda v, _: len(v.node._consumers[v.index] or ()) == count,
+        lambda v, _: v.num_consumers == count,
         f"consumers_count({count})",
         lambda v: f"it has {v.num_consumers} ({', '.join(str(t.node) for t in v.target_inputs) or 'none'})",
         uses_symbols=False,

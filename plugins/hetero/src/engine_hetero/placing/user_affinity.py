@@ -13,8 +13,8 @@ import numpy as np
 
 from engine.errors import ModelError, PropertyError, UnsupportedError
 from engine.ir import Node
+from engine.ir.walk import all_nodes
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
-from engine.passes.walk import all_nodes
 from engine.plugin_api import Model
 from engine_hetero.model_graph import Ints, ModelGraph
 from engine_hetero.placing.placement import UNPLACED
@@ -91,7 +91,7 @@ def stated_affinity(
         said = {name: stated[name] for name in _names(node) if name in stated}
         used.update(said)  # (`|=` with keys would copy the set)
         said = {name: d for name, d in said.items() if moving.get(name, node.op_type) == node.op_type} or said
-        if not said and (own := (node._rt_info or {}).get(AFFINITY)) is not None:
+        if not said and (own := node.annotations.get(AFFINITY)) is not None:
             said = {node.friendly_name: _checked_text(node, own)}
             _require_listed(node.friendly_name, said[node.friendly_name], devices)
         if said:
@@ -107,7 +107,7 @@ def _in_model(model: Model) -> dict[str, str]:
     found: dict[str, str] = {}
     shared: set[str] = set()
     for node in all_nodes(model):
-        device = (node._rt_info or {}).get(AFFINITY) if is_operation(node) else None
+        device = node.annotations.get(AFFINITY) if is_operation(node) else None
         if device is not None and found.setdefault(node.friendly_name, _checked_text(node, device)) != device:
             shared.add(node.friendly_name)
     return {name: device for name, device in found.items() if name not in shared}
@@ -146,11 +146,11 @@ class _Pairs(list[tuple[str, Any]]):
 
 def _names(node: Node) -> Iterator[str]:
     """The names of the user's nodes that run as a part of `node`."""
-    yield from (node._rt_info or {}).get(FUSED_NAMES, (node.friendly_name,))
+    yield from node.annotations.get(FUSED_NAMES, (node.friendly_name,))
     for body in node.bodies.values():
         for inner in all_nodes(body):
             if is_operation(inner):
-                yield from (inner._rt_info or {}).get(FUSED_NAMES, (inner.friendly_name,))
+                yield from inner.annotations.get(FUSED_NAMES, (inner.friendly_name,))
 
 
 def _agreed(node: Node, said: Mapping[str, str], devices: Sequence[str]) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.ir import Model, Node
+from engine.ir.model import Model
+from engine.ir.node import Node
 
 
 def all_nodes(model: Model) -> Iterator[Node]:

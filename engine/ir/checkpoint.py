@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from engine.ir import Constant, Model, Node
-from engine.ir.node import edits
-from engine.passes.walk import all_nodes
+from engine.ir.leaves import Constant
+from engine.ir.model import Model
+from engine.ir.node import Node, edits
+from engine.ir.walk import all_nodes
 
 _NODE_SLOTS: Final = ("_attached", "_name", "_names", "_pinned", "_seen", "_types", "domain", "op_type")
 _MODEL_LISTS: Final = ("_parameters", "_results", "_sinks", "captures")
