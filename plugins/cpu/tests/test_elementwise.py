@@ -14,7 +14,7 @@ from engine_cpu.lowering import decisions
 from engine_cpu.lowering.aliases import IdentityLowering
 from engine_cpu.lowering.elementwise_ops import OPS
 from engine_cpu.segment import Segment, build_segment
-from engine_cpu.tuning import Tuner
+from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
 from engine import ops
@@ -70,7 +70,7 @@ def segment_of(
             matching = [each for each in item.lowering.item_layouts(item) if layout in each.outputs]
             options[item] = matching[0] if matching else options[item]
     sources = [parameter.output(0) for parameter in parameters]
-    segment = build_segment(items, options, sources, outputs, WeightStore(default_isa()), Tuner(1))
+    segment = build_segment(items, options, sources, outputs, WeightStore(default_isa()), CpuTuner(1))
     return segment, [tuple(node.op_type for node in item.nodes) for item in items]
 
 

@@ -11,7 +11,7 @@ from engine_cpu.item import Item
 from engine_cpu.layout import Layout
 from engine_cpu.lowering import decisions
 from engine_cpu.segment import Segment, build_segment
-from engine_cpu.tuning import Tuner
+from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
 from engine import Core, ops
@@ -46,7 +46,7 @@ def segments(node: Node, isa: str | None = None) -> list[Segment]:
     sources = [v for v in node.input_values if v is not None and isinstance(v.node, Parameter)]
     store = WeightStore(isa or default_isa())
     return [
-        build_segment([item], {item: option}, list(dict.fromkeys(sources)), node.outputs, store, Tuner(2))
+        build_segment([item], {item: option}, list(dict.fromkeys(sources)), node.outputs, store, CpuTuner(2))
         for option in decision.lowering.layouts(decision.spec)
         if option.precision != "bf16"
     ]

@@ -11,7 +11,7 @@ from engine_cpu.item import Item
 from engine_cpu.layout import Layout
 from engine_cpu.lowering import decisions
 from engine_cpu.segment import Segment, build_segment
-from engine_cpu.tuning import Tuner
+from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
 from engine import Core, ops
@@ -43,7 +43,7 @@ def segments(node: Node) -> list[Segment]:
     wanted = [value for value in node.outputs if value.index == 0 or value.num_consumers]
     store = WeightStore(default_isa())
     return [
-        build_segment([item], {item: option}, list(dict.fromkeys(sources)), wanted, store, Tuner(2))
+        build_segment([item], {item: option}, list(dict.fromkeys(sources)), wanted, store, CpuTuner(2))
         for option in decision.lowering.layouts(decision.spec)
         if option.precision != "bf16"
     ]

@@ -11,7 +11,7 @@ from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.registry import OpLowering
 from engine_cpu.segment import Segment, SegmentBuilder, build_segment
-from engine_cpu.tuning import Tuner
+from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
 from engine import ops
@@ -93,7 +93,7 @@ def build(inputs: Sequence[Parameter], outputs: Sequence[Node]) -> Segment:
     items = [Item.of(OperatorSpec.of(node), KINDS[node.op_type]) for node in order if node.op_type in KINDS]
     options = assign_layouts(items, wanted)
     sources = [parameter.output(0) for parameter in inputs]
-    return build_segment(items, options, sources, wanted, WeightStore(default_isa()), Tuner(1))
+    return build_segment(items, options, sources, wanted, WeightStore(default_isa()), CpuTuner(1))
 
 
 def run(segment: Segment, *inputs: np.ndarray) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from engine_cpu.tuning import Candidate, Tuner
+from engine_cpu.tuning import Candidate, CpuTuner
 from engine_cpu.tuning_cache import TuningCache
 
 from engine import ops
@@ -18,42 +18,42 @@ FAST = Candidate("fast", "copy", {}, (64,), (64,))
 SLOW = Candidate("slow", "copy", {}, (1 << 24,), (1 << 24,))
 
 
-def choose(tuner: Tuner, key: str = "problem") -> str:
+def choose(tuner: CpuTuner, key: str = "problem") -> str:
     return tuner.choose(NODE, key, [SLOW, FAST], default_isa()).name
 
 
 def test_without_a_budget_the_default_is_taken() -> None:
-    tuner = Tuner(1)
+    tuner = CpuTuner(1)
     assert choose(tuner) == "slow"
     assert not tuner.choices
 
 
 def test_what_is_clearly_faster_is_taken_and_remembered() -> None:
-    tuner = Tuner(1, budget=60.0)
+    tuner = CpuTuner(1, budget=60.0)
     assert choose(tuner) == "fast"
     assert tuner.budget < 60.0
     # As in a network that is imported: no budget, and the same choice.
-    assert choose(Tuner(1, choices=dict(tuner.choices))) == "fast"
+    assert choose(CpuTuner(1, choices=dict(tuner.choices))) == "fast"
 
 
 def test_a_choice_is_for_its_problem_and_number_of_threads() -> None:
-    tuner = Tuner(1, budget=60.0)
+    tuner = CpuTuner(1, budget=60.0)
     choose(tuner)
-    assert choose(Tuner(1, choices=dict(tuner.choices)), "another") == "slow"
-    assert choose(Tuner(2, choices=dict(tuner.choices))) == "slow"
+    assert choose(CpuTuner(1, choices=dict(tuner.choices)), "another") == "slow"
+    assert choose(CpuTuner(2, choices=dict(tuner.choices))) == "slow"
 
 
 def test_a_budget_that_does_not_suffice_leaves_the_default() -> None:
-    tuner = Tuner(1, budget=1e-6)
+    tuner = CpuTuner(1, budget=1e-6)
     assert choose(tuner) == "slow"
     assert not tuner.choices
 
 
 def test_a_cache_serves_other_processes(tmp_path: Path) -> None:
     cache = TuningCache(str(tmp_path / "new"))
-    choose(Tuner(1, budget=60.0, cache=cache))
+    choose(CpuTuner(1, budget=60.0, cache=cache))
     cache.save()
-    assert choose(Tuner(1, cache=TuningCache(str(tmp_path / "new")))) == "fast"
+    assert choose(CpuTuner(1, cache=TuningCache(str(tmp_path / "new")))) == "fast"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}', '{"format": 1, "key": 3, "choices": {}}', "[" * 9999])
@@ -61,7 +61,7 @@ def test_a_damaged_cache_is_measured_again(tmp_path: Path, text: str) -> None:
     path = TuningCache(str(tmp_path)).path
     path.write_text(text)
     cache = TuningCache(str(tmp_path))
-    assert choose(Tuner(1, cache=cache)) == "slow"
+    assert choose(CpuTuner(1, cache=cache)) == "slow"
     cache.put("a", "b")
     cache.save()
     assert TuningCache(str(tmp_path)).get("a") == "b"
@@ -78,8 +78,8 @@ def test_a_cache_of_another_cpu_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_choice_that_is_no_candidate_any_more_is_measured_again() -> None:
-    tuner = Tuner(1, budget=60.0)
+    tuner = CpuTuner(1, budget=60.0)
     choose(tuner)
     (problem,) = tuner.choices
-    assert choose(Tuner(1, choices={problem: "gone"})) == "slow"
-    assert choose(Tuner(1, budget=60.0, choices={problem: "gone"})) == "fast"
+    assert choose(CpuTuner(1, choices={problem: "gone"})) == "slow"
+    assert choose(CpuTuner(1, budget=60.0, choices={problem: "gone"})) == "fast"

@@ -24,13 +24,13 @@ from engine_opencl.lowering.products.blocks import BlockProduct
 from engine_opencl.lowering.products.matmul import Epilogue
 from engine_opencl.lowering.products.packing import Matrices
 from engine_opencl.plan import Buffer, Launch
-from engine_opencl.tuning.choices import write_choices
 from engine_opencl.tuning.stopwatch import Stopwatch
 from numpy.typing import NDArray
 
 from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter
 from engine.ir import Constant, Model, Node, Parameter, Result, f32
+from engine.lowering.tuning import write_choices
 from engine.plugin_api import ExecutableNetwork
 
 

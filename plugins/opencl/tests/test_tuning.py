@@ -17,7 +17,6 @@ import pytest
 from engine_opencl.devices.device import device_of
 from engine_opencl.lowering import registry
 from engine_opencl.plan import PlanBuilder
-from engine_opencl.tuning.choices import read_choices
 from engine_opencl.tuning.stopwatch import Stopwatch
 from engine_opencl.tuning.tuner import BUDGETS
 from engine_opencl.tuning.tuning_cache import TuningCache
@@ -26,6 +25,7 @@ from engine import Core, ops
 from engine.blob import BlobReader, BlobWriter
 from engine.errors import BlobError
 from engine.ir import Model, Node, Parameter, Result, f32
+from engine.lowering.tuning import read_choices
 from engine.ops.spec import OperatorSpec
 from engine.plugin_api import ExecutableNetwork
 

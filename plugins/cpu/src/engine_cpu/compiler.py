@@ -17,7 +17,7 @@ from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
 from engine_cpu.partition import GraphPart, PartKind, extract, partition
 from engine_cpu.program import Array, NativePart, Part, Program, Run, Value
 from engine_cpu.segment import build_segment
-from engine_cpu.tuning import Tuner
+from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
 logger = logging.getLogger("engine.cpu")
@@ -35,7 +35,7 @@ class Compiler:
     """
 
     weights: WeightStore
-    tuner: Tuner
+    tuner: CpuTuner
     streams: int
     plan_cache_size: int
     precision: str

@@ -30,7 +30,7 @@ from engine_cpu.properties import (
 )
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.transform import prepare_model
-from engine_cpu.tuning import BUDGETS, Tuner
+from engine_cpu.tuning import BUDGETS, CpuTuner
 from engine_cpu.tuning_cache import TuningCache
 from engine_cpu.weights import FORMATS, WeightStore, mark_weights
 
@@ -58,11 +58,13 @@ class CpuNetwork(ExecutableNetwork):
         mark_weights(prepared.graph)
         for constant in (*_constants(model), *_constants(prepared.graph)):
             constant.release()  # what the passes have read of a mapped file
-        cache = TuningCache(config[CACHE_DIR]) if config[CACHE_DIR] else None
+        # Without effort, a network is the same whatever was measured before.
+        effort, folder = config[COMPILE_EFFORT], config[CACHE_DIR]
+        cache = TuningCache(folder) if folder and effort != "none" else None
         threads = threads_of(config)
         precision = precision_of(config, default_isa())
         weights = WeightStore(needed_isa(precision, default_isa()))
-        network._load(prepared, weights, Tuner(threads, BUDGETS[config[COMPILE_EFFORT]], {}, cache), precision)
+        network._load(prepared, weights, CpuTuner(threads, budget=BUDGETS[effort], cache=cache), precision)
         if cache is not None:
             cache.save()
         if network.is_static:
@@ -85,10 +87,10 @@ class CpuNetwork(ExecutableNetwork):
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and the formats of weights follow from the threads that the network was compiled for.
         prepared = prepared_already(graph, LOWERINGS)
-        network._load(prepared, weights, Tuner(made.threads, choices=made.choices), made.precision)
+        network._load(prepared, weights, CpuTuner(made.threads, choices=made.choices), made.precision)
         return network
 
-    def _load(self, prepared: CpuGraph, weights: WeightStore, tuner: Tuner, precision: str) -> None:
+    def _load(self, prepared: CpuGraph, weights: WeightStore, tuner: CpuTuner, precision: str) -> None:
         """What compiling and importing share."""
         self.graph = prepared.graph
         self.weights = weights

@@ -16,7 +16,7 @@ from engine.native import Attribute, Plan, PlanBuilder
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.reorder import reorder_attributes, reorder_kernel
-from engine_cpu.tuning import Candidate, Tuner
+from engine_cpu.tuning import Candidate, CpuTuner
 from engine_cpu.weights import WeightStore
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,7 +39,7 @@ def build_segment(
     inputs: Sequence[Output],
     outputs: Sequence[Output],
     weights: WeightStore,
-    tuner: Tuner,
+    tuner: CpuTuner,
     precision: str = "f32",
 ) -> Segment:
     """Lower `items` in order. `outputs` are values that items produce."""
@@ -59,7 +59,7 @@ class SegmentBuilder:
         inputs: Sequence[Output],
         outputs: Sequence[Output],
         weights: WeightStore,
-        tuner: Tuner,
+        tuner: CpuTuner,
         precision: str = "f32",
     ) -> None:
         self.isa = weights.isa

@@ -8,13 +8,13 @@ from engine.ir import Constant, Parameter, Result
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering import OpenclGraph
 from engine_opencl.plan import Plan, PlanBuilder
-from engine_opencl.tuning.tuner import Tuner
+from engine_opencl.tuning.tuner import OpenclTuner
 
 ADVICE: Final = "run it on another device with HETERO:OPENCL,CPU"
 """The way out where an operation has no kernel."""
 
 
-def build_plan(prepared: OpenclGraph, facts: DeviceFacts, tuner: Tuner | None = None) -> Plan:
+def build_plan(prepared: OpenclGraph, facts: DeviceFacts, tuner: OpenclTuner | None = None) -> Plan:
     """The plan of a graph, with what `tuner` knows, or measures, of the kernels that there are for its sites.
 
     Raises `UnsupportedError` naming the first node that has no kernel.
@@ -28,7 +28,7 @@ def build_plan(prepared: OpenclGraph, facts: DeviceFacts, tuner: Tuner | None = 
     return builder.finish(prepared.graph.inputs, outputs)
 
 
-def _lowered(prepared: OpenclGraph, facts: DeviceFacts, tuner: Tuner | None) -> PlanBuilder:
+def _lowered(prepared: OpenclGraph, facts: DeviceFacts, tuner: OpenclTuner | None) -> PlanBuilder:
     graph, decisions = prepared.graph, prepared.decisions
     builder = PlanBuilder(facts, decisions, tuner.choices if tuner is not None else None)
     for parameter in graph.parameters:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model
 from engine.lowering import known_shapes, prepared_already
+from engine.lowering.tuning import read_choices, write_choices
 from engine.onnx import join_model, split_model
 from engine.plugin_api import (
     BlobReader,
@@ -37,8 +38,7 @@ from engine_opencl.properties import (
     KERNEL_TRIAL_SECONDS,
 )
 from engine_opencl.transform import prepare_model
-from engine_opencl.tuning.choices import read_choices, write_choices
-from engine_opencl.tuning.tuner import Tuner
+from engine_opencl.tuning.tuner import OpenclTuner
 
 if TYPE_CHECKING:
     from engine_opencl.plugin import OpenclPlugin
@@ -107,7 +107,7 @@ class OpenclNetwork(ExecutableNetwork):
         plugin: Any = self.plugin
         how = Building(self.config[CACHE_DIR], self.config[KERNEL_TRIAL_SECONDS], programs or {})
         device_programs = plugin.programs(self.device)
-        self.tuner = Tuner(self.device, device_programs, how, self.config[COMPILE_EFFORT], choices or {})
+        self.tuner = OpenclTuner(self.device, device_programs, how, self.config[COMPILE_EFFORT], choices=choices or {})
         self.pool = ContextPool(self, device_programs, how, self.tuner)
         self.upload_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:upload")
         self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")

@@ -15,7 +15,7 @@ from engine.native import lay_out_arena
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import Expression
-from engine_opencl.tuning.choices import Site
+from engine_opencl.tuning.site import Site
 
 if TYPE_CHECKING:
     from engine_opencl.lowering.registry import OpenclDecisions

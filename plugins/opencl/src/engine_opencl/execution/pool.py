@@ -15,7 +15,7 @@ from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import Plan
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.properties import PLAN_CACHE_SIZE
-from engine_opencl.tuning.tuner import Tuner
+from engine_opencl.tuning.tuner import OpenclTuner
 
 if TYPE_CHECKING:
     from engine_opencl.network import OpenclNetwork
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ContextPool:
     """Plans by input shapes, and contexts that wait for their next inference. Thread-safe."""
 
-    def __init__(self, network: OpenclNetwork, programs: Programs, how: Building, tuner: Tuner) -> None:
+    def __init__(self, network: OpenclNetwork, programs: Programs, how: Building, tuner: OpenclTuner) -> None:
         self._prepared, self._device, self._programs = network.prepared, network.device, programs
         self._how, self._tuner = how, tuner
         self._profiling = network.is_profiling

@@ -1,21 +1,21 @@
-"""Choosing kernels by measurement on the device at hand, while a network is compiled.
+"""Choosing kernels by measurement on the device at hand: what `engine.lowering.tuning` needs of OpenCL.
 
-The candidates of a site are timed in turns, so that what disturbs the device meets all of them; the default gives way
-only to what is clearly faster. Sites that take most of the network's time come first.
+Sites that take most of the network's time come first.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import EngineError
+from engine.lowering.tuning import Times, Timing, Tuner, time_in_turns
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.programs.programs import Building, Programs
-from engine_opencl.tuning.choices import Site
+from engine_opencl.tuning.site import Site
 from engine_opencl.tuning.stopwatch import Stopwatch
 from engine_opencl.tuning.tuning_cache import TuningCache
 
@@ -27,77 +27,54 @@ _log = logging.getLogger("engine.opencl")
 BUDGETS: Final = {"none": 0.0, "quick": 5.0, "full": 120.0}
 """Seconds that compiling kernels to try, and measuring them, may take in a network, by COMPILE_EFFORT."""
 _QUICK_CANDIDATES: Final = 4
-_ROUNDS: Final = 5
-_FEW_ROUNDS: Final = 2
-_LONG_NS: Final = 20_000_000
-"""What takes longer is hardly disturbed."""
-_MARGIN: Final = 0.95
-_HOPELESS: Final = 2
-"""What is slower by this factor in its first round gets no other."""
+_TIMING: Final = Timing(summary=min, hopeless=2, long_ns=20_000_000)
 
 
 @dataclass(slots=True)
-class Tuner:
-    """Chooses among the candidates of a network's sites. Used by one thread at a time.
+class OpenclTuner(Tuner):
+    """Chooses among the candidates of a network's sites, each of which is a problem.
 
     Attributes:
         effort: as COMPILE_EFFORT.
-        choices: by site, as a blob keeps them; a site that is there is not measured.
-        found: how long the candidates took, by site, where they were measured.
     """
 
     device: OpenclDevice
     programs: Programs
     how: Building
     effort: str = "none"
-    choices: dict[str, str] = field(default_factory=dict)
-    found: dict[str, str] = field(default_factory=dict)
-    _seconds: float = field(default=0.0, init=False)
-    _cache: TuningCache | None = field(default=None, init=False)
     _needed: dict[str, Any] = field(default_factory=dict, init=False)
     """Programs of the plan, so that the plan that comes of it finds them."""
 
     def __post_init__(self) -> None:
+        self.logger = _log
+        self.budget = BUDGETS[self.effort]
         if self.effort != "none":
-            self._seconds = BUDGETS[self.effort]
-            self._cache = TuningCache(self.how.cache.folder, self.device)
+            self.cache = TuningCache(self.how.cache.folder, self.device)
+
+    def cache_keys(self, problem: str) -> Sequence[str]:
+        """The little that quick has seen is not taken for all that there is."""
+        return [f"{effort}|{problem}" for effort in dict.fromkeys(("full", self.effort))]
 
     def tune(self, builder: PlanBuilder) -> bool:
         """Choose for the sites of a plan; whether it is to be made anew, because something else was chosen."""
-        if self._cache is None:
+        if self.cache is None:
             return False
-        before = {site.key: site.chosen(self.choices) for site in builder.sites.values()}
-        unknown = [site for site in builder.sites.values() if len(site.candidates) > 1 and not self._is_known(site)]
-        if unknown and self._seconds > 0:
+        sites = builder.sites.values()
+        before = {site.key: site.chosen(self.choices) for site in sites}
+        unknown = [s for s in sites if len(s.candidates) > 1 and self.known(s.key, s.candidates) is None]
+        if unknown and self.budget > 0:
             # What is needed anyway does not count.
             self._needed |= self.programs.build(builder.launches, builder.weights, self.how)
-            begun = time.perf_counter()
-            if not self._measure(unknown, builder, begun + self._seconds):
-                _log.info("OPENCL: COMPILE_EFFORT %s ended before all kernels were measured", self.effort)
-            self._seconds -= time.perf_counter() - begun
-            self._cache.save()
-        return any(site.chosen(self.choices) != before[site.key] for site in builder.sites.values())
+            with self.spending() as deadline:
+                if not self._measure(unknown, builder, deadline):
+                    _log.info("OPENCL: COMPILE_EFFORT %s ended before all kernels were measured", self.effort)
+            self.cache.save()
+        return any(site.chosen(self.choices) != before[site.key] for site in sites)
 
     def end(self) -> None:
         """From now on, for what an inference needs, take what is known."""
-        self._seconds = 0.0
+        self.budget = 0.0
         self._needed.clear()
-
-    def described(self) -> tuple[str, ...]:
-        """A line for each choice, with what was measured here."""
-        return tuple(
-            f"{key}: {text} ({self.found[key]})" if key in self.found else f"{key}: {text}"
-            for key, text in sorted(self.choices.items())
-        )
-
-    def _is_known(self, site: Site) -> bool:
-        assert self._cache is not None
-        kept = [self._cache.get(f"{effort}|{site.key}") for effort in dict.fromkeys(("full", self.effort))]
-        for text in (self.choices.get(site.key), *kept):
-            if text is not None and site.find(text) is not None:
-                self.choices[site.key] = text
-                return True
-        return False
 
     def _measure(self, sites: list[Site], builder: PlanBuilder, deadline: float) -> bool:
         """Whether the time sufficed for all sites."""
@@ -115,32 +92,20 @@ class Tuner:
             if times is None:
                 return False
             if times:
-                self._decide(site, times)
+                self.decide(site.key, site.candidates, times)
         return True
 
-    def _times(self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site, deadline: float) -> dict[Any, int] | None:
+    def _times(self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site, deadline: float) -> Times | None:
         """The least nanoseconds of each candidate that runs; None where the time does not suffice."""
         candidates = site.candidates[:_QUICK_CANDIDATES] if self.effort == "quick" else site.candidates
-        trials: dict[Any, Callable[[], int]] = {}
+        trials: dict[str, Callable[[], int]] = {}
         for candidate in candidates:
             run = self._bound(stopwatch, builder, site, candidate)
             if time.perf_counter() > deadline:
                 return None
             if run is not None:
-                trials[candidate] = run
-        times: dict[Any, int] = {}
-        rounds = _ROUNDS
-        for number in range(_ROUNDS):
-            for candidate, run in trials.items():
-                times[candidate] = min(times.get(candidate, 1 << 62), run())
-                if time.perf_counter() > deadline:
-                    return None
-            least = min(times.values(), default=0)
-            trials = {c: run for c, run in trials.items() if times[c] < _HOPELESS * least}
-            rounds = _FEW_ROUNDS if least > _LONG_NS else _ROUNDS
-            if number + 1 >= rounds:
-                break
-        return times
+                trials[str(candidate)] = run
+        return time_in_turns(trials, deadline, _TIMING)
 
     def _bound(
         self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site, candidate: Any
@@ -159,14 +124,3 @@ class Tuner:
             _log.info("OPENCL: candidate %s for %s is left out: %s", candidate, site.key, why)
             return None
         return run
-
-    def _decide(self, site: Site, times: dict[Any, int]) -> None:
-        default = site.candidates[0]
-        best = min(times, key=times.__getitem__)
-        if default in times and times[best] >= _MARGIN * times[default]:
-            best = default
-        self.choices[site.key] = str(best)
-        assert self._cache is not None
-        self._cache.put(f"{self.effort}|{site.key}", str(best))
-        self.found[site.key] = ", ".join(f"{candidate} {spent / 1000:.1f} us" for candidate, spent in times.items())
-        _log.info("OPENCL: for %s %s is chosen: %s", site.key, best, self.found[site.key])

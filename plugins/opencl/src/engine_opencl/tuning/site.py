@@ -1,14 +1,11 @@
-"""Sites: places of a plan for which a lowering offers several kernels, and what was chosen for each."""
+"""`Site`: places of a plan for which a lowering offers several kernels, and what was chosen for each."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from engine.errors import BlobFormatError
 
 if TYPE_CHECKING:
     from engine.ir import Node
@@ -48,19 +45,3 @@ class Site:
             _log.warning("OPENCL: %r is not offered for %s; its default is used", text, self.key)
             return self.candidates[0]
         return candidate
-
-
-def write_choices(choices: Mapping[str, str]) -> bytes:
-    """As a blob keeps them."""
-    return json.dumps(dict(choices), indent=0, sort_keys=True).encode()
-
-
-def read_choices(text: bytes) -> dict[str, str]:
-    """What `write_choices` wrote. Raises `BlobFormatError`. That a candidate is offered is found out at its site."""
-    try:
-        read = json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise BlobFormatError(f"the choices of kernels are no JSON ({e}); export the network again") from e
-    if not isinstance(read, dict) or not all(isinstance(value, str) for value in read.values()):
-        raise BlobFormatError("the choices of kernels are no texts by site; export the network again")
-    return read
