@@ -1,4 +1,7 @@
-"""RNN, GRU and LSTM in full: directions, sequence lengths, activations, clipping, peepholes, layouts."""
+"""RNN, GRU and LSTM: their spec, and their evaluation in full; ONNX infers their types.
+
+Directions, lengths of sequences, activations, clipping, peepholes, layouts.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,212 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.errors import ModelError
+from engine.errors import OperatorSpecError
+from engine.ir import Node, Output
 from engine.ops.precision import widened
-from engine.ops.registry import evaluates
+from engine.ops.spec import OperatorSpec, check_choice, check_rank, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 
-Activation = Callable[[Array], Array]
+_RANKS: Final = (3, 3, 3, 2, 1, 3, 3, 2)
+"""Of X, W, R, B, sequence_lens, initial_h, initial_c and P."""
+_GATES: Final = {"RNN": ("i",), "GRU": ("z", "r", "h"), "LSTM": ("i", "o", "f", "c")}
+_DEFAULTS: Final = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+_DIRECTIONS: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+# The defaults of alpha and beta; None for an activation that has none.
+_PARAMETERS: Final[dict[str, tuple[float | None, float | None]]] = {
+    "sigmoid": (None, None),
+    "tanh": (None, None),
+    "relu": (None, None),
+    "affine": (1.0, 0.0),
+    "leakyrelu": (0.01, None),
+    "thresholdedrelu": (1.0, None),
+    "scaledtanh": (1.0, 1.0),
+    "hardsigmoid": (0.2, 0.5),
+    "elu": (1.0, None),
+    "softsign": (None, None),
+    "softplus": (None, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentActivation:
+    """An activation of a recurrent layer.
+
+    Attributes:
+        name: its name in ONNX, in lower case.
+        alpha: its first parameter; 0 where it has none.
+        beta: its second parameter; 0 where it has none.
+        clip: its input is limited to -clip..clip; None is no limit.
+    """
+
+    name: str
+    alpha: float = 0.0
+    beta: float = 0.0
+    clip: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentLengths:
+    """The lengths of a recurrent layer; `batch_first` is its layout."""
+
+    steps: int
+    batch: int
+    inputs: int
+    directions: int
+    gates: int
+    hidden: int
+    batch_first: bool
+
+    @property
+    def state_strides(self) -> tuple[int, int, int]:
+        """The strides along direction, batch and unit of a state as the operator's inputs and outputs have it."""
+        if self.batch_first:
+            return self.hidden, self.directions * self.hidden, 1
+        return self.batch * self.hidden, self.hidden, 1
+
+
+@specifies("RNN", "GRU", "LSTM")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentSpec(OperatorSpec):
+    """The attributes of RNN, GRU and LSTM.
+
+    Attributes:
+        activation_alpha: as stated; `activations` has each where it belongs.
+        activation_beta: as stated; `activations` has each where it belongs.
+        activations: for each direction f of RNN; f and g of GRU; f, g and h of LSTM.
+        clip: the limit of the activations' inputs; None is no limit.
+        input_forget: whether the forget gate is 1 - i; of LSTM.
+        layout: 0 for X [S, B, I] and states [D, B, H], 1 for X [B, S, I] and states [B, D, H].
+        linear_before_reset: whether the reset gate is applied after the product with R; of GRU.
+    """
+
+    activation_alpha: tuple[float, ...]
+    activation_beta: tuple[float, ...]
+    activations: tuple[tuple[RecurrentActivation, ...], ...]
+    clip: float | None
+    direction: str
+    hidden_size: int | None
+    input_forget: bool = False
+    layout: int
+    linear_before_reset: bool = False
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec.resolve`."""
+        for index, rank in enumerate(_RANKS):
+            check_rank(node, index, rank)
+        check_choice(node, "direction", given["direction"], _DIRECTIONS)
+        if given["layout"] not in (0, 1):
+            refuse(node, "layout", given["layout"], "0 or 1")
+        for name, least in (("clip", 0), ("hidden_size", 1)):
+            if given[name] is not None and not given[name] >= least:
+                refuse(node, name, given[name], f"{least} or more")
+        given["clip"] = given["clip"] or None
+        for name in ("activation_alpha", "activation_beta"):
+            given[name] = tuple(map(float, given[name] or ()))
+        for name in ("input_forget", "linear_before_reset"):
+            if name in given:
+                given[name] = bool(given[name])
+        given["activations"] = _activations(node, given)
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The gates in the order in which W, R and B have them."""
+        return _GATES[self.op_type]
+
+    @property
+    def is_reversed(self) -> tuple[bool, ...]:
+        """For each direction, whether it takes the steps from the last to the first."""
+        return _DIRECTIONS[self.direction]
+
+    @property
+    def batch_first(self) -> bool:
+        """Whether the batch is the first axis of X, Y and the states."""
+        return self.layout == 1
+
+    @property
+    def x(self) -> Output:
+        """The steps: [S, B, I], or [B, S, I] where the batch is first."""
+        return self.node.input_value(0)
+
+    @property
+    def w(self) -> Output:
+        """The weights of the inputs: [D, gates * H, I]."""
+        return self.node.input_value(1)
+
+    @property
+    def r(self) -> Output:
+        """The recurrent weights: [D, gates * H, H]."""
+        return self.node.input_value(2)
+
+    @property
+    def b(self) -> Output | None:
+        """The biases, those of W before those of R: [D, 2 * gates * H]."""
+        return self.input(3)
+
+    @property
+    def sequence_lens(self) -> Output | None:
+        """How many steps each batch has: [B]."""
+        return self.input(4)
+
+    @property
+    def initial_h(self) -> Output | None:
+        """The first hidden state."""
+        return self.input(5)
+
+    @property
+    def initial_c(self) -> Output | None:
+        """The first cell state; of LSTM."""
+        return self.input(6)
+
+    @property
+    def p(self) -> Output | None:
+        """The peepholes of LSTM, in the order i, o, f: [D, 3 * H]."""
+        return self.input(7)
+
+    def at(self, shapes: Sequence[Sequence[int] | None]) -> RecurrentLengths:
+        """What the shapes of the inputs say. Raises `OperatorSpecError` where they do not fit each other."""
+        x, w, r = (tuple(shape or ()) for shape in shapes[:3])
+        directions, gates, inputs, hidden = len(self.is_reversed), len(self.gates), x[2], r[2]
+        expected = (directions, gates * hidden, inputs), (directions, gates * hidden, hidden)
+        if (w, r) != expected or self.hidden_size not in (None, hidden):
+            raise OperatorSpecError(
+                f"{self.node}: W and R have shapes {w} and {r}; allowed with X {x}, hidden_size {self.hidden_size} and "
+                f"direction {self.direction}: [{directions}, {gates} * H, {inputs}] and [{directions}, {gates} * H, H]"
+            )
+        steps, batch = (x[1], x[0]) if self.batch_first else x[:2]
+        return RecurrentLengths(
+            steps=steps, batch=batch, inputs=inputs, directions=directions, gates=gates, hidden=hidden,
+            batch_first=self.batch_first,
+        )  # fmt: skip
+
+
+def _activations(node: Node, given: dict[str, Any]) -> tuple[tuple[RecurrentActivation, ...], ...]:
+    defaults, directions = _DEFAULTS[node.op_type], len(_DIRECTIONS[given["direction"]])
+    stated = given["activations"]
+    if not stated or (node.op_type == "RNN" and stated == ("Tanh", "Tanh")):
+        stated = defaults * directions  # of RNN, the schema's default is that of two directions
+    unknown = [name for name in stated if not isinstance(name, str) or name.lower() not in _PARAMETERS]
+    if unknown:
+        refuse(node, "activations", stated, f"{', '.join(_PARAMETERS)}, in any case")
+    if len(stated) != len(defaults) * directions:
+        refuse(node, "activations", stated, f"{len(defaults)} for each of {directions} directions")
+    # Those that have parameters take them, one after the other.
+    alphas, betas = iter(given["activation_alpha"]), iter(given["activation_beta"])
+    found = []
+    for position, name in enumerate(stated):
+        alpha, beta = _PARAMETERS[name.lower()]
+        # The output of the cell passes through h of LSTM unclipped, in onnxruntime and OpenVINO alike.
+        clip = None if position % len(defaults) == 2 else given["clip"]
+        alpha = 0.0 if alpha is None else next(alphas, alpha)
+        beta = 0.0 if beta is None else next(betas, beta)
+        found.append(RecurrentActivation(name.lower(), alpha, beta, clip))
+    return tuple(tuple(found[i : i + len(defaults)]) for i in range(0, len(found), len(defaults)))
+
+
+# -- evaluation -------------------------------------------------------------------------------------------
+
+Function = Callable[[Array], Array]
 Step = Callable[[Array, list[Array]], list[Array]]
 """New states, of which the first is the output, from one time step's input [B, I] and the old states [B, H]."""
 
@@ -22,122 +225,57 @@ def _sigmoid(x: Array) -> Array:
     return 0.5 * (1 + np.tanh(0.5 * x))
 
 
-# What an activation computes from x, alpha and beta; and its defaults where the specification states them.
-_ACTIVATIONS: Final[dict[str, tuple[Callable[[Array, float, float], Any], float | None, float | None]]] = {
-    "sigmoid": (lambda x, a, b: _sigmoid(x), None, None),
-    "tanh": (lambda x, a, b: np.tanh(x), None, None),
-    "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
-    "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
-    "leakyrelu": (lambda x, a, b: np.where(x < 0, a * x, x), 0.01, None),
-    "thresholdedrelu": (lambda x, a, b: np.where(x > a, x, 0), 1.0, None),
-    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 1.0, 1.0),
-    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5),
-    "elu": (lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x), 1.0, None),
-    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), None, None),
-    "softplus": (lambda x, a, b: np.logaddexp(x, 0), None, None),
+_FUNCTIONS: Final[dict[str, Callable[[Array, float, float], Any]]] = {
+    "sigmoid": lambda x, a, b: _sigmoid(x),
+    "tanh": lambda x, a, b: np.tanh(x),
+    "relu": lambda x, a, b: np.maximum(x, 0),
+    "affine": lambda x, a, b: a * x + b,
+    "leakyrelu": lambda x, a, b: np.where(x < 0, a * x, x),
+    "thresholdedrelu": lambda x, a, b: np.where(x > a, x, 0),
+    "scaledtanh": lambda x, a, b: a * np.tanh(b * x),
+    "hardsigmoid": lambda x, a, b: np.clip(a * x + b, 0, 1),
+    "elu": lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x),
+    "softsign": lambda x, a, b: x / (1 + np.abs(x)),
+    "softplus": lambda x, a, b: np.logaddexp(x, 0),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Recurrence:
-    """What the three operators share: x as [S, B, I], one list of activations a direction, the attributes."""
-
-    x: Array
-    lengths: Array
-    activations: list[list[Activation]]
-    is_reversed: tuple[bool, ...]
-    batch_first: bool
-    dtype: np.dtype[Any]
-
-    def initial(self, given: Array | None, hidden: int) -> Array:
-        """An initial state as [directions, B, H]."""
-        if given is None:
-            return np.zeros((len(self.is_reversed), self.x.shape[1], hidden), dtype=self.x.dtype)
-        return widened(np.swapaxes(given, 0, 1) if self.batch_first else given)
-
-    def run(self, steps: Sequence[Step], states: Sequence[Array]) -> tuple[Array, ...]:
-        """Y, and the last of each state, in the operator's layout; `states` are [directions, B, H]."""
-        outputs, finals = [], []
-        for direction, step in enumerate(steps):
-            y, final = self._run_direction(step, [s[direction] for s in states], self.is_reversed[direction])
-            outputs.append(y)
-            finals.append(final)
-        results = [np.stack(outputs, axis=1)]  # [S, directions, B, H]
-        results += [np.stack([final[i] for final in finals]) for i in range(len(states))]
-        if self.batch_first:
-            results = [results[0].transpose(2, 0, 1, 3), *(r.swapaxes(0, 1) for r in results[1:])]
-        return tuple(np.ascontiguousarray(r.astype(self.dtype, copy=False)) for r in results)
-
-    def _run_direction(self, step: Step, states: list[Array], is_reversed: bool) -> tuple[Array, list[Array]]:
-        length, batch = self.x.shape[:2]
-        y = np.zeros((length, batch, states[0].shape[-1]), dtype=self.x.dtype)
-        # A reversed sequence starts at its own end, so shorter ones of the batch wait until that comes.
-        for t in reversed(range(length)) if is_reversed else range(length):
-            is_inside = (t < self.lengths)[:, None]
-            new = step(self.x[t], states)
-            states = [np.where(is_inside, n, s) for n, s in zip(new, states, strict=True)]
-            y[t] = np.where(is_inside, states[0], 0)
-        return y, states
-
-
-@evaluates("RNN")
+@evaluates_with_spec("RNN")
 def rnn(
+    spec: RecurrentSpec,
     x: Array,
     w: Array,
     r: Array,
     b: Array | None = None,
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
-    *,
-    activations: Sequence[str] | None,
-    activation_alpha: Sequence[float] | None,
-    activation_beta: Sequence[float] | None,
-    clip: float | None,
-    direction: str,
-    layout: int,
 ) -> tuple[Array, ...]:
-    """A plain recurrent network (ONNX RNN-22): x [S, B, I], w [D, H, I], r [D, H, H], b [D, 2H]."""
-    names = activations if activations != ("Tanh", "Tanh") else None
-    recurrence = _prepare(
-        x, sequence_lens, ("Tanh",), names, activation_alpha, activation_beta, clip, direction, layout
-    )
-    hidden = r.shape[-1]
+    """A plain recurrent network (ONNX RNN-22)."""
+    layer = _Layer.of(spec, x, w, r, sequence_lens)
+    hidden = layer.lengths.hidden
 
-    def make(w: Array, r: Array, bias: Array, f: Activation) -> Step:
+    def make(w: Array, r: Array, bias: Array, f: Function) -> Step:
         total = bias[:hidden] + bias[hidden:]
         return lambda x, states: [f(x @ w.T + states[0] @ r.T + total)]
 
-    steps = [
-        make(wd, rd, bd, *functions)
-        for (wd, rd, bd), functions in zip(_weights(w, r, b, 2 * hidden), recurrence.activations, strict=True)
-    ]
-    return recurrence.run(steps, [recurrence.initial(initial_h, hidden)])
+    return layer.run(make, (w, r, b), [initial_h])
 
 
-@evaluates("GRU")
+@evaluates_with_spec("GRU")
 def gru(
+    spec: RecurrentSpec,
     x: Array,
     w: Array,
     r: Array,
     b: Array | None = None,
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
-    *,
-    activations: Sequence[str] | None,
-    activation_alpha: Sequence[float] | None,
-    activation_beta: Sequence[float] | None,
-    clip: float | None,
-    direction: str,
-    layout: int,
-    linear_before_reset: int,
 ) -> tuple[Array, ...]:
-    """Gated recurrent units, gates in the order z, r, h (ONNX GRU-22): w [D, 3H, I], r [D, 3H, H], b [D, 6H]."""
-    recurrence = _prepare(
-        x, sequence_lens, ("Sigmoid", "Tanh"), activations, activation_alpha, activation_beta, clip, direction, layout
-    )
-    hidden = r.shape[-1]
+    """Gated recurrent units (ONNX GRU-22)."""
+    layer = _Layer.of(spec, x, w, r, sequence_lens)
+    hidden, linear_before_reset = layer.lengths.hidden, spec.linear_before_reset
 
-    def make(w: Array, r: Array, bias: Array, f: Activation, g: Activation) -> Step:
+    def make(w: Array, r: Array, bias: Array, f: Function, g: Function) -> Step:
         input_bias, recurrent_bias = bias[: 3 * hidden], bias[3 * hidden :]
         gates = 2 * hidden
 
@@ -154,15 +292,12 @@ def gru(
 
         return step
 
-    steps = [
-        make(wd, rd, bd, *functions)
-        for (wd, rd, bd), functions in zip(_weights(w, r, b, 6 * hidden), recurrence.activations, strict=True)
-    ]
-    return recurrence.run(steps, [recurrence.initial(initial_h, hidden)])
+    return layer.run(make, (w, r, b), [initial_h])
 
 
-@evaluates("LSTM")
+@evaluates_with_spec("LSTM")
 def lstm(
+    spec: RecurrentSpec,
     x: Array,
     w: Array,
     r: Array,
@@ -171,27 +306,15 @@ def lstm(
     initial_h: Array | None = None,
     initial_c: Array | None = None,
     p: Array | None = None,
-    *,
-    activations: Sequence[str] | None,
-    activation_alpha: Sequence[float] | None,
-    activation_beta: Sequence[float] | None,
-    clip: float | None,
-    direction: str,
-    layout: int,
-    input_forget: int,
 ) -> tuple[Array, ...]:
-    """Long short-term memory, gates in the order i, o, f, c (ONNX LSTM-22): w [D, 4H, I], r [D, 4H, H], b [D, 8H],
-    peepholes p [D, 3H] in the order i, o, f."""
-    recurrence = _prepare(
-        x, sequence_lens, ("Sigmoid", "Tanh", "Tanh"), activations, activation_alpha, activation_beta, clip,
-        direction, layout,
-    )  # fmt: skip
-    hidden = r.shape[-1]
-    peepholes = np.zeros((w.shape[0], 3 * hidden), dtype=recurrence.x.dtype) if p is None else widened(p)
+    """Long short-term memory (ONNX LSTM-22)."""
+    layer = _Layer.of(spec, x, w, r, sequence_lens)
+    hidden, input_forget = layer.lengths.hidden, spec.input_forget
+    peepholes = iter(np.zeros((w.shape[0], 3 * hidden), dtype=layer.x.dtype) if p is None else widened(p))
 
-    def make(w: Array, r: Array, bias: Array, p: Array, f: Activation, g: Activation, h: Activation) -> Step:
+    def make(w: Array, r: Array, bias: Array, f: Function, g: Function, h: Function) -> Step:
         total = bias[: 4 * hidden] + bias[4 * hidden :]
-        p_i, p_o, p_f = p[:hidden], p[hidden : 2 * hidden], p[2 * hidden :]
+        p_i, p_o, p_f = next(peepholes).reshape(3, hidden)
 
         def step(x: Array, states: list[Array]) -> list[Array]:
             before, cell = states
@@ -204,56 +327,70 @@ def lstm(
 
         return step
 
-    steps = [
-        make(wd, rd, bd, pd, *functions)
-        for (wd, rd, bd), pd, functions in zip(
-            _weights(w, r, b, 8 * hidden), peepholes, recurrence.activations, strict=True
-        )
-    ]
-    return recurrence.run(steps, [recurrence.initial(initial_h, hidden), recurrence.initial(initial_c, hidden)])
+    return layer.run(make, (w, r, b), [initial_h, initial_c])
 
 
-def _prepare(
-    x: Array,
-    sequence_lens: Array | None,
-    defaults: tuple[str, ...],
-    names: Sequence[str] | None,
-    alphas: Sequence[float] | None,
-    betas: Sequence[float] | None,
-    clip: float | None,
-    direction: str,
-    layout: int,
-) -> _Recurrence:
-    directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(direction)
-    if directions is None:
-        raise ModelError(f"direction {direction!r} must be forward, reverse or bidirectional")
-    chosen = list(names) if names else list(defaults) * len(directions)
-    if len(chosen) != len(defaults) * len(directions):
-        raise ModelError(f"activations {chosen} must be {len(defaults)} a direction, {len(directions)} directions")
-    alpha, beta = iter(alphas or ()), iter(betas or ())
-    # The cell passes its last function unclipped, in onnxruntime and OpenVINO alike: h of LSTM, the third.
-    clips = [None if position % len(defaults) == 2 else clip for position in range(len(chosen))]
-    functions = [_activation(name, alpha, beta, limit) for name, limit in zip(chosen, clips, strict=True)]
-    data = widened(np.swapaxes(x, 0, 1) if layout else x)
-    lengths = np.full(data.shape[1], data.shape[0]) if sequence_lens is None else sequence_lens
-    grouped = [functions[i : i + len(defaults)] for i in range(0, len(functions), len(defaults))]
-    return _Recurrence(data, lengths, grouped, directions, bool(layout), x.dtype)
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What the three operators share: x as [S, B, I], and how many steps each batch has."""
+
+    spec: RecurrentSpec
+    lengths: RecurrentLengths
+    x: Array
+    counts: Array
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, spec: RecurrentSpec, x: Array, w: Array, r: Array, sequence_lens: Array | None) -> _Layer:
+        lengths = spec.at([x.shape, w.shape, r.shape])
+        counts = np.full(lengths.batch, lengths.steps) if sequence_lens is None else sequence_lens
+        return cls(spec, lengths, widened(np.swapaxes(x, 0, 1) if spec.batch_first else x), counts, x.dtype)
+
+    def run(
+        self, make: Callable[..., Step], weights: tuple[Array, Array, Array | None], given: Sequence[Array | None]
+    ) -> tuple[Array, ...]:
+        """Y, and the last of each state, in the operator's layout; `given` are the initial states."""
+        states = [self._initial(each) for each in given]
+        outputs, finals = [], []
+        for direction, (w, r, bias) in enumerate(self._weights(*weights)):
+            step = make(w, r, bias, *map(_function, self.spec.activations[direction]))
+            is_reversed = self.spec.is_reversed[direction]
+            y, final = self._run_direction(step, [state[direction] for state in states], is_reversed)
+            outputs.append(y)
+            finals.append(final)
+        results = [np.stack(outputs, axis=1)]  # [S, directions, B, H]
+        results += [np.stack([final[i] for final in finals]) for i in range(len(states))]
+        if self.spec.batch_first:
+            results = [results[0].transpose(2, 0, 1, 3), *(result.swapaxes(0, 1) for result in results[1:])]
+        return tuple(np.ascontiguousarray(result.astype(self.dtype, copy=False)) for result in results)
+
+    def _initial(self, given: Array | None) -> Array:
+        """An initial state as [directions, B, H]."""
+        if given is None:
+            lengths = self.lengths
+            return np.zeros((lengths.directions, lengths.batch, lengths.hidden), dtype=self.x.dtype)
+        return widened(np.swapaxes(given, 0, 1) if self.spec.batch_first else given)
+
+    def _weights(self, w: Array, r: Array, b: Array | None) -> Iterator[tuple[Array, Array, Array]]:
+        for direction in range(self.lengths.directions):
+            size = 2 * self.lengths.gates * self.lengths.hidden
+            bias = np.zeros(size, dtype=widened(w).dtype) if b is None else widened(b[direction])
+            yield widened(w[direction]), widened(r[direction]), bias
+
+    def _run_direction(self, step: Step, states: list[Array], is_reversed: bool) -> tuple[Array, list[Array]]:
+        length, batch = self.x.shape[:2]
+        y = np.zeros((length, batch, states[0].shape[-1]), dtype=self.x.dtype)
+        # A reversed sequence starts at its own end, so shorter ones of the batch wait until that comes.
+        for t in reversed(range(length)) if is_reversed else range(length):
+            is_inside = (t < self.counts)[:, None]
+            new = step(self.x[t], states)
+            states = [np.where(is_inside, n, s) for n, s in zip(new, states, strict=True)]
+            y[t] = np.where(is_inside, states[0], 0)
+        return y, states
 
 
-def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> Activation:
-    """The function of that name; alpha and beta are consumed by those functions that have them, in order."""
-    found = _ACTIVATIONS.get(name.lower())
-    if found is None:
-        raise ModelError(f"activation {name!r} is unknown; known: {', '.join(sorted(_ACTIVATIONS))}")
-    function, alpha, beta = found
-    a = 0.0 if alpha is None else next(alphas, alpha)
-    b = 0.0 if beta is None else next(betas, beta)
-    if not clip:
+def _function(activation: RecurrentActivation) -> Function:
+    function, a, b, clip = _FUNCTIONS[activation.name], activation.alpha, activation.beta, activation.clip
+    if clip is None:
         return lambda x: function(x, a, b)
     return lambda x: function(np.clip(x, -clip, clip), a, b)
-
-
-def _weights(w: Array, r: Array, b: Array | None, size: int) -> Iterator[tuple[Array, Array, Array]]:
-    for direction in range(w.shape[0]):
-        bias = np.zeros(size, dtype=widened(w).dtype) if b is None else widened(b[direction])
-        yield widened(w[direction]), widened(r[direction]), bias

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from engine.ir import Node, Output
+from engine.ir import Output
 from engine.ir.element_type import f32, i32
-from engine.lowering import Refusal, RefusalCause
-from engine.ops.spec import OperatorSpec
+from engine.lowering import Refusal
+from engine.ops.recurrent import RecurrentActivation, RecurrentLengths, RecurrentSpec
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal
@@ -23,142 +21,81 @@ from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
-# Inputs: X, W, R, B, sequence_lens, initial_h, and of LSTM initial_c and P.
-_X, _W, _R, _B, _LENGTHS, _INITIAL_H, _INITIAL_C, _P = range(8)
-_GATES: Final = {"RNN": 1, "GRU": 3, "LSTM": 4}
-_DEFAULTS: Final = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
-# What an activation computes from {x}, {a} and {b}; and the defaults of a and b; None where it has none.
-_ACTIVATIONS: Final[dict[str, tuple[str, float | None, float | None]]] = {
-    "sigmoid": ("sigmoid({x})", None, None),
-    "tanh": ("tanh({x})", None, None),
-    "relu": ("relu({x})", None, None),
-    "affine": ("({a} * {x} + {b})", 1.0, 0.0),
-    "leakyrelu": ("({x} < 0.0f ? {a} * {x} : {x})", 0.01, None),
-    "thresholdedrelu": ("({x} > {a} ? {x} : 0.0f)", 1.0, None),
-    "scaledtanh": ("({a} * tanh({b} * {x}))", 1.0, 1.0),
-    "hardsigmoid": ("clip({a} * {x} + {b}, 0.0f, 1.0f)", 0.2, 0.5),
-    "elu": ("({x} < 0.0f ? {a} * expm1({x}) : {x})", 1.0, None),
-    "softsign": ("({x} / (1.0f + fabs({x})))", None, None),
-    "softplus": ("({x} > 20.0f ? {x} : log1p(exp({x})))", None, None),
+_LENGTHS: Final = 4
+"""The input sequence_lens."""
+_CODES: Final = {
+    "sigmoid": "sigmoid({x})",
+    "tanh": "tanh({x})",
+    "relu": "relu({x})",
+    "affine": "({a} * {x} + {b})",
+    "leakyrelu": "({x} < 0.0f ? {a} * {x} : {x})",
+    "thresholdedrelu": "({x} > {a} ? {x} : 0.0f)",
+    "scaledtanh": "({a} * tanh({b} * {x}))",
+    "hardsigmoid": "clip({a} * {x} + {b}, 0.0f, 1.0f)",
+    "elu": "({x} < 0.0f ? {a} * expm1({x}) : {x})",
+    "softsign": "({x} / (1.0f + fabs({x})))",
+    "softplus": "({x} > 20.0f ? {x} : log1p(exp({x})))",
 }
+"""What an activation computes from {x}, {a} and {b}."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """The sizes of a layer."""
-
-    steps: int
-    batch: int
-    inputs: int
-    directions: int
-    gates: int
-    hidden: int
-    batch_first: bool
-
-    @property
-    def columns(self) -> int:
-        """The columns of the product of the inputs."""
-        return self.directions * self.gates * self.hidden
-
-    @property
-    def state_bytes(self) -> int:
-        """The bytes of a state [directions, batch, hidden] of f32."""
-        return 4 * self.directions * self.batch * self.hidden
-
-    @property
-    def state_strides(self) -> tuple[int, int, int]:
-        """The strides along direction, batch and unit of a state of the operator."""
-        if self.batch_first:
-            return self.hidden, self.directions * self.hidden, 1
-        return self.batch * self.hidden, self.hidden, 1
-
-
-@lowers("RNN", "GRU", "LSTM")
-class RecurrentLowering(OpLowering[OperatorSpec]):
+@lowers("RNN", "GRU", "LSTM", spec=RecurrentSpec)
+class RecurrentLowering(OpLowering[RecurrentSpec]):
     """All that ONNX states of them: directions, lengths of sequences, activations, clipping, peepholes, layouts."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        values = [node.input_value(i) for i in range(node.num_inputs) if i != _LENGTHS and node.has_input(i)]
-        lengths = [node.input_value(_LENGTHS)] if node.has_input(_LENGTHS) else []
-        if refused := check_types((*values, *node.outputs)) or check_types(lengths, {i32}):
-            return refused
-        unknown = [name for name in _names(node) if name not in _ACTIVATIONS]
-        if unknown:
-            return Refusal(
-                RefusalCause.ATTRIBUTE, f"activations {unknown} are unknown; known: {', '.join(_ACTIVATIONS)}"
-            )
-        directions = 2 if node.attributes.get("direction", "forward") == "bidirectional" else 1
-        if len(_names(node)) != directions * len(_DEFAULTS[node.op_type]):
-            return Refusal(
-                RefusalCause.ATTRIBUTE, f"{len(_names(node))} activations do not fit {directions} directions"
-            )
-        return None
+    def check(self, spec: RecurrentSpec) -> Refusal | None:
+        values = [value for index, value in enumerate(spec.node.input_values) if index != _LENGTHS]
+        return check_types([*values, *spec.node.outputs]) or check_types([spec.sequence_lens], {i32})
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        sizes = _sizes(node, b)
-        projection = _projected(node, b, sizes)
-        recurrent = _transposed(node, b, sizes)
-        states = [_initial(node, b, sizes, _INITIAL_H), b.temporary(sizes.state_bytes)]
-        cell = _initial(node, b, sizes, _INITIAL_C) if node.op_type == "LSTM" else None
-        given = [node.input_value(i) for i in (_B, _LENGTHS, _P) if node.num_inputs > i and node.has_input(i)]
-        y = node.output(0)
-        outputs = [b.output(y)] if y.target_inputs else []
-        shared = [projection, recurrent, *([] if cell is None else [cell]), *map(b.input, given), *outputs]
-        source = _source(node, sizes)
-        is_gated = _is_reset_before(node)
-        scratch = [b.temporary(2 * sizes.state_bytes)] if is_gated else []
-        for step in range(sizes.steps):
+    def lower(self, spec: RecurrentSpec, b: PlanBuilder) -> None:
+        s = spec.at(spec.input_shapes())
+        projection = _projected(spec, b, s)
+        recurrent = _transposed(spec, b, s)
+        states = [_initial(spec.initial_h, b, s), b.temporary(_state_bytes(s))]
+        cell = _initial(spec.initial_c, b, s) if spec.op_type == "LSTM" else None
+        given = [b.input(value) for value in (spec.b, spec.sequence_lens, spec.p) if value is not None]
+        outputs = [b.output(spec.output())] if spec.is_read(0) else []
+        shared = [projection, recurrent, *([] if cell is None else [cell]), *given, *outputs]
+        source = _source(spec, s)
+        scratch = [b.temporary(2 * _state_bytes(s))] if _is_reset_before(spec) else []
+        for step in range(s.steps):
             arguments: list[Given] = [states[step % 2], states[1 - step % 2], *shared, *scratch, step]
-            size = (sizes.hidden, sizes.batch, sizes.directions)
-            if is_gated:
+            size = (s.hidden, s.batch, s.directions)
+            if scratch:
                 b.launch(source, "recurrent_gates", arguments, size)
             b.launch(source, "recurrent_step", arguments, size)
-        finals = [states[sizes.steps % 2], cell]
-        for final, output in zip(finals, node.outputs[1:], strict=False):
-            if output.target_inputs:
+        for index, final in enumerate((states[s.steps % 2], cell), 1):
+            if spec.is_read(index):
                 assert final is not None
-                _copy_state(b, output, final, b.output(output), sizes, is_stored=True)
+                output = spec.output(index)
+                _copy_state(b, output, final, b.output(output), s, is_stored=True)
 
 
-def _names(node: Node) -> list[str]:
-    given: Sequence[str] = node.attributes.get("activations") or ()
-    directions = 2 if node.attributes.get("direction", "forward") == "bidirectional" else 1
-    if not given or (node.op_type == "RNN" and directions == 1 and tuple(given) == ("Tanh", "Tanh")):
-        return [*_DEFAULTS[node.op_type]] * directions  # of RNN, the schema's default is of two directions
-    return [name.lower() for name in given]
+def _is_reset_before(spec: RecurrentSpec) -> bool:
+    """Whether a GRU resets the state before it is multiplied: all gates must then be computed first."""
+    return spec.op_type == "GRU" and not spec.linear_before_reset
 
 
-def _sizes(node: Node, b: PlanBuilder) -> _Sizes:
-    outer, inner, inputs = b.shape(node.input_value(_X))
-    is_first = bool(node.attributes.get("layout", 0))
-    steps, batch = (inner, outer) if is_first else (outer, inner)
-    directions, _, hidden = b.shape(node.input_value(_R))
-    return _Sizes(steps, batch, inputs, directions, _GATES[node.op_type], hidden, is_first)
+def _state_bytes(s: RecurrentLengths) -> int:
+    """The bytes of a state [directions, batch, hidden] of f32."""
+    return 4 * s.directions * s.batch * s.hidden
 
 
-def _is_reset_before(node: Node) -> bool:
-    """Whether a GRU resets the state before it is multiplied: then all gates must be there first."""
-    return node.op_type == "GRU" and not node.attributes.get("linear_before_reset", 0)
-
-
-def _projected(node: Node, b: PlanBuilder, s: _Sizes) -> Buffer:
+def _projected(spec: RecurrentSpec, b: PlanBuilder, s: RecurrentLengths) -> Buffer:
     """X W' of all steps and directions, rows in the order of X."""
-    rows = s.steps * s.batch
-    x = node.input_value(_X)
-    result = b.temporary(stored_type(x).itemsize * rows * s.columns)
-    product = Product(rows, s.columns, s.inputs, (), (), (), (s.inputs, 1), (1, s.inputs), x.element_type)
-    if rows and s.columns:
-        launch_product(b, product, Epilogue(), b.input(x), b.input(node.input_value(_W)), result)
+    rows, columns = s.steps * s.batch, s.directions * s.gates * s.hidden
+    result = b.temporary(stored_type(spec.x).itemsize * rows * columns)
+    product = Product(rows, columns, s.inputs, (), (), (), (s.inputs, 1), (1, s.inputs), spec.x.element_type)
+    if rows and columns:
+        launch_product(b, product, Epilogue(), b.input(spec.x), b.input(spec.w), result)
     return result
 
 
-def _transposed(node: Node, b: PlanBuilder, s: _Sizes) -> Buffer:
+def _transposed(spec: RecurrentSpec, b: PlanBuilder, s: RecurrentLengths) -> Buffer:
     """R as [directions, hidden, gates * hidden]: neighbouring units then read neighbouring weights."""
-    value = node.input_value(_R)
-    if (known := b.constant(value)) is not None:
-        return table(b, np.ascontiguousarray(known.transpose(0, 2, 1)))
+    value = spec.r
+    if (constant := b.constant(value)) is not None:
+        return table(b, np.ascontiguousarray(constant.transpose(0, 2, 1)))
     shape = (s.directions, s.hidden, s.gates * s.hidden)
     target = b.temporary(stored_type(value).itemsize * math.prod(shape))
     read = (s.gates * s.hidden * s.hidden, 1, s.hidden)
@@ -166,18 +103,19 @@ def _transposed(node: Node, b: PlanBuilder, s: _Sizes) -> Buffer:
     return target
 
 
-def _initial(node: Node, b: PlanBuilder, s: _Sizes, index: int) -> Buffer:
+def _initial(value: Output | None, b: PlanBuilder, s: RecurrentLengths) -> Buffer:
     """A copy of an initial state as [directions, batch, hidden]; zeros where none is given."""
-    state = b.temporary(s.state_bytes)
-    if node.num_inputs > index and node.has_input(index):
-        value = node.input_value(index)
+    state = b.temporary(_state_bytes(s))
+    if value is not None:
         _copy_state(b, value, b.input(value), state, s, is_stored=False)
     else:
-        b.launch(kernel_source("zero"), "zero", [state], (s.state_bytes // 4,))
+        b.launch(kernel_source("zero"), "zero", [state], (_state_bytes(s) // 4,))
     return state
 
 
-def _copy_state(b: PlanBuilder, value: Output, source: Buffer, target: Buffer, s: _Sizes, *, is_stored: bool) -> None:
+def _copy_state(
+    b: PlanBuilder, value: Output, source: Buffer, target: Buffer, s: RecurrentLengths, *, is_stored: bool
+) -> None:
     """Copy a state between the operator's layout and the kernels', or back where it `is_stored`."""
     shape = (s.directions, s.batch, s.hidden)
     own, given = strides_of(shape), s.state_strides
@@ -187,46 +125,29 @@ def _copy_state(b: PlanBuilder, value: Output, source: Buffer, target: Buffer, s
     strided_copy(b, value, source, target, shape, read, 0, written, 0, stored=stored)
 
 
-def _source(node: Node, s: _Sizes) -> str:
+def _source(spec: RecurrentSpec, s: RecurrentLengths) -> str:
     """The kernels of a layer; both directions are in one launch, each with activations of its own."""
-    names = [name for name, index in (("BIAS", _B), ("LENGTHS", _LENGTHS), ("PEEPHOLE", _P)) if _has(node, index)]
-    flags = {name: int(name in names) for name in ("BIAS", "LENGTHS", "PEEPHOLE")}
-    direction = node.attributes.get("direction", "forward")
     text = kernel_source(
-        "recurrent",
-        node.input_value(_X).element_type,
+        "recurrent", spec.x.element_type,
         STEPS=s.steps, BATCH=s.batch, HIDDEN=s.hidden, DIRECTIONS=s.directions, BATCH_FIRST=int(s.batch_first),
-        REVERSED={"forward": "0", "reverse": "1"}.get(direction, "direction"),
-        OUTPUT=int(bool(node.output(0).target_inputs)),
-        INPUT_FORGET=int(node.attributes.get("input_forget", 0)), GATES=s.gates,
-        RESET_BEFORE=int(_is_reset_before(node)), **flags,
+        REVERSED={"forward": "0", "reverse": "1"}.get(spec.direction, "direction"), OUTPUT=int(spec.is_read(0)),
+        INPUT_FORGET=int(spec.input_forget), GATES=s.gates, RESET_BEFORE=int(_is_reset_before(spec)),
+        BIAS=int(spec.b is not None), LENGTHS=int(spec.sequence_lens is not None), PEEPHOLE=int(spec.p is not None),
     )  # fmt: skip
-    return HELPERS + _functions(node) + text
+    return HELPERS + _functions(spec) + text
 
 
-def _has(node: Node, index: int) -> bool:
-    return node.num_inputs > index and node.has_input(index)
-
-
-def _functions(node: Node) -> str:
+def _functions(spec: RecurrentSpec) -> str:
     """The activations as functions of a direction and x: activation0, activation1 ..."""
-    names, count = _names(node), len(_DEFAULTS[node.op_type])
-    alphas = iter(node.attributes.get("activation_alpha") or ())
-    betas = iter(node.attributes.get("activation_beta") or ())
-    codes = [_activation(name, alphas, betas) for name in names]
-    clip = float(node.attributes.get("clip") or 0.0)
-    lines = []
-    for position in range(count):
-        # The last function of an LSTM is not clipped, in onnxruntime and OpenVINO alike.
-        limit = f"x = clip(x, {literal(-clip)}, {literal(clip)}); " if clip and position != 2 else ""
-        chosen = codes[position::count]
-        code = chosen[0] if len(chosen) == 1 else f"direction ? {chosen[1]} : {chosen[0]}"
-        lines.append(f"inline float activation{position}(int direction, float x) {{ {limit}return {code}; }}\n")
-    return "".join(lines)
+    functions = []
+    for position, of_directions in enumerate(zip(*spec.activations, strict=True)):
+        clip = of_directions[0].clip
+        limit = "" if clip is None else f"x = clip(x, {literal(-clip)}, {literal(clip)}); "
+        codes = [_code(each) for each in of_directions]
+        code = codes[0] if len(codes) == 1 else f"direction ? {codes[1]} : {codes[0]}"
+        functions.append(f"inline float activation{position}(int direction, float x) {{ {limit}return {code}; }}\n")
+    return "".join(functions)
 
 
-def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> str:
-    code, alpha, beta = _ACTIVATIONS[name]
-    a = 0.0 if alpha is None else next(alphas, alpha)
-    b = 0.0 if beta is None else next(betas, beta)
-    return code.format(x="x", a=literal(a), b=literal(b))
+def _code(activation: RecurrentActivation) -> str:
+    return _CODES[activation.name].format(x="x", a=literal(activation.alpha), b=literal(activation.beta))
