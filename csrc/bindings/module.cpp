@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 #include "executor/core_set.hpp"
 #include "executor/cpu_features.hpp"
 #include "executor/plan.hpp"
+#include "kernels/prepare/codes.hpp"
 
 namespace py = pybind11;
 
@@ -67,6 +69,7 @@ Attributes::Value to_value(const std::string& name, py::handle value) {
     return static_cast<std::int64_t>(number);
   }
   if (py::isinstance<py::float_>(value)) return value.cast<double>();
+  if (PyUnicode_Check(value.ptr())) return value.cast<std::string>();
   if (PyTuple_Check(value.ptr()) || PyList_Check(value.ptr())) {
     std::vector<std::int64_t> integers;
     std::vector<double> reals;
@@ -80,14 +83,14 @@ Attributes::Value to_value(const std::string& name, py::handle value) {
         reals.push_back(*real);
         is_integral = false;
       } else {
-        throw PlanError("attribute \"" + name + "\" is a nested list");
+        throw PlanError("attribute \"" + name + "\" is a list of other than numbers");
       }
     }
     if (is_integral) return integers;
     return reals;
   }
   throw PlanError("attribute \"" + name + "\" is a " + std::string(py::str(py::type::of(value))) +
-                  "; expected an int, a float, or a list of them");
+                  "; expected a name, an int, a float, or a list of numbers");
 }
 
 Attributes to_attributes(const py::dict& values) {
@@ -233,6 +236,12 @@ PYBIND11_MODULE(_core, module) {
       isas[py::str(name.data(), name.size())] = py::tuple(names);
     }
     return isas;
+  });
+  module.def("codes", [] {
+    std::map<std::string, std::map<std::string, int>> all;
+    for (const CodeNames& codes : code_names())
+      for (std::size_t i = 0; i < codes.names.size(); ++i) all[codes.enumeration][codes.names[i]] = static_cast<int>(i);
+    return all;
   });
   module.def("cores", [] { return CoreSet::shared().cores(); });
   module.def("started_threads", [] { return CoreSet::shared().started_threads(); });

@@ -114,17 +114,17 @@ void arg_reduce(const ArgReduceArgs& args, void* const* buffers, const KernelCon
 void arg_reduce(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const ArgReduceArgs& args = *static_cast<const ArgReduceArgs*>(raw_args);
   switch (args.type) {
-    case ArgType::kF32:
+    case ElementCode::kF32:
       return arg_reduce<float>(args, buffers, context);
-    case ArgType::kI32:
+    case ElementCode::kI32:
       return arg_reduce<std::int32_t>(args, buffers, context);
-    case ArgType::kI64:
+    case ElementCode::kI64:
       return arg_reduce<std::int64_t>(args, buffers, context);
-    case ArgType::kU8:
+    case ElementCode::kU8:
       return arg_reduce<std::uint8_t>(args, buffers, context);
-    case ArgType::kI8:
+    case ElementCode::kI8:
       return arg_reduce<std::int8_t>(args, buffers, context);
-    case ArgType::kCount:
+    default:  // prepare lets no other pass
       break;
   }
 }

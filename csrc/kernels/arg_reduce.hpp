@@ -1,14 +1,13 @@
 // Positions of extremes along one axis of [outer, axis, inner].
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
 
-enum class ArgType : std::int32_t { kF32, kI32, kI64, kU8, kI8, kCount };
-
 struct ArgReduceArgs {
-  ArgType type;
+  ElementCode type;
   bool is_min;
   bool is_last;  // of equal ones; else the first
   std::int64_t outer, axis, inner;

@@ -1,6 +1,7 @@
 // softmax(scale * Q K^T + mask) V without the matrix of scores in memory.
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
@@ -13,27 +14,12 @@ struct AttentionView {
   std::int64_t row = 0;
 };
 
-enum class AttentionMask : std::int32_t {
-  kNone,
-  kFloat,  // added to the scores
-  kBool,   // one byte for each score: what is 0 is forbidden
-  kCount
-};
-
 // Where the mask lies, in its elements; a stride of 0 broadcasts.
 struct AttentionMaskView {
   std::int64_t batch = 0;
   std::int64_t head = 0;
   std::int64_t query = 0;
   std::int64_t key = 0;
-};
-
-// Rows whose probabilities are no numbers.
-enum class AttentionRows : std::int32_t {
-  kAttention,  // ONNX Attention: the probabilities are 0 where the mask forbids all keys
-  kSoftmax,    // Softmax by itself: they are NaN
-  kGuarded,    // Where(IsNaN(p), 0, p) after the Softmax: they are 0 wherever they would be NaN
-  kCount
 };
 
 // Operands: Q, K, V, [mask], Y.

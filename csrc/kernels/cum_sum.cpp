@@ -33,13 +33,13 @@ void cum_sum(const CumSumArgs& args, void* const* buffers, const KernelContext& 
 void cum_sum(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const CumSumArgs& args = *static_cast<const CumSumArgs*>(raw_args);
   switch (args.type) {
-    case CumSumType::kF32:
+    case ElementCode::kF32:
       return cum_sum<float, double>(args, buffers, context);
-    case CumSumType::kI32:
+    case ElementCode::kI32:
       return cum_sum<std::int32_t, std::uint32_t>(args, buffers, context);
-    case CumSumType::kI64:
+    case ElementCode::kI64:
       return cum_sum<std::int64_t, std::uint64_t>(args, buffers, context);
-    case CumSumType::kCount:
+    default:  // prepare lets no other pass
       break;
   }
 }

@@ -1,14 +1,13 @@
 // Running sums along one axis of [outer, axis, inner].
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
 
-enum class CumSumType : std::int32_t { kF32, kI32, kI64, kCount };
-
 struct CumSumArgs {
-  CumSumType type;
+  ElementCode type;
   bool is_exclusive;
   bool is_reversed;
   std::int64_t outer, axis, inner;

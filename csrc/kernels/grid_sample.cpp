@@ -39,8 +39,8 @@ double reflect(double x, double low, double high) {
 
 std::int64_t tap_index(double at, const Axis& axis, GridPadding padding) {
   const double last = static_cast<double>(axis.size - 1);
-  if (padding == GridPadding::zeros && (at < 0 || at > last)) return -1;
-  if (padding == GridPadding::reflection) at = reflect(at, axis.low, axis.high);
+  if (padding == GridPadding::kZeros && (at < 0 || at > last)) return -1;
+  if (padding == GridPadding::kReflection) at = reflect(at, axis.low, axis.high);
   return static_cast<std::int64_t>(clamp(at, 0, last));
 }
 
@@ -71,8 +71,8 @@ AxisTaps make_taps(float coordinate, const Axis& axis, const GridSampleArgs& arg
   if (args.taps == 1) x = __builtin_rintf(x);
   // A cubic moves only the neighbours that it reads, as PyTorch and onnxruntime do.
   if (args.taps < 4 && (x < axis.low || x > axis.high)) {
-    if (args.padding == GridPadding::border) x = static_cast<float>(clamp(x, 0, static_cast<double>(axis.size - 1)));
-    if (args.padding == GridPadding::reflection) x = static_cast<float>(reflect(x, axis.low, axis.high));
+    if (args.padding == GridPadding::kBorder) x = static_cast<float>(clamp(x, 0, static_cast<double>(axis.size - 1)));
+    if (args.padding == GridPadding::kReflection) x = static_cast<float>(reflect(x, axis.low, axis.high));
   }
   const float below = __builtin_floorf(x);
   const double first = static_cast<double>(below) - (args.taps == 4 ? 1 : 0);

@@ -2,11 +2,10 @@
 // -1 to 1 over the map, as ONNX GridSample-20 describes it.
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
-
-enum class GridPadding : std::int32_t { zeros, border, reflection, kCount };
 
 struct GridSampleArgs {
   std::int64_t batch, channels, height, width;

@@ -29,9 +29,9 @@ std::int64_t remainder(std::int64_t value, std::int64_t period) {
 // Where in a source dimension of `size` an index comes from that may lie outside; -1: nowhere.
 std::int64_t source_index(PadMode mode, std::int64_t index, std::int64_t size) {
   if (index >= 0 && index < size) return index;
-  if (mode == PadMode::constant) return -1;
-  if (mode == PadMode::edge) return clamp(index, 0, size - 1);
-  if (mode == PadMode::wrap) return remainder(index, size);
+  if (mode == PadMode::kConstant) return -1;
+  if (mode == PadMode::kEdge) return clamp(index, 0, size - 1);
+  if (mode == PadMode::kWrap) return remainder(index, size);
   if (size == 1) return 0;
   const std::int64_t at = remainder(index, 2 * (size - 1));
   return at < size ? at : 2 * (size - 1) - at;
@@ -41,7 +41,7 @@ std::int64_t source_index(PadMode mode, std::int64_t index, std::int64_t size) {
 void pad_elements(const PadArgs& args, const char* from, char* to, std::int64_t begin, std::int64_t end) {
   const int last = args.rank - 1;
   if (begin >= end) return;
-  if (args.mode == PadMode::constant) {
+  if (args.mode == PadMode::kConstant) {
     fill_pattern(to + begin * args.block, (end - begin) * args.block, args.pattern);
     return;
   }

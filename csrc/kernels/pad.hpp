@@ -1,13 +1,12 @@
 // Padding, filling and triangles, of elements of any size: blocks of bytes that stay together.
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
 
 constexpr int kMaxPadDims = 12;
-
-enum class PadMode : std::int32_t { constant, edge, reflect, wrap, kCount };
 
 struct PadArgs {
   PadMode mode;

@@ -42,7 +42,7 @@ std::size_t checked_product(const std::vector<std::int64_t>& dimensions);
 // The attributes of a step, by name. What is asked for is taken; what is left over after prepare is an error.
 class Attributes {
  public:
-  using Value = std::variant<std::int64_t, double, std::vector<std::int64_t>, std::vector<double>>;
+  using Value = std::variant<std::int64_t, double, std::vector<std::int64_t>, std::vector<double>, std::string>;
 
   void set(std::string name, Value value) { values_[std::move(name)] = {std::move(value), false}; }
 
@@ -52,6 +52,7 @@ class Attributes {
   double real(std::string_view name) const;
   const std::vector<std::int64_t>& integers(std::string_view name) const;
   std::vector<double> reals(std::string_view name) const;
+  const std::string& text(std::string_view name) const;
 
   // Optional attributes.
   bool has(std::string_view name) const;

@@ -13,14 +13,6 @@
 
 namespace engine {
 
-enum class RecurrentCell : std::int32_t {
-  kRnn,
-  kLstm,
-  kGru,        // linear_before_reset = 0
-  kGruLinear,  // linear_before_reset = 1
-  kCount
-};
-
 static inline int recurrent_gates(RecurrentCell cell) {
   return cell == RecurrentCell::kRnn ? 1 : cell == RecurrentCell::kLstm ? 4 : 3;
 }

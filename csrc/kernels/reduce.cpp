@@ -448,18 +448,17 @@ void reduce_integer(const void* raw_args, void* const* buffers, const KernelCont
   const ReduceArgs& args = *static_cast<const ReduceArgs*>(raw_args);
   const WorkRange range = items(args, context);
   switch (args.type) {
-    case ReduceType::kI32:
+    case ElementCode::kI32:
       return reduce_integers<std::int32_t>(args, buffers, range);
-    case ReduceType::kI64:
+    case ElementCode::kI64:
       return reduce_integers<std::int64_t>(args, buffers, range);
-    case ReduceType::kU8:
+    case ElementCode::kU8:
       return reduce_integers<std::uint8_t>(args, buffers, range);
-    case ReduceType::kI8:
+    case ElementCode::kI8:
       return reduce_integers<std::int8_t>(args, buffers, range);
-    case ReduceType::kBool:
+    case ElementCode::kBool:
       return reduce_integers<bool>(args, buffers, range);
-    case ReduceType::kF32:
-    case ReduceType::kCount:
+    default:  // prepare lets no other pass
       break;
   }
 }

@@ -1,26 +1,10 @@
 // Reductions of a dense tensor over any of its axes.
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
-
-enum class ReduceOp : std::int32_t {
-  kSum,
-  kMean,
-  kMax,  // NaN where any element is; of nothing: the lowest value, and so the others their neutral element
-  kMin,
-  kProd,
-  kL1,
-  kL2,
-  kSumSquare,
-  kLogSum,
-  kLogSumExp,
-  kCount
-};
-
-// kBool is a byte of 0 or 1.
-enum class ReduceType : std::int32_t { kF32, kI32, kI64, kU8, kI8, kBool, kCount };
 
 constexpr int kReduceDims = 8;
 
@@ -38,7 +22,7 @@ enum class ReduceFinish : std::int32_t { kNone, kDivide, kSquareRoot, kLog };
 // either reduced, and then the last of `reduced`; or it is kept: `columns`, adjacent outputs (else 1).
 // In two phases the first one has `parts` outputs for each final one: of a share of axis `split` of `reduced` each.
 struct ReduceArgs {
-  ReduceType type;
+  ElementCode type;
   ReduceMap map;
   ReduceFinish finish;
   ReduceDims kept;

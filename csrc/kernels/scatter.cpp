@@ -139,13 +139,13 @@ struct ScatterNd {
 template <template <class, class> class Scatter, class T, class Args>
 void run_op(const Args& args, void* const* buffers, const KernelContext& context) {
   switch (args.op) {
-    case ScatterOp::add:
+    case ScatterOp::kAdd:
       return Scatter<T, Add>::run(args, buffers, context);
-    case ScatterOp::multiply:
+    case ScatterOp::kMultiply:
       return Scatter<T, Multiply>::run(args, buffers, context);
-    case ScatterOp::minimum:
+    case ScatterOp::kMinimum:
       return Scatter<T, Minimum>::run(args, buffers, context);
-    case ScatterOp::maximum:
+    case ScatterOp::kMaximum:
       return Scatter<T, Maximum>::run(args, buffers, context);
     default:
       return Scatter<T, Replace>::run(args, buffers, context);
@@ -156,19 +156,19 @@ template <template <class, class> class Scatter, class Args>
 void run_type(const void* arguments, void* const* buffers, const KernelContext& context) {
   const Args& args = *static_cast<const Args*>(arguments);
   switch (args.type) {
-    case ScatterType::bytes1:
+    case ScatterType::kBytes1:
       return Scatter<std::int8_t, Replace>::run(args, buffers, context);
-    case ScatterType::bytes2:
+    case ScatterType::kBytes2:
       return Scatter<std::int16_t, Replace>::run(args, buffers, context);
-    case ScatterType::bytes4:
+    case ScatterType::kBytes4:
       return Scatter<std::int32_t, Replace>::run(args, buffers, context);
-    case ScatterType::bytes8:
+    case ScatterType::kBytes8:
       return Scatter<std::int64_t, Replace>::run(args, buffers, context);
-    case ScatterType::f32:
+    case ScatterType::kF32:
       return run_op<Scatter, float>(args, buffers, context);
-    case ScatterType::f64:
+    case ScatterType::kF64:
       return run_op<Scatter, double>(args, buffers, context);
-    case ScatterType::i32:
+    case ScatterType::kI32:
       return run_op<Scatter, std::int32_t>(args, buffers, context);
     default:
       return run_op<Scatter, std::int64_t>(args, buffers, context);

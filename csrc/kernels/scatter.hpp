@@ -2,12 +2,13 @@
 // update whose index is out of range is left out. Updates of one place take effect in the order in which they lie.
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/gather.hpp"
 
 namespace engine {
 
-enum class ScatterOp : std::int32_t { none, add, multiply, minimum, maximum, kCount };
-enum class ScatterType : std::int32_t { bytes1, bytes2, bytes4, bytes8, f32, f64, i32, i64, kCount };
+// What elements are taken for: bytes where updates replace them.
+enum class ScatterType : std::int32_t { kBytes1, kBytes2, kBytes4, kBytes8, kF32, kF64, kI32, kI64 };
 
 struct ScatterCopyArgs {
   std::int64_t bytes;

@@ -13,26 +13,11 @@
 //   a convolution on NCHW      blocks: input channels, rows: the kernel's, one col, depth: the kernel's width
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 #include "simd/isa.hpp"
 
 namespace engine {
-
-// What is applied to a value before it is stored, with its parameters alpha and beta.
-enum class Activation : std::int32_t {
-  kClip,         // min(max(x, alpha), beta); none: -inf, inf; relu: 0, inf. NaN stays NaN
-  kLeakyRelu,    // x < 0 ? alpha x : x
-  kSigmoid,      // 1 / (1 + e^-x)
-  kTanh,         // tanh x
-  kGeluErf,      // x / 2 (1 + erf(x / sqrt 2))
-  kGeluTanh,     // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
-  kSilu,         // x sigmoid(alpha x)
-  kHardSigmoid,  // min(max(alpha x + beta, 0), 1)
-  kHardSwish,    // x min(max(alpha x + beta, 0), 1)
-  kElu,          // x < 0 ? alpha (e^x - 1) : x
-  kMish,         // x tanh(log(1 + e^x))
-  kCount
-};
 
 // value = accumulator * scale[c] + bias[c] + residual, activated; or the residual added after the activation.
 struct EpilogueArgs {

@@ -88,13 +88,13 @@ void top_k(const TopKArgs& args, void* const* buffers, const KernelContext& cont
 void top_k(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const TopKArgs& args = *static_cast<const TopKArgs*>(raw_args);
   switch (args.type) {
-    case TopKType::kF32:
+    case ElementCode::kF32:
       return top_k<float>(args, buffers, context);
-    case TopKType::kI32:
+    case ElementCode::kI32:
       return top_k<std::int32_t>(args, buffers, context);
-    case TopKType::kI64:
+    case ElementCode::kI64:
       return top_k<std::int64_t>(args, buffers, context);
-    case TopKType::kCount:
+    default:  // prepare lets no other pass
       break;
   }
 }

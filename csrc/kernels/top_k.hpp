@@ -1,14 +1,13 @@
 // The k largest or smallest elements along one axis of [outer, axis, inner], and their positions.
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
 
-enum class TopKType : std::int32_t { kF32, kI32, kI64, kCount };
-
 struct TopKArgs {
-  TopKType type;
+  ElementCode type;
   bool is_smallest;
   std::int64_t outer, axis, inner;
   std::int64_t k;  // 0..axis

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/attention.hpp"
+#include "kernels/prepare/codes.hpp"
 #include "kernels_operation_common.hpp"
 
 namespace engine {
@@ -141,8 +142,8 @@ AttributeMap attributes_of(const Problem& c, const Tensor& q, const Tensor& k, c
                    {"offset", c.offset},
                    {"scale", double{c.scale}},
                    {"softcap", double{c.softcap}},
-                   {"rows", static_cast<std::int64_t>(c.rows)},
-                   {"mask", static_cast<std::int64_t>(c.mask.kind)}};
+                   {"rows", name_of(c.rows)},
+                   {"mask", name_of(c.mask.kind)}};
   if (c.mask.kind != AttentionMask::kNone) {
     map["mask_strides"] = mask.strides;
     map["mask_keys"] = mask.keys;
@@ -323,9 +324,9 @@ void refused(const Target& target) {
   refuse("y", Ints{36, 18, 5}, "overlap");
   refuse("scale", double{kInf}, "finite");
   refuse("softcap", -1.0, "softcap");
-  refuse("mask", std::int64_t{1}, "mask_strides");
-  refuse("mask", std::int64_t{3}, "\"mask\" is 3");
-  refuse("rows", std::int64_t{3}, "\"rows\" is 3");
+  refuse("mask", "f32", "mask_strides");
+  refuse("mask", "i8", "\"mask\" is \"i8\"; expected one of none, f32, bool");
+  refuse("rows", std::int64_t{1}, "\"rows\" is not a name");
   refuse("key_block", std::int64_t{0}, "key_block");
   refuse("misspelt", std::int64_t{0}, "misspelt");
 }

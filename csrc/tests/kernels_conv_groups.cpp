@@ -5,6 +5,7 @@
 
 #include "executor/context.hpp"
 #include "executor/plan.hpp"
+#include "kernels/prepare/codes.hpp"
 #include "kernels/reference.hpp"
 #include "kernels_common.hpp"
 
@@ -131,7 +132,7 @@ void check(const Target& target, const ConvShape& s, const Options& o) {
   const auto packed = run_step(target, "pack_" + operation, {w}, most, attributes, 1);
   attributes.set("bias", std::int64_t{1});
   attributes.set("residual", std::int64_t{o.has_residual});
-  attributes.set("activation", static_cast<std::int64_t>(o.epilogue.activation));
+  attributes.set("activation", name_of(o.epilogue.activation));
   attributes.set("alpha", double{o.epilogue.alpha});
   attributes.set("beta", double{o.epilogue.beta});
   attributes.set("residual_after", std::int64_t{o.epilogue.residual_after});

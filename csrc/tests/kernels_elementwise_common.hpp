@@ -57,10 +57,17 @@ inline std::int64_t code(Opcode opcode) {
 inline std::int64_t code(ElementCode element) {
   return static_cast<std::int64_t>(element);
 }
-inline std::int64_t cast_to(ElementCode element) {
-  return code(Opcode::kCast) + code(element);
+constexpr auto kF32 = static_cast<std::int64_t>(ElementCode::kF32);
+
+// An opcode, and of a cast the type of the result.
+struct Operation {
+  Operation(std::int64_t number) : opcode(number) {}
+  Operation(std::int64_t number, std::int64_t type) : opcode(number), target(type) {}
+  std::int64_t opcode, target = -1;
+};
+inline Operation cast_to(ElementCode element) {
+  return {code(Opcode::kCast), code(element)};
 }
-constexpr std::int64_t kF32 = 0;
 
 Integers dense(const Integers& dims);
 
@@ -75,7 +82,7 @@ void run_step(const Target& target, const Step& step, const std::vector<Bytes*>&
 
 // One instruction over flat operands; sources that are one value are constants or inputs of stride zero.
 template <class R, class T>
-std::vector<R> apply(const Target& target, std::int64_t opcode, std::int64_t type,
+std::vector<R> apply(const Target& target, Operation operation, std::int64_t type,
                      const std::vector<std::vector<T>>& sources, const std::string& what, bool as_constants = false) {
   const std::size_t count = sources[0].size();
   Step step;
@@ -102,7 +109,8 @@ std::vector<R> apply(const Target& target, std::int64_t opcode, std::int64_t typ
     step.constants.insert(step.constants.end(), {type, bits});
   }
   ids.resize(3, -1);
-  step.program = {opcode, type, ids[0], ids[1], ids[2]};
+  if (operation.target >= 0) ids[1] = operation.target;
+  step.program = {operation.opcode, type, ids[0], ids[1], ids[2]};
   step.outputs = {next_constant};
   Bytes y(count * sizeof(R), sizeof(R));
   std::vector<Bytes*> inputs;

@@ -8,6 +8,16 @@ using namespace engine::test;
 
 namespace {
 
+// Instructions one after the other: opcode; type, sources.
+Integers program(const std::vector<std::pair<Opcode, Integers>>& instructions) {
+  Integers fields;
+  for (const auto& [opcode, rest] : instructions) {
+    fields.push_back(code(opcode));
+    fields.insert(fields.end(), rest.begin(), rest.end());
+  }
+  return fields;
+}
+
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // a * b + c over a space, each operand with its own strides, against nested loops.
@@ -111,8 +121,11 @@ void chains(const Target& target) {
       step.input_strides = {1, 1, 0};
       step.constants = {kF32, 0};
       // Values: x, w, b, zero; product, sum, Relu, y, is_less.
-      step.program = {42, kF32, 0,  1,    -1, 40, kF32, 4,  2,    -1, 48, kF32, 5,
-                      3,  -1,   41, kF32, 6,  0,  -1,   55, kF32, 5,  1,  -1};
+      step.program = program({{Opcode::kMul, {kF32, 0, 1, -1}},
+                              {Opcode::kAdd, {kF32, 4, 2, -1}},
+                              {Opcode::kMax, {kF32, 5, 3, -1}},
+                              {Opcode::kSub, {kF32, 6, 0, -1}},
+                              {Opcode::kLess, {kF32, 5, 1, -1}}});
       step.outputs = {7, 5, 8, 7, 4};
       Bytes in_x(x), in_w(w), in_b(b), out_y(size * 4, 4), out_sum(size * 4, 4), out_less(size, 1), again(size * 4, 4),
           out_product(size * 4, 4);
@@ -148,7 +161,12 @@ void mixed_types(const Target& target) {
   std::memcpy(&bits, &low, sizeof low);
   step.constants = {kF32, bits, code(ElementCode::kI64), 2};
   // Values: ids, limit, x, -inf, 2; less, ids mod 2, as f32, -inf + it, where.
-  step.program = {55, 5, 0, 1, -1, 45, 5, 0, 4, -1, 100, 5, 6, -1, -1, 40, kF32, 3, 7, -1, 70, kF32, 5, 2, 8};
+  const std::int64_t i64 = code(ElementCode::kI64);
+  step.program = program({{Opcode::kLess, {i64, 0, 1, -1}},
+                          {Opcode::kMod, {i64, 0, 4, -1}},
+                          {Opcode::kCast, {i64, 6, kF32, -1}},
+                          {Opcode::kAdd, {kF32, 3, 7, -1}},
+                          {Opcode::kWhere, {kF32, 5, 2, 8}}});
   step.outputs = {9};
   Bytes in_ids(ids), in_limit(limit), in_x(x), y(kCount * 4, 4);
   run_step(target, step, {&in_ids, &in_limit, &in_x}, {kCount * 8, 8, kCount * 4}, {&y}, {kCount * 4}, 2, "mask");
@@ -156,7 +174,7 @@ void mixed_types(const Target& target) {
 }
 
 void refuses(const Target& target) {
-  const Step good = {{4, 8}, {kF32, kF32}, {8, 1, 0, 1}, {kF32, 0}, {40, kF32, 0, 1, -1}, {3}};
+  const Step good = {{4, 8}, {kF32, kF32}, {8, 1, 0, 1}, {kF32, 0}, program({{Opcode::kAdd, {kF32, 0, 1, -1}}}), {3}};
   const auto refused = [&](const Step& step, const std::vector<std::size_t>& inputs, const std::string& what) {
     try {
       prepare(target, step, inputs, {128});
@@ -181,26 +199,28 @@ void refuses(const Target& target) {
   changed([](Step& s) { s.input_strides[0] = -8; }, "a negative stride");
   changed([](Step& s) { s.input_strides[0] = INT64_MAX; }, "a stride that overflows");
   changed([](Step& s) { s.input_strides.pop_back(); }, "too few strides");
-  changed([](Step& s) { s.input_types[0] = 9; }, "an unknown type");
+  changed([](Step& s) { s.input_types[0] = kElementCodes; }, "an unknown type");
   changed([](Step& s) { s.input_types[0] = -1; }, "a negative type");
   changed([](Step& s) { s.constants.pop_back(); }, "half a constant");
   changed([](Step& s) { s.program.pop_back(); }, "four fifths of an instruction");
-  for (const std::int64_t opcode : {-1, 37, 39, 65, 69, 76, 99, 109, 1000}) {
+  for (const std::int64_t opcode : {-1, kOpcodes, 1000}) {
     Step step = good;
     step.program[0] = opcode;
     refused(step, {128, 32}, "opcode " + std::to_string(opcode));
   }
-  changed([](Step& s) { s.program[0] = 57; }, "And of f32");
-  changed([](Step& s) { s.program[1] = 7; }, "sources of another type");
+  changed([](Step& s) { s.program[0] = code(Opcode::kAnd); }, "And of f32");
+  changed([](Step& s) { s.program[1] = code(ElementCode::kF16); }, "sources of another type");
   changed([](Step& s) { s.program[2] = 3; }, "an instruction that reads itself");
   changed([](Step& s) { s.program[2] = INT64_MIN; }, "a source far below");
   changed([](Step& s) { s.program[3] = -1; }, "a missing source");
   changed([](Step& s) { s.program[4] = 0; }, "a source too many");
+  changed([](Step& s) { s.program = program({{Opcode::kCast, {kF32, 0, kElementCodes, -1}}}); }, "a cast to no type");
+  changed([](Step& s) { s.program = program({{Opcode::kCast, {kF32, 0, kF32, 0}}}); }, "a cast of two sources");
   changed([](Step& s) { s.outputs = {4}; }, "an output that is no value");
   changed([](Step& s) { s.outputs = {3, 3}; }, "an output too many");
   changed(
       [](Step& s) {
-        for (int i = 0; i < 300; ++i) s.program.insert(s.program.end(), {1, kF32, 0, -1, -1});
+        for (int i = 0; i < 300; ++i) s.program.insert(s.program.end(), {code(Opcode::kNeg), kF32, 0, -1, -1});
       },
       "too many values");
 }

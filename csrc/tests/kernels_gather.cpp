@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels_bytes_common.hpp"
 
 namespace engine {
@@ -182,21 +183,28 @@ void out_of_range(const Target& target) {
             {"count", 3},
             {"depth", 1}},
            {data, indices}, 12);
-    faulty(scatter_operations, "scatter_elements",
-           {{"type", 4}, {"op", 1}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"shape", Ints{3}}, {"axis", 0}},
-           {data, indices, updates}, 16);
+    faulty(
+        scatter_operations, "scatter_elements",
+        {{"type", "f32"}, {"op", "add"}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"shape", Ints{3}}, {"axis", 0}},
+        {data, indices, updates}, 16);
     faulty(scatter_operations, "scatter_nd",
-           {{"type", 4}, {"op", 1}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 3}, {"depth", 1}},
+           {{"type", "f32"}, {"op", "add"}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 3}, {"depth", 1}},
            {data, indices, updates}, 16);
   }
 }
 
+// The attributes of an element's type, and others.
+AttributeMap with(AttributeMap attributes, const AttributeMap& more) {
+  attributes.insert(more.begin(), more.end());
+  return attributes;
+}
+
 template <class T>
-T combine(std::int64_t op, T a, T b) {
-  if (op == 1) return static_cast<T>(a + b);
-  if (op == 2) return static_cast<T>(a * b);
-  if (op == 3) return b < a || b != b ? b : a;
-  if (op == 4) return b > a || b != b ? b : a;
+T combine(ScatterOp op, T a, T b) {
+  if (op == ScatterOp::kAdd) return static_cast<T>(a + b);
+  if (op == ScatterOp::kMultiply) return static_cast<T>(a * b);
+  if (op == ScatterOp::kMinimum) return b < a || b != b ? b : a;
+  if (op == ScatterOp::kMaximum) return b > a || b != b ? b : a;
   return b;
 }
 
@@ -209,7 +217,7 @@ std::vector<T> small_values(std::int64_t count, std::uint32_t seed) {
 }
 
 template <class T>
-void scatter_elements_of(const Target& target, std::int64_t type, std::int64_t op) {
+void scatter_elements_of(const Target& target, const AttributeMap& element, ScatterOp op) {
   const Ints shape = {4, 5, 6};
   for (const std::size_t axis : {0, 1, 2}) {
     Ints updated = {3, 4, 6};
@@ -225,20 +233,19 @@ void scatter_elements_of(const Target& target, std::int64_t type, std::int64_t o
     });
     std::vector<ByteVector> actual = {ByteVector(data.size())};
     run_bytes(target, scatter_operations, "scatter_elements",
-              {{"type", type},
-               {"op", op},
-               {"index_bytes", 8},
-               {"data_shape", shape},
-               {"shape", updated},
-               {"axis", static_cast<std::int64_t>(axis)}},
+              with(element, {{"op", name_of(op)},
+                             {"index_bytes", 8},
+                             {"data_shape", shape},
+                             {"shape", updated},
+                             {"axis", static_cast<std::int64_t>(axis)}}),
               {data, index_bytes(indices, 8), bytes_of_values(updates)}, actual);
     expect(values_of_bytes<T>(actual[0]) == expected,
-           "scatter_elements of type " + std::to_string(type) + ", operation " + std::to_string(op));
+           "scatter_elements of " + std::to_string(sizeof(T)) + " bytes, operation " + name_of(op));
   }
 }
 
 template <class T>
-void scatter_nd_of(const Target& target, std::int64_t type, std::int64_t op) {
+void scatter_nd_of(const Target& target, const AttributeMap& element, ScatterOp op) {
   const Ints shape = {3, 4, 50};
   for (std::int64_t depth = 0; depth <= 3; ++depth) {
     const std::int64_t slice = product(Ints(shape.begin() + depth, shape.end()));
@@ -263,41 +270,52 @@ void scatter_nd_of(const Target& target, std::int64_t type, std::int64_t op) {
       }
     }
     std::vector<ByteVector> actual = {ByteVector(data.size())};
-    run_bytes(target, scatter_operations, "scatter_nd",
-              {{"type", type}, {"op", op}, {"index_bytes", 4}, {"data_shape", shape}, {"count", 9}, {"depth", depth}},
-              {data, index_bytes(indices, 4), bytes_of_values(updates)}, actual);
+    run_bytes(
+        target, scatter_operations, "scatter_nd",
+        with(element, {{"op", name_of(op)}, {"index_bytes", 4}, {"data_shape", shape}, {"count", 9}, {"depth", depth}}),
+        {data, index_bytes(indices, 4), bytes_of_values(updates)}, actual);
     expect(values_of_bytes<T>(actual[0]) == expected,
-           "scatter_nd of type " + std::to_string(type) + ", operation " + std::to_string(op));
+           "scatter_nd of " + std::to_string(sizeof(T)) + " bytes, operation " + name_of(op));
   }
 }
 
 template <class T>
-void scatters_of(const Target& target, std::int64_t type, std::int64_t operations) {
-  for (std::int64_t op = 0; op < operations; ++op) {
-    scatter_elements_of<T>(target, type, op);
-    scatter_nd_of<T>(target, type, op);
-  }
+void check_scatters(const Target& target, const AttributeMap& element, ScatterOp op) {
+  scatter_elements_of<T>(target, element, op);
+  scatter_nd_of<T>(target, element, op);
+}
+
+template <class T>
+void check_replacing(const Target& target) {
+  check_scatters<T>(target, {{"element_bytes", std::int64_t{sizeof(T)}}}, ScatterOp::kNone);
+}
+
+template <class T>
+void check_combining(const Target& target, const char* type) {
+  for (const ScatterOp op : {ScatterOp::kAdd, ScatterOp::kMultiply, ScatterOp::kMinimum, ScatterOp::kMaximum})
+    check_scatters<T>(target, {{"type", type}}, op);
 }
 
 void scatters(const Target& target) {
-  scatters_of<std::int8_t>(target, 0, 1);
-  scatters_of<std::int16_t>(target, 1, 1);
-  scatters_of<std::int32_t>(target, 2, 1);
-  scatters_of<std::int64_t>(target, 3, 1);
-  scatters_of<float>(target, 4, 5);
-  scatters_of<double>(target, 5, 5);
-  scatters_of<std::int32_t>(target, 6, 5);
-  scatters_of<std::int64_t>(target, 7, 5);
+  check_replacing<std::int8_t>(target);
+  check_replacing<std::int16_t>(target);
+  check_replacing<std::int32_t>(target);
+  check_replacing<std::int64_t>(target);
+  check_combining<float>(target, "f32");
+  check_combining<double>(target, "f64");
+  check_combining<std::int32_t>(target, "i32");
+  check_combining<std::int64_t>(target, "i64");
 }
 
 void not_a_number(const Target& target) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const std::int64_t op : {3, 4}) {
+  for (const char* op : {"min", "max"}) {
     std::vector<ByteVector> actual = {ByteVector(12)};
-    run_bytes(target, scatter_operations, "scatter_elements",
-              {{"type", 4}, {"op", op}, {"index_bytes", 8}, {"data_shape", Ints{3}}, {"shape", Ints{3}}, {"axis", 0}},
-              {bytes_of_values<float>({kNan, 1, 2}), index_bytes({0, 1, 2}, 8), bytes_of_values<float>({1, kNan, 2})},
-              actual);
+    run_bytes(
+        target, scatter_operations, "scatter_elements",
+        {{"type", "f32"}, {"op", op}, {"index_bytes", 8}, {"data_shape", Ints{3}}, {"shape", Ints{3}}, {"axis", 0}},
+        {bytes_of_values<float>({kNan, 1, 2}), index_bytes({0, 1, 2}, 8), bytes_of_values<float>({1, kNan, 2})},
+        actual);
     const auto values = values_of_bytes<float>(actual[0]);
     expect(std::isnan(values[0]) && std::isnan(values[1]) && values[2] == 2, "a NaN wins");
   }
@@ -314,7 +332,12 @@ void nothing(const Target& target) {
   std::vector<ByteVector> kept = {ByteVector(12)};
   const ByteVector data = random_bytes(12, 1);
   run_bytes(target, scatter_operations, "scatter_elements",
-            {{"type", 4}, {"op", 0}, {"index_bytes", 8}, {"data_shape", Ints{3}}, {"shape", Ints{0}}, {"axis", 0}},
+            {{"element_bytes", 4},
+             {"op", "none"},
+             {"index_bytes", 8},
+             {"data_shape", Ints{3}},
+             {"shape", Ints{0}},
+             {"axis", 0}},
             {data, {}, {}}, kept);
   expect(kept[0] == data, "no update");
 }
@@ -338,12 +361,14 @@ void refusals(const Target& target) {
       target, gather_operations, "gather_elements",
       {{"element_bytes", 4}, {"index_bytes", 8}, {"data_shape", Ints{2, 2}}, {"shape", Ints{3, 1}}, {"axis", 1}},
       {16, 24}, {12}, "dimension 0 of the indices");
-  expect_refused(target, scatter_operations, "scatter_nd",
-                 {{"type", 2}, {"op", 1}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 1}, {"depth", 1}},
-                 {16, 8, 4}, {16}, "a type of numbers");
-  expect_refused(target, scatter_operations, "scatter_nd",
-                 {{"type", 4}, {"op", 0}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 1}, {"depth", 2}},
-                 {16, 16, 4}, {16}, "expected 0 to 1");
+  expect_refused(
+      target, scatter_operations, "scatter_nd",
+      {{"type", "u8"}, {"op", "add"}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 1}, {"depth", 1}},
+      {16, 8, 4}, {16}, "expected one of f32, f64, i32, i64");
+  expect_refused(
+      target, scatter_operations, "scatter_nd",
+      {{"element_bytes", 4}, {"op", "none"}, {"index_bytes", 8}, {"data_shape", Ints{4}}, {"count", 1}, {"depth", 2}},
+      {16, 16, 4}, {16}, "expected 0 to 1");
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
 // Matrix products against the scalar one: every tail, layout, stride, batch and epilogue, on every instruction set.
-#include "kernels/gemm.hpp"
-
 #include <cmath>
 #include <limits>
-
+#include "kernels/gemm.hpp"
+#include "kernels/prepare/codes.hpp"
 #include "kernels/reference.hpp"
 #include "kernels_operation_common.hpp"
 
@@ -113,7 +112,7 @@ AttributeMap attributes_of(const Gemm& g) {
   map["bias"] = std::int64_t{g.operands.has_bias};
   map["scale"] = std::int64_t{g.operands.has_scale};
   map["residual"] = std::int64_t{g.operands.has_residual};
-  map["activation"] = static_cast<std::int64_t>(g.epilogue.activation);
+  map["activation"] = name_of(g.epilogue.activation);
   map["alpha"] = double{g.epilogue.alpha};
   map["beta"] = double{g.epilogue.beta};
   map["residual_after"] = std::int64_t{g.epilogue.residual_after};

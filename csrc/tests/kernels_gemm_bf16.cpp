@@ -1,9 +1,8 @@
 // Matrix products in bf16 against the scalar one on the rounded factors: every tail, layout, type and epilogue, on
 // every instruction set.
-#include "kernels/gemm_bf16.hpp"
-
 #include <limits>
-
+#include "kernels/gemm_bf16.hpp"
+#include "kernels/prepare/codes.hpp"
 #include "kernels/reference.hpp"
 #include "kernels_bf16_common.hpp"
 #include "kernels_operation_common.hpp"
@@ -76,7 +75,7 @@ AttributeMap attributes_of(const Gemm& g) {
   map["bias"] = std::int64_t{g.operands.has_bias};
   map["scale"] = std::int64_t{g.operands.has_scale};
   map["residual"] = std::int64_t{g.operands.has_residual};
-  map["activation"] = static_cast<std::int64_t>(g.epilogue.activation);
+  map["activation"] = name_of(g.epilogue.activation);
   map["alpha"] = double{g.epilogue.alpha};
   map["beta"] = double{g.epilogue.beta};
   map["residual_after"] = std::int64_t{g.epilogue.residual_after};

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels_bytes_common.hpp"
 
 namespace engine {
@@ -13,6 +14,8 @@ using namespace engine::test;
 
 namespace {
 
+constexpr GridPadding kPaddings[] = {GridPadding::kZeros, GridPadding::kBorder, GridPadding::kReflection};
+
 using Ints = std::vector<std::int64_t>;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -20,7 +23,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> sample(const Target& target, std::int64_t batch, std::int64_t channels, const Ints& in,
                           const std::vector<float>& map, const std::vector<float>& grid, std::int64_t taps,
-                          std::int64_t padding, std::int64_t aligns_corners) {
+                          GridPadding padding, std::int64_t aligns_corners) {
   const std::int64_t points = batch == 0 ? 0 : static_cast<std::int64_t>(grid.size()) / 2 / batch;
   std::vector<ByteVector> result = {ByteVector(static_cast<std::size_t>(batch * channels * points) * sizeof(float))};
   run_bytes(target, grid_sample_operations, "grid_sample_f32",
@@ -29,7 +32,7 @@ std::vector<float> sample(const Target& target, std::int64_t batch, std::int64_t
              {"in", in},
              {"points", points},
              {"taps", taps},
-             {"padding", padding},
+             {"padding", name_of(padding)},
              {"aligns_corners", aligns_corners}},
             {bytes_of_values(map), bytes_of_values(grid)}, result, sizeof(float));
   return values_of_bytes<float>(result[0]);
@@ -46,7 +49,7 @@ void identity(const Target& target) {
         grid.push_back(static_cast<float>(y) / 2 - 1);
       }
   for (const std::int64_t taps : {1, 2, 4})
-    for (const std::int64_t padding : {0, 1, 2})
+    for (const GridPadding padding : kPaddings)
       expect_close(map, sample(target, 2, 3, {5, 9}, map, grid, taps, padding, 1), sum_tolerance(16), "identity");
 }
 
@@ -57,17 +60,18 @@ void anywhere(const Target& target) {
   for (const Ints& in : {Ints{4, 7}, {1, 1}, {1, 6}})
     for (const std::int64_t taps : {1, 2, 4})
       for (const std::int64_t aligned : {0, 1})
-        for (const std::int64_t padding : {0, 1, 2}) {
+        for (const GridPadding padding : kPaddings) {
           const std::vector<float> ones(static_cast<std::size_t>(in[0] * in[1]), 1.0f);
           for (const float value : sample(target, 1, 1, in, ones, grid, taps, padding, aligned))
-            expect(padding == 0 ? std::fabs(value) < 2 : std::fabs(value - 1) < 1e-5, "sum of the weights");
+            expect(padding == GridPadding::kZeros ? std::fabs(value) < 2 : std::fabs(value - 1) < 1e-5,
+                   "sum of the weights");
         }
 }
 
 void not_finite(const Target& target) {
   const std::vector<float> map(12, 1.0f);
   for (const std::int64_t taps : {1, 2, 4})
-    for (const std::int64_t padding : {0, 1, 2}) {
+    for (const GridPadding padding : kPaddings) {
       const auto values = sample(target, 1, 1, {3, 4}, map, {kNan, 0, 0, kInf, -kInf, 0, 0, 0}, taps, padding, 0);
       expect(std::isnan(values[0]) && std::isnan(values[1]) && std::isnan(values[2]) && !std::isnan(values[3]),
              "NaN where a coordinate is no finite number");
@@ -75,16 +79,16 @@ void not_finite(const Target& target) {
 }
 
 void nothing(const Target& target) {
-  expect(sample(target, 0, 3, {2, 2}, {}, {}, 2, 0, 0).empty(), "no image");
-  expect(sample(target, 1, 0, {2, 2}, {}, {0, 0}, 2, 0, 0).empty(), "no channel");
-  expect(sample(target, 1, 1, {0, 2}, {}, {}, 2, 0, 0).empty(), "no point");
+  expect(sample(target, 0, 3, {2, 2}, {}, {}, 2, GridPadding::kZeros, 0).empty(), "no image");
+  expect(sample(target, 1, 0, {2, 2}, {}, {0, 0}, 2, GridPadding::kZeros, 0).empty(), "no channel");
+  expect(sample(target, 1, 1, {0, 2}, {}, {}, 2, GridPadding::kZeros, 0).empty(), "no point");
   expect_refused(target, grid_sample_operations, "grid_sample_f32",
                  {{"batch", 1},
                   {"channels", 1},
                   {"in", Ints{0, 2}},
                   {"points", 1},
                   {"taps", 2},
-                  {"padding", 0},
+                  {"padding", "zeros"},
                   {"aligns_corners", 0}},
                  {0, 8}, {4}, "an empty map");
 }

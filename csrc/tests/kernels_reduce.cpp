@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/reduce.hpp"
 #include "kernels_operation_common.hpp"
 
@@ -65,8 +66,8 @@ double reduced(ReduceOp op, const std::vector<double>& values) {
   return results[static_cast<int>(op)];
 }
 
-AttributeMap attributes(int op, int type, const Shape& shape, const Shape& axes) {
-  return {{"op", std::int64_t{op}}, {"type", std::int64_t{type}}, {"shape", shape}, {"axes", axes}};
+AttributeMap attributes(ReduceOp op, ElementCode type, const Shape& shape, const Shape& axes) {
+  return {{"op", name_of(op)}, {"type", name_of(type)}, {"shape", shape}, {"axes", axes}};
 }
 
 std::vector<float> samples(std::int64_t count) {
@@ -83,7 +84,8 @@ void check(const Target& target, const Shape& shape, const Shape& axes, const st
     std::vector<float> expected;
     for (const auto& group : groups) expected.push_back(static_cast<float>(reduced(static_cast<ReduceOp>(op), group)));
     Guarded input(x), output(expected.size(), kNan);
-    run_operation(target, reduce_operations, "reduce", attributes(op, 0, shape, axes), {&input}, {&output}, 3);
+    run_operation(target, reduce_operations, "reduce",
+                  attributes(static_cast<ReduceOp>(op), ElementCode::kF32, shape, axes), {&input}, {&output}, 3);
     std::string what = "op " + std::to_string(op) + " of";
     for (const std::int64_t size : shape) what += " " + std::to_string(size);
     expect(output.intact(), what + ": overrun");
@@ -166,7 +168,7 @@ void integers(const Target& target) {
         expected.push_back(static_cast<std::int32_t>(static_cast<std::uint32_t>(results[static_cast<int>(op)])));
       }
       Guarded input(bits), output(expected.size(), kNan);
-      run_operation(target, reduce_operations, "reduce", attributes(static_cast<int>(op), 1, shape, chosen), {&input},
+      run_operation(target, reduce_operations, "reduce", attributes(op, ElementCode::kI32, shape, chosen), {&input},
                     {&output}, 3);
       const auto actual = output.values();
       expect(output.intact(), "overrun");
@@ -180,17 +182,20 @@ void refused(const Target& target) {
   const auto refuse = [&](const AttributeMap& given, const std::string& message) {
     expect_refused(target, reduce_operations, "reduce", given, {24}, {24}, message);
   };
-  refuse(attributes(10, 0, {2, 3}, {1}), "op");
-  refuse(attributes(0, 6, {2, 3}, {1}), "type");
-  refuse(attributes(6, 1, {2, 3}, {1}), "no kernel");
-  refuse(attributes(0, 3, {2, 3}, {1}), "no kernel");
-  refuse(attributes(0, 0, {2, 3}, {2}), "ascending");
-  refuse(attributes(0, 0, {2, 3}, {1, 0}), "ascending");
-  refuse(attributes(0, 0, {2, 3}, {-1}), "ascending");
-  refuse(attributes(0, 0, {2, -3}, {1}), "negative");
-  refuse(attributes(0, 0, {2, 4}, {1}), "bytes");
-  refuse(attributes(0, 0, {1 << 30, 1 << 30, 0}, {1}), "elements");
-  expect_refused(target, reduce_operations, "reduce", attributes(0, 0, Shape(18, 2), {1, 3, 5, 7, 9, 11, 13, 15, 17}),
+  AttributeMap unknown = attributes(ReduceOp::kSum, ElementCode::kF32, {2, 3}, {1});
+  unknown["op"] = std::string("median");
+  refuse(unknown, "attribute \"op\" is \"median\"; expected one of sum, mean");
+  refuse(attributes(ReduceOp::kMax, ElementCode::kF16, {2, 3}, {1}), "expected one of f32, i8");
+  refuse(attributes(ReduceOp::kL2, ElementCode::kI32, {2, 3}, {1}), "expected one of f32");
+  refuse(attributes(ReduceOp::kSum, ElementCode::kU8, {2, 3}, {1}), "expected one of f32, i32, i64");
+  refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {2, 3}, {2}), "ascending");
+  refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {2, 3}, {1, 0}), "ascending");
+  refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {2, 3}, {-1}), "ascending");
+  refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {2, -3}, {1}), "negative");
+  refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {2, 4}, {1}), "bytes");
+  refuse(attributes(ReduceOp::kSum, ElementCode::kF32, {1 << 30, 1 << 30, 0}, {1}), "elements");
+  expect_refused(target, reduce_operations, "reduce",
+                 attributes(ReduceOp::kSum, ElementCode::kF32, Shape(18, 2), {1, 3, 5, 7, 9, 11, 13, 15, 17}),
                  {1 << 20}, {1 << 20}, "alternate");
 }
 

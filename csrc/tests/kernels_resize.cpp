@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/resize.hpp"
 #include "kernels_bytes_common.hpp"
 
@@ -30,7 +31,7 @@ AttributeMap attributes_of(const Size& s, Coordinates coordinates) {
           {"in", Ints{s.in_h, s.in_w}},
           {"out", Ints{s.out_h, s.out_w}},
           {"scales", Reals{scale(s.out_h, s.in_h), scale(s.out_w, s.in_w)}},
-          {"coordinates", static_cast<std::int64_t>(coordinates)},
+          {"coordinates", name_of(coordinates)},
           {"roi", Reals{-0.2, 0.1, 0.9, 1.3}}};
 }
 
@@ -77,14 +78,14 @@ void sums(const Target& target) {
     for (int mode = 0; mode < static_cast<int>(Coordinates::kCount); ++mode)
       for (const int taps : {2, 4})
         for (const bool excludes : {false, true})
-          check_f32(target, size, {taps, static_cast<Coordinates>(mode), Nearest::floor, -0.75, excludes});
+          check_f32(target, size, {taps, static_cast<Coordinates>(mode), Nearest::kFloor, -0.75, excludes});
 }
 
 void not_finite(const Target& target) {
   for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
     for (const int taps : {2, 4}) {
-      check_f32(target, {1, 5, 5, 9, 5, 16}, {taps, Coordinates::asymmetric}, value);
-      check_f32(target, {1, 5, 5, 5, 9, 1}, {taps, Coordinates::align_corners}, value);
+      check_f32(target, {1, 5, 5, 9, 5, 16}, {taps, Coordinates::kAsymmetric}, value);
+      check_f32(target, {1, 5, 5, 5, 9, 1}, {taps, Coordinates::kAlignCorners}, value);
     }
 }
 
@@ -92,7 +93,7 @@ void nearest(const Target& target) {
   for (const Size& s : kSizes)
     for (const std::int64_t element : {1, 2, 4, 8})
       for (int mode = 0; mode < static_cast<int>(Nearest::kCount); ++mode)
-        for (const Coordinates coordinates : {Coordinates::half_pixel, Coordinates::tf_crop_and_resize}) {
+        for (const Coordinates coordinates : {Coordinates::kHalfPixel, Coordinates::kTfCropAndResize}) {
           const ResizeRule rule = {1, coordinates, static_cast<Nearest>(mode)};
           const ByteVector x = random_bytes(static_cast<std::size_t>(s.maps * s.in_h * s.in_w * s.inner * element), 2);
           const std::int64_t outside = 0x0807060504030201, block = s.inner * element;
@@ -107,7 +108,7 @@ void nearest(const Target& target) {
                 }
           AttributeMap attributes = attributes_of(s, coordinates);
           attributes["element_bytes"] = element;
-          attributes["nearest"] = std::int64_t{mode};
+          attributes["nearest"] = std::string(name_of(static_cast<Nearest>(mode)));
           attributes["value"] = outside;
           std::vector<ByteVector> actual = {ByteVector(expected.size())};
           run_bytes(target, resize_operations, "resize_nearest", attributes, {x}, actual);
@@ -117,7 +118,7 @@ void nearest(const Target& target) {
 
 void refusals(const Target& target) {
   const auto refused = [&](const std::string& name, const Attributes::Value& value, const std::string& message) {
-    AttributeMap attributes = attributes_of({1, 4, 4, 8, 8, 1}, Coordinates::tf_crop_and_resize);
+    AttributeMap attributes = attributes_of({1, 4, 4, 8, 8, 1}, Coordinates::kTfCropAndResize);
     attributes["taps"] = std::int64_t{2};
     attributes[name] = value;
     expect_refused(target, resize_operations, "resize_f32", attributes, {64}, {256}, message);
@@ -131,7 +132,7 @@ void refusals(const Target& target) {
   refused("in", Ints{0, 4}, "empty dimension");
   refused("out", Ints{8, 9}, "bytes; expected");
   refused("maps", std::int64_t{1} << 41, "expected 0 to");
-  AttributeMap tiny = attributes_of({1, 4, 4, 8, 8, 1}, Coordinates::half_pixel_symmetric);
+  AttributeMap tiny = attributes_of({1, 4, 4, 8, 8, 1}, Coordinates::kHalfPixelSymmetric);
   tiny["taps"] = std::int64_t{2};
   tiny["scales"] = Reals{1e-320, 1};
   expect_refused(target, resize_operations, "resize_f32", tiny, {64}, {256}, "too small");

@@ -86,10 +86,9 @@ void check_extremes(const Target& target, const Sizes& s, const std::vector<floa
       std::vector<std::int64_t> expected;
       for (std::int64_t i = 0; i < s.lines(); ++i) expected.push_back(position(line_of(x, s, i), is_min, is_last));
       Guarded input(x), output = make_positions(s.lines());
-      run_operation(
-          target, arg_reduce_operations, "arg_reduce",
-          attributes(s, {{"type", std::int64_t{0}}, {"min", std::int64_t{is_min}}, {"last", std::int64_t{is_last}}}),
-          {&input}, {&output}, 3);
+      run_operation(target, arg_reduce_operations, "arg_reduce",
+                    attributes(s, {{"type", "f32"}, {"min", std::int64_t{is_min}}, {"last", std::int64_t{is_last}}}),
+                    {&input}, {&output}, 3);
       expect(output.intact(), describe(s) + ": overrun");
       expect(positions_of(output) == expected, describe(s) + (is_min ? " min" : " max") + (is_last ? " last" : ""));
     }
@@ -121,8 +120,8 @@ void check_best(const Target& target, const Sizes& s, std::int64_t k, const std:
     }
     Guarded input(x), best(values.size(), kNan), output = make_positions(s.lines() * k);
     run_operation(target, top_k_operations, "top_k",
-                  attributes(s, {{"type", std::int64_t{0}}, {"k", k}, {"smallest", std::int64_t{is_smallest}}}),
-                  {&input}, {&best, &output}, 3);
+                  attributes(s, {{"type", "f32"}, {"k", k}, {"smallest", std::int64_t{is_smallest}}}), {&input},
+                  {&best, &output}, 3);
     const std::string what = describe(s) + " k" + std::to_string(k) + (is_smallest ? " smallest" : "");
     expect(best.intact() && output.intact(), what + ": overrun");
     expect_close(values, best.values(), 0, what);
@@ -171,9 +170,8 @@ void sums(const Target& target) {
           }
         }
         Guarded input(x), output(x.size(), kNan);
-        const auto given = attributes(s, {{"type", std::int64_t{0}},
-                                          {"exclusive", std::int64_t{is_exclusive}},
-                                          {"reverse", std::int64_t{is_reversed}}});
+        const auto given = attributes(
+            s, {{"type", "f32"}, {"exclusive", std::int64_t{is_exclusive}}, {"reverse", std::int64_t{is_reversed}}});
         run_operation(target, cum_sum_operations, "cum_sum", given, {&input}, {&output}, 3);
         expect(output.intact(), describe(s) + ": overrun");
         expect_close(expected, output.values(), 0, describe(s) + " sums");
@@ -184,19 +182,19 @@ void sums(const Target& target) {
 
 void refused(const Target& target) {
   const Sizes s = {2, 3, 1};
-  const auto type = [](std::int64_t number) { return AttributeMap{{"type", number}}; };
+  const auto type = [](const char* name) { return AttributeMap{{"type", name}}; };
   const auto refuse = [&](const OperationEntry* operations, const char* name, const AttributeMap& given,
                           const char* message) {
     const std::vector<std::size_t> outputs(name[0] == 't' ? 2 : 1, 48);
     expect_refused(target, operations, name, given, {24}, outputs, message);
   };
-  refuse(arg_reduce_operations, "arg_reduce", attributes(s, type(5)), "type");
-  refuse(arg_reduce_operations, "arg_reduce", attributes({2, -3, 1}, type(0)), "axis");
-  refuse(arg_reduce_operations, "arg_reduce", attributes({2, 3, 2}, type(0)), "bytes");
-  refuse(arg_reduce_operations, "hardmax_f32", attributes(s, type(0)), "not one of this kernel");
-  refuse(cum_sum_operations, "cum_sum", attributes(s, type(3)), "type");
-  refuse(cum_sum_operations, "cum_sum", attributes({1 << 30, 1 << 30, 1 << 30}, type(0)), "overflow");
-  AttributeMap many = type(0);
+  refuse(arg_reduce_operations, "arg_reduce", attributes(s, type("bool")), "expected one of f32, i8, u8, i32, i64");
+  refuse(arg_reduce_operations, "arg_reduce", attributes({2, -3, 1}, type("f32")), "axis");
+  refuse(arg_reduce_operations, "arg_reduce", attributes({2, 3, 2}, type("f32")), "bytes");
+  refuse(arg_reduce_operations, "hardmax_f32", attributes(s, type("f32")), "not one of this kernel");
+  refuse(cum_sum_operations, "cum_sum", attributes(s, type("u8")), "expected one of f32, i32, i64");
+  refuse(cum_sum_operations, "cum_sum", attributes({1 << 30, 1 << 30, 1 << 30}, type("f32")), "overflow");
+  AttributeMap many = type("f32");
   many["k"] = std::int64_t{4};
   refuse(top_k_operations, "top_k", attributes(s, many), "k");
   many["k"] = std::int64_t{-1};

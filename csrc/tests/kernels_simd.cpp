@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/tile.hpp"
 #include "kernels_operation_common.hpp"
 
@@ -25,7 +26,7 @@ std::vector<float> apply(const Target& target, Activation activation, float alph
                 {{"m", count},
                  {"n", std::int64_t{1}},
                  {"k", std::int64_t{1}},
-                 {"activation", static_cast<std::int64_t>(activation)},
+                 {"activation", name_of(activation)},
                  {"alpha", double{alpha}},
                  {"beta", 0.0}},
                 {&input, &packed}, {&output}, 1);

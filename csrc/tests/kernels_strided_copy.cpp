@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels_bytes_common.hpp"
 
 namespace engine {
@@ -214,17 +215,17 @@ void refusals(const Target& target) {
   refused({{3}, {1, 1}, {1}}, "do not fit");
 }
 
-std::int64_t padded_index(std::int64_t mode, std::int64_t at, std::int64_t size) {
+std::int64_t padded_index(PadMode mode, std::int64_t at, std::int64_t size) {
   while (at < 0 || at >= size) {
-    if (mode == 0) return -1;
-    if (mode == 1) at = at < 0 ? 0 : size - 1;
-    if (mode == 2) at = size == 1 ? 0 : at < 0 ? -at : 2 * (size - 1) - at;
-    if (mode == 3) at += at < 0 ? size : -size;
+    if (mode == PadMode::kConstant) return -1;
+    if (mode == PadMode::kEdge) at = at < 0 ? 0 : size - 1;
+    if (mode == PadMode::kReflect) at = size == 1 ? 0 : at < 0 ? -at : 2 * (size - 1) - at;
+    if (mode == PadMode::kWrap) at += at < 0 ? size : -size;
   }
   return at;
 }
 
-void check_pad(const Target& target, const Ints& shape, const Ints& pads, std::int64_t mode, std::int64_t element) {
+void check_pad(const Target& target, const Ints& shape, const Ints& pads, PadMode mode, std::int64_t element) {
   const std::int64_t value = 0x1122334455667788;
   const std::size_t rank = shape.size();
   Ints out = shape;
@@ -235,8 +236,9 @@ void check_pad(const Target& target, const Ints& shape, const Ints& pads, std::i
     std::int64_t in = 0;
     for (std::size_t d = 0; d < rank && in >= 0; ++d) {
       // What repeats is what negative pads leave.
-      const std::int64_t first = mode == 0 ? 0 : std::max<std::int64_t>(0, -pads[d]);
-      const std::int64_t end = mode == 0 ? shape[d] : shape[d] + std::min<std::int64_t>(0, pads[rank + d]);
+      const std::int64_t first = mode == PadMode::kConstant ? 0 : std::max<std::int64_t>(0, -pads[d]);
+      const std::int64_t end =
+          mode == PadMode::kConstant ? shape[d] : shape[d] + std::min<std::int64_t>(0, pads[rank + d]);
       const std::int64_t i = padded_index(mode, at[d] - pads[d] - first, end - first);
       in = i < 0 ? -1 : in * shape[d] + first + i;
     }
@@ -245,34 +247,36 @@ void check_pad(const Target& target, const Ints& shape, const Ints& pads, std::i
   });
   std::vector<ByteVector> actual = {ByteVector(expected.size())};
   run_bytes(target, pad_operations, "pad",
-            {{"element_bytes", element}, {"shape", shape}, {"pads", pads}, {"mode", mode}, {"value", value}}, {from},
-            actual);
-  expect(actual[0] == expected, "pad of mode " + std::to_string(mode) + ", " + std::to_string(element) + " bytes");
+            {{"element_bytes", element}, {"shape", shape}, {"pads", pads}, {"mode", name_of(mode)}, {"value", value}},
+            {from}, actual);
+  expect(actual[0] == expected,
+         std::string("pad of mode ") + name_of(mode) + ", " + std::to_string(element) + " bytes");
 }
 
 void pads(const Target& target) {
   Dice dice(7);
   for (int round = 0; round < 200; ++round) {
     const std::size_t rank = static_cast<std::size_t>(dice.roll(5));
-    const std::int64_t mode = dice.roll(4);
+    const auto mode = static_cast<PadMode>(dice.roll(4));
     Ints shape, pads(2 * rank, 0);
     for (std::size_t d = 0; d < rank; ++d) {
       shape.push_back(1 + dice.roll(6));
       if (dice.roll(2) == 0) continue;
       // Only a constant can pad what nothing is left of.
-      pads[d] = std::max<std::int64_t>(dice.roll(9) - 1, mode == 0 ? -1 : 1 - shape[d]);
-      const std::int64_t least = mode == 0 ? -pads[d] - shape[d] : 1 - shape[d] - std::min<std::int64_t>(0, pads[d]);
+      pads[d] = std::max<std::int64_t>(dice.roll(9) - 1, mode == PadMode::kConstant ? -1 : 1 - shape[d]);
+      const std::int64_t least =
+          mode == PadMode::kConstant ? -pads[d] - shape[d] : 1 - shape[d] - std::min<std::int64_t>(0, pads[d]);
       pads[rank + d] = std::max<std::int64_t>(dice.roll(9) - 2, least);
     }
     check_pad(target, shape, pads, mode, std::int64_t{1} << dice.roll(4));
   }
-  check_pad(target, {0, 3}, {1, 0, 1, 0}, 0, 4);
-  check_pad(target, {3, 0}, {1, 0, 1, 0}, 0, 4);
+  check_pad(target, {0, 3}, {1, 0, 1, 0}, PadMode::kConstant, 4);
+  check_pad(target, {3, 0}, {1, 0, 1, 0}, PadMode::kConstant, 4);
   expect_refused(target, pad_operations, "pad",
-                 {{"element_bytes", 4}, {"shape", Ints{0}}, {"pads", Ints{1, 1}}, {"mode", 1}}, {0}, {8},
+                 {{"element_bytes", 4}, {"shape", Ints{0}}, {"pads", Ints{1, 1}}, {"mode", "edge"}}, {0}, {8},
                  "only a constant");
   expect_refused(target, pad_operations, "pad",
-                 {{"element_bytes", 4}, {"shape", Ints{3}}, {"pads", Ints{-2, -2}}, {"mode", 0}}, {12}, {0},
+                 {{"element_bytes", 4}, {"shape", Ints{3}}, {"pads", Ints{-2, -2}}, {"mode", "constant"}}, {12}, {0},
                  "leave nothing");
 }
 

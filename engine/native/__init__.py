@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.native.extension import _core
@@ -27,11 +29,12 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "StepInfo", "built_isas", "cores", "cpu_features",
-    "default_isa", "empty_aligned", "kernel_isas", "kernels", "lay_out_arena", "pack", "run_kernel", "started_threads",
+    "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "StepInfo", "built_isas", "codes", "cores",
+    "cpu_features", "default_isa", "empty_aligned", "kernel_isas", "kernels", "lay_out_arena", "pack", "run_kernel",
+    "started_threads",
 ]  # fmt: skip
 
-Attribute: TypeAlias = "int | float | Sequence[int] | Sequence[float]"
+Attribute: TypeAlias = "int | float | str | Sequence[int] | Sequence[float]"
 
 _weights = WeightMemory()
 
@@ -93,6 +96,15 @@ def kernel_isas() -> dict[str, tuple[str, ...]]:
     A step of several kernels names one of its own; plans take the highest that is not above theirs.
     """
     return _core.kernel_isas()
+
+
+@cache
+def codes(enumeration: str) -> Mapping[str, int]:
+    """Return the names of an enumeration of csrc/codes.def ("ElementCode", "Opcode", ...) with this build's numbers.
+
+    A step's attribute is a name; only the programs of `elementwise` consist of numbers.
+    """
+    return MappingProxyType(_core.codes()[enumeration])
 
 
 def cores() -> int:

@@ -24,7 +24,7 @@ CONV: dict[str, Any] = {
     "kernel": [3, 3],
     "pads": [1, 1, 1, 1],
     "bias": 1,
-    "activation": 0,
+    "activation": "clip",
     "alpha": 0.0,
 }
 
@@ -160,7 +160,7 @@ def test_products(isa: str, shared: int, transposed: int, packed: int) -> None:
         ("conv_blocked_f32", {"vectors": 1, "pixels": 1000}, "pixels"),
         ("conv_blocked_f32", {"in_channels": 400}, "bytes"),
         ("conv_blocked_f32", {"in": [1 << 30, 1 << 30], "batch": 1 << 30}, "overflow"),
-        ("conv_blocked_f32", {"activation": 99}, "activation"),
+        ("conv_blocked_f32", {"activation": "cosine"}, '"activation" is "cosine"; expected one of clip, leaky_relu'),
         ("conv_blocked_f32", {"x_batch": 7}, "x_batch"),
         ("conv_blocked_f32", {"batch": 2, "x_batch": 1 << 59}, "bytes"),
         ("conv_blocked_f32", {"batch": 1 << 24, "x_batch": 1 << 59}, "overflow"),

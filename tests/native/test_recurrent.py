@@ -13,7 +13,7 @@ from engine.native import PlanBuilder, built_isas, cpu_features, run_kernel
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 ISAS = built_isas()[: built_isas().index(cpu_features().isa) + 1]
-GATES = {0: 1, 1: 4, 2: 3, 3: 3}
+GATES = {"rnn": 1, "lstm": 4, "gru": 3, "gru_linear": 3}
 STEPS, BATCH, HIDDEN, PADDED = 6, 2, 160, 160
 
 
@@ -21,20 +21,20 @@ def values(*shape: int, seed: int = 0) -> Array:
     return (np.random.default_rng(seed).standard_normal(shape) * 0.1).astype(np.float32)
 
 
-def layer(cell: int, **changes: Any) -> tuple[list[Array], list[Array], dict[str, Any]]:
+def layer(cell: str, **changes: Any) -> tuple[list[Array], list[Array], dict[str, Any]]:
     """Inputs, outputs and attributes of a layer in one direction."""
     gates = GATES[cell]
     inputs = [values(STEPS, BATCH, gates, PADDED), values(gates, PADDED, PADDED, seed=1)]
-    if cell == 3:
+    if cell == "gru_linear":
         inputs.append(values(PADDED, seed=2))
     outputs = [np.empty((STEPS, BATCH, HIDDEN), np.float32), np.empty((BATCH, HIDDEN), np.float32)]
     attributes = {"cell": cell, "steps": STEPS, "batch": BATCH, "hidden": HIDDEN, "y": 1, "y_h": 1}
-    return inputs, outputs, attributes | ({"activation": 3} if cell == 0 else {}) | changes
+    return inputs, outputs, attributes | ({"activation": "tanh"} if cell == "rnn" else {}) | changes
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("cell", GATES)
-def test_sharing_time_steps_changes_no_result(isa: str, cell: int) -> None:
+def test_sharing_time_steps_changes_no_result(isa: str, cell: str) -> None:
     inputs, apart, attributes = layer(cell)
     run_kernel("recurrent_f32", inputs, apart, attributes, isa=isa, threads=1)
     _, together, _ = layer(cell)
@@ -47,7 +47,7 @@ def test_sharing_time_steps_changes_no_result(isa: str, cell: int) -> None:
 
 def test_a_time_step_is_a_phase_where_workers_share_it() -> None:
     builder = PlanBuilder()
-    inputs, outputs, attributes = layer(1, workers=2)
+    inputs, outputs, attributes = layer("lstm", workers=2)
     ids = [builder.add_input(array.nbytes) for array in inputs]
     builder.add_step("recurrent_f32", ids, [builder.add_output(array.nbytes) for array in outputs], attributes)
     plan = builder.build()
@@ -58,7 +58,8 @@ def test_a_time_step_is_a_phase_where_workers_share_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cell": 4}, "cell"),
+        ({"cell": 1}, "not a name"),
+        ({"cell": "mgu"}, "expected one of rnn, lstm, gru, gru_linear"),
         ({"hidden": 0}, "hidden"),
         ({"steps": -1}, "steps"),
         ({"directions": 3}, "directions"),
@@ -71,10 +72,10 @@ def test_a_time_step_is_a_phase_where_workers_share_it() -> None:
         ({"workers": 0}, "workers"),
         ({"steps": 1 << 30, "batch": 1 << 30, "hidden": 1 << 30}, "overflow"),
         ({"steps": STEPS + 1}, "bytes"),
-        ({"activation": 1}, "not one of this kernel"),
+        ({"activation": "tanh"}, "not one of this kernel"),
     ],
 )
 def test_a_wrong_attribute_is_refused_at_plan_build(changes: dict[str, Any], message: str) -> None:
-    inputs, outputs, attributes = layer(1)
+    inputs, outputs, attributes = layer("lstm")
     with pytest.raises(PlanError, match=message):
         run_kernel("recurrent_f32", inputs, outputs, attributes | changes)

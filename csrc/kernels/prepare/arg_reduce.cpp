@@ -4,17 +4,14 @@
 #include <algorithm>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/codes.hpp"
 
 namespace engine {
 namespace {
 
-// Attributes: outer, axis, inner: sizes; of arg_reduce also type (ArgType), min (0), last (0).
+// Attributes: outer, axis, inner: sizes; of arg_reduce also type (ElementCode), min (0), last (0).
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kShareElements = 32 * 1024;
-
-std::int64_t type_bytes(ArgType type) {
-  return type == ArgType::kI64 ? 8 : type == ArgType::kU8 || type == ArgType::kI8 ? 1 : 4;
-}
 
 ArgReduceArgs read_sizes(const Attributes& attributes) {
   ArgReduceArgs args = {};
@@ -35,12 +32,13 @@ PreparedStep make_step(const KernelEntry& kernel, const ArgReduceArgs& args, std
 PreparedStep prepare_arg_reduce(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   ArgReduceArgs args = read_sizes(attributes);
-  args.type = static_cast<ArgType>(attributes.integer("type", 0, static_cast<int>(ArgType::kCount) - 1));
+  using Code = ElementCode;
+  args.type = read_code(attributes, "type", {Code::kF32, Code::kI32, Code::kI64, Code::kU8, Code::kI8});
   args.is_min = attributes.has("min") && attributes.integer("min", 0, 1) == 1;
   args.is_last = attributes.has("last") && attributes.integer("last", 0, 1) == 1;
   request.expect_operands(1, 1);
   const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
-  request.expect_input(0, checked_multiply(elements, static_cast<std::size_t>(type_bytes(args.type))));
+  request.expect_input(0, checked_multiply(elements, static_cast<std::size_t>(element_bytes(args.type))));
   request.expect_output(0, checked_product({args.outer, args.inner, 8}));
   return make_step(request.kernels.find("arg_reduce"), args, elements);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/codes.hpp"
 
 namespace engine {
 namespace {
@@ -113,16 +114,14 @@ void read_sizes(const Attributes& attributes, AttentionArgs& args) {
 }
 
 void read_restraints(const Attributes& attributes, AttentionArgs& args) {
-  args.mask = static_cast<AttentionMask>(
-      read_or(attributes, "mask", 0, static_cast<std::int64_t>(AttentionMask::kCount) - 1, 0));
+  args.mask = read_code_or(attributes, "mask", AttentionMask::kNone);
   args.mask_keys = args.keys;
   if (args.mask != AttentionMask::kNone) {
     const auto strides = read_strides(attributes, "mask_strides", 4);
     args.mask_view = {strides[0], strides[1], strides[2], strides[3]};
     args.mask_keys = read_or(attributes, "mask_keys", 0, args.keys, args.keys);
   }
-  args.rows = static_cast<AttentionRows>(
-      read_or(attributes, "rows", 0, static_cast<std::int64_t>(AttentionRows::kCount) - 1, 0));
+  args.rows = read_code_or(attributes, "rows", AttentionRows::kAttention);
   args.before = read_or(attributes, "before", -1, kLargest, -1);
   args.after = read_or(attributes, "after", -1, kLargest, -1);
   args.offset = read_or(attributes, "offset", -kLargest, kLargest, 0);

@@ -4,6 +4,8 @@
 #include <limits>
 #include <string>
 
+#include "kernels/prepare/codes.hpp"
+
 namespace engine {
 namespace {
 
@@ -81,10 +83,7 @@ ConvOperands read_conv_operands(const Attributes& attributes) {
 EpilogueArgs read_epilogue(const Attributes& attributes) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   EpilogueArgs epilogue;
-  if (attributes.has("activation")) {
-    epilogue.activation =
-        static_cast<Activation>(attributes.integer("activation", 0, static_cast<std::int64_t>(Activation::kCount) - 1));
-  }
+  epilogue.activation = read_code_or(attributes, "activation", epilogue.activation);
   epilogue.alpha = static_cast<float>(attributes.real_or("alpha", -kInf));
   epilogue.beta = static_cast<float>(attributes.real_or("beta", kInf));
   epilogue.residual_after = read_flag(attributes, "residual_after");

@@ -3,7 +3,7 @@
 //   batch, groups (1), in_channels, out_channels: integers
 //   in, out: [height, width]          kernel: [height, width]
 //   strides ([1, 1]), dilations ([1, 1]), pads ([0, 0, 0, 0]: top, left, bottom, right)
-//   bias, scale, residual (0): whether the operand is there      activation (0), alpha (-inf), beta (inf),
+//   bias, scale, residual (0): whether the operand is there      activation (clip), alpha (-inf), beta (inf),
 //   residual_after (0): see EpilogueArgs                          vectors (0), pixels, tile_block, channel_split, flat
 //   x_batch, y_batch, residual_batch: elements between images, where a map is a range of channels of a larger one
 #pragma once

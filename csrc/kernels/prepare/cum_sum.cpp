@@ -4,17 +4,18 @@
 #include <algorithm>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/codes.hpp"
 
 namespace engine {
 namespace {
 
-// Attributes: type (CumSumType); outer, axis, inner: sizes; exclusive, reverse (0).
+// Attributes: type (ElementCode); outer, axis, inner: sizes; exclusive, reverse (0).
 PreparedStep prepare_cum_sum(const StepRequest& request) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
   constexpr std::int64_t kShareElements = 32 * 1024;
   const Attributes& attributes = request.attributes;
   CumSumArgs args = {};
-  args.type = static_cast<CumSumType>(attributes.integer("type", 0, static_cast<int>(CumSumType::kCount) - 1));
+  args.type = read_code(attributes, "type", {ElementCode::kF32, ElementCode::kI32, ElementCode::kI64});
   args.outer = attributes.integer("outer", 0, kLargest);
   args.axis = attributes.integer("axis", 0, kLargest);
   args.inner = attributes.integer("inner", 0, kLargest);
@@ -22,7 +23,7 @@ PreparedStep prepare_cum_sum(const StepRequest& request) {
   args.is_reversed = attributes.has("reverse") && attributes.integer("reverse", 0, 1) == 1;
   request.expect_operands(1, 1);
   const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
-  const std::size_t bytes = checked_multiply(elements, args.type == CumSumType::kI64 ? 8 : 4);
+  const std::size_t bytes = checked_multiply(elements, static_cast<std::size_t>(element_bytes(args.type)));
   request.expect_input(0, bytes);
   request.expect_output(0, bytes);
   PreparedStep step;

@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/prepare/codes.hpp"
+
 namespace engine {
 namespace {
-
-constexpr const char* kTypeNames[kElementCodes] = {"f32", "f64", "i8", "u8", "i32", "i64", "bool", "f16", "bf16"};
-
-std::string name_of(ElementCode code) {
-  return kTypeNames[static_cast<int>(code)];
-}
 
 ElementCode read_type(std::int64_t code, const char* what) {
   if (code < 0 || code >= kElementCodes) {
@@ -20,20 +16,19 @@ ElementCode read_type(std::int64_t code, const char* what) {
   return static_cast<ElementCode>(code);
 }
 
-// How many sources an opcode has; 0 where there is no such opcode.
-int source_count(std::int64_t opcode) {
-  const auto within = [&](Opcode first, Opcode last) {
-    return opcode >= static_cast<std::int64_t>(first) && opcode <= static_cast<std::int64_t>(last);
-  };
-  if (within(Opcode::kCopy, Opcode::kBitNot)) return 1;
-  if (within(Opcode::kAdd, Opcode::kShiftRight)) return 2;
-  if (within(Opcode::kWhere, Opcode::kMulAdd)) return 3;
-  return 0;
-}
+constexpr int kSources[kOpcodes] = {
+#define ENGINE_OPCODE(enumerator, name, sources) sources,
+#include "codes.def"
+};
 
 bool is_predicate(Opcode opcode) {
-  return opcode == Opcode::kIsNan || opcode == Opcode::kIsPositiveInf || opcode == Opcode::kIsNegativeInf ||
-         opcode == Opcode::kEqual || opcode == Opcode::kLess || opcode == Opcode::kLessOrEqual;
+  switch (opcode) {
+#define ENGINE_PREDICATE(enumerator, name, sources) case Opcode::enumerator:
+#include "codes.def"
+    return true;
+    default:
+      return false;
+  }
 }
 
 void check_source(const Program& program, const std::string& where, int source, ElementCode expected) {
@@ -48,23 +43,26 @@ void check_source(const Program& program, const std::string& where, int source, 
   }
 }
 
-// Five integers: opcode, element type, and three sources.
+// Five integers: opcode, element type, and three sources; of a cast the second one is the result's type.
 Instruction read_instruction(const Program& program, const std::int64_t* fields) {
   const std::string where = "instruction " + std::to_string(program.instructions.size());
   Instruction instruction = {};
   instruction.type = read_type(fields[1], where.c_str());
-  const std::int64_t cast = static_cast<std::int64_t>(Opcode::kCast);
-  const bool is_cast = fields[0] >= cast && fields[0] < cast + kElementCodes;
-  const int sources = is_cast ? 1 : source_count(fields[0]);
-  if (sources == 0) throw PlanError(where + " has opcode " + std::to_string(fields[0]) + ", which there is not");
-  instruction.opcode = is_cast ? Opcode::kCast : static_cast<Opcode>(fields[0]);
-  instruction.result = is_cast                            ? static_cast<ElementCode>(fields[0] - cast)
+  if (fields[0] < 0 || fields[0] >= kOpcodes) {
+    throw PlanError(where + " has opcode " + std::to_string(fields[0]) + "; expected 0 to " +
+                    std::to_string(kOpcodes - 1));
+  }
+  instruction.opcode = static_cast<Opcode>(fields[0]);
+  const bool is_cast = instruction.opcode == Opcode::kCast;
+  const int sources = kSources[fields[0]];
+  instruction.result = is_cast                            ? read_type(fields[3], where.c_str())
                        : is_predicate(instruction.opcode) ? ElementCode::kBool
                                                           : instruction.type;
   for (int i = 0; i < 3; ++i) {
     const std::int64_t source = fields[2 + i];
     instruction.sources[i] = -1;
     if (i >= sources) {
+      if (is_cast && i == 1) continue;  // the result's type
       if (source != -1) throw PlanError(where + " has " + std::to_string(sources) + " sources; expected -1 after them");
       continue;
     }
@@ -144,12 +142,12 @@ StripOperation find_operation(const Instruction& instruction, const KernelLookup
     operation.run = table.run[static_cast<int>(instruction.type)][static_cast<int>(instruction.result)];
     return operation;
   }
-  const KernelEntry& entry = kernels.find("elementwise_" + name_of(instruction.type));
+  const KernelEntry& entry = kernels.find(std::string("elementwise_") + name_of(instruction.type));
   const auto& table = *static_cast<const StripTable*>(entry.traits);
   const int opcode = static_cast<int>(instruction.opcode);
   operation = {table.run[opcode], table.takes_step[opcode]};
   if (operation.run == nullptr) {
-    throw PlanError("there is no opcode " + std::to_string(opcode) + " for " + name_of(instruction.type));
+    throw PlanError(std::string("there is no \"") + name_of(instruction.opcode) + "\" of " + name_of(instruction.type));
   }
   return operation;
 }

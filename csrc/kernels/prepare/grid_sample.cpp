@@ -1,11 +1,12 @@
 // grid_sample_f32: map, grid -> destination. Attributes:
 //
 //   batch, channels, in: [height, width], points (of the grid, for each image)
-//   taps (1 nearest, 2 linear, 4 cubic), padding (of GridPadding: 0 zeros, 1 border, 2 reflection), aligns_corners
+//   taps (1 nearest, 2 linear, 4 cubic), padding (GridPadding), aligns_corners
 #include "kernels/grid_sample.hpp"
 
 #include <string>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/movement_request.hpp"
 
@@ -24,7 +25,7 @@ PreparedStep prepare_grid_sample_f32(const StepRequest& request) {
   args.points = attributes.integer("points", 0, kLargest);
   args.taps = static_cast<std::int32_t>(attributes.integer("taps", 1, 4));
   if (args.taps == 3) throw PlanError("3 taps; expected 1, 2 or 4");
-  args.padding = static_cast<GridPadding>(attributes.integer("padding", 0, static_cast<int>(GridPadding::kCount) - 1));
+  args.padding = read_code<GridPadding>(attributes, "padding");
   args.aligns_corners = static_cast<std::int32_t>(attributes.integer("aligns_corners", 0, 1));
   const std::int64_t bytes = bytes_of({args.batch, args.channels, args.points}, 4);
   if (bytes > 0 && (args.height == 0 || args.width == 0)) throw PlanError("an empty map is sampled");

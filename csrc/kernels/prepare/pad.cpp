@@ -1,7 +1,7 @@
 // pad: source -> destination. fill: -> destination. trilu: source -> destination.
 //
 // pad    element_bytes, shape (of the source), pads (rank leading, then rank trailing ones; negative: elements left
-//        out), mode (0 constant, 1 edge, 2 reflect, 3 wrap), value (0: the constant's bits)
+//        out), mode (PadMode), value (0: the constant's bits)
 // fill   element_bytes, value
 // trilu  element_bytes, matrices, rows, columns, diagonal, upper (0 or 1)
 #include "kernels/pad.hpp"
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/movement_request.hpp"
 
@@ -50,8 +51,8 @@ std::vector<PadDim> read_pad_dims(const Attributes& attributes, PadMode mode, st
                       " leave nothing of dimension " + std::to_string(d) + " of " + std::to_string(shape[d]));
     }
     const PadDim dim = {shape[d], out.back(), pads[d]};
-    dims.push_back(mode == PadMode::constant ? dim : cut_of(dim));
-    if (mode != PadMode::constant && dims.back().kept <= 0 && out.back() > 0) {
+    dims.push_back(mode == PadMode::kConstant ? dim : cut_of(dim));
+    if (mode != PadMode::kConstant && dims.back().kept <= 0 && out.back() > 0) {
       throw PlanError("nothing is left of dimension " + std::to_string(d) + "; only a constant can pad it");
     }
   }
@@ -99,7 +100,7 @@ PadArgs make_pad_args(const std::vector<PadDim>& dims, PadMode mode, std::int64_
 PreparedStep prepare_pad(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const std::int64_t element = read_element_bytes(attributes);
-  const auto mode = static_cast<PadMode>(attributes.integer("mode", 0, static_cast<std::int64_t>(PadMode::kCount) - 1));
+  const auto mode = read_code<PadMode>(attributes, "mode");
   const std::vector<PadDim> dims = read_pad_dims(attributes, mode, element);
   PadArgs args = make_pad_args(dims, mode, element);
   args.pattern = read_pattern(attributes, element);

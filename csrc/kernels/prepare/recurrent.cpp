@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/conv_request.hpp"
 
 namespace engine {
@@ -57,19 +58,19 @@ RecurrentSplit choose_recurrent_split(const RecurrentShape& shape, std::int64_t 
 
 namespace {
 
-// Attributes: cell (0 RNN, 1 LSTM, 2 GRU, 3 GRU with linear_before_reset), steps, batch, hidden; directions (1),
+// Attributes: cell (RecurrentCell), steps, batch, hidden; directions (1),
 // reversed (0): the only direction runs backwards; batch_first, input_forget (0); clip (none); of RNN: activation,
 // alpha, beta as of convolutions (kTanh or another). Which operands there are (0): lengths, initial_h, initial_c,
 // peephole; y, y_h, y_c. workers (1): how many are expected; any number gives the same result.
-// Inputs: projection, weights, of cell 3 recurrent_bias, then those of lengths, initial_h, initial_c, peephole that are
-// there; outputs: those of y, y_h, y_c.
+// Inputs: projection, weights, of gru_linear recurrent_bias, then those of lengths, initial_h, initial_c, peephole that
+// are there; outputs: those of y, y_h, y_c.
 bool read_flag(const Attributes& attributes, const char* name) {
   return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
 }
 
 RecurrentShape read_shape(const Attributes& attributes) {
   RecurrentShape shape;
-  shape.cell = static_cast<RecurrentCell>(attributes.integer("cell", 0, static_cast<int>(RecurrentCell::kCount) - 1));
+  shape.cell = read_code<RecurrentCell>(attributes, "cell");
   shape.steps = attributes.integer("steps", 0, kLargest);
   shape.batch = attributes.integer("batch", 0, kLargest);
   shape.hidden = attributes.integer("hidden", 1, kLargest);

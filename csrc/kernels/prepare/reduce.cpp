@@ -5,11 +5,12 @@
 #include <string>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/codes.hpp"
 
 namespace engine {
 namespace {
 
-// Attributes: op (ReduceOp), type (ReduceType), shape, axes (ascending; none: each element by itself). Output: the
+// Attributes: op (ReduceOp), type (ElementCode), shape, axes (ascending; none: each element by itself). Output: the
 // shape without the axes, in order. f32 has every op; 32 and 64 bit integers have those without a root or logarithm,
 // the others kMax and kMin.
 constexpr std::int64_t kLargest = std::int64_t{1} << 46;
@@ -45,16 +46,19 @@ ReduceFinish finish_of(ReduceOp op) {
                                    : ReduceFinish::kNone;
 }
 
-std::int64_t type_bytes(ReduceType type) {
-  return type == ReduceType::kI64 ? 8 : type == ReduceType::kF32 || type == ReduceType::kI32 ? 4 : 1;
-}
-
-void expect_supported(ReduceOp op, ReduceType type) {
-  const bool is_extreme = op == ReduceOp::kMax || op == ReduceOp::kMin;
-  const bool is_exact = op != ReduceOp::kL2 && op != ReduceOp::kLogSum && op != ReduceOp::kLogSumExp;
-  if (type == ReduceType::kF32 || is_extreme || (is_exact && type_bytes(type) >= 4)) return;
-  throw PlanError("reduction " + std::to_string(static_cast<int>(op)) + " has no kernel for element type " +
-                  std::to_string(static_cast<int>(type)));
+ElementCode read_type(const Attributes& attributes, ReduceOp op) {
+  using Code = ElementCode;
+  switch (op) {
+    case ReduceOp::kMax:
+    case ReduceOp::kMin:
+      return read_code(attributes, "type", {Code::kF32, Code::kI32, Code::kI64, Code::kU8, Code::kI8, Code::kBool});
+    case ReduceOp::kL2:
+    case ReduceOp::kLogSum:
+    case ReduceOp::kLogSumExp:
+      return read_code(attributes, "type", {Code::kF32});
+    default:
+      return read_code(attributes, "type", {Code::kF32, Code::kI32, Code::kI64});
+  }
 }
 
 std::vector<bool> read_axes(const Attributes& attributes, std::size_t rank) {
@@ -119,7 +123,7 @@ std::int64_t product(const ReduceDims& dims) {
 // How many parts each output's elements are cut into so that there is something to do for several workers.
 std::int64_t choose_parts(const ReduceArgs& args, std::int64_t elements) {
   const std::int64_t items = args.outputs * ((args.columns + kReduceTile - 1) / kReduceTile);
-  if (args.type != ReduceType::kF32 || items == 0 || items >= kManyItems || elements < 4 * kPartElements) return 1;
+  if (args.type != ElementCode::kF32 || items == 0 || items >= kManyItems || elements < 4 * kPartElements) return 1;
   const std::int64_t wanted = std::min(elements / kPartElements, kManyItems) / items;
   return std::max<std::int64_t>(1, std::min(wanted, args.reduced.size[args.split]));
 }
@@ -144,7 +148,7 @@ ReduceArgs second_phase(const ReduceArgs& first) {
 }
 
 PreparedStep make_step(ReduceArgs args, std::int64_t elements, const KernelLookup& kernels) {
-  const KernelEntry& kernel = kernels.find(args.type == ReduceType::kF32 ? "reduce_f32" : "reduce_integer");
+  const KernelEntry& kernel = kernels.find(args.type == ElementCode::kF32 ? "reduce_f32" : "reduce_integer");
   PreparedStep step;
   const auto add = [&](const ReduceArgs& phase, std::int64_t workers) {
     step.phases.push_back(PreparedPhase::of(kernel, phase));
@@ -166,10 +170,9 @@ PreparedStep make_step(ReduceArgs args, std::int64_t elements, const KernelLooku
 
 PreparedStep prepare_reduce(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
-  const auto op = static_cast<ReduceOp>(attributes.integer("op", 0, static_cast<int>(ReduceOp::kCount) - 1));
+  const auto op = read_code<ReduceOp>(attributes, "op");
   ReduceArgs args = {};
-  args.type = static_cast<ReduceType>(attributes.integer("type", 0, static_cast<int>(ReduceType::kCount) - 1));
-  expect_supported(op, args.type);
+  args.type = read_type(attributes, op);
   const std::vector<std::int64_t>& shape = attributes.integers("shape");
   const std::vector<bool> is_reduced = read_axes(attributes, shape.size());
   // The product of what is not zero bounds every stride and count below.
@@ -182,9 +185,9 @@ PreparedStep prepare_reduce(const StepRequest& request) {
   for (std::size_t d = 0; d < shape.size(); ++d)
     if (!is_reduced[d]) kept.push_back(shape[d]);
   const auto elements = static_cast<std::int64_t>(checked_product(shape));
-  kept.push_back(type_bytes(args.type));
+  kept.push_back(element_bytes(args.type));
   request.expect_operands(1, 1);
-  request.expect_input(0, checked_product({elements, type_bytes(args.type)}));
+  request.expect_input(0, checked_product({elements, element_bytes(args.type)}));
   request.expect_output(0, checked_product(kept));
 
   args.map = map_of(op);

@@ -98,6 +98,11 @@ std::vector<double> Attributes::reals(std::string_view name) const {
   throw PlanError("attribute " + quoted(name) + " is no list of numbers");
 }
 
+const std::string& Attributes::text(std::string_view name) const {
+  if (const auto* value = std::get_if<std::string>(&require(name).value)) return *value;
+  throw PlanError("attribute " + quoted(name) + " is not a name");
+}
+
 bool Attributes::has(std::string_view name) const {
   return find(name) != nullptr;
 }

@@ -1,8 +1,8 @@
 // resize_nearest, resize_f32: source -> destination, maps [maps, height, width, inner]. Attributes:
 //
 //   maps, inner, in: [height, width], out: [height, width], scales: [height, width] (reals)
-//   coordinates (of Coordinates), roi ([0, 0, 1, 1]: begin of height and width, then their ends), outside (0.0)
-//   resize_nearest: element_bytes, nearest (of Nearest), value (the bits of what lies outside)
+//   coordinates (Coordinates), roi ([0, 0, 1, 1]: begin of height and width, then their ends), outside (0.0)
+//   resize_nearest: element_bytes, nearest (Nearest), value (the bits of what lies outside)
 //   resize_f32: taps (2 linear, 4 cubic), cubic_a (-0.75), exclude_outside (0), outside (0.0)
 #include "kernels/prepare/resize.hpp"
 
@@ -11,6 +11,7 @@
 #include <limits>
 #include <string>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/movement_request.hpp"
 
@@ -25,18 +26,18 @@ double source_coordinate(std::int64_t at, const ResizeDim& dim, Coordinates coor
   const double x = static_cast<double>(at), in = static_cast<double>(dim.in);
   const double out = dim.scale * in;  // ONNX's resized length: not rounded
   switch (coordinates) {
-    case Coordinates::align_corners:
+    case Coordinates::kAlignCorners:
       return out == 1 ? 0 : x * (in - 1) / (out - 1);
-    case Coordinates::asymmetric:
+    case Coordinates::kAsymmetric:
       return x / dim.scale;
-    case Coordinates::tf_crop_and_resize: {
+    case Coordinates::kTfCropAndResize: {
       const double span = (dim.roi_end - dim.roi_begin) * (in - 1);
       return (out == 1 ? span / 2 : x * (dim.roi_end - dim.roi_begin) * (in - 1) / (out - 1)) +
              dim.roi_begin * (in - 1);
     }
-    case Coordinates::pytorch_half_pixel:
+    case Coordinates::kPytorchHalfPixel:
       return dim.out == 1 ? 0 : (x + 0.5) / dim.scale - 0.5;
-    case Coordinates::half_pixel_symmetric:
+    case Coordinates::kHalfPixelSymmetric:
       return in / 2 * (1 - static_cast<double>(dim.out) / out) + (x + 0.5) / dim.scale - 0.5;
     default:
       return (x + 0.5) / dim.scale - 0.5;
@@ -45,11 +46,11 @@ double source_coordinate(std::int64_t at, const ResizeDim& dim, Coordinates coor
 
 double nearest_offset(double ratio, Nearest nearest) {
   switch (nearest) {
-    case Nearest::round_prefer_floor:
+    case Nearest::kRoundPreferFloor:
       return ratio > 0.5 ? 1 : 0;
-    case Nearest::round_prefer_ceil:
+    case Nearest::kRoundPreferCeil:
       return ratio >= 0.5 ? 1 : 0;
-    case Nearest::floor:
+    case Nearest::kFloor:
       return 0;
     default:
       return ratio > 0 ? 1 : 0;
@@ -132,8 +133,7 @@ ResizeRequest read_resize(const Attributes& attributes) {
   args.out_w = out[1];
   resize.rows = {in[0], out[0], scales[0], roi[0], roi[2]};
   resize.columns = {in[1], out[1], scales[1], roi[1], roi[3]};
-  resize.rule.coordinates =
-      static_cast<Coordinates>(attributes.integer("coordinates", 0, static_cast<int>(Coordinates::kCount) - 1));
+  resize.rule.coordinates = read_code<Coordinates>(attributes, "coordinates");
   return resize;
 }
 
@@ -161,7 +161,7 @@ PreparedStep prepare_resize_nearest(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   ResizeRequest resize = read_resize(attributes);
   resize.rule.taps = 1;
-  resize.rule.nearest = static_cast<Nearest>(attributes.integer("nearest", 0, static_cast<int>(Nearest::kCount) - 1));
+  resize.rule.nearest = read_code<Nearest>(attributes, "nearest");
   resize.args.element = read_element_bytes(attributes);
   resize.args.pattern = read_pattern(attributes, resize.args.element);
   return prepare_resize(request, "resize_nearest", resize, resize.args.element);
@@ -188,7 +188,7 @@ std::vector<ResizeTap> make_taps(const ResizeDim& dim, const ResizeRule& rule) {
   for (std::int64_t i = 0; i < dim.out; ++i) {
     const double x = source_coordinate(i, dim, rule.coordinates);
     if (!std::isfinite(x)) throw PlanError("a scale of " + std::to_string(dim.scale) + " is too small");
-    const bool is_cropped = rule.coordinates == Coordinates::tf_crop_and_resize;
+    const bool is_cropped = rule.coordinates == Coordinates::kTfCropAndResize;
     taps.push_back(make_tap(x, dim, rule));
     if (taps.size() > 1 && rule.taps > 1 && taps.back().index[0] < taps[taps.size() - 2].index[0]) {
       throw PlanError(

@@ -3,21 +3,11 @@
 
 #include <vector>
 
+#include "kernels/codes.hpp"
 #include "kernels/prepare.hpp"
 #include "kernels/resize.hpp"
 
 namespace engine {
-
-enum class Coordinates : int {
-  half_pixel,
-  half_pixel_symmetric,
-  pytorch_half_pixel,
-  align_corners,
-  asymmetric,
-  tf_crop_and_resize,
-  kCount
-};
-enum class Nearest : int { round_prefer_floor, round_prefer_ceil, floor, ceil, kCount };
 
 // One dimension, as ONNX Resize-19 describes it.
 struct ResizeDim {
@@ -28,8 +18,8 @@ struct ResizeDim {
 
 struct ResizeRule {
   int taps;  // 1 (nearest), 2 (linear), 4 (cubic)
-  Coordinates coordinates = Coordinates::half_pixel;
-  Nearest nearest = Nearest::round_prefer_floor;
+  Coordinates coordinates = Coordinates::kHalfPixel;
+  Nearest nearest = Nearest::kRoundPreferFloor;
   double cubic_a = -0.75;
   bool exclude_outside = false;
 };

@@ -1,7 +1,6 @@
 // scatter_elements, scatter_nd: data, indices, updates -> destination, which may be the data.
 //
-// Both       type (of ScatterType: 0 to 3 for any type of 1, 2, 4, 8 bytes; 4 f32, 5 f64, 6 i32, 7 i64),
-//            op (of ScatterOp: 0 none, 1 add, 2 multiply, 3 minimum, 4 maximum; other than 0 for types 4 to 7),
+// Both       op (ScatterOp), element_bytes where that is none, else type (ElementCode: f32, f64, i32 or i64),
 //            index_bytes (4 or 8), data_shape
 // scatter_elements  shape (of the indices), axis
 // scatter_nd        count (of tuples), depth (of a tuple)
@@ -9,6 +8,7 @@
 
 #include <string>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/movement_request.hpp"
 
 namespace engine {
@@ -19,15 +19,23 @@ constexpr std::int64_t kSlicePerWorker = 64;
 
 template <class Args>
 std::int64_t read_scatter(const Attributes& attributes, Args& args) {
-  args.type = static_cast<ScatterType>(attributes.integer("type", 0, static_cast<int>(ScatterType::kCount) - 1));
-  args.op = static_cast<ScatterOp>(attributes.integer("op", 0, static_cast<int>(ScatterOp::kCount) - 1));
+  args.op = read_code<ScatterOp>(attributes, "op");
   args.index_bytes = read_index_bytes(attributes);
-  if (args.op != ScatterOp::none && args.type < ScatterType::f32) {
-    throw PlanError("updates are combined by operation " + std::to_string(static_cast<int>(args.op)) +
-                    "; expected a type of numbers (4 to 7) for that");
+  if (args.op == ScatterOp::kNone) {
+    const std::int64_t bytes = read_element_bytes(attributes);
+    args.type = bytes == 1   ? ScatterType::kBytes1
+                : bytes == 2 ? ScatterType::kBytes2
+                : bytes == 4 ? ScatterType::kBytes4
+                             : ScatterType::kBytes8;
+    return bytes;
   }
-  constexpr std::int64_t kBytes[] = {1, 2, 4, 8, 4, 8, 4, 8};
-  return kBytes[static_cast<int>(args.type)];
+  using Code = ElementCode;
+  const Code code = read_code(attributes, "type", {Code::kF32, Code::kF64, Code::kI32, Code::kI64});
+  args.type = code == Code::kF32   ? ScatterType::kF32
+              : code == Code::kF64 ? ScatterType::kF64
+              : code == Code::kI32 ? ScatterType::kI32
+                                   : ScatterType::kI64;
+  return element_bytes(code);
 }
 
 PreparedStep with_copy(const StepRequest& request, PreparedPhase phase, std::size_t bytes) {

@@ -4,24 +4,25 @@
 #include <algorithm>
 
 #include "kernels/prepare.hpp"
+#include "kernels/prepare/codes.hpp"
 
 namespace engine {
 namespace {
 
-// Attributes: type (TopKType); outer, axis, inner, k: sizes; smallest (0).
+// Attributes: type (ElementCode); outer, axis, inner, k: sizes; smallest (0).
 PreparedStep prepare_top_k(const StepRequest& request) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
   constexpr std::int64_t kShareElements = 8 * 1024;
   const Attributes& attributes = request.attributes;
   TopKArgs args = {};
-  args.type = static_cast<TopKType>(attributes.integer("type", 0, static_cast<int>(TopKType::kCount) - 1));
+  args.type = read_code(attributes, "type", {ElementCode::kF32, ElementCode::kI32, ElementCode::kI64});
   args.outer = attributes.integer("outer", 0, kLargest);
   args.axis = attributes.integer("axis", 0, kLargest);
   args.inner = attributes.integer("inner", 0, kLargest);
   args.k = attributes.integer("k", 0, args.axis);
   args.is_smallest = attributes.has("smallest") && attributes.integer("smallest", 0, 1) == 1;
   request.expect_operands(1, 2);
-  const std::int64_t bytes = args.type == TopKType::kI64 ? 8 : 4;
+  const std::int64_t bytes = element_bytes(args.type);
   const std::size_t elements = checked_product({args.outer, args.axis, args.inner});
   request.expect_input(0, checked_multiply(elements, static_cast<std::size_t>(bytes)));
   request.expect_output(0, checked_product({args.outer, args.k, args.inner, bytes}));

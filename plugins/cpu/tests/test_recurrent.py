@@ -1,15 +1,17 @@
-"""Recurrent layers on the device against the reference evaluator, and what is refused."""
+"""Recurrent layers on the device against the reference evaluator in double precision, and what is refused."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 from engine import Core, ops
 from engine.errors import EngineError
-from engine.ir import Constant, Model, Parameter, PartialShape, f32, i32
+from engine.ir import Constant, ElementType, Model, Parameter, PartialShape, f32, f64, i32
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,32 +24,45 @@ def values(*shape: int, seed: int = 0) -> Array:
     return (np.random.default_rng(seed).standard_normal(shape) * 0.5).astype(np.float32)
 
 
+Layer: TypeAlias = "tuple[Model, dict[str, Array]]"
+
+
 def layer(
-    op_type: str, hidden: int, *, full: bool, fixed: bool = True, **attributes: Any
-) -> tuple[Model, dict[str, Array]]:
-    """A layer and its inputs; `full`: with all that is optional."""
+    op_type: str, hidden: int, element_type: ElementType = f32, *, full: bool, fixed: bool = True, **attributes: Any
+) -> Layer:
+    """A layer and its inputs; `full`: with all that is optional. In any element type, the numbers are the same.
+
+    The recurrent weights are a matrix of norm 1/2, so that a step adds its own rounding to half of what came before.
+    """
     directions, gates = DIRECTIONS[attributes.get("direction", "forward")], GATES[op_type]
     batch_first = attributes.get("layout", 0)
     feeds = {"x": values(*((BATCH, STEPS) if batch_first else (STEPS, BATCH)), INPUTS)}
     state = (BATCH, directions, hidden) if batch_first else (directions, BATCH, hidden)
     weights = [
         values(directions, gates * hidden, INPUTS, seed=1),
-        values(directions, gates * hidden, hidden, seed=2),
+        values(directions, gates * hidden, hidden, seed=2) / np.float32(2 * np.sqrt(hidden)),
     ]
     if full:
         weights.append(values(directions, 2 * gates * hidden, seed=3))
         feeds |= {"lengths": np.array([STEPS, 0, 3], np.int32), "h": values(*state, seed=4)}
     if full and op_type == "LSTM":
         feeds["c"] = values(*state, seed=5)
+    feeds = {
+        name: array.astype(array.dtype if name == "lengths" else element_type.numpy) for name, array in feeds.items()
+    }
     parameters = {
         name: Parameter(
-            i32 if name == "lengths" else f32, PartialShape(array.shape if fixed else [-1] * array.ndim), name
+            i32 if name == "lengths" else element_type, PartialShape(array.shape if fixed else [-1] * array.ndim), name
         )
         for name, array in feeds.items()
     }
-    inputs = [parameters["x"], *map(Constant, weights), *list(parameters.values())[1:]]
+    inputs = [
+        parameters["x"],
+        *(Constant(array.astype(element_type.numpy)) for array in weights),
+        *list(parameters.values())[1:],
+    ]
     if full and op_type == "LSTM":
-        inputs.append(Constant(values(directions, 3 * hidden, seed=6)))
+        inputs.append(Constant(values(directions, 3 * hidden, seed=6).astype(element_type.numpy)))
     outputs = 3 if op_type == "LSTM" else 2
     node = ops.create(op_type, inputs, {"hidden_size": hidden, **attributes}, num_outputs=outputs)
     return Model(node.outputs, list(parameters.values()), name="layer"), feeds
@@ -63,10 +78,16 @@ def expected(model: Model, feeds: dict[str, Array]) -> list[Array]:
     return list(network(feeds).values())
 
 
-def assert_equal(model: Model, feeds: dict[str, Array], hidden: int, **config: Any) -> None:
+def assert_right(
+    made: Callable[[ElementType], Layer], hidden: int, changed: Mapping[str, Array] | None = None, **config: Any
+) -> None:
+    """Compare the layer with itself in double precision; `changed` are inputs in place of its own."""
+    model, feeds = made(f32)
+    wide, wide_feeds = made(f64)
+    wide_feeds |= {name: array.astype(wide_feeds[name].dtype) for name, array in (changed or {}).items()}
     # Each step adds the rounding of a dot product of INPUTS + hidden terms at most.
     tolerance = 4 * 1.2e-7 * STEPS * np.sqrt(INPUTS + hidden)
-    for got, want in zip(run(model, feeds, **config), expected(model, feeds), strict=True):
+    for got, want in zip(run(model, feeds | dict(changed or {}), **config), expected(wide, wide_feeds), strict=True):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
@@ -76,8 +97,7 @@ def assert_equal(model: Model, feeds: dict[str, Array], hidden: int, **config: A
 @pytest.mark.parametrize("op_type", GATES)
 def test_equals_the_reference(op_type: str, direction: str, layout: int, full: bool) -> None:
     for hidden in (16, 21):
-        model, feeds = layer(op_type, hidden, full=full, direction=direction, layout=layout)
-        assert_equal(model, feeds, hidden)
+        assert_right(partial(layer, op_type, hidden, full=full, direction=direction, layout=layout), hidden)
 
 
 @pytest.mark.parametrize(
@@ -96,22 +116,19 @@ def test_equals_the_reference(op_type: str, direction: str, layout: int, full: b
 )
 def test_attributes(op_type: str, attributes: dict[str, Any]) -> None:
     for full in (False, True):
-        model, feeds = layer(op_type, 18, full=full, **attributes)
-        assert_equal(model, feeds, 18)
+        assert_right(partial(layer, op_type, 18, full=full, **attributes), 18)
 
 
 @pytest.mark.parametrize("op_type", GATES)
 def test_many_units_in_one_direction(op_type: str) -> None:
     """All threads share each time step."""
-    model, feeds = layer(op_type, 200, full=True)
-    assert_equal(model, feeds, 200, INFERENCE_NUM_THREADS=2)
+    assert_right(partial(layer, op_type, 200, full=True), 200, INFERENCE_NUM_THREADS=2)
 
 
 def test_lengths_that_come_with_the_input() -> None:
-    model, feeds = layer("LSTM", 16, full=True, fixed=False)
-    assert_equal(model, feeds, 16)
-    shorter = feeds | {"x": feeds["x"][:2], "lengths": np.array([2, 1, 0], np.int32)}
-    assert_equal(model, shorter, 16)
+    made = partial(layer, "LSTM", 16, full=True, fixed=False)
+    assert_right(made, 16)
+    assert_right(made, 16, {"x": made()[1]["x"][:2], "lengths": np.array([2, 1, 0], np.int32)})
 
 
 def test_only_the_last_state_is_asked_for() -> None:

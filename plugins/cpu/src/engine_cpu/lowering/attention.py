@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine.ir import Node, Output, boolean
+from engine.ir import Node, Output
 from engine.lowering import Refusal, RefusalCause, check_attention
 from engine.native import Attribute
 from engine.ops.attention import AttentionLengths, AttentionSpec, Heads
 from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
-from engine.ops.internal.fused_attention import ROWS
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
@@ -65,7 +64,7 @@ class FusedAttentionLowering(OpLowering[FusedAttentionSpec]):
             buffers = _parts_of_packed(spec, b, lengths)
         else:
             buffers = [b.input(spec.node.input_value(index)) for index in range(3)]
-        _add_step(spec, b, buffers, lengths, {"rows": ROWS.index(spec.rows)})
+        _add_step(spec, b, buffers, lengths, {"rows": spec.rows})
 
 
 def _add_step(
@@ -118,7 +117,7 @@ def _mask_attributes(mask: Output, shape: Sequence[int], keys: int, *, is_cut: b
         strides.append(0 if length == 1 else stride)
         stride *= length
     return {
-        "mask": 2 if mask.element_type is boolean else 1,
+        "mask": mask.element_type.name,
         "mask_strides": strides[::-1],
         "mask_keys": shape[-1] if is_cut else keys,
     }

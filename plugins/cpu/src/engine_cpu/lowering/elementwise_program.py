@@ -10,90 +10,85 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import ElementType
-from engine.ir.element_type import bf16, boolean, f16, f32, f64, i8, i32, i64, u8
+from engine.ir.element_type import bf16, boolean, f16, f32
+from engine.native import codes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Opcode(enum.IntEnum):
-    """The operations of the kernel; the numbers are its."""
+class Opcode(enum.StrEnum):
+    """The operations of the kernel, by the names that it has for them (csrc/codes.def)."""
 
-    COPY = 0
-    NEG = 1
-    ABS = 2
-    SIGN = 3
-    RELU = 4
-    SQRT = 5
-    RECIPROCAL = 6
-    EXP = 7
-    LOG = 8
-    ERF = 9
-    TANH = 10
-    SIGMOID = 11
-    SOFTPLUS = 12
-    SOFTSIGN = 13
-    MISH = 14
-    HARD_SWISH = 15
-    GELU = 16
-    GELU_TANH = 17
-    FLOOR = 18
-    CEIL = 19
-    ROUND = 20
-    SIN = 21
-    COS = 22
-    TAN = 23
-    ASIN = 24
-    ACOS = 25
-    ATAN = 26
-    SINH = 27
-    COSH = 28
-    ASINH = 29
-    ACOSH = 30
-    ATANH = 31
-    IS_NAN = 32
-    IS_POSITIVE_INF = 33
-    IS_NEGATIVE_INF = 34
-    NOT = 35
-    BIT_NOT = 36
-    ADD = 40
-    SUB = 41
-    MUL = 42
-    DIV = 43
-    POW = 44
-    MOD = 45
-    FMOD = 46
-    MIN = 47
-    MAX = 48
-    PRELU = 49
-    ELU = 50
-    CELU = 51
-    THRESHOLDED_RELU = 52
-    SWISH = 53
-    EQUAL = 54
-    LESS = 55
-    LESS_OR_EQUAL = 56
-    AND = 57
-    OR = 58
-    XOR = 59
-    BIT_AND = 60
-    BIT_OR = 61
-    BIT_XOR = 62
-    SHIFT_LEFT = 63
-    SHIFT_RIGHT = 64
-    WHERE = 70
-    CLIP = 71
-    SELU = 72
-    HARD_SIGMOID = 73
-    SHRINK = 74
-    MUL_ADD = 75
-    CAST = 100
-    """To f32; to other types, by their numbers more."""
+    COPY = enum.auto()
+    NEG = enum.auto()
+    ABS = enum.auto()
+    SIGN = enum.auto()
+    RELU = enum.auto()
+    SQRT = enum.auto()
+    RECIPROCAL = enum.auto()
+    EXP = enum.auto()
+    LOG = enum.auto()
+    ERF = enum.auto()
+    TANH = enum.auto()
+    SIGMOID = enum.auto()
+    SOFTPLUS = enum.auto()
+    SOFTSIGN = enum.auto()
+    MISH = enum.auto()
+    HARD_SWISH = enum.auto()
+    GELU = enum.auto()
+    GELU_TANH = enum.auto()
+    FLOOR = enum.auto()
+    CEIL = enum.auto()
+    ROUND = enum.auto()
+    SIN = enum.auto()
+    COS = enum.auto()
+    TAN = enum.auto()
+    ASIN = enum.auto()
+    ACOS = enum.auto()
+    ATAN = enum.auto()
+    SINH = enum.auto()
+    COSH = enum.auto()
+    ASINH = enum.auto()
+    ACOSH = enum.auto()
+    ATANH = enum.auto()
+    IS_NAN = enum.auto()
+    IS_POSITIVE_INF = enum.auto()
+    IS_NEGATIVE_INF = enum.auto()
+    NOT = enum.auto()
+    BIT_NOT = enum.auto()
+    ADD = enum.auto()
+    SUB = enum.auto()
+    MUL = enum.auto()
+    DIV = enum.auto()
+    POW = enum.auto()
+    MOD = enum.auto()
+    FMOD = enum.auto()
+    MIN = enum.auto()
+    MAX = enum.auto()
+    PRELU = enum.auto()
+    ELU = enum.auto()
+    CELU = enum.auto()
+    THRESHOLDED_RELU = enum.auto()
+    SWISH = enum.auto()
+    EQUAL = enum.auto()
+    LESS = enum.auto()
+    LESS_OR_EQUAL = enum.auto()
+    AND = enum.auto()
+    OR = enum.auto()
+    XOR = enum.auto()
+    BIT_AND = enum.auto()
+    BIT_OR = enum.auto()
+    BIT_XOR = enum.auto()
+    SHIFT_LEFT = enum.auto()
+    SHIFT_RIGHT = enum.auto()
+    WHERE = enum.auto()
+    CLIP = enum.auto()
+    SELU = enum.auto()
+    HARD_SIGMOID = enum.auto()
+    SHRINK = enum.auto()
+    MUL_ADD = enum.auto()
+    CAST = enum.auto()
 
-
-TYPE_CODES: Final[dict[ElementType, int]] = {
-    f32: 0, f64: 1, i8: 2, u8: 3, i32: 4, i64: 5, boolean: 6, f16: 7, bf16: 8
-}  # fmt: skip
-"""The element types of the kernel and their numbers."""
 
 _NARROW: Final = frozenset({f16, bf16})
 _PREDICATES: Final = frozenset(
@@ -113,7 +108,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Instruction:
-    opcode: int
+    opcode: Opcode
     element_type: ElementType
     sources: tuple[Value, ...]
     result: Value
@@ -165,8 +160,7 @@ class ElementwiseProgram:
             return source
         key = (source, element_type)
         if key not in self._casts:
-            opcode = Opcode.CAST + TYPE_CODES[element_type]
-            self._casts[key] = self._append(opcode, source.element_type, (source,), element_type)
+            self._casts[key] = self._append(Opcode.CAST, source.element_type, (source,), element_type)
         return self._casts[key]
 
     def attributes(self, outputs: list[Value]) -> dict[str, list[int]]:
@@ -175,20 +169,25 @@ class ElementwiseProgram:
         numbers: dict[Value, int] = {}
         for value in (*self._inputs, *self._constants.values(), *(each.result for each in instructions)):
             numbers[value] = len(numbers)
+        opcodes, types = codes("Opcode"), codes("ElementCode")
         program = []
         for each in instructions:
-            sources = [numbers[source] for source in each.sources]
-            program += [int(each.opcode), TYPE_CODES[each.element_type], *sources, *[-1] * (3 - len(sources))]
+            operands = [numbers[source] for source in each.sources]
+            if each.opcode is Opcode.CAST:
+                operands.append(types[each.result.element_type.name])
+            program += [opcodes[each.opcode], types[each.element_type.name], *operands, *[-1] * (3 - len(operands))]
         return {
-            "input_types": [TYPE_CODES[value.element_type] for value in self._inputs],
+            "input_types": [types[value.element_type.name] for value in self._inputs],
             "constants": [
-                field for element_type, bits in self._constants for field in (TYPE_CODES[element_type], bits)
+                field for element_type, bits in self._constants for field in (types[element_type.name], bits)
             ],
             "program": program,
             "results": [numbers[value] for value in outputs],
         }
 
-    def _append(self, opcode: int, element_type: ElementType, sources: tuple[Value, ...], result: ElementType) -> Value:
+    def _append(
+        self, opcode: Opcode, element_type: ElementType, sources: tuple[Value, ...], result: ElementType
+    ) -> Value:
         value = Value(result)
         self._instructions.append(_Instruction(opcode, element_type, sources, value))
         return value

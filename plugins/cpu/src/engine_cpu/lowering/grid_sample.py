@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 _TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
-_PADDING: Final = {"zeros": 0, "border": 1, "reflection": 2}
+_PADDING: Final = ("zeros", "border", "reflection")
 
 
 @lowers("GridSample")
@@ -47,6 +47,6 @@ class GridSampleLowering(OpLowering[OperatorSpec]):
             channels=channels,
             points=math.prod(b.shape(grid)[1:3]),
             taps=_TAPS[attribute(node, "mode")],
-            padding=_PADDING[attribute(node, "padding_mode")],
+            padding=attribute(node, "padding_mode"),
             aligns_corners=int(attribute(node, "align_corners")),
         )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from engine.ir import Node, Output
-from engine.ir.element_type import ElementType, f32, f64, i32, i64
+from engine.ir.element_type import f32, f64, i32, i64
 from engine.lowering import Refusal, RefusalCause, check_constant, check_types, first_refusal
+from engine.native import Attribute
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import item_size
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 INDICES: Final = frozenset({i32, i64})
-_REDUCTIONS: Final = {"none": 0, "add": 1, "mul": 2, "min": 3, "max": 4}
-_NUMBERS: Final[dict[ElementType, int]] = {f32: 4, f64: 5, i32: 6, i64: 7}
+_REDUCTIONS: Final = ("none", "add", "mul", "min", "max")
+_NUMBERS: Final = (f32, f64, i32, i64)
 
 
 @lowers("Gather")
@@ -142,16 +143,18 @@ class _ScatterLowering(OpLowering[OperatorSpec]):
 
     def _step(self, node: Node, b: SegmentBuilder, kernel: str, **attributes: int | list[int]) -> None:
         data, indices, updates = (node.input_value(index) for index in range(3))
-        operation = _REDUCTIONS[attribute(node, "reduction")]
-        size = item_size(data.element_type)
+        reduction = attribute(node, "reduction")
+        element: dict[str, Attribute] = {"type": data.element_type.name}
+        if reduction == "none":
+            element = {"element_bytes": item_size(data.element_type)}
         inputs = [b.input(data), b.input(indices), b.input(updates)]
         b.step(
             node,
             kernel,
             inputs,
             [b.output(node.output(0), in_place_of=data)],
-            type=_NUMBERS[data.element_type] if operation else size.bit_length() - 1,
-            op=operation,
+            op=reduction,
+            **element,
             index_bytes=item_size(indices.element_type),
             data_shape=list(b.shape(data)),
             **attributes,

@@ -19,7 +19,7 @@ from engine_cpu.lowering.strided import check_movable, is_map, physical
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
-_MODES: Final = {"constant": 0, "edge": 1, "reflect": 2, "wrap": 3}
+_MODES: Final = ("constant", "edge", "reflect", "wrap")
 
 
 def value_bits(value: np.ndarray) -> int:
@@ -57,7 +57,6 @@ class PadLowering(OpLowering[OperatorSpec]):
                 layout = Layout.PLAIN
             else:
                 before, after = [*before, 0], [*after, 0]
-        mode = _MODES[attribute(node, "mode")]
         value = 0
         if node.has_input(2) and (given := b.value(node.input_value(2))).size:
             value = value_bits(given)
@@ -69,7 +68,7 @@ class PadLowering(OpLowering[OperatorSpec]):
             element_bytes=item_size(x.element_type, layout),
             shape=list(physical(b.shape(x), layout).shape),
             pads=[*before, *after],
-            mode=mode,
+            mode=attribute(node, "mode"),
             value=value,
         )
 

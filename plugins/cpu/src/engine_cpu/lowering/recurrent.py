@@ -29,11 +29,10 @@ _ACTIVATIONS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
 }
 """What there are kernels for, in each direction."""
 _RNN_EPILOGUES: Final[dict[str, dict[str, Attribute]]] = {
-    "tanh": {"activation": 3},
-    "relu": {"activation": 0, "alpha": 0.0},
-    "sigmoid": {"activation": 2},
+    "tanh": {"activation": "tanh"},
+    "relu": {"activation": "clip", "alpha": 0.0},
+    "sigmoid": {"activation": "sigmoid"},
 }
-_RNN, _LSTM, _GRU, _GRU_LINEAR = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,9 @@ class _Layer:
         return self.lengths.directions * self.lengths.gates * self.wide
 
     @property
-    def cell(self) -> int:
-        """The kernel's number of the operator."""
-        if self.spec.op_type == "GRU":
-            return _GRU_LINEAR if self.spec.linear_before_reset else _GRU
-        return _LSTM if self.spec.op_type == "LSTM" else _RNN
+    def cell(self) -> str:
+        """The kernel's name of the layer."""
+        return "gru_linear" if self.spec.linear_before_reset else self.spec.op_type.lower()
 
 
 @lowers("RNN", "GRU", "LSTM", spec=RecurrentSpec)
@@ -101,7 +98,7 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
         self._project(layer, b, projection)
         inputs = [projection, _recurrent_weights(layer, b)]
         attributes: dict[str, Attribute] = {}
-        if layer.cell == _GRU_LINEAR:
+        if layer.cell == "gru_linear":
             inputs.append(_recurrent_bias(layer, b))
         states = ((spec.sequence_lens, "lengths"), (spec.initial_h, "initial_h"), (spec.initial_c, "initial_c"))
         for value, name in states:
@@ -169,7 +166,7 @@ def _input_weights(layer: _Layer, b: SegmentBuilder) -> int:
 
 def _input_bias(layer: _Layer, bias: Output, b: SegmentBuilder) -> int:
     """Both biases of every gate, but for the one that stays inside the reset of a GRU."""
-    lengths, is_linear = layer.lengths, layer.cell == _GRU_LINEAR
+    lengths, is_linear = layer.lengths, layer.cell == "gru_linear"
 
     def make() -> Array:
         parts = b.value(bias).reshape(lengths.directions, 2, lengths.gates, lengths.hidden)
@@ -182,7 +179,7 @@ def _input_bias(layer: _Layer, bias: Output, b: SegmentBuilder) -> int:
 
 
 def _recurrent_weights(layer: _Layer, b: SegmentBuilder) -> int:
-    r, lengths, is_apart = layer.spec.r, layer.lengths, layer.cell == _GRU
+    r, lengths, is_apart = layer.spec.r, layer.lengths, layer.cell == "gru"
 
     def make() -> Array:
         deep = np.zeros((lengths.directions, lengths.gates * lengths.hidden, layer.wide), np.float32)

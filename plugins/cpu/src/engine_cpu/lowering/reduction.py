@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from engine.ir import Constant, ElementType, Node
+from engine.ir import Constant, Node
 from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
 from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.registry import attribute
@@ -16,12 +16,12 @@ from engine_cpu.lowering.registry import OpLowering, lowers
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
-# As csrc/kernels/reduce.hpp numbers them.
+# The names that the kernel has for them.
 _OPS: Final = {
-    "ReduceSum": 0, "ReduceMean": 1, "ReduceMax": 2, "ReduceMin": 3, "ReduceProd": 4, "ReduceL1": 5, "ReduceL2": 6,
-    "ReduceSumSquare": 7, "ReduceLogSum": 8, "ReduceLogSumExp": 9,
+    "ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod",
+    "ReduceL1": "l1", "ReduceL2": "l2", "ReduceSumSquare": "sum_square", "ReduceLogSum": "log_sum",
+    "ReduceLogSumExp": "log_sum_exp",
 }  # fmt: skip
-_TYPES: Final[dict[ElementType, int]] = {f32: 0, i32: 1, i64: 2, u8: 3, i8: 4, boolean: 5}
 _EXTREMES: Final = frozenset({"ReduceMax", "ReduceMin"})
 _ROOTS: Final = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
 
@@ -35,7 +35,7 @@ class ReductionLowering(OpLowering[OperatorSpec]):
         node = spec.node
         allowed = {f32} if node.op_type in _ROOTS else {f32, i32, i64}
         if node.op_type in _EXTREMES:
-            allowed = set(_TYPES)
+            allowed |= {u8, i8, boolean}
         return first_refusal(check_constant(node, 1), check_types([node.input_value(0), node.output(0)], allowed))
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
@@ -69,7 +69,7 @@ class ReductionLowering(OpLowering[OperatorSpec]):
             [b.input(x, option.inputs[0])],
             [b.output(y, option.outputs[0])],
             op=_OPS[node.op_type],
-            type=_TYPES[x.element_type],
+            type=x.element_type.name,
             shape=shape,
             axes=axes,
         )

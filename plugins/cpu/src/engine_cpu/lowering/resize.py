@@ -142,12 +142,12 @@ def _resize_step(
         "inner": math.prod(shape[columns.axis + 1 :]),
         "scales": [rows.scale, columns.scale],
         "roi": [rows.region[0], columns.region[0], rows.region[1], columns.region[1]],
-        "coordinates": _COORDINATES.index(attribute(node, "coordinate_transformation_mode")),
+        "coordinates": attribute(node, "coordinate_transformation_mode"),
     }
     x = node.input_value(0)
     if mode == "nearest":
         attributes["element_bytes"] = item_size(x.element_type, b.option(node).inputs[0])
-        attributes["nearest"] = _NEAREST.index(attribute(node, "nearest_mode"))
+        attributes["nearest"] = attribute(node, "nearest_mode")
         attributes["value"] = value_bits(outside.astype(x.element_type.numpy))
     else:
         attributes["taps"] = _TAPS[mode]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from engine.errors import InputError
-from engine.ir import ElementType, Node
+from engine.ir import Node
 from engine.ir.element_type import f32, i8, i32, i64, u8
 from engine.lowering import Refusal, RefusalCause, check_constant, check_types, first_refusal
 from engine.native import Attribute
@@ -19,9 +19,8 @@ from engine_cpu.lowering.registry import OpLowering, lowers
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
-# As the kernels' headers number them.
-_ARG_TYPES: Final[dict[ElementType, int]] = {f32: 0, i32: 1, i64: 2, u8: 3, i8: 4}
-_TYPES: Final[dict[ElementType, int]] = {f32: 0, i32: 1, i64: 2}
+_TYPES: Final = frozenset({f32, i32, i64})
+_ARG_TYPES: Final = _TYPES | {u8, i8}
 
 
 def _around(shape: Sequence[int], axis: int) -> dict[str, Attribute]:
@@ -57,7 +56,7 @@ class ArgLowering(OpLowering[OperatorSpec]):
             "arg_reduce",
             [b.input(x)],
             [b.output(node.output(0))],
-            type=_ARG_TYPES[x.element_type],
+            type=x.element_type.name,
             min=int(node.op_type == "ArgMin"),
             last=int(bool(attribute(node, "select_last_index"))),
             **_around(b.shape(x), axis),
@@ -99,7 +98,7 @@ class TopKLowering(OpLowering[OperatorSpec]):
             "top_k",
             [b.input(x)],
             [b.output(output) for output in node.outputs],
-            type=_TYPES[x.element_type],
+            type=x.element_type.name,
             k=int(b.value(node.input_value(1)).item()),
             smallest=int(not attribute(node, "largest")),
             **_around(b.shape(x), int(attribute(node, "axis"))),
@@ -125,7 +124,7 @@ class CumSumLowering(OpLowering[OperatorSpec]):
             "cum_sum",
             [source],
             [b.output(node.output(0), in_place_of=x)],
-            type=_TYPES[x.element_type],
+            type=x.element_type.name,
             exclusive=int(bool(attribute(node, "exclusive"))),
             reverse=int(bool(attribute(node, "reverse"))),
             **_around(b.shape(x), int(b.value(node.input_value(1)).item())),

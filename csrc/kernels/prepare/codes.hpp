@@ -1,0 +1,50 @@
+// The names of the enumerations of codes.def, and how attributes are read that are such names.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "kernels/codes.hpp"
+#include "kernels/prepare.hpp"
+
+namespace engine {
+
+struct CodeNames {
+  const char* enumeration;
+  std::vector<const char*> names;  // by number
+};
+
+// All enumerations, in the order of codes.def.
+const std::vector<CodeNames>& code_names();
+
+// Of one enumeration of codes.def.
+template <class Code>
+const CodeNames& names_of();
+#define ENGINE_CODES(enumeration) \
+  template <>                     \
+  const CodeNames& names_of<enumeration>();
+#include "codes.def"
+
+template <class Code>
+const char* name_of(Code code) {
+  return names_of<Code>().names[static_cast<std::size_t>(code)];
+}
+
+// The number of the name that an attribute has. Throws PlanError where it is none of those allowed (empty: all).
+int read_code(const Attributes& attributes, std::string_view attribute, const CodeNames& codes,
+              const std::vector<int>& allowed);
+
+template <class Code>
+Code read_code(const Attributes& attributes, std::string_view attribute, std::initializer_list<Code> allowed = {}) {
+  std::vector<int> numbers;
+  for (const Code code : allowed) numbers.push_back(static_cast<int>(code));
+  return static_cast<Code>(read_code(attributes, attribute, names_of<Code>(), numbers));
+}
+
+template <class Code>
+Code read_code_or(const Attributes& attributes, std::string_view attribute, Code otherwise) {
+  return attributes.has(attribute) ? read_code<Code>(attributes, attribute) : otherwise;
+}
+
+}  // namespace engine
