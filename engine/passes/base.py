@@ -25,6 +25,7 @@ class Pass(ABC):
         config: the switches of the pipeline; None outside of one.
         rewrites: how often the last run changed something. Matcher passes count their matches; a model pass may
             count what it does here, else a run that changed something counts as one.
+        by_default: False for passes that `CommonOptimizations` runs only where a `PassConfig` enables them.
         is_transformation: False for passes that only look or check: `ENGINE_PASSES_ONLY` never leaves them out.
 
     A pass holds state while it runs: threads need instances of their own.
@@ -33,6 +34,7 @@ class Pass(ABC):
     name: str
     config: PassConfig | None = None
     rewrites: int = 0
+    by_default: ClassVar[bool] = True
     is_transformation: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:

@@ -18,6 +18,8 @@ class ActivationFusion(MatcherPass):
     disabled unless a `PassConfig` enables it.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
 

@@ -51,46 +51,45 @@ class AttentionFusion(FusionPass):
 
     def __init__(self) -> None:
         super().__init__()
-        q, k, v = (any_input(rank_equals(4)) for _ in range(3))
-        factor, divisor, mask = wrap_const(), wrap_const(), any_input()
-        scores = wrap_type("MatMul", [q, k])
-        scaled = optional("Div", [optional("Mul", [scores, factor]), divisor])
+        self._q, self._k, self._v = (any_input(rank_equals(4)) for _ in range(3))
+        self._factor, self._divisor, self._mask = wrap_const(), wrap_const(), any_input()
+        scores = wrap_type("MatMul", [self._q, self._k])
+        scaled = optional("Div", [optional("Mul", [scores, self._factor]), self._divisor])
         softmax = wrap_type(
-            "Softmax", [optional("Add", [scaled, mask])], attrs_match(axis=lambda axis: axis in (-1, 3))
+            "Softmax", [optional("Add", [scaled, self._mask])], attrs_match(axis=lambda axis: axis in (-1, 3))
         )
         probabilities: Node = softmax
-        guarded: Node | None = None
+        self._guarded: Node | None = None
         if self.takes_all_rows:
-            guarded = wrap_type("Where", [wrap_type("IsNaN", [softmax]), wrap_const(0), softmax])
-            probabilities = any_of([guarded, softmax])
+            self._guarded = wrap_type("Where", [wrap_type("IsNaN", [softmax]), wrap_const(0), softmax])
+            probabilities = any_of([self._guarded, softmax])
+        self.register_matcher(Matcher(wrap_type("MatMul", [probabilities, self._v]), self.name), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            root, values = m.match_root, m.pattern_value_map
-            if self.transformation_callback(root) or not has_one_exit(m):
+    def _replace(self, m: Matcher) -> bool:
+        root, values = m.match_root, m.pattern_value_map
+        if self.transformation_callback(root) or not has_one_exit(m):
+            return False
+        scale = 1.0
+        for place, power in ((self._factor, 1), (self._divisor, -1)):
+            number = scalar(values[place]) if place in values else 1.0
+            if not number:
                 return False
-            scale = 1.0
-            for place, power in ((factor, 1), (divisor, -1)):
-                number = scalar(values[place]) if place in values else 1.0
-                if not number:
-                    return False
-                scale *= number**power
-            parts = _Parts(scale)
-            sources = parts.collect(values[q], values[k], values[v])
-            if sources is None or not (0 < parts.scale < math.inf):
-                return False
-            shape = _scores_shape(sources)
-            if shape is None:
-                return False
-            found: Mask | None = Mask()
-            if mask in values:
-                found = as_mask(values[mask], shape, sources[0].element_type, self.takes_all_rows)
-            if found is None:
-                return False
-            attributes = {"scale": float(np.float32(parts.scale)), "is_causal": int(found.is_causal)}
-            attention = self.make(sources, found.value, attributes, is_guarded=guarded in values)
-            return replace_by(root, [*m.matched_nodes, *parts.absorbed, *found.absorbed], [*parts.made, attention])
-
-        self.register_matcher(Matcher(wrap_type("MatMul", [probabilities, v]), self.name), callback)
+            scale *= number**power
+        parts = _Parts(scale)
+        sources = parts.collect(values[self._q], values[self._k], values[self._v])
+        if sources is None or not (0 < parts.scale < math.inf):
+            return False
+        shape = _scores_shape(sources)
+        if shape is None:
+            return False
+        found: Mask | None = Mask()
+        if self._mask in values:
+            found = as_mask(values[self._mask], shape, sources[0].element_type, self.takes_all_rows)
+        if found is None:
+            return False
+        attributes = {"scale": float(np.float32(parts.scale)), "is_causal": int(found.is_causal)}
+        attention = self.make(sources, found.value, attributes, is_guarded=self._guarded in values)
+        return replace_by(root, [*m.matched_nodes, *parts.absorbed, *found.absorbed], [*parts.made, attention])
 
     def make(
         self,
@@ -112,6 +111,8 @@ class RelaxedAttentionFusion(AttentionFusion):
     a `PassConfig` enables it: for inputs that are numbers, and rows with a key, it is exact.
     """
 
+    by_default = False
+
     takes_all_rows = True
 
 
@@ -120,6 +121,8 @@ class InternalAttentionFusion(AttentionFusion):
 
     For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
     """
+
+    by_default = False
 
     takes_all_rows = True
 

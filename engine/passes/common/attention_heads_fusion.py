@@ -38,37 +38,36 @@ class AttentionHeadsFusion(FusionPass):
 
     def __init__(self) -> None:
         super().__init__()
-        attention = wrap_type(["Attention", "engine.FusedAttention"])
-        turned = wrap_type("Transpose", [attention], attrs_match(perm=(0, 2, 1, 3)))
+        self._attention = wrap_type(["Attention", "engine.FusedAttention"])
+        turned = wrap_type("Transpose", [self._attention], attrs_match(perm=(0, 2, 1, 3)))
         root = wrap_type("Reshape", [turned, any_input()])
+        self.register_matcher(Matcher(root, self.name), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.pattern_value_map[attention].node
-            if self.transformation_callback(m.match_root) or not _is_plain(node):
+    def _replace(self, m: Matcher) -> bool:
+        node = m.pattern_value_map[self._attention].node
+        if self.transformation_callback(m.match_root) or not _is_plain(node):
+            return False
+        split = _Heads()
+        sources = [split.joined(node.input_value(index), has_scale=index < 2) for index in range(3)]
+        if any(source is None for source in sources):
+            return False
+        mask = node.input_value(3) if node.has_input(3) else None
+        heads: dict[str, Any] = {"q_num_heads": split.counts[0], "kv_num_heads": split.counts[1]}
+        if split.scale != 1.0:
+            heads["scale"] = float(np.float32(split.scale * _scale(node)))
+            if not 0 < heads["scale"] < math.inf:
                 return False
-            split = _Heads()
-            sources = [split.joined(node.input_value(index), has_scale=index < 2) for index in range(3)]
-            if any(source is None for source in sources):
+        fused = ops.create(node.op_type, [*sources, mask], {**node.attributes, **heads}, domain=node.domain)
+        made = [*split.made, fused]
+        result, own = dims_of(m.match_root.output(0)), dims_of(fused.output(0))
+        if result is None or own is None:
+            return False
+        if not same_lengths(result, own):
+            target = reshape_target(result, own)
+            if target is None:
                 return False
-            mask = node.input_value(3) if node.has_input(3) else None
-            heads: dict[str, Any] = {"q_num_heads": split.counts[0], "kv_num_heads": split.counts[1]}
-            if split.scale != 1.0:
-                heads["scale"] = float(np.float32(split.scale * _scale(node)))
-                if not 0 < heads["scale"] < math.inf:
-                    return False
-            fused = ops.create(node.op_type, [*sources, mask], {**node.attributes, **heads}, domain=node.domain)
-            made = [*split.made, fused]
-            result, own = dims_of(m.match_root.output(0)), dims_of(fused.output(0))
-            if result is None or own is None:
-                return False
-            if not same_lengths(result, own):
-                target = reshape_target(result, own)
-                if target is None:
-                    return False
-                made.append(ops.Reshape(fused, Constant(np.array(target, np.int64))))
-            return replace_by(m.match_root, [*m.matched_nodes, *split.absorbed], made)
-
-        self.register_matcher(Matcher(root, self.name), callback)
+            made.append(ops.Reshape(fused, Constant(np.array(target, np.int64))))
+        return replace_by(m.match_root, [*m.matched_nodes, *split.absorbed], made)
 
 
 def _is_plain(node: Node) -> bool:

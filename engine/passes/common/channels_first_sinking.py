@@ -21,6 +21,8 @@ class ChannelsFirstSinking(TransposeSinking):
     have kernels for these, so disabled unless a `PassConfig` enables it.
     """
 
+    by_default = False
+
     def follows(self, node: Node, perm: Perm) -> bool:
         """Also for a normalization or product over the last axis, where that was the second one."""
         if node.domain or node.op_type not in ("LayerNormalization", "MatMul"):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from engine.ir import Model
+from engine.passes.base import Pass
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
@@ -49,35 +53,38 @@ from engine.passes.config import PassConfig
 from engine.passes.manager import Manager, PassRecord
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite
 
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 class CommonOptimizations(Manager):
     """Folds what is known, recognises what exporters spell out, and joins what belongs together; results stay.
 
-    A plugin registers it with its manager and trims it by class: `config.disable(AttentionFusion)`. Some passes run
-    only where they are enabled: those that may change a result (`DivideToMultiply`, `RelaxedAttentionFusion`),
-    decompositions, and those that make internal operators, for which a device needs kernels (`MatMulBiasFusion`,
-    `FlattenedProductFusion`, `ActivationFusion`, `ResidualFusion`, `ChannelsFirstSinking`, `InternalAttentionFusion`,
-    `PackedAttentionFusion`).
+    A plugin registers it with its manager and trims it by class: `config.disable(AttentionFusion)`. Passes whose class
+    says `by_default = False` run only where they are enabled: those that may change a result, decompositions, and
+    those that make internal operators, for which a device needs kernels.
 
     Each of its two parts runs until nothing changes, so a second run finds nothing to do.
     """
 
     def __init__(self, config: PassConfig | None = None) -> None:
         super().__init__(config)
-        self.register_pass(_canonical())
+        self.register_pass(_Rounds("CanonicalOptimizations", _canonical()))
         # Internal operators hide patterns, so they come when there is nothing left to recognise.
-        self.register_pass(_internal())
+        self.register_pass(_Rounds("InternalOptimizations", _INTERNAL))
 
 
 class _Rounds(Manager):
     """A manager that runs its passes until none of them changes anything."""
 
+    def __init__(self, name: str, passes: Iterable[Pass | type[Pass]]) -> None:
+        super().__init__(name=name)
+        for item in passes:
+            self.register_pass(item, enabled=item.by_default)
+
     def run_passes(self, model: Model) -> bool:
         """Run the sequence again and again; True where anything changed."""
         records: list[PassRecord] = []
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             again = super().run_passes(model)
             records += self.records
             if not again:
@@ -87,66 +94,59 @@ class _Rounds(Manager):
         return any(record.changed for record in records)
 
 
-def _canonical() -> Manager:
-    """The passes that leave operators of ONNX."""
-    manager = _Rounds(name="CanonicalOptimizations")
-    manager.register_pass(ShapeSimplification)
-    manager.register_pass(ConstantFolding)
-    # What these spell out is recognised.
-    for decomposition in (EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition):
-        manager.register_pass(decomposition, enabled=False)
-    manager.register_pass(
-        GraphRewrite([IdentityElimination, MaskSimplification, TransposeMerge, ReshapeMerge], "Simplifications")
-    )
-    manager.register_pass(CommonSubexpressionSharing)
-    manager.register_pass(DeadCodeElimination)
-    manager.register_pass(GraphRewrite([DequantizeSinking, QuantizeHoisting, QuantizePairElimination], "Quantization"))
-    manager.register_pass(
-        GraphRewrite([PadConvFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion], "Convolutions")
-    )
-    manager.register_pass(_recognitions())
-    manager.register_pass(
-        GraphRewrite([FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge], "Layout")
-    )
-    # What an attention reads must not have been joined with anything else, so these come in this order.
-    manager.register_pass(RotaryEmbeddingFusion)
-    manager.register_pass(RelaxedAttentionFusion, enabled=False)
-    manager.register_pass(AttentionFusion)
-    manager.register_pass(InternalAttentionFusion, enabled=False)
-    manager.register_pass(GroupedQueryFusion)
-    manager.register_pass(AttentionHeadsFusion)
-    manager.register_pass(QKVProjectionFusion)
-    manager.register_pass(GemmFusion)
-    manager.register_pass(ChannelsFirstSinking, enabled=False)
-    manager.register_pass(TransposeSinking)
-    for item in (DivideToMultiply, BatchNormalizationDecomposition, SwishDecomposition):
-        manager.register_pass(item, enabled=False)
-    return manager
+# A new pass gets a line in one of the two sequences, or in one of the rewrites, which run several in one traversal.
+def _canonical() -> list[Pass | type[Pass]]:
+    """The passes that leave operators of ONNX, in order."""
+    return [
+        ShapeSimplification,
+        ConstantFolding,
+        # What these spell out is recognised.
+        EinsumDecomposition,
+        FunctionDecomposition,
+        MeanVarianceNormalizationDecomposition,
+        GraphRewrite([IdentityElimination, MaskSimplification, TransposeMerge, ReshapeMerge], "Simplifications"),
+        CommonSubexpressionSharing,
+        DeadCodeElimination,
+        GraphRewrite([DequantizeSinking, QuantizeHoisting, QuantizePairElimination], "Quantization"),
+        GraphRewrite([PadConvFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion], "Convolutions"),
+        # From the results up, so that a form with a bias is met before the one without.
+        BackwardGraphRewrite(
+            [
+                LayerNormalizationFusion,
+                RMSNormalizationFusion,
+                GroupNormalizationFusion,
+                GlobalPoolFusion,
+                GeluFusion,
+                GeluTanhFusion,
+                HardSwishFusion,
+                MishFusion,
+                SwishFusion,
+            ],
+            "Recognitions",
+        ),
+        GraphRewrite([FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge], "Layout"),
+        # What an attention reads must not have been joined with anything else, so these come in this order.
+        RotaryEmbeddingFusion,
+        RelaxedAttentionFusion,
+        AttentionFusion,
+        InternalAttentionFusion,
+        GroupedQueryFusion,
+        AttentionHeadsFusion,
+        QKVProjectionFusion,
+        GemmFusion,
+        ChannelsFirstSinking,
+        TransposeSinking,
+        DivideToMultiply,
+        BatchNormalizationDecomposition,
+        SwishDecomposition,
+    ]
 
 
-def _internal() -> Manager:
-    """The passes that make internal operators; none of them runs by default."""
-    manager = _Rounds(name="InternalOptimizations")
-    for item in (
-        PackedAttentionFusion, FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion,
-    ):  # fmt: skip
-        manager.register_pass(item, enabled=False)
-    return manager
-
-
-def _recognitions() -> GraphRewrite:
-    """What exporters spell out, from the results up, so that a form with a bias is met before the one without."""
-    return BackwardGraphRewrite(
-        [
-            LayerNormalizationFusion,
-            RMSNormalizationFusion,
-            GroupNormalizationFusion,
-            GlobalPoolFusion,
-            GeluFusion,
-            GeluTanhFusion,
-            HardSwishFusion,
-            MishFusion,
-            SwishFusion,
-        ],
-        "Recognitions",
-    )
+_INTERNAL: Final[tuple[type[Pass], ...]] = (
+    PackedAttentionFusion,
+    FlattenedProductFusion,
+    MatMulBiasFusion,
+    ResidualFusion,
+    ActivationFusion,
+)
+"""The passes that make internal operators, in order."""

@@ -23,26 +23,25 @@ class ConvBatchNormFusion(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
-        conv = wrap_type(["Conv", "ConvTranspose"], predicate=consumers_count(1))
+        self._conv = wrap_type(["Conv", "ConvTranspose"], predicate=consumers_count(1))
         parameters = [wrap_const() for _ in range(4)]
-        norm = wrap_type("BatchNormalization", [conv, *parameters], attrs_match(training_mode=0))
+        norm = wrap_type("BatchNormalization", [self._conv, *parameters], attrs_match(training_mode=0))
+        self.register_matcher(Matcher(norm, "ConvBatchNormFusion"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            convolution = m.pattern_value_map[conv].node
-            node = m.match_root
-            if node.num_outputs != 1 or self.transformation_callback(node):
-                return False
-            folded = _fold(convolution, node)
-            if folded is None:
-                return False
-            weights, bias = folded
-            fused = ops.create(convolution.op_type, [convolution.input_value(0), weights, bias], convolution.attributes)
-            fused.friendly_name = node.friendly_name
-            copy_runtime_info(m.matched_nodes, [fused, weights, bias])
-            replace_node(node, fused)
-            return True
-
-        self.register_matcher(Matcher(norm, "ConvBatchNormFusion"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        convolution = m.pattern_value_map[self._conv].node
+        node = m.match_root
+        if node.num_outputs != 1 or self.transformation_callback(node):
+            return False
+        folded = _fold(convolution, node)
+        if folded is None:
+            return False
+        weights, bias = folded
+        fused = ops.create(convolution.op_type, [convolution.input_value(0), weights, bias], convolution.attributes)
+        fused.friendly_name = node.friendly_name
+        copy_runtime_info(m.matched_nodes, [fused, weights, bias])
+        replace_node(node, fused)
+        return True
 
 
 def _fold(convolution: Node, norm: Node) -> tuple[Constant, Constant] | None:

@@ -42,22 +42,21 @@ class ConvMultiplyFusion(FusionPass):
 
     def __init__(self) -> None:
         super().__init__()
-        conv, factor = wrap_type(_KINDS), wrap_const()
-        root = wrap_type("Mul", [conv, factor])
+        self._conv, self._factor = wrap_type(_KINDS), wrap_const()
+        root = wrap_type("Mul", [self._conv, self._factor])
+        self.register_fusion(root, self._make)
 
-        def make(m: Matcher) -> list[Node] | None:
-            node = m.pattern_value_map[conv].node
-            weights = node.input_value(1).node
-            scale = per_channel(m.pattern_value_map[factor], m.pattern_value_map[conv])
-            bias = constant_data(node.input_value(2)) if node.has_input(2) else None
-            if not isinstance(weights, Constant) or scale is None or (node.has_input(2) and bias is None):
-                return None
-            wide = scale.astype(np.float64)
-            new = scaled_weights(node, weights, wide)
-            shift = None if bias is None else Constant((bias.astype(np.float64) * wide).astype(bias.dtype))
-            return _with_parameters(node, new.output(0), shift)
-
-        self.register_fusion(root, make)
+    def _make(self, m: Matcher) -> list[Node] | None:
+        node = m.pattern_value_map[self._conv].node
+        weights = node.input_value(1).node
+        scale = per_channel(m.pattern_value_map[self._factor], m.pattern_value_map[self._conv])
+        bias = constant_data(node.input_value(2)) if node.has_input(2) else None
+        if not isinstance(weights, Constant) or scale is None or (node.has_input(2) and bias is None):
+            return None
+        wide = scale.astype(np.float64)
+        new = scaled_weights(node, weights, wide)
+        shift = None if bias is None else Constant((bias.astype(np.float64) * wide).astype(bias.dtype))
+        return _with_parameters(node, new.output(0), shift)
 
 
 def per_channel(value: Output, data: Output) -> Array | None:

@@ -14,28 +14,31 @@ from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_const, w
 class BatchNormalizationDecomposition(FusionPass):
     """Decomposes a BatchNormalization with constant parameters into a product and a sum per channel."""
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
-        x, parameters = any_input(), [wrap_const() for _ in range(4)]
-        root = wrap_type("BatchNormalization", [x, *parameters], attrs_match(training_mode=0))
+        self._x, self._parameters = any_input(), [wrap_const() for _ in range(4)]
+        root = wrap_type("BatchNormalization", [self._x, *self._parameters], attrs_match(training_mode=0))
+        self.register_fusion(root, self._make)
 
-        def make(m: Matcher) -> list[Node] | None:
-            data = m.pattern_value_map[x]
-            dims = dims_of(data)
-            tables = [constant_data(m.pattern_value_map[p]) for p in parameters]
-            if dims is None or len(dims) < 2 or m.match_root.num_outputs != 1:
-                return None
-            scale, shift, mean, variance = (t.astype(np.float64) for t in tables if t is not None)
-            factor = scale / np.sqrt(variance + float(attribute(m.match_root, "epsilon")))
-            shape, dtype = (-1, *(1,) * (len(dims) - 2)), data.element_type.numpy
-            product = ops.Mul(data, Constant(factor.reshape(shape).astype(dtype)))
-            return [product, ops.Add(product, Constant((shift - mean * factor).reshape(shape).astype(dtype)))]
-
-        self.register_fusion(root, make)
+    def _make(self, m: Matcher) -> list[Node] | None:
+        data = m.pattern_value_map[self._x]
+        dims = dims_of(data)
+        tables = [constant_data(m.pattern_value_map[p]) for p in self._parameters]
+        if dims is None or len(dims) < 2 or m.match_root.num_outputs != 1:
+            return None
+        scale, shift, mean, variance = (t.astype(np.float64) for t in tables if t is not None)
+        factor = scale / np.sqrt(variance + float(attribute(m.match_root, "epsilon")))
+        shape, dtype = (-1, *(1,) * (len(dims) - 2)), data.element_type.numpy
+        product = ops.Mul(data, Constant(factor.reshape(shape).astype(dtype)))
+        return [product, ops.Add(product, Constant((shift - mean * factor).reshape(shape).astype(dtype)))]
 
 
 class SwishDecomposition(FusionPass):
     """Decomposes `Swish` into x * Sigmoid(alpha * x)."""
+
+    by_default = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,24 +60,25 @@ class MeanVarianceNormalizationDecomposition(FusionPass):
     The variance is the mean of squared differences: ONNX's own definition subtracts squares, which cancel.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
-        x = any_input()
+        self._x = any_input()
+        self.register_fusion(wrap_type("MeanVarianceNormalization", [self._x]), self._make)
 
-        def make(m: Matcher) -> list[Node]:
-            value, axes = m.pattern_value_map[x], Constant(np.array(attribute(m.match_root, "axes"), np.int64))
-            made: list[Node] = []
-            if value.element_type.bits < f32.bits:
-                made.append(ops.Cast(value, to=f32))
-            wide = made[-1].output(0) if made else value
-            mean = ops.ReduceMean(wide, axes)
-            difference = ops.Sub(wide, mean)
-            variance = ops.ReduceMean(ops.Mul(difference, difference), axes)
-            deviation = ops.Add(ops.Sqrt(variance), Constant(1e-9, wide.element_type))
-            made += [mean, difference, variance.input_value(0).node, variance, deviation.input_value(0).node, deviation]
-            made.append(ops.Div(difference, deviation))
-            if wide is not value:
-                made.append(ops.Cast(made[-1], to=value.element_type))
-            return made
-
-        self.register_fusion(wrap_type("MeanVarianceNormalization", [x]), make)
+    def _make(self, m: Matcher) -> list[Node]:
+        value, axes = m.pattern_value_map[self._x], Constant(np.array(attribute(m.match_root, "axes"), np.int64))
+        made: list[Node] = []
+        if value.element_type.bits < f32.bits:
+            made.append(ops.Cast(value, to=f32))
+        wide = made[-1].output(0) if made else value
+        mean = ops.ReduceMean(wide, axes)
+        difference = ops.Sub(wide, mean)
+        variance = ops.ReduceMean(ops.Mul(difference, difference), axes)
+        deviation = ops.Add(ops.Sqrt(variance), Constant(1e-9, wide.element_type))
+        made += [mean, difference, variance.input_value(0).node, variance, deviation.input_value(0).node, deviation]
+        made.append(ops.Div(difference, deviation))
+        if wide is not value:
+            made.append(ops.Cast(made[-1], to=value.element_type))
+        return made

@@ -17,22 +17,23 @@ class DivideToMultiply(MatcherPass):
     Rounds twice where the division rounds once, so it is not among the common optimizations unless enabled.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
         divide = wrap_type("Div", [any_input(), any_input()])
+        self.register_matcher(Matcher(divide, "DivideToMultiply"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            element_type = node.input_value(1).element_type
-            if not element_type.is_real or self.transformation_callback(node):
-                return False
-            power = ops.Pow(node.input_value(1), Constant(-1.0, element_type))
-            folded = constant_fold(power)
-            inverse = power.output(0) if folded is None else folded[0]
-            product = ops.Mul(node.input_value(0), inverse)
-            product.friendly_name = node.friendly_name
-            copy_runtime_info(node, [inverse.node, product])
-            replace_node(node, product)
-            return True
-
-        self.register_matcher(Matcher(divide, "DivideToMultiply"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        element_type = node.input_value(1).element_type
+        if not element_type.is_real or self.transformation_callback(node):
+            return False
+        power = ops.Pow(node.input_value(1), Constant(-1.0, element_type))
+        folded = constant_fold(power)
+        inverse = power.output(0) if folded is None else folded[0]
+        product = ops.Mul(node.input_value(0), inverse)
+        product.friendly_name = node.friendly_name
+        copy_runtime_info(node, [inverse.node, product])
+        replace_node(node, product)
+        return True

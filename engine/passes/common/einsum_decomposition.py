@@ -29,6 +29,8 @@ class EinsumDecomposition(FusionPass):
     whose equation its operands contradict, is left alone.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
         self.register_fusion(wrap_type("Einsum"), lambda m: _decomposed(m))

@@ -18,32 +18,33 @@ class FlattenedProductFusion(FusionPass):
     go into the product. For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
-        product = wrap_type(PRODUCTS)
-        root = wrap_type("Reshape", [product, any_input()])
+        self._product = wrap_type(PRODUCTS)
+        self._root = wrap_type("Reshape", [self._product, any_input()])
+        self.register_fusion(self._root, self._make)
 
-        def make(m: Matcher) -> Node | None:
-            values = m.pattern_value_map
-            node = values[product].node
-            flat = node.input_value(0)
-            if flat.node.op_type != "Reshape" or flat.node.domain:
-                return None
-            x = flat.node.input_value(0)
-            rows, source, target = dims_of(flat), dims_of(x), dims_of(values[root])
-            columns = dims_of(values[product])
-            if not rows or not source or not target or not columns or len(rows) != 2:
-                return None
-            if not same_length(rows[-1], source[-1]) or not same_length(columns[-1], target[-1]):
-                return None
-            if not _same_rows(source, target) or len(dims_of(node.input_value(1)) or ()) != 2:
-                return None
-            fused = node if node.domain == INTERNAL_DOMAIN else with_epilogue(node)
-            if fused is None or fused.has_input(3):
-                return None
-            return fused.clone_with_new_inputs([x, *fused.input_values[1:]])
-
-        self.register_fusion(root, make)
+    def _make(self, m: Matcher) -> Node | None:
+        values = m.pattern_value_map
+        node = values[self._product].node
+        flat = node.input_value(0)
+        if flat.node.op_type != "Reshape" or flat.node.domain:
+            return None
+        x = flat.node.input_value(0)
+        rows, source, target = dims_of(flat), dims_of(x), dims_of(values[self._root])
+        columns = dims_of(values[self._product])
+        if not rows or not source or not target or not columns or len(rows) != 2:
+            return None
+        if not same_length(rows[-1], source[-1]) or not same_length(columns[-1], target[-1]):
+            return None
+        if not _same_rows(source, target) or len(dims_of(node.input_value(1)) or ()) != 2:
+            return None
+        fused = node if node.domain == INTERNAL_DOMAIN else with_epilogue(node)
+        if fused is None or fused.has_input(3):
+            return None
+        return fused.clone_with_new_inputs([x, *fused.input_values[1:]])
 
 
 def _same_rows(source: Sequence[Dimension], target: Sequence[Dimension]) -> bool:

@@ -29,6 +29,8 @@ class FunctionDecomposition(MatcherPass):
     For a device it is disabled unless a `PassConfig` enables it, with a callback for those nodes that it runs whole.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
 

@@ -19,20 +19,19 @@ class GlobalPoolFusion(FusionPass):
 
     def __init__(self) -> None:
         super().__init__()
-        x = any_input()
-        root = wrap_type(list(_GLOBAL), [x])
+        self._x = any_input()
+        root = wrap_type(list(_GLOBAL), [self._x])
+        self.register_fusion(root, self._make)
 
-        def make(m: Matcher) -> Node | None:
-            node, data = m.match_root, m.pattern_value_map[x]
-            spec = PoolSpec.of(node)
-            dims, result = dims_of(data), dims_of(node.output(0))
-            if dims is None or result is None or any(dim != 1 for dim in result[2:]):
-                return None
-            if spec.pads is None or any(spec.pads) or any(step != 1 for step in spec.dilations):
-                return None
-            sizes = zip(dims[2:], spec.kernel_shape, strict=True)
-            if not all(dim.is_static and dim.get_length() <= size for dim, size in sizes):
-                return None
-            return ops.create(_GLOBAL[node.op_type], [data])
-
-        self.register_fusion(root, make)
+    def _make(self, m: Matcher) -> Node | None:
+        node, data = m.match_root, m.pattern_value_map[self._x]
+        spec = PoolSpec.of(node)
+        dims, result = dims_of(data), dims_of(node.output(0))
+        if dims is None or result is None or any(dim != 1 for dim in result[2:]):
+            return None
+        if spec.pads is None or any(spec.pads) or any(step != 1 for step in spec.dilations):
+            return None
+        sizes = zip(dims[2:], spec.kernel_shape, strict=True)
+        if not all(dim.is_static and dim.get_length() <= size for dim, size in sizes):
+            return None
+        return ops.create(_GLOBAL[node.op_type], [data])

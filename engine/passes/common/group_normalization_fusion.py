@@ -19,33 +19,32 @@ class GroupNormalizationFusion(FusionPass):
 
     def __init__(self) -> None:
         super().__init__()
-        x, back = any_input(type_matches(f32, f16, bf16)), any_input()
-        scale, bias = wrap_const(), wrap_const()
-        groups = wrap_type("Reshape", [x, any_input()], attrs_match(allowzero=0))
-        normal = wrap_type("InstanceNormalization", [groups, wrap_const(1), wrap_const(0)])
-        whole = wrap_type("Reshape", [normal, back])
-        affine = wrap_type("Add", [wrap_type("Mul", [whole, scale]), bias])
+        self._x, self._back = any_input(type_matches(f32, f16, bf16)), any_input()
+        self._scale, self._bias = wrap_const(), wrap_const()
+        self._groups = wrap_type("Reshape", [self._x, any_input()], attrs_match(allowzero=0))
+        self._normal = wrap_type("InstanceNormalization", [self._groups, wrap_const(1), wrap_const(0)])
+        self._whole = wrap_type("Reshape", [self._normal, self._back])
+        affine = wrap_type("Add", [wrap_type("Mul", [self._whole, self._scale]), self._bias])
+        self.register_fusion(any_of([affine, self._whole]), self._make)
 
-        def make(m: Matcher) -> Node | None:
-            values = m.pattern_value_map
-            data = values[x]
-            count = _group_count(data, values[groups])
-            if count is None or not _is_shape_of(data, values[whole], values[back]):
+    def _make(self, m: Matcher) -> Node | None:
+        values = m.pattern_value_map
+        data = values[self._x]
+        count = _group_count(data, values[self._groups])
+        if count is None or not _is_shape_of(data, values[self._whole], values[self._back]):
+            return None
+        channels = data.shape[1].get_length()
+        dtype = data.element_type.numpy
+        weights, shift = np.ones(channels, dtype), np.zeros(channels, dtype)
+        if self._scale in values:
+            found = [_per_channel(values[p], data, channels) for p in (self._scale, self._bias)]
+            if found[0] is None or found[1] is None:
                 return None
-            channels = data.shape[1].get_length()
-            dtype = data.element_type.numpy
-            weights, shift = np.ones(channels, dtype), np.zeros(channels, dtype)
-            if scale in values:
-                found = [_per_channel(values[p], data, channels) for p in (scale, bias)]
-                if found[0] is None or found[1] is None:
-                    return None
-                weights, shift = found[0], found[1]
-            epsilon = ops.attribute(values[normal].node, "epsilon")
-            return ops.GroupNormalization(
-                data, Constant(weights), Constant(shift), num_groups=count, epsilon=float(epsilon)
-            )
-
-        self.register_fusion(any_of([affine, whole]), make)
+            weights, shift = found[0], found[1]
+        epsilon = ops.attribute(values[self._normal].node, "epsilon")
+        return ops.GroupNormalization(
+            data, Constant(weights), Constant(shift), num_groups=count, epsilon=float(epsilon)
+        )
 
 
 def _group_count(data: Output, groups: Output) -> int | None:

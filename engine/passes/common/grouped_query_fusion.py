@@ -14,21 +14,20 @@ class GroupedQueryFusion(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
-
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            has_cache = any(node.has_input(index) for index in (4, 5, 6))
-            if has_cache or node.num_outputs != 1 or not node.has_input(2) or self.transformation_callback(node):
-                return False
-            key, value = _ungrouped(node.input_value(1)), _ungrouped(node.input_value(2))
-            if key is None or value is None or key[1] != value[1]:
-                return False
-            inputs = [node.input_value(0), key[0], value[0], *node.input_values[3:]]
-            made = ops.create(node.op_type, inputs, node.attributes, domain=node.domain)
-            return replace_by(node, [node, *key[2], *value[2]], [made])
-
         attention = wrap_type(["Attention", "engine.FusedAttention"])
-        self.register_matcher(Matcher(attention, "GroupedQueryFusion"), callback)
+        self.register_matcher(Matcher(attention, "GroupedQueryFusion"), self._replace)
+
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        has_cache = any(node.has_input(index) for index in (4, 5, 6))
+        if has_cache or node.num_outputs != 1 or not node.has_input(2) or self.transformation_callback(node):
+            return False
+        key, value = _ungrouped(node.input_value(1)), _ungrouped(node.input_value(2))
+        if key is None or value is None or key[1] != value[1]:
+            return False
+        inputs = [node.input_value(0), key[0], value[0], *node.input_values[3:]]
+        made = ops.create(node.op_type, inputs, node.attributes, domain=node.domain)
+        return replace_by(node, [node, *key[2], *value[2]], [made])
 
 
 def _ungrouped(value: Output) -> tuple[Output, int, list[Node]] | None:

@@ -23,20 +23,19 @@ class IdentityElimination(MatcherPass):
     def __init__(self) -> None:
         super().__init__()
         root = wrap_type(sorted(_RULES))
+        self.register_matcher(Matcher(root, "IdentityElimination"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            if self.transformation_callback(node):
-                return False
-            index = _RULES[node.op_type](node)
-            if index is None or any(output.target_inputs for output in node.outputs[1:]):
-                return False
-            source = node.input_value(index)
-            if not _same_type(node, source.type):
-                return False
-            return replace_output_update_name(node.output(0), source)
-
-        self.register_matcher(Matcher(root, "IdentityElimination"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        if self.transformation_callback(node):
+            return False
+        index = _RULES[node.op_type](node)
+        if index is None or any(output.target_inputs for output in node.outputs[1:]):
+            return False
+        source = node.input_value(index)
+        if not _same_type(node, source.type):
+            return False
+        return replace_output_update_name(node.output(0), source)
 
 
 def _same_type(node: Node, source: object) -> bool:

@@ -21,19 +21,18 @@ class MaskSimplification(MatcherPass):
     def __init__(self) -> None:
         super().__init__()
         root = wrap_type(sorted(_RULES))
+        self.register_matcher(Matcher(root, "MaskSimplification"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            index = _RULES[node.op_type](node)
-            if index is None or self.transformation_callback(node):
-                return False
-            source = node.input_value(index)
-            mine, own = dims_of(node.output(0)), dims_of(source)
-            if mine is None or own is None or not same_lengths(mine, own) or not fits(node.output(0), source):
-                return False
-            return replace_output_update_name(node.output(0), source)
-
-        self.register_matcher(Matcher(root, "MaskSimplification"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        index = _RULES[node.op_type](node)
+        if index is None or self.transformation_callback(node):
+            return False
+        source = node.input_value(index)
+        mine, own = dims_of(node.output(0)), dims_of(source)
+        if mine is None or own is None or not same_lengths(mine, own) or not fits(node.output(0), source):
+            return False
+        return replace_output_update_name(node.output(0), source)
 
 
 def _where(node: Node) -> int | None:

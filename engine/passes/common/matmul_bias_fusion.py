@@ -14,6 +14,8 @@ class MatMulBiasFusion(FusionPass):
     For devices with a kernel for it, so disabled unless a `PassConfig` enables it; see also `GemmFusion`.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
         matmul, bias = wrap_type(["MatMul", "engine.FusedMatMul"]), wrap_const()

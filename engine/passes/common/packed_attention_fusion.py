@@ -16,33 +16,34 @@ class PackedAttentionFusion(FusionPass):
     For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
         attention = wrap_type(["Attention", "engine.FusedAttention"])
+        self.register_fusion(attention, self._make)
 
-        def make(m: Matcher) -> Node | None:
-            node = m.match_root
-            spec = FusedAttentionSpec.of(node) if node.domain else AttentionSpec.of(node)
-            if not _is_plain(spec):
-                return None
-            heads, kv_heads = spec.q_num_heads or 0, spec.kv_num_heads or 0
-            packed = _whole([node.input_value(index) for index in range(3)], heads, kv_heads)
-            if packed is None:
-                return None
-            scale = spec.scale
-            if scale is None:
-                scale = default_scale(packed.shape[2].get_length() // (heads + 2 * kv_heads))
-            return FusedAttention(
-                packed,
-                mask=spec.mask,
-                rows="attention" if isinstance(spec, AttentionSpec) else spec.rows,
-                scale=scale,
-                is_causal=int(spec.is_causal),
-                q_num_heads=heads,
-                kv_num_heads=kv_heads,
-            )
-
-        self.register_fusion(attention, make)
+    def _make(self, m: Matcher) -> Node | None:
+        node = m.match_root
+        spec = FusedAttentionSpec.of(node) if node.domain else AttentionSpec.of(node)
+        if not _is_plain(spec):
+            return None
+        heads, kv_heads = spec.q_num_heads or 0, spec.kv_num_heads or 0
+        packed = _whole([node.input_value(index) for index in range(3)], heads, kv_heads)
+        if packed is None:
+            return None
+        scale = spec.scale
+        if scale is None:
+            scale = default_scale(packed.shape[2].get_length() // (heads + 2 * kv_heads))
+        return FusedAttention(
+            packed,
+            mask=spec.mask,
+            rows="attention" if isinstance(spec, AttentionSpec) else spec.rows,
+            scale=scale,
+            is_causal=int(spec.is_causal),
+            q_num_heads=heads,
+            kv_num_heads=kv_heads,
+        )
 
 
 def _is_plain(spec: AttentionSpec | FusedAttentionSpec) -> bool:

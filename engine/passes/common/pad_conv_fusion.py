@@ -20,24 +20,23 @@ class PadConvFusion(MatcherPass):
         super().__init__()
         pad = wrap_type("Pad", predicate=consumers_count(1) & attrs_match(mode="constant"))
         conv = wrap_type("Conv", predicate=attrs_match(auto_pad="NOTSET"))
+        self._inner = Matcher(pad, "Pad")
+        self.register_matcher(Matcher(conv, "PadConvFusion"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            padding = node.input_value(0).node
-            if not inner.match(node.input_value(0)) or self.transformation_callback(node):
-                return False
-            pads = _spatial_pads(padding, node)
-            if pads is None:
-                return False
-            inputs = [padding.input_value(0), *node.input_values[1:]]
-            fused = ops.create("Conv", inputs, {**node.attributes, "pads": pads})
-            fused.friendly_name = node.friendly_name
-            copy_runtime_info([padding, node], fused)
-            replace_node(node, fused)
-            return True
-
-        inner = Matcher(pad, "Pad")
-        self.register_matcher(Matcher(conv, "PadConvFusion"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        padding = node.input_value(0).node
+        if not self._inner.match(node.input_value(0)) or self.transformation_callback(node):
+            return False
+        pads = _spatial_pads(padding, node)
+        if pads is None:
+            return False
+        inputs = [padding.input_value(0), *node.input_values[1:]]
+        fused = ops.create("Conv", inputs, {**node.attributes, "pads": pads})
+        fused.friendly_name = node.friendly_name
+        copy_runtime_info([padding, node], fused)
+        replace_node(node, fused)
+        return True
 
 
 def _spatial_pads(pad: Node, conv: Node) -> tuple[int, ...] | None:

@@ -26,25 +26,24 @@ class DequantizeSinking(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
-
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            source = operation(node.input_value(0), "DequantizeLinear")
-            if source is None or not is_per_tensor(source) or self.transformation_callback(node):
-                return False
-            value = source.input_value(0)
-            if value.element_type not in get_op(node.op_type).inputs[0].elements:
-                return False  # few operators take integers of 4 bits
-            if node.op_type == "MaxPool" and (node.num_outputs > 1 or not _has_positive_scale(source)):
-                return False
-            moved = ops.create(node.op_type, [value, *node.input_values[1:]], node.attributes)
-            folded = constant_fold(moved)  # weights, whose integers may move when the model is built
-            integers = moved.output(0) if folded is None else folded[0]
-            dequantized = ops.create("DequantizeLinear", [integers, *source.input_values[1:]], source.attributes)
-            return replace_by(node, [source, node], [integers.node, dequantized])
-
         root = wrap_type([*MOVERS, "MaxPool"])
-        self.register_matcher(Matcher(root, "DequantizeSinking"), callback)
+        self.register_matcher(Matcher(root, "DequantizeSinking"), self._replace)
+
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        source = operation(node.input_value(0), "DequantizeLinear")
+        if source is None or not is_per_tensor(source) or self.transformation_callback(node):
+            return False
+        value = source.input_value(0)
+        if value.element_type not in get_op(node.op_type).inputs[0].elements:
+            return False  # few operators take integers of 4 bits
+        if node.op_type == "MaxPool" and (node.num_outputs > 1 or not _has_positive_scale(source)):
+            return False
+        moved = ops.create(node.op_type, [value, *node.input_values[1:]], node.attributes)
+        folded = constant_fold(moved)  # weights, whose integers may move when the model is built
+        integers = moved.output(0) if folded is None else folded[0]
+        dequantized = ops.create("DequantizeLinear", [integers, *source.input_values[1:]], source.attributes)
+        return replace_by(node, [source, node], [integers.node, dequantized])
 
 
 class QuantizeHoisting(MatcherPass):
@@ -55,23 +54,22 @@ class QuantizeHoisting(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_matcher(Matcher(wrap_type("QuantizeLinear"), "QuantizeHoisting"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            mover = operation(node.input_value(0), *[kind for kind in MOVERS if kind not in ("Expand", "Gather")])
-            if mover is None or mover.output(0).num_consumers != 1 or not is_per_tensor(node):
-                return False
-            if operation(mover.input_value(0), "DequantizeLinear") or self.transformation_callback(node):
-                return False  # that one sinks
-            if node.output(0).element_type not in get_op(mover.op_type).inputs[0].elements:
-                return False
-            if mover.op_type == "Slice" or constant_data(mover.input_value(0)) is not None:
-                return False
-            quantized = ops.create("QuantizeLinear", [mover.input_value(0), *node.input_values[1:]], node.attributes)
-            moved = ops.create(mover.op_type, [quantized, *mover.input_values[1:]], mover.attributes)
-            return replace_by(node, [mover, node], [quantized, moved])
-
-        self.register_matcher(Matcher(wrap_type("QuantizeLinear"), "QuantizeHoisting"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        mover = operation(node.input_value(0), *[kind for kind in MOVERS if kind not in ("Expand", "Gather")])
+        if mover is None or mover.output(0).num_consumers != 1 or not is_per_tensor(node):
+            return False
+        if operation(mover.input_value(0), "DequantizeLinear") or self.transformation_callback(node):
+            return False  # that one sinks
+        if node.output(0).element_type not in get_op(mover.op_type).inputs[0].elements:
+            return False
+        if mover.op_type == "Slice" or constant_data(mover.input_value(0)) is not None:
+            return False
+        quantized = ops.create("QuantizeLinear", [mover.input_value(0), *node.input_values[1:]], node.attributes)
+        moved = ops.create(mover.op_type, [quantized, *mover.input_values[1:]], mover.attributes)
+        return replace_by(node, [mover, node], [quantized, moved])
 
 
 class QuantizePairElimination(MatcherPass):
@@ -82,22 +80,21 @@ class QuantizePairElimination(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_matcher(Matcher(wrap_type("QuantizeLinear"), "QuantizePairElimination"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            source = operation(node.input_value(0), "DequantizeLinear")
-            if source is None or not _have_equal_parameters(source, node) or self.transformation_callback(node):
-                return False
-            value = source.input_value(0)
-            if value.element_type is not node.output(0).element_type or value.element_type.bits > _BITS:
-                return False
-            if not value.element_type.is_integral:
-                return False
-            if replace_output_update_name(node.output(0), value):
-                return True
-            return replace_by(node, [source, node], [ops.Identity(value)])
-
-        self.register_matcher(Matcher(wrap_type("QuantizeLinear"), "QuantizePairElimination"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        source = operation(node.input_value(0), "DequantizeLinear")
+        if source is None or not _have_equal_parameters(source, node) or self.transformation_callback(node):
+            return False
+        value = source.input_value(0)
+        if value.element_type is not node.output(0).element_type or value.element_type.bits > _BITS:
+            return False
+        if not value.element_type.is_integral:
+            return False
+        if replace_output_update_name(node.output(0), value):
+            return True
+        return replace_by(node, [source, node], [ops.Identity(value)])
 
 
 def is_per_tensor(node: Node) -> bool:

@@ -22,17 +22,16 @@ class ReshapeMerge(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_matcher(Matcher(wrap_type(_SHAPE_ONLY), "ReshapeMerge"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            inner = operation(node.input_value(0), *_SHAPE_ONLY)
-            if inner is None or inner.output(0).num_consumers != 1 or self.transformation_callback(node):
-                return False
-            dims, source = dims_of(node.output(0)), dims_of(inner.input_value(0))
-            target = None if dims is None or source is None else reshape_target(dims, source)
-            if target is None:
-                return False
-            merged = ops.Reshape(inner.input_value(0), Constant(np.array(target, np.int64)))
-            return replace_by(node, [inner, node], [merged])
-
-        self.register_matcher(Matcher(wrap_type(_SHAPE_ONLY), "ReshapeMerge"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        inner = operation(node.input_value(0), *_SHAPE_ONLY)
+        if inner is None or inner.output(0).num_consumers != 1 or self.transformation_callback(node):
+            return False
+        dims, source = dims_of(node.output(0)), dims_of(inner.input_value(0))
+        target = None if dims is None or source is None else reshape_target(dims, source)
+        if target is None:
+            return False
+        merged = ops.Reshape(inner.input_value(0), Constant(np.array(target, np.int64)))
+        return replace_by(node, [inner, node], [merged])

@@ -17,24 +17,25 @@ class ResidualFusion(MatcherPass):
     for these operators, so disabled unless a `PassConfig` enables it.
     """
 
+    by_default = False
+
     def __init__(self) -> None:
         super().__init__()
-
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            if self.transformation_callback(node):
-                return False
-            for index in (0, 1):
-                source, other = node.input_value(index), node.input_value(1 - index)
-                if source.node.op_type not in _KINDS or source.num_consumers != 1:
-                    continue
-                if not fits_as_residual(other, source):
-                    continue
-                fused = with_epilogue(source.node, residual=other)
-                if fused is not None and replace_by(node, [source.node, node], [fused]):
-                    return True
-            return False
-
         self.register_matcher(
-            Matcher(wrap_type(["Add", "Sum"], [any_input(), any_input()]), "ResidualFusion"), callback
+            Matcher(wrap_type(["Add", "Sum"], [any_input(), any_input()]), "ResidualFusion"), self._replace
         )
+
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        if self.transformation_callback(node):
+            return False
+        for index in (0, 1):
+            source, other = node.input_value(index), node.input_value(1 - index)
+            if source.node.op_type not in _KINDS or source.num_consumers != 1:
+                continue
+            if not fits_as_residual(other, source):
+                continue
+            fused = with_epilogue(source.node, residual=other)
+            if fused is not None and replace_by(node, [source.node, node], [fused]):
+                return True
+        return False

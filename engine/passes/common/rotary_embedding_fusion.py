@@ -19,30 +19,35 @@ class RotaryEmbeddingFusion(FusionPass):
 
     def __init__(self) -> None:
         super().__init__()
-        x, cosine, sine = any_input(rank_equals(4)), any_input(rank_equals(4)), any_input(rank_equals(4))
+        self._x, self._cosine, self._sine = (
+            any_input(rank_equals(4)),
+            any_input(rank_equals(4)),
+            any_input(rank_equals(4)),
+        )
         bounds = [[wrap_const() for _ in range(4)] for _ in range(2)]
-        upper, lower = (wrap_type("Slice", [x, *parts]) for parts in bounds)
-        turned = wrap_type("Concat", [wrap_type("Neg", [upper]), lower], attrs_match(axis=lambda a: a in (-1, 3)))
-        root = wrap_type("Add", [wrap_type("Mul", [x, cosine]), wrap_type("Mul", [turned, sine])])
+        self._upper, self._lower = (wrap_type("Slice", [self._x, *parts]) for parts in bounds)
+        turned = wrap_type(
+            "Concat", [wrap_type("Neg", [self._upper]), self._lower], attrs_match(axis=lambda a: a in (-1, 3))
+        )
+        root = wrap_type("Add", [wrap_type("Mul", [self._x, self._cosine]), wrap_type("Mul", [turned, self._sine])])
+        self.register_fusion(root, self._make)
 
-        def make(m: Matcher) -> list[Node] | None:
-            values = m.pattern_value_map
-            data = values[x]
-            width = data.shape[3]
-            if width.is_dynamic or width.get_length() % 2:
-                return None
-            half = width.get_length() // 2
-            wanted = ((half, 2 * half), (0, half))
-            if any(_bounds(values[s].node, 2 * half) != w for s, w in zip((upper, lower), wanted, strict=True)):
-                return None
-            tables = [values[cosine], values[sine]]
-            if not all(_is_table(table, data, half) for table in tables):
-                return None
-            made: list[Node] = []
-            halves = [_half(table, data, half, made) for table in tables]
-            return [*made, ops.RotaryEmbedding(data, *halves)]
-
-        self.register_fusion(root, make)
+    def _make(self, m: Matcher) -> list[Node] | None:
+        values = m.pattern_value_map
+        data = values[self._x]
+        width = data.shape[3]
+        if width.is_dynamic or width.get_length() % 2:
+            return None
+        half = width.get_length() // 2
+        wanted = ((half, 2 * half), (0, half))
+        if any(_bounds(values[s].node, 2 * half) != w for s, w in zip((self._upper, self._lower), wanted, strict=True)):
+            return None
+        tables = [values[self._cosine], values[self._sine]]
+        if not all(_is_table(table, data, half) for table in tables):
+            return None
+        made: list[Node] = []
+        halves = [_half(table, data, half, made) for table in tables]
+        return [*made, ops.RotaryEmbedding(data, *halves)]
 
 
 def _bounds(node: Node, length: int) -> tuple[int, int] | None:

@@ -19,23 +19,22 @@ class TransposeMerge(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_matcher(Matcher(wrap_type("Transpose"), "TransposeMerge"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            inner = operation(node.input_value(0), "Transpose")
-            if inner is None or self.transformation_callback(node):
-                return False
-            first, second = permutation(inner), permutation(node)
-            if first is None or second is None:
-                return False
-            joined = [first[axis] for axis in second]
-            if joined == sorted(joined):
-                if replace_output_update_name(node.output(0), inner.input_value(0)):
-                    return True
-                return replace_by(node, [inner, node], [ops.Identity(inner.input_value(0))])
-            return replace_by(node, [inner, node], [ops.Transpose(inner.input_value(0), perm=joined)])
-
-        self.register_matcher(Matcher(wrap_type("Transpose"), "TransposeMerge"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        inner = operation(node.input_value(0), "Transpose")
+        if inner is None or self.transformation_callback(node):
+            return False
+        first, second = permutation(inner), permutation(node)
+        if first is None or second is None:
+            return False
+        joined = [first[axis] for axis in second]
+        if joined == sorted(joined):
+            if replace_output_update_name(node.output(0), inner.input_value(0)):
+                return True
+            return replace_by(node, [inner, node], [ops.Identity(inner.input_value(0))])
+        return replace_by(node, [inner, node], [ops.Transpose(inner.input_value(0), perm=joined)])
 
 
 class TransposeToReshape(MatcherPass):
@@ -43,22 +42,21 @@ class TransposeToReshape(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_matcher(Matcher(wrap_type("Transpose"), "TransposeToReshape"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            dims, perm = dims_of(node.input_value(0)), permutation(node)
-            if dims is None or perm is None or self.transformation_callback(node):
-                return False
-            moved = [axis for axis in perm if dims[axis] != 1]
-            if moved != sorted(moved) or perm == sorted(perm):
-                return False
-            result = dims_of(node.output(0))
-            target = None if result is None else reshape_target(result, dims)
-            if target is None:
-                return False
-            return replace_by(node, [node], [ops.Reshape(node.input_value(0), Constant(np.array(target, np.int64)))])
-
-        self.register_matcher(Matcher(wrap_type("Transpose"), "TransposeToReshape"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        dims, perm = dims_of(node.input_value(0)), permutation(node)
+        if dims is None or perm is None or self.transformation_callback(node):
+            return False
+        moved = [axis for axis in perm if dims[axis] != 1]
+        if moved != sorted(moved) or perm == sorted(perm):
+            return False
+        result = dims_of(node.output(0))
+        target = None if result is None else reshape_target(result, dims)
+        if target is None:
+            return False
+        return replace_by(node, [node], [ops.Reshape(node.input_value(0), Constant(np.array(target, np.int64)))])
 
 
 def permutation(node: Node) -> list[int] | None:

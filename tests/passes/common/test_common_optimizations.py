@@ -14,34 +14,19 @@ from engine.ir import Constant, Model, Node, Parameter, boolean, f32
 from engine.passes import InitNodeInfo, Manager, Pass, check_rt_info
 from engine.passes.catalog import list_passes
 from engine.passes.common.activation_fusion import ActivationFusion
-from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
-from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
+from engine.passes.common.attention_fusion import AttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.convert_precision import ConvertPrecision
 from engine.passes.common.decompositions import (
-    BatchNormalizationDecomposition,
-    MeanVarianceNormalizationDecomposition,
     SwishDecomposition,
 )
 from engine.passes.common.divide_to_multiply import DivideToMultiply
-from engine.passes.common.einsum_decomposition import EinsumDecomposition
-from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
-from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.gelu_fusion import GeluFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
-from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.swish_fusion import SwishFusion
 from engine.passes.rewrite import GraphRewrite
 from engine.passes.runtime_info import FUSED_NAMES
-
-OPTIONAL = {
-    ActivationFusion, BatchNormalizationDecomposition, ChannelsFirstSinking, DivideToMultiply, EinsumDecomposition,
-    FlattenedProductFusion, FunctionDecomposition, InternalAttentionFusion, MatMulBiasFusion,
-    MeanVarianceNormalizationDecomposition, PackedAttentionFusion, RelaxedAttentionFusion, ResidualFusion,
-    SwishDecomposition,
-}  # fmt: skip
-# What one can register by itself and CommonOptimizations has no use for.
-BY_THEMSELVES = {"CommonOptimizations", "ConvertPrecision", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}
 
 
 def leaves(item: Pass) -> list[tuple[type[Pass], bool]]:
@@ -53,10 +38,16 @@ def leaves(item: Pass) -> list[tuple[type[Pass], bool]]:
     return [(type(item), True)]
 
 
-def test_every_ready_pass_is_in_it_and_the_risky_ones_wait() -> None:
-    found = leaves(CommonOptimizations())
-    assert {kind for kind, enabled in found if not enabled} == OPTIONAL
-    assert {info.name for info in list_passes()} - {kind.name for kind, _ in found} == BY_THEMSELVES
+def test_every_transformation_is_in_it_and_runs_by_default_as_its_class_says() -> None:
+    found = dict(leaves(CommonOptimizations()))
+    assert {kind: kind.by_default for kind in found} == found
+    ready = [info.cls for info in list_passes() if info.cls.is_transformation and not issubclass(info.cls, Manager)]
+    assert set(ready) - set(found) == {ConvertPrecision}, "which type a device computes in is for the device to say"
+
+
+@pytest.mark.parametrize("kind", [DivideToMultiply, RelaxedAttentionFusion, SwishDecomposition, MatMulBiasFusion])
+def test_what_may_change_results_or_needs_kernels_waits_to_be_enabled(kind: type[Pass]) -> None:
+    assert not kind.by_default
 
 
 def silu_gelu() -> Model:

@@ -42,8 +42,6 @@ from engine.passes.common.swish_fusion import SwishFusion
 from engine.testing.models import light_model
 from engine.testing.onnx_suite import CASES as SUITE
 
-# What holds other passes, or looks, writes and checks.
-NO_REWRITES = {"CommonOptimizations", "ConvertPrecision", "InitNodeInfo", "Serialize", "Validate", "VisualizeTree"}
 INTERNAL = (MatMulBiasFusion, ActivationFusion, ResidualFusion)
 
 
@@ -248,7 +246,8 @@ def read(name: str, load: Callable[[str], Model]) -> Model:
 
 def test_every_ready_pass_fires_on_some_network() -> None:
     fired = {name for _, _, counts in CASES for name in counts} | {item.name for _, _, item, _ in ALONE}
-    assert {info.name for info in list_passes()} - fired == NO_REWRITES
+    ready = [info for info in list_passes() if info.cls.is_transformation and not issubclass(info.cls, Manager)]
+    assert {info.name for info in ready} - fired == {"ConvertPrecision"}, "it changes every model"
 
 
 @pytest.mark.parametrize(("name", "enabled", "expected"), CASES, ids=[f"{c[0]}-{len(c[1])}" for c in CASES])

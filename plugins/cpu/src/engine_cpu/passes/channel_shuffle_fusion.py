@@ -20,23 +20,22 @@ class ChannelShuffleFusion(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
-        x = any_input()
-        split = wrap_type("Reshape", [x, any_input()])
-        turned = wrap_type("Transpose", [split])
-        root = wrap_type("Reshape", [turned, any_input()])
+        self._x = any_input()
+        self._split = wrap_type("Reshape", [self._x, any_input()])
+        self._turned = wrap_type("Transpose", [self._split])
+        root = wrap_type("Reshape", [self._turned, any_input()])
+        self.register_matcher(Matcher(root, "ChannelShuffleFusion"), self._replace)
 
-        def callback(m: Matcher) -> bool:
-            if self.transformation_callback(m.match_root) or not has_one_exit(m):
-                return False
-            nodes = [m.pattern_value_map[each].node for each in (split, turned)]
-            source = m.pattern_value_map[x]
-            groups = _groups(source, nodes[0].output(0), m.match_root.output(0))
-            order = list(attribute(nodes[1], "perm") or ())
-            if groups is None or order != [0, 2, 1, *range(3, len(order))]:
-                return False
-            return replace_by(m.match_root, [*nodes, m.match_root], [ChannelShuffle(source, groups=groups)])
-
-        self.register_matcher(Matcher(root, "ChannelShuffleFusion"), callback)
+    def _replace(self, m: Matcher) -> bool:
+        if self.transformation_callback(m.match_root) or not has_one_exit(m):
+            return False
+        nodes = [m.pattern_value_map[each].node for each in (self._split, self._turned)]
+        source = m.pattern_value_map[self._x]
+        groups = _groups(source, nodes[0].output(0), m.match_root.output(0))
+        order = list(attribute(nodes[1], "perm") or ())
+        if groups is None or order != [0, 2, 1, *range(3, len(order))]:
+            return False
+        return replace_by(m.match_root, [*nodes, m.match_root], [ChannelShuffle(source, groups=groups)])
 
 
 def _groups(source: Output, split: Output, result: Output) -> int | None:

@@ -40,22 +40,21 @@ class ScaleShiftFusion(MatcherPass):
 
     def __init__(self) -> None:
         super().__init__()
-
-        def callback(m: Matcher) -> bool:
-            node = m.match_root
-            if self.transformation_callback(node):
-                return False
-            chain = _start(node)
-            if chain is None:
-                return False
-            while _extend(chain):
-                pass
-            scale, shift = (Constant(each.astype(np.float32)) for each in (chain.scale, chain.shift))
-            made = ScaleShift(node.input_value(0), scale, shift, activation=chain.activation)
-            return replace_by(chain.nodes[-1], chain.nodes, [made])
-
         root = wrap_type("BatchNormalization", predicate=attrs_match(training_mode=0))
-        self.register_matcher(Matcher(root, "ScaleShiftFusion"), callback)
+        self.register_matcher(Matcher(root, "ScaleShiftFusion"), self._replace)
+
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        if self.transformation_callback(node):
+            return False
+        chain = _start(node)
+        if chain is None:
+            return False
+        while _extend(chain):
+            pass
+        scale, shift = (Constant(each.astype(np.float32)) for each in (chain.scale, chain.shift))
+        made = ScaleShift(node.input_value(0), scale, shift, activation=chain.activation)
+        return replace_by(chain.nodes[-1], chain.nodes, [made])
 
 
 def _start(node: Node) -> _Chain | None:
