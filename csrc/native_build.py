@@ -25,15 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "csrc"
 OBJECTS = ROOT / "build" / "native" / f"{sysconfig.get_platform()}-{sysconfig.get_config_var('SOABI') or 'python'}"
 
-# Ascending. The flags of `generic` are those of the architecture.
-ISA_FLAGS: dict[str, tuple[str, ...]] = {
-    "generic": (),
-    "v2": ("-march=x86-64-v2",),
-    "avx2": ("-march=x86-64-v3",),
-    "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
-    "avx512vnni": ("-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512vnni"),
-    "avx512bf16": ("-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512vnni", "-mavx512bf16"),
-}
 WARNINGS = ("-Wall", "-Wextra")
 BASE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS)
 # A static inline function with a local of its own would need a guard, an exception a type shared by all objects.
@@ -53,6 +44,15 @@ class Unit:
 
     source: Path
     object: Path
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionSet:
+    """A row of isas.def: the architecture that has it ("any": all), and the compiler's flags."""
+
+    name: str
+    architecture: str
     flags: tuple[str, ...]
 
 
@@ -89,22 +89,30 @@ def build_kernels() -> list[Path]:
 def kernel_rows() -> list[tuple[str, str]]:
     """Return the (family, instruction set) rows of families.def that this architecture builds."""
     rows = re.findall(r"^ENGINE_KERNELS\((\w+), (\w+)\)$", _families(), re.MULTILINE)
-    x86 = platform.machine() in ("x86_64", "AMD64")
-    for family, isa in rows:
-        if isa not in ISA_FLAGS:
-            raise BuildError(f"families.def: {family} names instruction set {isa}; expected one of {list(ISA_FLAGS)}")
-    return [(family, isa) for family, isa in rows if x86 or isa == "generic"]
+    isas = {isa.name: isa for isa in instruction_sets()}
+    for family, name in rows:
+        if name not in isas:
+            raise BuildError(f"families.def: {family} names instruction set {name}; expected one of {list(isas)}")
+    machine = "x86_64" if platform.machine() == "AMD64" else platform.machine()
+    return [(family, name) for family, name in rows if isas[name].architecture in ("any", machine)]
+
+
+def instruction_sets() -> list[InstructionSet]:
+    """Return the rows of isas.def, ascending."""
+    text = (SOURCES / "isas.def").read_text(encoding="utf-8")
+    rows = re.findall(r'^ENGINE_ISA\((\w+), (\w+), "([^"]*)",', text, re.MULTILINE)
+    return [InstructionSet(name, architecture, tuple(flags.split())) for name, architecture, flags in rows]
 
 
 def kernel_units(variant: Variant) -> list[Unit]:
     """Return one unit for each kernel file and instruction set."""
-    levels = {isa: level for level, isa in enumerate(ISA_FLAGS)}
+    flags = {isa.name: isa.flags for isa in instruction_sets()}
     common = KERNEL_FLAGS + (GCC_KERNEL_FLAGS if _is_gcc() else ())
     return [
         Unit(
             SOURCES / "kernels" / f"{family}.cpp",
             variant.objects / "kernels" / isa / f"{family}.o",
-            (*common, *ISA_FLAGS[isa], f"-DENGINE_ISA_NS={isa}", f"-DENGINE_ISA_LEVEL={levels[isa]}"),
+            (*common, *flags[isa], f"-DENGINE_ISA_NS={isa}"),
         )
         for family, isa in kernel_rows()
     ]

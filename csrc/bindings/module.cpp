@@ -227,6 +227,17 @@ PYBIND11_MODULE(_core, module) {
     for (const Isa isa : built_isas()) names.emplace_back(isa_name(isa));
     return names;
   });
+  module.def("isa_features", [] {
+    std::map<std::string, std::vector<const char*>> features;
+    for (const Isa isa : all_isas()) features[isa_name(isa)] = feature_names(isa);
+    return features;
+  });
+  module.def("isas_within", [](const std::string& limit) {
+    std::vector<const char*> names;
+    for (const Isa isa : built_isas())
+      if (includes(find_isa(limit), isa)) names.push_back(isa_name(isa));
+    return names;
+  });
   module.def("kernels", [] { return KernelRegistry::built_in().operations(); });
   module.def("kernel_isas", [] {
     py::dict isas;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -22,7 +23,22 @@
 namespace engine {
 namespace {
 
-constexpr std::array<const char*, kIsaCount> kNames = {"generic", "v2", "avx2", "avx512", "avx512vnni", "avx512bf16"};
+using FeatureSet = std::uint64_t;
+
+// The features of each instruction set.
+struct Rows {
+#define ENGINE_FEATURE(feature) \
+  static constexpr FeatureSet feature = FeatureSet{1} << static_cast<int>(Feature::feature);
+#include "isas.def"
+  static constexpr FeatureSet kFeatures[] = {
+#define ENGINE_ISA(name, architecture, flags, features) features,
+#include "isas.def"
+  };
+};
+
+FeatureSet features_of(Isa isa) {
+  return Rows::kFeatures[static_cast<std::size_t>(isa)];
+}
 
 #if defined(__x86_64__)
 
@@ -32,7 +48,7 @@ struct Registers {
 
 Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) {
   Registers r;
-  if (leaf > __get_cpuid_max(leaf & 0x80000000u, nullptr)) return r;
+  if (leaf > static_cast<std::uint32_t>(__get_cpuid_max(leaf & 0x80000000u, nullptr))) return r;
   __cpuid_count(leaf, subleaf, r.eax, r.ebx, r.ecx, r.edx);
   return r;
 }
@@ -44,26 +60,17 @@ std::uint64_t saved_states() {
   return (static_cast<std::uint64_t>(high) << 32) | low;
 }
 
-bool all_bits(std::uint64_t value, std::initializer_list<int> bits) {
-  return std::all_of(bits.begin(), bits.end(), [=](int bit) { return (value >> bit) & 1; });
-}
-
-// The levels x86-64-v2, v3 and v4 are those of the psABI, which is what the compiler's flags assume.
-Isa detect_isa() {
-  const Registers base = cpuid(1), extended = cpuid(7), extended1 = cpuid(7, 1), amd = cpuid(0x80000001u);
-  const bool v2 =
-      all_bits(base.ecx, {0 /*sse3*/, 9 /*ssse3*/, 13 /*cx16*/, 19 /*sse4.1*/, 20 /*sse4.2*/, 23 /*popcnt*/});
-  if (!v2) return Isa::generic;
-  const bool os_saves = all_bits(base.ecx, {27 /*osxsave*/});
-  const std::uint64_t states = os_saves ? saved_states() : 0;
-  const bool v3 = all_bits(states, {1, 2}) && all_bits(base.ecx, {12 /*fma*/, 22 /*movbe*/, 28 /*avx*/, 29 /*f16c*/}) &&
-                  all_bits(extended.ebx, {3 /*bmi1*/, 5 /*avx2*/, 8 /*bmi2*/}) && all_bits(amd.ecx, {5 /*lzcnt*/});
-  if (!v3) return Isa::v2;
-  const bool v4 =
-      all_bits(states, {5, 6, 7}) && all_bits(extended.ebx, {16 /*f*/, 17 /*dq*/, 28 /*cd*/, 30 /*bw*/, 31 /*vl*/});
-  if (!v4) return Isa::avx2;
-  if (!all_bits(extended.ecx, {11 /*vnni*/})) return Isa::avx512;
-  return all_bits(extended1.eax, {5 /*bf16*/}) ? Isa::avx512bf16 : Isa::avx512vnni;
+FeatureSet detect_features() {
+  constexpr std::uint32_t kSavesStates = 1u << 27;  // OSXSAVE: the instruction that tells of the states exists
+  const std::uint64_t states = (cpuid(1).ecx & kSavesStates) != 0 ? saved_states() : 0;
+  FeatureSet missing = 0;
+  const auto require = [&](FeatureSet feature, std::uint64_t bits, int bit) {
+    if (((bits >> bit) & 1) == 0) missing |= feature;
+  };
+#define ENGINE_CPUID(feature, leaf, subleaf, output, bit) require(Rows::feature, cpuid(leaf, subleaf).output, bit);
+#define ENGINE_SAVED_STATE(feature, bit) require(Rows::feature, states, bit);
+#include "isas.def"
+  return ~missing;
 }
 
 std::string detect_model() {
@@ -84,8 +91,8 @@ std::string detect_model() {
 
 #else
 
-Isa detect_isa() {
-  return Isa::generic;
+FeatureSet detect_features() {
+  return 0;
 }
 
 std::string detect_model() {
@@ -151,7 +158,9 @@ int quota_cores() {
 
 CpuFeatures detect() {
   CpuFeatures features;
-  features.best = detect_isa();
+  const FeatureSet detected = detect_features();
+  for (const Isa isa : built_isas())
+    if ((features_of(isa) & ~detected) == 0) features.best = isa;
   features.model = detect_model();
   features.l1d_bytes = cache_bytes(1);
   features.l2_bytes = cache_bytes(2);
@@ -166,7 +175,7 @@ CpuFeatures detect() {
 std::string available_names() {
   std::string names;
   for (const Isa isa : built_isas()) {
-    if (isa > cpu_features().best) break;
+    if (!includes(cpu_features().best, isa)) continue;
     names += (names.empty() ? "" : ", ") + std::string(isa_name(isa));
   }
   return names;
@@ -175,16 +184,52 @@ std::string available_names() {
 }  // namespace
 
 const char* isa_name(Isa isa) {
+  constexpr const char* kNames[] = {
+#define ENGINE_ISA(name, architecture, flags, features) #name,
+#include "isas.def"
+  };
   return kNames[static_cast<std::size_t>(isa)];
 }
 
+bool has_feature(Isa isa, Feature feature) {
+  return ((features_of(isa) >> static_cast<int>(feature)) & 1) != 0;
+}
+
+std::vector<const char*> feature_names(Isa isa) {
+  std::vector<const char*> names;
+#define ENGINE_FEATURE(feature) \
+  if (has_feature(isa, Feature::feature)) names.push_back(#feature);
+#include "isas.def"
+  return names;
+}
+
+bool includes(Isa limit, Isa isa) {
+  return is_built(isa) && (features_of(isa) & ~features_of(limit)) == 0;
+}
+
+Isa find_isa(std::string_view name) {
+  std::string known;
+  for (const Isa isa : all_isas()) {
+    if (name == isa_name(isa)) return isa;
+    known += (known.empty() ? "" : ", ") + std::string(isa_name(isa));
+  }
+  throw SettingError("unknown instruction set \"" + std::string(name) + "\"; expected one of " + known);
+}
+
+const std::vector<Isa>& all_isas() {
+  static const std::vector<Isa> isas = {
+#define ENGINE_ISA(name, architecture, flags, features) Isa::name,
+#include "isas.def"
+  };
+  return isas;
+}
+
 const std::vector<Isa>& built_isas() {
-#if defined(__x86_64__)
-  static const std::vector<Isa> isas = {Isa::generic, Isa::v2,         Isa::avx2,
-                                        Isa::avx512,  Isa::avx512vnni, Isa::avx512bf16};
-#else
-  static const std::vector<Isa> isas = {Isa::generic};
-#endif
+  static const std::vector<Isa> isas = [] {
+    std::vector<Isa> built;
+    std::copy_if(all_isas().begin(), all_isas().end(), std::back_inserter(built), is_built);
+    return built;
+  }();
   return isas;
 }
 
@@ -196,16 +241,20 @@ const CpuFeatures& cpu_features() {
 Isa default_isa() {
   const char* limit = std::getenv("ENGINE_MAX_ISA");
   if (limit == nullptr || *limit == '\0') return cpu_features().best;
-  for (const Isa isa : built_isas()) {
+  for (const Isa named : built_isas()) {
+    if (std::string_view(limit) != isa_name(named)) continue;
     // A limit above what this CPU has is no contradiction: one setting serves machines of several generations.
-    if (std::string_view(limit) == isa_name(isa)) return std::min(isa, cpu_features().best);
+    Isa best = Isa::generic;
+    for (const Isa isa : built_isas())
+      if (includes(named, isa) && includes(cpu_features().best, isa)) best = isa;
+    return best;
   }
   throw SettingError("ENGINE_MAX_ISA is \"" + std::string(limit) + "\"; expected one of " + available_names());
 }
 
 Isa parse_isa(std::string_view name) {
   for (const Isa isa : built_isas()) {
-    if (name == isa_name(isa) && isa <= cpu_features().best) return isa;
+    if (name == isa_name(isa) && includes(cpu_features().best, isa)) return isa;
   }
   throw SettingError("instruction set \"" + std::string(name) + "\" is not available; this CPU and build have " +
                      available_names());

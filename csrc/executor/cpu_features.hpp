@@ -15,14 +15,47 @@ class SettingError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Ascending: each contains the ones before it. `generic` is what every other architecture has.
-enum class Isa { generic, v2, avx2, avx512, avx512vnni, avx512bf16 };
+// The rows of isas.def, ascending. `generic` is what every architecture has.
+enum class Isa {
+#define ENGINE_ISA(name, architecture, flags, features) name,
+#include "isas.def"
+};
 
-constexpr int kIsaCount = 6;
+enum class Feature {
+#define ENGINE_FEATURE(feature) feature,
+#include "isas.def"
+};
+
+// Whether this architecture's build has kernels for it.
+constexpr bool is_built(Isa isa) {
+  constexpr bool any = true;
+#if defined(__x86_64__)
+  constexpr bool x86_64 = true;
+#else
+  constexpr bool x86_64 = false;
+#endif
+  constexpr bool kBuilt[] = {
+#define ENGINE_ISA(name, architecture, flags, features) architecture,
+#include "isas.def"
+  };
+  return kBuilt[static_cast<std::size_t>(isa)];
+}
 
 const char* isa_name(Isa isa);
 
-// The instruction sets that this build has kernels for, ascending.
+bool has_feature(Isa isa, Feature feature);
+
+// The names of an instruction set's features.
+std::vector<const char*> feature_names(Isa isa);
+
+// Whether what is compiled for `isa` runs wherever `limit` does: all its features are there.
+bool includes(Isa limit, Isa isa);
+
+// Throws SettingError where isas.def has no row of that name.
+Isa find_isa(std::string_view name);
+
+// All instruction sets, and those that this build has kernels for, ascending.
+const std::vector<Isa>& all_isas();
 const std::vector<Isa>& built_isas();
 
 struct CpuFeatures {

@@ -6,27 +6,10 @@
 
 namespace engine {
 
-// Other architectures have the rows of `generic` only.
-#define ENGINE_ROW_generic(row) row
-#if defined(__x86_64__)
-#define ENGINE_ROW_v2(row) row
-#define ENGINE_ROW_avx2(row) row
-#define ENGINE_ROW_avx512(row) row
-#define ENGINE_ROW_avx512vnni(row) row
-#define ENGINE_ROW_avx512bf16(row) row
-#else
-#define ENGINE_ROW_v2(row)
-#define ENGINE_ROW_avx2(row)
-#define ENGINE_ROW_avx512(row)
-#define ENGINE_ROW_avx512vnni(row)
-#define ENGINE_ROW_avx512bf16(row)
-#endif
-
-#define ENGINE_DECLARE_TABLE(family, isa)      \
+#define ENGINE_KERNELS(family, isa)            \
   namespace isa {                              \
   extern const KernelEntry family##_kernels[]; \
   }
-#define ENGINE_KERNELS(family, isa) ENGINE_ROW_##isa(ENGINE_DECLARE_TABLE(family, isa))
 #define ENGINE_PREPARE(family) extern const OperationEntry family##_operations[];
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
@@ -36,7 +19,9 @@ namespace {
 
 KernelRegistry make_built_in() {
   KernelRegistry registry;
-#define ENGINE_KERNELS(family, isa) ENGINE_ROW_##isa(registry.add_kernels(Isa::isa, isa::family##_kernels);)
+// The tables of other architectures' instruction sets are declared and do not exist.
+#define ENGINE_KERNELS(family, isa) \
+  if constexpr (is_built(Isa::isa)) registry.add_kernels(Isa::isa, isa::family##_kernels);
 #define ENGINE_PREPARE(family) registry.add_operations(family##_operations);
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
@@ -99,7 +84,7 @@ FoundKernel KernelRegistry::kernel(std::string_view name, Isa limit) const {
   const auto at = kernels_.find(name);
   if (at == kernels_.end()) return best;
   for (const FoundKernel& kernel : at->second) {
-    if (kernel.isa <= limit) best = kernel;
+    if (includes(limit, kernel.isa)) best = kernel;
   }
   return best;
 }

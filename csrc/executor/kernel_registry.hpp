@@ -32,7 +32,7 @@ class KernelRegistry {
   // The instruction sets that have a kernel of their own, ascending, by the kernel's name.
   std::map<std::string_view, std::vector<Isa>> instruction_sets() const;
 
-  // The highest instruction set, `limit` at most, that has the kernel; entry is null where none has.
+  // The highest instruction set within `limit` that has the kernel; entry is null where none has.
   FoundKernel kernel(std::string_view name, Isa limit) const;
   // Of a kernel's function: the instruction set it was compiled for. Throws PlanError for an unknown function.
   Isa isa_of(KernelFn run) const;

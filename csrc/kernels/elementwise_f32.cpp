@@ -162,7 +162,7 @@ ENGINE_INLINE Vec logarithm(Vec x) {
   const Vec finite = fma(exponent, broadcast(0.693359375f), low + f);
   const Vec infinity = broadcast(__builtin_inff());
   const Vec limit = x == 0.0f ? -infinity : (x < 0.0f ? broadcast(__builtin_nanf("")) : x);
-  return (x > 0.0f) & (x < infinity) ? finite : limit;
+  return ((x > 0.0f) & (x < infinity)) ? finite : limit;
 }
 
 // log(1 + u) for u in [0, 1], relatively accurate down to zero.
@@ -196,7 +196,7 @@ ENGINE_INLINE Vec smallest(Vec a, Vec b) {
 
 ENGINE_INLINE Vec sign(Vec x) {
   const Vec unit = copy_sign(broadcast(1.0f), x);
-  return (x < 0.0f) | (x > 0.0f) ? unit : (x == 0.0f ? zero() : x);
+  return ((x < 0.0f) | (x > 0.0f)) ? unit : (x == 0.0f ? zero() : x);
 }
 
 #define ENGINE_UNARY(name, expression)                    \

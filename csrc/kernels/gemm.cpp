@@ -319,7 +319,7 @@ ENGINE_INLINE Vec swapped(Vec x) {
   VecInt other{};
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) other[i] = i ^ kStep;
-  return __builtin_shuffle(x, other);
+  return ENGINE_SHUFFLE(x, other);
 }
 
 // The sum of each of four vectors: they are halved together, so that all lanes have something to add.
@@ -333,9 +333,9 @@ ENGINE_INLINE void reduce_four(Vec a, Vec b, Vec c, Vec d, float* sums) {
     near[i] = i / kHalf * kLanes + i % kHalf / kQuarter * kHalf + i % kQuarter;  // and the same of their halves
     far[i] = near[i] + kQuarter;
   }
-  const Vec ab = __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
-  const Vec cd = __builtin_shuffle(c, d, low) + __builtin_shuffle(c, d, high);
-  Vec all = __builtin_shuffle(ab, cd, near) + __builtin_shuffle(ab, cd, far);
+  const Vec ab = ENGINE_SHUFFLE(a, b, low) + ENGINE_SHUFFLE(a, b, high);
+  const Vec cd = ENGINE_SHUFFLE(c, d, low) + ENGINE_SHUFFLE(c, d, high);
+  Vec all = ENGINE_SHUFFLE(ab, cd, near) + ENGINE_SHUFFLE(ab, cd, far);
   if constexpr (kLanes >= 16) all += swapped<2>(all);
   if constexpr (kLanes >= 8) all += swapped<1>(all);
   float lanes[kLanes];

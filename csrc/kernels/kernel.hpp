@@ -1,9 +1,8 @@
 // The contract between kernels and everything above them.
 //
 // A kernel file `csrc/kernels/<family>.cpp` is compiled once for each instruction set that `families.def` lists for it,
-// with ENGINE_ISA_NS defined as that set's name: v2 (x86-64-v2), avx2 (x86-64-v3: AVX2, FMA, BMI2, F16C), avx512
-// (x86-64-v4: F, BW, CD, DQ, VL), avx512vnni, avx512bf16 (each adds to the one before), or generic (any
-// architecture; no flags, vector extensions only). ENGINE_ISA_LEVEL is 0 for generic and 1 to 5 in that order.
+// with ENGINE_ISA_NS defined as that set's name and the compiler's flags of its row in isas.def; of generic these are
+// none, and vector extensions are all there is. What the compiler predefines (__AVX512F__) says what code may use.
 // The file defines its kernels inside `namespace engine::ENGINE_ISA_NS` and ends with its table:
 //
 //     namespace engine::ENGINE_ISA_NS {

@@ -32,7 +32,7 @@ ENGINE_INLINE void select_fixed(const SelectSource* sources, const float* const*
   for (std::int64_t p = 0; p < pixels; ++p) {
     VecInt lanes = {};
     for (int s = 0; s < kSources; ++s)
-      lanes = mask[s] ? __builtin_shuffle((VecInt)load(from[s] + p * 16), index[s]) : lanes;
+      lanes = mask[s] ? ENGINE_SHUFFLE((VecInt)load(from[s] + p * 16), index[s]) : lanes;
     store(to + p * 16, (Vec)lanes);
   }
 }
@@ -41,7 +41,7 @@ void select_any(const SelectSource* sources, int count, const float* const* from
   for (std::int64_t p = 0; p < pixels; ++p) {
     VecInt lanes = {};
     for (int s = 0; s < count; ++s) {
-      const VecInt moved = __builtin_shuffle((VecInt)load(from[s] + p * 16), load_lanes(sources[s].index));
+      const VecInt moved = ENGINE_SHUFFLE((VecInt)load(from[s] + p * 16), load_lanes(sources[s].index));
       lanes = load_lanes(sources[s].mask) ? moved : lanes;
     }
     store(to + p * 16, (Vec)lanes);

@@ -88,7 +88,7 @@ void softmax_columns(const float* x, float* y, std::int64_t axis, std::int64_t s
   const auto read = [count](const float* from, int v) {
     return kVectors == 1 ? load_partial(from, count, zero()) : load(from + v * kLanes);
   };
-  const auto write = [count](float* to, int v, Vec value) {
+  const auto write = [=](float* to, int v, Vec value) {
     if constexpr (kVectors == 1)
       store_partial(to, value, count);
     else

@@ -103,7 +103,7 @@ ENGINE_INLINE void copy_spaced(const char* from, char* to, std::int64_t columns)
           const int at = i * kStride - k * kCount;
           order[i] = static_cast<Element>(at >= 0 && at < kCount ? kCount + at : i);
         }
-        lanes = __builtin_shuffle(lanes, next, order);
+        lanes = ENGINE_SHUFFLE(lanes, next, order);
       }
       __builtin_memcpy(to + c * kBytes, &lanes, sizeof lanes);
     }
@@ -154,7 +154,7 @@ ENGINE_INLINE void interleave_columns(const CopyPart& part, const Block& block) 
             const int at = k * kCount + i;
             order[i] = static_cast<Element>(at % kColumns == c ? kCount + at / kColumns : i);
           }
-          lanes = __builtin_shuffle(lanes, source[c], order);
+          lanes = ENGINE_SHUFFLE(lanes, source[c], order);
         }
         __builtin_memcpy(to + (r * kColumns + k * kCount) * kBytes, &lanes, sizeof lanes);
       }

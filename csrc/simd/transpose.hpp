@@ -40,8 +40,8 @@ ENGINE_INLINE void exchange_halves(Row (&rows)[kSize]) {
     for (int i = 0; i < kSize; ++i) {
       if (i & half) continue;
       const Row a = rows[i], b = rows[i + half];
-      rows[i] = __builtin_shuffle(a, b, low);
-      rows[i + half] = __builtin_shuffle(a, b, high);
+      rows[i] = ENGINE_SHUFFLE(a, b, low);
+      rows[i + half] = ENGINE_SHUFFLE(a, b, high);
     }
   }
 }
@@ -61,8 +61,8 @@ ENGINE_INLINE void interleave_rows(Row (&rows)[kSize]) {
     Row next[kSize];
 #pragma GCC unroll 16
     for (int i = 0; i < kSize / 2; ++i) {
-      next[2 * i] = __builtin_shuffle(rows[i], rows[i + kSize / 2], low);
-      next[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + kSize / 2], high);
+      next[2 * i] = ENGINE_SHUFFLE(rows[i], rows[i + kSize / 2], low);
+      next[2 * i + 1] = ENGINE_SHUFFLE(rows[i], rows[i + kSize / 2], high);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kSize; ++i) rows[i] = next[i];

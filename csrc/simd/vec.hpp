@@ -10,6 +10,7 @@
 
 #include "bf16.hpp"
 #include "isa.hpp"
+#include "shuffle.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -143,14 +144,14 @@ ENGINE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
 
 // The lanes of x, each pair `half` apart exchanged. Written out: from a loop the compiler makes no constant.
 #if defined(__AVX512F__)
-#define ENGINE_SWAP_LANES(x, half)                                                                            \
-  __builtin_shuffle(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half, 4 ^ half, 5 ^ half, 6 ^ half, 7 ^ half, \
-                              8 ^ half, 9 ^ half, 10 ^ half, 11 ^ half, 12 ^ half, 13 ^ half, 14 ^ half, 15 ^ half})
+#define ENGINE_SWAP_LANES(x, half)                                                                                   \
+  ENGINE_SHUFFLE(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half, 4 ^ half, 5 ^ half, 6 ^ half, 7 ^ half, 8 ^ half, \
+                           9 ^ half, 10 ^ half, 11 ^ half, 12 ^ half, 13 ^ half, 14 ^ half, 15 ^ half})
 #elif defined(__AVX__)
 #define ENGINE_SWAP_LANES(x, half) \
-  __builtin_shuffle(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half, 4 ^ half, 5 ^ half, 6 ^ half, 7 ^ half})
+  ENGINE_SHUFFLE(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half, 4 ^ half, 5 ^ half, 6 ^ half, 7 ^ half})
 #else
-#define ENGINE_SWAP_LANES(x, half) __builtin_shuffle(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half})
+#define ENGINE_SWAP_LANES(x, half) ENGINE_SHUFFLE(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half})
 #endif
 
 // The sum over the lanes, in every lane.

@@ -6,25 +6,13 @@
 #include <cstring>
 #include <stdexcept>
 
-#if defined(__x86_64__)
-#define ENGINE_ON_generic(...) __VA_ARGS__
-#define ENGINE_ON_v2(...) __VA_ARGS__
-#define ENGINE_ON_avx2(...) __VA_ARGS__
-#define ENGINE_ON_avx512(...) __VA_ARGS__
-#define ENGINE_ON_avx512vnni(...) __VA_ARGS__
-#define ENGINE_ON_avx512bf16(...) __VA_ARGS__
-#else
-#define ENGINE_ON_generic(...) __VA_ARGS__
-#define ENGINE_ON_v2(...)
-#define ENGINE_ON_avx2(...)
-#define ENGINE_ON_avx512(...)
-#define ENGINE_ON_avx512vnni(...)
-#define ENGINE_ON_avx512bf16(...)
-#endif
+#include "executor/cpu_features.hpp"
 
 #define ENGINE_PREPARE(family)
-#define ENGINE_KERNELS(family, isa) \
-  ENGINE_ON_##isa(namespace engine::isa { extern const KernelEntry family##_kernels[]; })
+#define ENGINE_KERNELS(family, isa)            \
+  namespace engine::isa {                      \
+  extern const KernelEntry family##_kernels[]; \
+  }
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
 
@@ -36,27 +24,9 @@ constexpr std::uint32_t kGuardBits = 0x7fc0dead;  // a NaN of no computation
 int failures = 0;
 std::string current;
 
-bool is_supported(const std::string& isa) {
-#if defined(__x86_64__)
-  if (isa == "avx2") return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (isa == "avx512vnni") return __builtin_cpu_supports("avx512vnni");
-  if (isa == "avx512bf16") return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-  if (isa == "avx512") return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return isa == "generic" || isa == "v2";
-#else
-  return isa == "generic";
-#endif
-}
-
-void add_table(std::vector<Target>& all, const std::string& isa, const KernelEntry* table) {
-  if (!is_supported(isa)) return;
-  for (Target& target : all) {
-    if (target.isa == isa) {
-      target.tables.push_back(table);
-      return;
-    }
-  }
-  all.push_back({isa, {table}});
+void add_table(std::vector<Target>& all, Isa isa, const KernelEntry* table) {
+  for (Target& target : all)
+    if (target.isa == isa_name(isa)) target.tables.push_back(table);
 }
 
 float guard_value() {
@@ -91,12 +61,14 @@ const KernelEntry& Target::find(const std::string& name) const {
 const std::vector<Target>& targets() {
   static const std::vector<Target> all = [] {
     std::vector<Target> found;
-#define ENGINE_KERNELS(family, isa) ENGINE_ON_##isa(add_table(found, #isa, engine::isa::family##_kernels);)
+    for (const Isa isa : built_isas())
+      if (includes(cpu_features().best, isa)) found.push_back({isa_name(isa), {}});
+#define ENGINE_KERNELS(family, isa) \
+  if constexpr (is_built(Isa::isa)) add_table(found, Isa::isa, engine::isa::family##_kernels);
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
-    const std::vector<std::string> order = {"generic", "v2", "avx2", "avx512", "avx512vnni", "avx512bf16"};
-    const auto level = [&](const Target& t) { return std::find(order.begin(), order.end(), t.isa); };
-    std::sort(found.begin(), found.end(), [&](const Target& a, const Target& b) { return level(a) < level(b); });
+    const auto is_empty = [](const Target& target) { return target.tables.empty(); };
+    found.erase(std::remove_if(found.begin(), found.end(), is_empty), found.end());
     for (std::size_t i = 1; i < found.size(); ++i) found[i].below = &found[i - 1];
     return found;
   }();
@@ -170,8 +142,8 @@ double sum_tolerance(std::int64_t length) {
 
 int run_cases(const std::vector<Case>& cases, const std::string& kernel) {
   for (const Target& target : targets()) {
-    if (kernel.empty() ? target.isa.rfind("avx512", 0) == 0 && target.isa != "avx512" : !target.has_own(kernel))
-      continue;
+    const bool is_extension = has_feature(find_isa(target.isa), Feature::vnni);
+    if (kernel.empty() ? is_extension : !target.has_own(kernel)) continue;
     for (const Case& test_case : cases) {
       current = std::string(test_case.name) + " [" + target.isa + "]";
       const int before = failures;

@@ -19,6 +19,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from engine.errors import PropertyError
 from engine.native.extension import _core
 from engine.native.memory import WeightMemory, empty_aligned
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "StepInfo", "built_isas", "codes", "cores",
-    "cpu_features", "default_isa", "empty_aligned", "kernel_isas", "kernels", "lay_out_arena", "pack", "run_kernel",
-    "started_threads",
+    "cpu_features", "default_isa", "empty_aligned", "features", "has_feature", "isas_within", "kernel_isas", "kernels",
+    "lay_out_arena", "pack", "run_kernel", "started_threads",
 ]  # fmt: skip
 
 Attribute: TypeAlias = "int | float | str | Sequence[int] | Sequence[float]"
@@ -83,6 +84,39 @@ def default_isa() -> str:
 def built_isas() -> tuple[str, ...]:
     """Return the instruction sets that this build has kernels for, ascending, whether or not this CPU has them."""
     return tuple(_core.built_isas())
+
+
+def isas_within(limit: str) -> tuple[str, ...]:
+    """Return those of `built_isas` whose kernels run wherever `limit` does, ascending; `limit` is the last.
+
+    Raises PropertyError where no instruction set has that name.
+    """
+    return tuple(_core.isas_within(limit))
+
+
+@cache
+def features(isa: str) -> frozenset[str]:
+    """Return what an instruction set has, by the names of csrc/isas.def: "avx2", "fma", "avx512", "vnni", "bf16", ...
+
+    Raises PropertyError where no instruction set has that name.
+    """
+    known = _core.isa_features()
+    if isa not in known:
+        raise PropertyError(f"unknown instruction set {isa!r}; expected one of {', '.join(known)}")
+    return frozenset(known[isa])
+
+
+def has_feature(isa: str, feature: str) -> bool:
+    """Whether an instruction set has a feature; what asks so goes on working on those that come later.
+
+    Raises PropertyError where no instruction set has that name or feature.
+    """
+    if feature in features(isa):
+        return True
+    known = sorted({name for names in _core.isa_features().values() for name in names})
+    if feature not in known:
+        raise PropertyError(f"unknown feature {feature!r}; expected one of {', '.join(known)}")
+    return False
 
 
 def kernels() -> tuple[str, ...]:

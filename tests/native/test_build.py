@@ -61,7 +61,8 @@ def small(tmp_path: Path) -> Path:
     """A checkout that compiles fast: one kernel family, `copy`, and one file of the executor."""
     for folder in ("executor", "kernels"):
         shutil.copytree(CSRC / folder, tmp_path / "csrc" / folder)
-    shutil.copy(CSRC / "native_build.py", tmp_path / "csrc")
+    for name in ("native_build.py", "isas.def", "codes.def"):
+        shutil.copy(CSRC / name, tmp_path / "csrc")
     for path in (tmp_path / "csrc").rglob("*.cpp"):
         if path.stem not in ("copy", "memory"):
             path.unlink()

@@ -24,16 +24,12 @@ def in_process(code: str, **environment: str) -> subprocess.CompletedProcess[str
     )
 
 
-def available() -> list[str]:
-    isas = list(native.built_isas())
-    return isas[: isas.index(native.cpu_features().isa) + 1]
-
-
 @pytest.mark.parametrize("isa", native.built_isas())
 def test_the_environment_lowers_the_instruction_set_and_never_raises_it(isa: str) -> None:
     code = "from engine import native; print(native.default_isa(), native.PlanBuilder().build().isa)"
     result = in_process(code, ENGINE_MAX_ISA=isa)
-    expected = isa if isa in available() else native.cpu_features().isa
+    best = native.cpu_features().isa
+    expected = isa if isa in native.isas_within(best) else best
     assert result.stdout.split() == [expected, expected], result.stderr
 
 
@@ -50,7 +46,7 @@ def test_an_empty_variable_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert native.default_isa() == native.cpu_features().isa
 
 
-@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize("isa", native.isas_within(native.cpu_features().isa))
 def test_a_builder_takes_any_instruction_set_of_this_machine(isa: str) -> None:
     plan = PlanBuilder(isa=isa).build()
     assert plan.isa == isa
@@ -59,6 +55,24 @@ def test_a_builder_takes_any_instruction_set_of_this_machine(isa: str) -> None:
 def test_a_builder_refuses_what_the_machine_does_not_have() -> None:
     with pytest.raises(PropertyError, match="is not available; this CPU and build have generic"):
         PlanBuilder(isa="sse9")
+
+
+def test_an_instruction_set_has_the_features_of_those_within_it() -> None:
+    for isa in native.built_isas():
+        within = native.isas_within(isa)
+        assert within[0] == "generic"
+        assert within[-1] == isa
+        assert all(native.features(each) <= native.features(isa) for each in within)
+    assert native.features("generic") == frozenset()
+
+
+def test_a_misspelt_feature_is_an_error_and_not_absent() -> None:
+    with pytest.raises(PropertyError, match=r"unknown feature 'bf61'; expected one of .*bf16"):
+        native.has_feature("generic", "bf61")
+    with pytest.raises(PropertyError, match=r"unknown instruction set 'sse9'; expected one of .*generic"):
+        native.has_feature("sse9", "bf16")
+    with pytest.raises(PropertyError, match=r'unknown instruction set "sse9"; expected one of .*generic'):
+        native.isas_within("sse9")
 
 
 def test_the_features_are_sane() -> None:

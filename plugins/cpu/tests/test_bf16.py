@@ -17,7 +17,7 @@ from engine_cpu.reorder import reorder_attributes, reorder_kernel, reordered_arr
 from onnx import helper, numpy_helper
 
 from engine.core import Core
-from engine.native import built_isas, default_isa, pack
+from engine.native import default_isa, has_feature, isas_within, pack
 from engine.testing.networks import seeded_network
 
 ort = pytest.importorskip("onnxruntime")
@@ -201,11 +201,7 @@ def test_an_imported_network_computes_the_same() -> None:
 def test_a_cpu_without_bf16_says_so_and_computes_in_f32(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    isa = [
-        each
-        for each in built_isas()
-        if each != "avx512bf16" and built_isas().index(each) <= built_isas().index(default_isa())
-    ][-1]
+    isa = [each for each in isas_within(default_isa()) if not has_feature(each, "bf16")][-1]
     monkeypatch.setattr(network_module, "default_isa", lambda: isa)
     model, x = residual_network()
     with caplog.at_level(logging.WARNING, "engine.cpu"):

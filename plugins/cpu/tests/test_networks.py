@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 
 from engine import Core
-from engine.native import built_isas, cpu_features
+from engine.native import cpu_features, has_feature, isas_within, kernel_isas
 from engine.plugin_api import SupportLevel
 from engine.testing.models import LIGHT_MODELS, light_answer, light_input, light_model, light_tolerance, relative_error
 from engine.testing.networks import NETWORKS, SeededNetwork, rounding_tolerance, seeded_network
@@ -32,7 +32,9 @@ CUT = {
 }
 # Some of each kind: images, text, sequences, boxes.
 SOME = ("unet", "mobilenet_v2", "densenet121", "bert_base", "convnext_t", "lstm", "yolo")
-ISAS = [isa for isa in ("generic", "avx2", "avx512") if isa in built_isas() and isa != cpu_features().isa]
+# Those below this CPU's that have kernels of their own.
+_OWN = {isa for isas in kernel_isas().values() for isa in isas} - {cpu_features().isa}
+ISAS = [isa for isa in isas_within(cpu_features().isa) if isa in _OWN]
 LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # 240 to 580 MB of weights
 
 
@@ -152,7 +154,7 @@ def test_requests_of_several_streams_give_the_same(core: Core, name: str) -> Non
         assert_close(got, expected(name), rounding_tolerance(small(name).model))
 
 
-@pytest.mark.skipif(cpu_features().isa != "avx512bf16", reason="this CPU does not multiply bf16")
+@pytest.mark.skipif(not has_feature(cpu_features().isa, "bf16"), reason="this CPU does not multiply bf16")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bf16_loses_what_its_bits_explain(core: Core, name: str) -> None:
     """Each product rounds its inputs to 8 bits; errors of layers are independent, and two sides of a product err."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.native import built_isas, kernel_isas
+from engine.native import isas_within, kernel_isas
 
 
 def needed_isa(precision: str, available: str) -> str:
@@ -10,9 +10,12 @@ def needed_isa(precision: str, available: str) -> str:
 
     Their blobs, whose packed weights are of one instruction set, run on all CPUs that have it.
     """
-    if precision == "bf16":
-        return available
-    order = built_isas()
-    known = order[: order.index(available) + 1]
-    used = {isa for kernel, isas in kernel_isas().items() if "bf16" not in kernel for isa in isas if isa in known}
-    return max(used, key=order.index)
+    known = isas_within(available)
+    used = {
+        isa
+        for kernel, isas in kernel_isas().items()
+        if precision == "bf16" or "bf16" not in kernel
+        for isa in isas
+        if isa in known
+    }
+    return next(isa for isa in known if used.issubset(isas_within(isa)))

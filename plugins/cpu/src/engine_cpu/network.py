@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model
 from engine.lowering import prepared_already, shapes_of
-from engine.native import built_isas, cores, default_isa
+from engine.native import built_isas, cores, default_isa, has_feature
 from engine.onnx import join_model, split_model
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork, SyncInferRequest
@@ -186,7 +186,7 @@ def threads_of(config: Config) -> int:
 
 def precision_of(config: Config, isa: str) -> str:
     """What products are computed in: bf16 where that is asked for and the CPU has it."""
-    if config[INFERENCE_PRECISION_HINT] == "bf16" and isa != "avx512bf16":
+    if config[INFERENCE_PRECISION_HINT] == "bf16" and not has_feature(isa, "bf16"):
         logger.warning("INFERENCE_PRECISION_HINT is bf16, which this CPU has no instructions for: computing in f32")
         return "f32"
     return str(config[INFERENCE_PRECISION_HINT])

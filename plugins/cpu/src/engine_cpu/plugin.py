@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from engine.ir import paused_collector
-from engine.native import built_isas, cores, cpu_features, default_isa
+from engine.native import cores, cpu_features, default_isa, has_feature, isas_within
 from engine.plugin_api import (
     API_VERSION,
     BlobReader,
@@ -49,14 +49,13 @@ class CpuPlugin(Plugin):
             case "FULL_DEVICE_NAME":
                 return f"{cpu_features().model} ({default_isa()})"
             case "OPTIMIZATION_CAPABILITIES":
-                bf16 = ("BF16",) if default_isa() == "avx512bf16" else ()
+                bf16 = ("BF16",) if has_feature(default_isa(), "bf16") else ()
                 return ("FP32", *bf16, "EXPORT_IMPORT")
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
         """The instruction sets for which kernels can run here, and the formats of packed weights that they read."""
-        isas = built_isas()
-        return {"isa": isas[: isas.index(default_isa()) + 1], "packed weights": FORMATS}
+        return {"isa": isas_within(default_isa()), "packed weights": FORMATS}
 
 
 def _with_streams(config: Config) -> Config:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from engine.native import Attribute
+from engine.native import Attribute, has_feature
 from engine_cpu.layout import Layout, padded_channels
 from engine_cpu.lowering.conv_geometry import ConvGeometry
 from engine_cpu.tuning import Candidate
@@ -143,7 +143,7 @@ def _candidate(problem: ConvProblem, kernel: str, variant: Mapping[str, Attribut
 
 def _vectors(problem: ConvProblem) -> list[int]:
     """Tile widths, the chosen one (0) first, as far as the channels of a group fill them."""
-    most = 4 if problem.isa.startswith("avx512") else 2
+    most = 4 if has_feature(problem.isa, "avx512") else 2
     return [0, *(v for v in (1, 2, 4) if v <= most and 16 * v <= padded_channels(problem.geometry.out_group))]
 
 

@@ -1,0 +1,43 @@
+// Lanes by index, for the compilers whose names for it differ.
+//
+//   ENGINE_SHUFFLE(a, index)      lane i is a[index[i]]
+//   ENGINE_SHUFFLE(a, b, index)   of a, and b behind it
+//
+// An index counts modulo the lanes that there are. Constant indices become one instruction or two.
+#pragma once
+
+#include "simd/isa.hpp"
+
+#if !defined(__clang__)
+
+#define ENGINE_SHUFFLE(...) __builtin_shuffle(__VA_ARGS__)
+
+#else
+
+namespace engine::ENGINE_ISA_NS::simd {
+
+// Clang has a builtin for literal indices only; it makes the same instruction of lanes that are put in one by one.
+template <class Vector, class Index>
+ENGINE_INLINE Vector shuffle_lanes(Vector a, Index index) {
+  constexpr int kCount = sizeof(Index) / sizeof(index[0]);
+  Vector lanes{};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) lanes[i] = a[index[i] & (kCount - 1)];
+  return lanes;
+}
+
+template <class Vector, class Index>
+ENGINE_INLINE Vector shuffle_lanes(Vector a, Vector b, Index index) {
+  constexpr int kCount = sizeof(Index) / sizeof(index[0]);
+  Vector lanes{};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    lanes[i] = index[i] & kCount ? b[index[i] & (kCount - 1)] : a[index[i] & (kCount - 1)];
+  return lanes;
+}
+
+}  // namespace engine::ENGINE_ISA_NS::simd
+
+#define ENGINE_SHUFFLE(...) shuffle_lanes(__VA_ARGS__)
+
+#endif
