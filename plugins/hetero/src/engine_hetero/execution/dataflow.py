@@ -1,10 +1,9 @@
-"""What all requests of a network share of how its parts run: networks, bindings, and what may start early."""
+"""What all requests of a network share of how its parts run: networks, bindings, early starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 from engine.ir import TensorType
 from engine.native import empty_aligned
 from engine.plugin_api import ExecutableNetwork, Executor
+from engine_hetero.execution.early_starts import EarlyStarts
 from engine_hetero.parts.wiring import NETWORK, Source, Wiring
-
-_WORTH_A_THREAD: Final = 1e-4
-"""Seconds of a part below which handing it to another thread costs more than it gains (a hop takes 20 to 50 us)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +24,24 @@ class PartLinks:
         bound_inputs: (input, source) whose tensor is bound once, to the memory that another part writes.
         inputs: (input, source) that are set before each inference.
         kept: the outputs that are read after an inference: by parts with unbound inputs, and as results.
-        early: the parts that may start on their own device as soon as this one is done.
     """
 
     bound_outputs: tuple[int, ...]
     bound_inputs: tuple[tuple[int, Source], ...]
     inputs: tuple[tuple[int, Source], ...]
     kept: tuple[int, ...]
-    early: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dataflow:
-    """The parts of a compiled network and how they are connected. Immutable, shared by all requests.
+    """The parts of a compiled network and how they are connected. Shared by all requests; only `early` changes.
 
     Attributes:
         networks: each part's.
         executors: where each part runs in the background: one executor a device.
         links: each part's.
         buffers: the (part, output) whose memory is bound once: tensors of known shape that other parts read.
-        first: the parts that may start before any other has run, beside the first one.
+        early: which parts start before their turn.
         outputs: of each output of the network its index, its source, and whether it must be copied from there.
     """
 
@@ -55,12 +50,12 @@ class Dataflow:
     executors: tuple[Executor, ...]
     links: tuple[PartLinks, ...]
     buffers: tuple[tuple[int, int], ...]
-    first: tuple[int, ...]
+    early: EarlyStarts
     outputs: tuple[tuple[int, Source, bool], ...]
 
     @classmethod
     def of(cls, wiring: Wiring, networks: Sequence[ExecutableNetwork], executors: Sequence[Executor]) -> Dataflow:
-        """Decide what is bound once and what may start early."""
+        """Decide what is bound once."""
         bound = {
             (source.part, source.index)
             for part in wiring.parts
@@ -71,7 +66,6 @@ class Dataflow:
         read |= {(source.part, source.index) for source in wiring.outputs}
         # Lengths are taken from an array, be it bound or not.
         read |= {(s.part, s.index) for part in wiring.parts for s in part.inputs if s.lengths is not None}
-        early = _early_starts(wiring)
         links = []
         for number, part in enumerate(wiring.parts):
             once: list[tuple[int, Source]] = []
@@ -81,10 +75,10 @@ class Dataflow:
                 (once if is_bound else each).append((position, source))
             kept = tuple(index for index in range(part.output_count) if (number, index) in read)
             written = tuple(index for index in range(part.output_count) if (number, index) in bound)
-            links.append(PartLinks(written, tuple(once), tuple(each), kept, tuple(early[number + 1])))
+            links.append(PartLinks(written, tuple(once), tuple(each), kept))
         buffers = tuple(sorted(bound))
         outputs = tuple(_outputs(wiring, bound))
-        return cls(wiring, tuple(networks), tuple(executors), tuple(links), buffers, tuple(early[0]), outputs)
+        return cls(wiring, tuple(networks), tuple(executors), tuple(links), buffers, EarlyStarts(wiring), outputs)
 
     def new_buffers(self) -> dict[tuple[int, int], NDArray[np.generic]]:
         """Memory for one request: what parts write and other parts read, without a copy on the host between."""
@@ -113,19 +107,3 @@ def _is_bindable(network: ExecutableNetwork, index: int) -> bool:
     if not isinstance(value_type, TensorType) or value_type.shape.is_dynamic:
         return False
     return value_type.element_type.numpy != np.dtype(object)
-
-
-def _early_starts(wiring: Wiring) -> list[list[int]]:
-    """After each part, and first of all before any: the parts that can start then and would only come later.
-
-    A part starts early where all that it needs is there, another part is next in turn, and that one is on another
-    device. Those that take less than a hop between threads wait for their turn.
-    """
-    early: list[list[int]] = [[] for _ in range(len(wiring.parts) + 1)]
-    for number, part in enumerate(wiring.parts):
-        ready = max(part.depends_on, default=NETWORK)
-        between = {other.device for other in wiring.parts[ready + 1 : number]}
-        is_long = part.predicted_seconds is None or part.predicted_seconds >= _WORTH_A_THREAD
-        if between - {part.device} and is_long:
-            early[ready + 1].append(number)
-    return early

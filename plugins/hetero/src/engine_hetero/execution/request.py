@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,9 +40,8 @@ class HeteroInferRequest(SyncInferRequest):
         for part in range(len(self.requests)):
             self._bind(part)
         self.values: list[dict[int, Any]] = [{} for _ in self.requests]
-        # A chain of parts needs no bookkeeping: each runs when its turn comes.
-        has_early = bool(dataflow.first) or any(links.early for links in dataflow.links)
-        self.turns = Turns(len(self.requests)) if has_early else None
+        self.turns = Turns(len(self.requests))
+        self._early: Mapping[int, tuple[int, ...]] = {}
         self._times: list[tuple[int, int]] = [(0, 0)] * len(self.requests)
         self._cancelling = ForkSafeLock()
         self._is_running = False
@@ -71,9 +70,10 @@ class HeteroInferRequest(SyncInferRequest):
     def infer_preprocess(self) -> None:
         """Begin: nothing has run. What needs nothing of the first part starts beside it."""
         self._is_running = True
-        if self.turns is not None:
+        self._early = self.dataflow.early.choose()
+        if self._early:
             self.turns.begin()
-            self._start_early(self.turns, self.dataflow.first)
+            self._start_early(NETWORK)
 
     def start_pipeline(self) -> None:
         """All parts in this thread, but for those that run on other devices meanwhile."""
@@ -93,7 +93,7 @@ class HeteroInferRequest(SyncInferRequest):
     def abort_pipeline(self) -> None:
         """Have no part run on for an inference that is over."""
         self._end()
-        if self.turns is not None:
+        if self._early:
             running, pause = self.turns.abandon(), _FIRST_RETRY
             while running and not self.turns.is_idle_within(pause):
                 for part in running:  # again and again: one may be about to begin
@@ -134,33 +134,27 @@ class HeteroInferRequest(SyncInferRequest):
     # -- parts --------------------------------------------------------------------------------------------
 
     def run_part(self, part: int) -> None:
-        """Run a part, or wait for it where it was started early, then start what can be started early.
+        """Run a part, or wait for it where it was started early, then start what starts early after it.
 
         Raises `DeviceError` naming device, part and cause; `InputError` likewise.
         """
-        turns = self.turns
-        if turns is None:
+        if not self._early:  # no bookkeeping: each runs when its turn comes
             self._infer(part)
             return
-        if turns.claim(part):
-            self._finish(turns, part)
-        turns.wait(part)
-        self._start_early(turns, self.dataflow.links[part].early)
+        if self.turns.claim(part):
+            self._finish(part)
+        self.turns.wait(part)
+        self._start_early(part)
 
-    def _start_early(self, turns: Turns, parts: tuple[int, ...]) -> None:
-        for part in parts:
-            self.dataflow.executors[part].submit(self._early_task(turns, part))
+    def _start_early(self, after: int) -> None:
+        for part in self._early.get(after, ()):
+            self.dataflow.executors[part].submit(partial(self._run_early, part, self.turns.inference))
 
-    def _early_task(self, turns: Turns, part: int) -> Callable[[], None]:
-        inference = turns.inference
+    def _run_early(self, part: int, inference: int) -> None:
+        if self.turns.claim(part, inference):  # else its turn came first, or the inference is over
+            self._finish(part)
 
-        def task() -> None:
-            if turns.claim(part, inference):  # else its turn came first, or the inference is over
-                self._finish(turns, part)
-
-        return task
-
-    def _finish(self, turns: Turns, part: int) -> None:
+    def _finish(self, part: int) -> None:
         """Run a claimed part; whatever it raises is raised where its turn comes."""
         error: BaseException | None = None
         try:
@@ -168,12 +162,12 @@ class HeteroInferRequest(SyncInferRequest):
             self._infer(part)
         except BaseException as e:
             error = e
-        turns.finish(part, error)
+        self.turns.finish(part, error)
         del error  # its traceback keeps this frame
 
     def _infer(self, part: int) -> None:
         links, request = self.dataflow.links[part], self.requests[part]
-        start = time.perf_counter_ns() if self.is_profiling else 0
+        start = time.perf_counter_ns()
         try:
             request.infer({position: self._value(source) for position, source in links.inputs})
             if links.kept:
@@ -182,8 +176,10 @@ class HeteroInferRequest(SyncInferRequest):
                     values[index] = request.get_output_tensor(index)
         except EngineError as e:
             raise self._explained(part, e) from e
-        if self.is_profiling:
-            self._times[part] = start, time.perf_counter_ns()
+        end = time.perf_counter_ns()
+        self._times[part] = start, end
+        if self.dataflow.early.is_possible:
+            self.dataflow.early.add_measurement(part, (end - start) * 1e-9)
 
     def _value(self, source: Source) -> Any:
         value = self.inputs[source.index] if source.part == NETWORK else self.values[source.part][source.index]
