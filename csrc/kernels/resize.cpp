@@ -1,4 +1,4 @@
-// resize_nearest (elements of any size), resize_f32 (linear, cubic): see resize.hpp.
+// resize_nearest (elements of any size), resize_f32 (weighted sums): see resize.hpp.
 //
 // Operands: source, destination; alignment of their elements; they must not overlap. Split over rows of the
 // destination. A row of the destination is first a weighted sum of rows of the source, in scratch, then of its columns.
@@ -13,11 +13,17 @@ namespace {
 
 using namespace simd;
 
-ENGINE_INLINE const ResizeTap* rows_of(const ResizeArgs& args) {
-  return reinterpret_cast<const ResizeTap*>(&args + 1);
+ENGINE_INLINE const std::int32_t* rows_of(const ResizeArgs& args) {
+  return reinterpret_cast<const std::int32_t*>(&args + 1);
 }
-ENGINE_INLINE const ResizeTap* columns_of(const ResizeArgs& args) {
-  return rows_of(args) + args.out_h;
+ENGINE_INLINE const std::int32_t* columns_of(const ResizeArgs& args) {
+  return rows_of(args) + args.out_h * resize_tap_words(args.taps);
+}
+
+// Entry `at` of a table of `taps`.
+ENGINE_INLINE ResizeTap tap_of(const std::int32_t* table, std::int64_t at, std::int64_t taps) {
+  const std::int32_t* const words = table + at * resize_tap_words(taps);
+  return {words, reinterpret_cast<const float*>(words + taps), words[2 * taps]};
 }
 
 void fill_bytes(char* to, std::int64_t bytes, std::int64_t pattern) {
@@ -28,10 +34,10 @@ void fill_bytes(char* to, std::int64_t bytes, std::int64_t pattern) {
 
 template <int kBytes>
 ENGINE_INLINE void nearest_row(const ResizeArgs& args, const char* from, char* to, std::int64_t bytes) {
-  const ResizeTap* const columns = columns_of(args);
+  const std::int32_t* const columns = columns_of(args);
   const std::int64_t block = kBytes > 0 ? kBytes : bytes;
   for (std::int64_t x = 0; x < args.out_w; ++x) {
-    const std::int64_t at = columns[x].index[0];
+    const std::int64_t at = columns[x * resize_tap_words(1)];
     if (at < 0)
       fill_bytes(to + x * block, block, args.pattern);
     else
@@ -44,7 +50,7 @@ void resize_nearest(const void* arguments, void* const* buffers, const KernelCon
   const std::int64_t block = args.inner * args.element;
   const WorkRange range = split_work(args.maps * args.out_h, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const std::int64_t at = rows_of(args)[i % args.out_h].index[0];
+    const std::int64_t at = rows_of(args)[i % args.out_h * resize_tap_words(1)];
     char* const to = static_cast<char*>(buffers[1]) + i * args.out_w * block;
     if (at < 0) {
       fill_bytes(to, args.out_w * block, args.pattern);
@@ -61,12 +67,19 @@ void resize_nearest(const void* arguments, void* const* buffers, const KernelCon
   }
 }
 
-// sum of weight[k] * from[k][i], for `count` floats.
+// The sum of weight[k] * from[index[k] * stride + i], for `count` floats.
 template <int kTaps>
-ENGINE_INLINE void combine(const float* const* from, const float* weight, float* to, std::int64_t count) {
-  std::int64_t i = 0;
+ENGINE_INLINE void combine(const float* source, std::int64_t stride, const ResizeTap& tap, float* to,
+                           std::int64_t count) {
+  const float* from[kTaps];
+  float weight[kTaps];
   Vec weights[kTaps];
-  for (int k = 0; k < kTaps; ++k) weights[k] = broadcast(weight[k]);
+  for (int k = 0; k < kTaps; ++k) {
+    from[k] = source + tap.index[k] * stride;
+    weight[k] = tap.weight[k];
+    weights[k] = broadcast(weight[k]);
+  }
+  std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     Vec sum = weights[0] * load(from[0] + i);
     for (int k = 1; k < kTaps; ++k) sum = fma(weights[k], load(from[k] + i), sum);
@@ -79,17 +92,44 @@ ENGINE_INLINE void combine(const float* const* from, const float* weight, float*
   }
 }
 
+// The same of any number of taps; those without weight are not looked at.
+void combine_many(const float* source, std::int64_t stride, const ResizeTap& tap, std::int64_t taps, float* to,
+                  std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Vec sum = broadcast(0.0f);
+    for (std::int64_t k = 0; k < taps; ++k) {
+      if (tap.weight[k] != 0) sum = fma(broadcast(tap.weight[k]), load(source + tap.index[k] * stride + i), sum);
+    }
+    store(to + i, sum);
+  }
+  for (; i < count; ++i) {
+    float sum = 0;
+    for (std::int64_t k = 0; k < taps; ++k) {
+      if (tap.weight[k] != 0) sum += tap.weight[k] * source[tap.index[k] * stride + i];
+    }
+    to[i] = sum;
+  }
+}
+
+// As `combine`; kTaps = 0 stands for `taps` of them.
 template <int kTaps>
-ENGINE_INLINE void combine_single_columns(const ResizeTap* columns, const float* row, float* to, std::int64_t begin,
+ENGINE_INLINE void combine_taps(const float* source, std::int64_t stride, const ResizeTap& tap, std::int64_t taps,
+                                float* to, std::int64_t count) {
+  if constexpr (kTaps > 0)
+    combine<kTaps>(source, stride, tap, to, count);
+  else
+    combine_many(source, stride, tap, taps, to, count);
+}
+
+template <int kTaps>
+ENGINE_INLINE void combine_single_columns(const std::int32_t* columns, const float* row, float* to, std::int64_t begin,
                                           std::int64_t end) {
   for (std::int64_t x = begin; x < end; ++x) {
-    const ResizeTap& tap = columns[x];
-    if (tap.only >= 0) {
-      to[x] = row[tap.index[tap.only]];
-      continue;
-    }
+    const ResizeTap tap = tap_of(columns, x, kTaps);
     float sum = tap.weight[0] * row[tap.index[0]];
     for (int k = 1; k < kTaps; ++k) sum += tap.weight[k] * row[tap.index[k]];
+    if (__builtin_expect(tap.only >= 0, 0)) sum = row[tap.index[tap.only]];
     to[x] = sum;
   }
 }
@@ -103,35 +143,40 @@ void fill_floats(float* to, std::int64_t count, float value) {
 template <int kTaps>
 void resize_columns(const ResizeArgs& args, const float* map, const ResizeTap& row, float* to, float* scratch,
                     std::int64_t begin, std::int64_t end) {
-  const ResizeTap* const columns = columns_of(args);
-  // Indices ascend, from tap to tap and from column to column.
-  const std::int64_t low = columns[begin].index[0], high = columns[end - 1].index[kTaps - 1] + 1;
-  const float* from[kTaps];
-  for (int k = 0; k < kTaps; ++k) from[k] = map + (row.index[k] * args.in_w + low) * args.inner;
+  const std::int64_t taps = kTaps > 0 ? kTaps : args.taps, inner = args.inner;
+  const std::int32_t* const columns = columns_of(args);
+  // Indices ascend from tap to tap, and mostly from column to column.
+  const std::int64_t low = args.ascends != 0 ? tap_of(columns, begin, taps).index[0] : 0;
+  const std::int64_t high = args.ascends != 0 ? tap_of(columns, end - 1, taps).index[taps - 1] + 1 : args.in_w;
+  const std::int64_t row_floats = args.in_w * inner;
+  const float* const source = map + low * inner;
   const float* combined = scratch;
   if (row.only >= 0)
-    combined = from[row.only];
+    combined = source + row.index[row.only] * row_floats;
   else
-    combine<kTaps>(from, row.weight, scratch, (high - low) * args.inner);
-  if (args.inner == 1) return combine_single_columns<kTaps>(columns, combined - low, to, begin, end);
+    combine_taps<kTaps>(source, row_floats, row, taps, scratch, (high - low) * inner);
+  const float* const first = combined - low * inner;
+  if constexpr (kTaps > 0) {
+    if (inner == 1) return combine_single_columns<kTaps>(columns, first, to, begin, end);
+  }
   for (std::int64_t x = begin; x < end; ++x) {
-    const ResizeTap& tap = columns[x];
-    for (int k = 0; k < kTaps; ++k) from[k] = combined + (tap.index[k] - low) * args.inner;
+    const ResizeTap tap = tap_of(columns, x, taps);
     if (tap.only >= 0) {
-      std::memcpy(to + x * args.inner, from[tap.only], static_cast<std::size_t>(args.inner) * sizeof(float));
+      std::memcpy(to + x * inner, first + tap.index[tap.only] * inner, static_cast<std::size_t>(inner) * sizeof(float));
       continue;
     }
-    combine<kTaps>(from, tap.weight, to + x * args.inner, args.inner);
+    combine_taps<kTaps>(first, inner, tap, taps, to + x * inner, inner);
   }
 }
 
 template <int kTaps>
 void resize_rows(const ResizeArgs& args, void* const* buffers, const KernelContext& context) {
-  const ResizeTap* const columns = columns_of(args);
+  const std::int64_t taps = kTaps > 0 ? kTaps : args.taps;
+  const std::int32_t* const columns = columns_of(args);
   const std::int64_t in_map = args.in_h * args.in_w * args.inner, out_row = args.out_w * args.inner;
   const WorkRange range = split_work(args.maps * args.out_h, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const ResizeTap& row = rows_of(args)[i % args.out_h];
+    const ResizeTap row = tap_of(rows_of(args), i % args.out_h, taps);
     const float* const map = static_cast<const float*>(buffers[0]) + i / args.out_h * in_map;
     float* const to = static_cast<float*>(buffers[1]) + i * out_row;
     if (row.index[0] < 0) {
@@ -140,10 +185,10 @@ void resize_rows(const ResizeArgs& args, void* const* buffers, const KernelConte
     }
     for (std::int64_t x = 0; x < args.out_w;) {
       std::int64_t end = x + 1;
-      if (columns[x].index[0] < 0) {
+      if (tap_of(columns, x, taps).index[0] < 0) {
         fill_floats(to + x * args.inner, args.inner, args.outside);
       } else {
-        while (end < args.out_w && end < x + args.chunk && columns[end].index[0] >= 0) ++end;
+        while (end < args.out_w && end < x + args.chunk && tap_of(columns, end, taps).index[0] >= 0) ++end;
         resize_columns<kTaps>(args, map, row, to, static_cast<float*>(context.scratch), x, end);
       }
       x = end;
@@ -155,8 +200,10 @@ void resize_f32(const void* arguments, void* const* buffers, const KernelContext
   const ResizeArgs& args = *static_cast<const ResizeArgs*>(arguments);
   if (args.taps == 2)
     resize_rows<2>(args, buffers, context);
-  else
+  else if (args.taps == 4)
     resize_rows<4>(args, buffers, context);
+  else
+    resize_rows<0>(args, buffers, context);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ from engine.lowering.checks import (
     first_refusal,
     is_known_when_bound,
     is_left_out,
+    require_elements,
 )
 from engine.lowering.decisions import Decisions
 from engine.lowering.plan_cache import PlanCache
@@ -60,6 +61,7 @@ __all__ = [
     "prepare",
     "prepared_already",
     "query",
+    "require_elements",
     "shapes_of",
     "specialize",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from engine.errors import InputError
 from engine.ir import Constant, ElementType, Node, Output, TensorType
 from engine.ir.types import UNKNOWN
 from engine.lowering.refusal import Refusal, RefusalCause
@@ -63,6 +64,19 @@ def is_known_when_bound(value: Output) -> bool:
         seen.add(node)
         stack.extend(source.node for source in node.input_values if source is not None)
     return True
+
+
+def require_elements(node: Node, lengths: Iterable[int], wanted: str) -> None:
+    """Raise `InputError` where the result has elements and one of the `lengths` that they are taken from is 0.
+
+    All lengths of the node's values are known. `wanted` says what cannot be computed.
+    """
+    given, made = (list(value.shape.get_shape()) for value in (node.input_value(0), node.output(0)))
+    if 0 in lengths and 0 not in made:
+        raise InputError(
+            f"{node.op_type} `{node.friendly_name}`: {wanted} needs elements, of which an input {given} leaves none; "
+            f"the result is to be {made}"
+        )
 
 
 def first_refusal(*refusals: Refusal | None) -> Refusal | None:

@@ -1,19 +1,20 @@
 // resize_nearest, resize_f32: source -> destination, maps [maps, height, width, inner]. Attributes:
 //
-//   maps, inner, in: [height, width], out: [height, width], scales: [height, width] (reals)
-//   coordinates (Coordinates), roi ([0, 0, 1, 1]: begin of height and width, then their ends), outside (0.0)
-//   resize_nearest: element_bytes, nearest (Nearest), value (the bits of what lies outside)
-//   resize_f32: taps (2 linear, 4 cubic), cubic_a (-0.75), exclude_outside (0), outside (0.0)
-#include "kernels/prepare/resize.hpp"
-
+//   maps, inner, in: [height, width], out: [height, width]
+//   row_indices, column_indices: for each row and column of the destination those of the source that it is made of,
+//       [out, taps], ascending along the taps; the first is -1 where it is the value outside
+//   resize_nearest: element_bytes, value (the bits of what lies outside); one tap
+//   resize_f32: taps, row_weights, column_weights (reals, [out, taps]), outside (0.0)
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstring>
 #include <string>
+#include <vector>
 
-#include "kernels/prepare/codes.hpp"
+#include "kernels/prepare.hpp"
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/movement_request.hpp"
+#include "kernels/resize.hpp"
 
 namespace engine {
 namespace {
@@ -21,108 +22,80 @@ namespace {
 // Floats of a combined row of the source: half of a first cache.
 constexpr std::int64_t kScratchFloats = 4096;
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxTaps = std::int64_t{1} << 16;
 
-double source_coordinate(std::int64_t at, const ResizeDim& dim, Coordinates coordinates) {
-  const double x = static_cast<double>(at), in = static_cast<double>(dim.in);
-  const double out = dim.scale * in;  // ONNX's resized length: not rounded
-  switch (coordinates) {
-    case Coordinates::kAlignCorners:
-      return out == 1 ? 0 : x * (in - 1) / (out - 1);
-    case Coordinates::kAsymmetric:
-      return x / dim.scale;
-    case Coordinates::kTfCropAndResize: {
-      const double span = (dim.roi_end - dim.roi_begin) * (in - 1);
-      return (out == 1 ? span / 2 : x * (dim.roi_end - dim.roi_begin) * (in - 1) / (out - 1)) +
-             dim.roi_begin * (in - 1);
+// The taps of the rows or columns of the destination, as the kernels read them.
+class TapTable {
+ public:
+  TapTable(const Attributes& attributes, const std::string& name, std::int64_t in, std::int64_t out, std::int64_t taps,
+           bool has_weights)
+      : taps_(static_cast<std::size_t>(taps)), words_(static_cast<std::size_t>(resize_tap_words(taps))) {
+    const std::string weights_name = name + "_weights", indices_name = name + "_indices";
+    const std::size_t count = static_cast<std::size_t>(out) * taps_;
+    const std::vector<std::int64_t>& indices = attributes.integers(indices_name);
+    const auto weights = has_weights ? attributes.reals(weights_name) : std::vector<double>(count, 1.0);
+    check_count(indices_name, indices.size(), count);
+    check_count(weights_name, weights.size(), count);
+    table_.resize(static_cast<std::size_t>(out) * words_);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(out); ++i) {
+      fill(indices_name, &table_[i * words_], &indices[i * taps_], &weights[i * taps_], in);
     }
-    case Coordinates::kPytorchHalfPixel:
-      return dim.out == 1 ? 0 : (x + 0.5) / dim.scale - 0.5;
-    case Coordinates::kHalfPixelSymmetric:
-      return in / 2 * (1 - static_cast<double>(dim.out) / out) + (x + 0.5) / dim.scale - 0.5;
-    default:
-      return (x + 0.5) / dim.scale - 0.5;
   }
-}
 
-double nearest_offset(double ratio, Nearest nearest) {
-  switch (nearest) {
-    case Nearest::kRoundPreferFloor:
-      return ratio > 0.5 ? 1 : 0;
-    case Nearest::kRoundPreferCeil:
-      return ratio >= 0.5 ? 1 : 0;
-    case Nearest::kFloor:
-      return 0;
-    default:
-      return ratio > 0 ? 1 : 0;
-  }
-}
+  const std::vector<std::int32_t>& words() const { return table_; }
+  std::int32_t first(std::int64_t i) const { return table_[static_cast<std::size_t>(i) * words_]; }
+  std::int32_t last(std::int64_t i) const { return table_[static_cast<std::size_t>(i) * words_ + taps_ - 1]; }
 
-void set_weights(double ratio, const ResizeRule& rule, double* weights) {
-  if (rule.taps == 1) weights[0] = 1;
-  if (rule.taps == 2) {
-    weights[0] = 1 - ratio;
-    weights[1] = ratio;
+  // Whether the first indices ascend, of all that do not lie outside.
+  bool ascends() const {
+    std::int32_t before = 0;
+    for (std::size_t at = 0; at < table_.size(); at += words_) {
+      if (table_[at] < 0) continue;
+      if (table_[at] < before) return false;
+      before = table_[at];
+    }
+    return true;
   }
-  if (rule.taps != 4) return;
-  const double a = rule.cubic_a, rest = 1 - ratio;
-  weights[0] = ((a * (ratio + 1) - 5 * a) * (ratio + 1) + 8 * a) * (ratio + 1) - 4 * a;
-  weights[1] = ((a + 2) * ratio - (a + 3)) * ratio * ratio + 1;
-  weights[2] = ((a + 2) * rest - (a + 3)) * rest * rest + 1;
-  weights[3] = ((a * (rest + 1) - 5 * a) * (rest + 1) + 8 * a) * (rest + 1) - 4 * a;
-}
 
-ResizeTap make_tap(double x, const ResizeDim& dim, const ResizeRule& rule) {
-  const double below = std::floor(x), ratio = x - below;
-  const double first = rule.taps == 1 ? below + nearest_offset(ratio, rule.nearest) : below - (rule.taps / 2 - 1);
-  double weights[kMaxTaps] = {};
-  set_weights(ratio, rule, weights);
-  ResizeTap tap = {};
-  double sum = 0;
-  for (int k = 0; k < rule.taps; ++k) {
-    const double at = first + k, last = static_cast<double>(dim.in - 1);
-    if (rule.exclude_outside && (at < 0 || at > last)) weights[k] = 0;
-    sum += weights[k];
-    tap.index[k] = static_cast<std::int32_t>(std::clamp(at, 0.0, last));
+ private:
+  static void check_count(const std::string& name, std::size_t found, std::size_t expected) {
+    if (found == expected) return;
+    throw PlanError("attribute \"" + name + "\" has " + std::to_string(found) + " values; expected " +
+                    std::to_string(expected));
   }
-  tap.only = -1;
-  for (int k = 0; k < rule.taps; ++k) {
-    tap.weight[k] = static_cast<float>(rule.exclude_outside && sum != 0 ? weights[k] / sum : weights[k]);
-    if (tap.weight[k] == 1) tap.only = k;
-  }
-  for (int k = 0; k < rule.taps; ++k)
-    if (k != tap.only && tap.weight[k] != 0) tap.only = -1;
-  return tap;
-}
 
-std::vector<double> read_reals(const Attributes& attributes, const char* name, std::size_t count) {
-  const std::vector<double> values = attributes.reals(name);
-  if (values.size() != count) {
-    throw PlanError(std::string("attribute \"") + name + "\" has " + std::to_string(values.size()) +
-                    " values; expected " + std::to_string(count));
+  void fill(const std::string& name, std::int32_t* tap, const std::int64_t* indices, const double* weights,
+            std::int64_t in) {
+    std::int32_t only = -1, used = 0;
+    for (std::size_t k = 0; k < taps_; ++k) {
+      const bool is_outside = indices[0] == -1;
+      const std::int64_t index = is_outside ? -1 : indices[k];
+      if (index >= in || (!is_outside && (index < 0 || (k > 0 && index < indices[k - 1])))) {
+        throw PlanError("attribute \"" + name + "\" holds " + std::to_string(index) + "; expected indices below " +
+                        std::to_string(in) + " that ascend, or -1");
+      }
+      if (!std::isfinite(weights[k])) throw PlanError("a weight of attribute \"" + name + "\" is not finite");
+      const auto weight = static_cast<float>(weights[k]);
+      tap[k] = static_cast<std::int32_t>(index);
+      std::memcpy(&tap[taps_ + k], &weight, sizeof weight);
+      if (weight == 0) continue;
+      ++used;
+      if (weight == 1) only = static_cast<std::int32_t>(k);
+    }
+    tap[2 * taps_] = used == 1 ? only : -1;
   }
-  for (const double value : values) {
-    if (!std::isfinite(value)) throw PlanError(std::string("attribute \"") + name + "\" is not finite");
-  }
-  return values;
-}
 
-struct ResizeRequest {
-  ResizeArgs args;
-  ResizeDim rows, columns;
-  ResizeRule rule;
+  std::size_t taps_, words_;
+  std::vector<std::int32_t> table_;
 };
 
-ResizeRequest read_resize(const Attributes& attributes) {
-  ResizeRequest resize = {};
-  ResizeArgs& args = resize.args;
+ResizeArgs read_resize(const Attributes& attributes) {
+  ResizeArgs args = {};
   args.maps = attributes.integer("maps", 0, std::int64_t{1} << 40);
   args.inner = attributes.integer("inner", 0, kLargest);
   const auto in = read_shape(attributes, "in", 2, 2), out = read_shape(attributes, "out", 2, 2);
-  const auto scales = read_reals(attributes, "scales", 2);
-  const auto roi = attributes.has("roi") ? read_reals(attributes, "roi", 4) : std::vector<double>{0, 0, 1, 1};
-  for (int d = 0; d < 2; ++d) {
+  for (std::size_t d = 0; d < 2; ++d) {
     if (in[d] > kLargest || out[d] > kLargest) throw PlanError("a dimension is larger than 2^30");
-    if (!(scales[d] > 0)) throw PlanError("scale " + std::to_string(scales[d]) + " is not positive");
     if (in[d] == 0 && out[d] > 0) {
       throw PlanError("an empty dimension is resized to " + std::to_string(out[d]));
     }
@@ -131,102 +104,68 @@ ResizeRequest read_resize(const Attributes& attributes) {
   args.in_w = in[1];
   args.out_h = out[0];
   args.out_w = out[1];
-  resize.rows = {in[0], out[0], scales[0], roi[0], roi[2]};
-  resize.columns = {in[1], out[1], scales[1], roi[1], roi[3]};
-  resize.rule.coordinates = read_code<Coordinates>(attributes, "coordinates");
-  return resize;
+  return args;
 }
 
-PreparedStep prepare_resize(const StepRequest& request, const char* kernel, const ResizeRequest& resize,
-                            std::int64_t element) {
-  const ResizeArgs& args = resize.args;
-  const auto in_bytes = static_cast<std::size_t>(bytes_of({args.maps, args.in_h, args.in_w, args.inner}, element));
-  const auto out_bytes = static_cast<std::size_t>(bytes_of({args.maps, args.out_h, args.out_w, args.inner}, element));
+// The widest part of the source that `chunk` columns need.
+std::int64_t widest_part(const ResizeArgs& args, const TapTable& columns, std::int64_t chunk) {
+  if (args.ascends == 0) return args.in_w;
+  std::int64_t widest = 0;
+  for (std::int64_t x = 0; x < args.out_w; ++x) {
+    const std::int64_t last = std::min(x + chunk, args.out_w) - 1;
+    // Before a column from outside the part ends somewhere: at the end of the source at the latest.
+    const std::int64_t end = columns.last(last) < 0 ? args.in_w : columns.last(last) + 1;
+    if (columns.first(x) >= 0) widest = std::max(widest, end - columns.first(x));
+  }
+  return widest;
+}
+
+PreparedStep prepare_resize(const StepRequest& request, const char* kernel, ResizeArgs args, bool has_weights) {
+  const auto in_bytes = static_cast<std::size_t>(bytes_of({args.maps, args.in_h, args.in_w, args.inner}, args.element));
+  const auto out_bytes =
+      static_cast<std::size_t>(bytes_of({args.maps, args.out_h, args.out_w, args.inner}, args.element));
   request.expect_operands(1, 1);
   request.expect_input(0, in_bytes);
   request.expect_output(0, out_bytes);
-  // Of nothing there is nothing to make tables for, however large its other dimensions.
-  const bool is_empty = out_bytes == 0;
-  ResizeDim rows = resize.rows, columns = resize.columns;
-  ResizeArgs checked = args;
-  if (is_empty) checked.maps = checked.out_h = checked.out_w = rows.out = columns.out = 0;
-  PreparedPhase phase =
-      make_resize(request.kernels.find(kernel), checked, make_taps(rows, resize.rule), make_taps(columns, resize.rule));
-  phase.max_workers = workers_for_bytes(static_cast<double>(out_bytes) * resize.rule.taps);
+  const TapTable rows(request.attributes, "row", args.in_h, args.out_h, args.taps, has_weights);
+  const TapTable columns(request.attributes, "column", args.in_w, args.out_w, args.taps, has_weights);
+  if (out_bytes == 0) args.maps = 0;
+  args.ascends = columns.ascends() ? 1 : 0;
+  args.chunk = std::max<std::int64_t>(1, args.out_w);
+  while (has_weights && args.ascends != 0 && args.chunk > 1 &&
+         widest_part(args, columns, args.chunk) * args.inner > kScratchFloats) {
+    args.chunk = (args.chunk + 1) / 2;
+  }
+  PreparedPhase phase = PreparedPhase::of(request.kernels.find(kernel), args);
+  for (const TapTable* table : {&rows, &columns}) {
+    const auto* const words = reinterpret_cast<const std::byte*>(table->words().data());
+    phase.args.insert(phase.args.end(), words, words + table->words().size() * sizeof(std::int32_t));
+  }
+  if (has_weights) {
+    phase.scratch_bytes = static_cast<std::size_t>(widest_part(args, columns, args.chunk) * args.inner) * sizeof(float);
+  }
+  phase.max_workers = workers_for_bytes(static_cast<double>(out_bytes) * args.taps);
   const std::size_t scratch = phase.scratch_bytes;
   return one_phase(std::move(phase), scratch, 0);
 }
 
 PreparedStep prepare_resize_nearest(const StepRequest& request) {
-  const Attributes& attributes = request.attributes;
-  ResizeRequest resize = read_resize(attributes);
-  resize.rule.taps = 1;
-  resize.rule.nearest = read_code<Nearest>(attributes, "nearest");
-  resize.args.element = read_element_bytes(attributes);
-  resize.args.pattern = read_pattern(attributes, resize.args.element);
-  return prepare_resize(request, "resize_nearest", resize, resize.args.element);
+  ResizeArgs args = read_resize(request.attributes);
+  args.taps = 1;
+  args.element = read_element_bytes(request.attributes);
+  args.pattern = read_pattern(request.attributes, args.element);
+  return prepare_resize(request, "resize_nearest", args, false);
 }
 
 PreparedStep prepare_resize_f32(const StepRequest& request) {
-  const Attributes& attributes = request.attributes;
-  ResizeRequest resize = read_resize(attributes);
-  const std::int64_t taps = attributes.integer("taps", 2, 4);
-  if (taps == 3) throw PlanError("3 taps; expected 2 or 4");
-  resize.rule.taps = static_cast<int>(taps);
-  resize.rule.cubic_a = attributes.real_or("cubic_a", -0.75);
-  resize.rule.exclude_outside = attributes.has("exclude_outside") && attributes.integer("exclude_outside", 0, 1) == 1;
-  resize.args.taps = static_cast<std::int32_t>(taps);
-  resize.args.outside = static_cast<float>(attributes.real_or("outside", 0));
-  return prepare_resize(request, "resize_f32", resize, 4);
+  ResizeArgs args = read_resize(request.attributes);
+  args.taps = static_cast<std::int32_t>(request.attributes.integer("taps", 1, kMaxTaps));
+  args.outside = static_cast<float>(request.attributes.real_or("outside", 0));
+  args.element = sizeof(float);
+  return prepare_resize(request, "resize_f32", args, true);
 }
 
 }  // namespace
-
-std::vector<ResizeTap> make_taps(const ResizeDim& dim, const ResizeRule& rule) {
-  std::vector<ResizeTap> taps;
-  taps.reserve(static_cast<std::size_t>(dim.out));
-  for (std::int64_t i = 0; i < dim.out; ++i) {
-    const double x = source_coordinate(i, dim, rule.coordinates);
-    if (!std::isfinite(x)) throw PlanError("a scale of " + std::to_string(dim.scale) + " is too small");
-    const bool is_cropped = rule.coordinates == Coordinates::kTfCropAndResize;
-    taps.push_back(make_tap(x, dim, rule));
-    if (taps.size() > 1 && rule.taps > 1 && taps.back().index[0] < taps[taps.size() - 2].index[0]) {
-      throw PlanError(
-          "the region of interest ends before it begins, or a scale does not fit its sizes; expected "
-          "coordinates that ascend");
-    }
-    if (is_cropped && (x < 0 || x > static_cast<double>(dim.in - 1))) taps.back().index[0] = -1;
-  }
-  return taps;
-}
-
-PreparedPhase make_resize(const KernelEntry& kernel, ResizeArgs args, const std::vector<ResizeTap>& rows,
-                          const std::vector<ResizeTap>& columns) {
-  // The widest part of the source that `chunk` columns need.
-  const auto span = [&](std::int64_t chunk) {
-    std::int64_t widest = 0;
-    for (std::int64_t x = 0; x < args.out_w; ++x) {
-      const std::int64_t last = std::min(x + chunk, args.out_w) - 1;
-      const ResizeTap &a = columns[static_cast<std::size_t>(x)], &b = columns[static_cast<std::size_t>(last)];
-      if (args.taps > 0 && a.index[0] >= 0)
-        widest = std::max<std::int64_t>(widest, b.index[args.taps - 1] + 1 - a.index[0]);
-    }
-    return widest;
-  };
-  args.chunk = std::max<std::int64_t>(1, args.out_w);
-  while (args.taps > 0 && args.chunk > 1 && span(args.chunk) * args.inner > kScratchFloats)
-    args.chunk = (args.chunk + 1) / 2;
-  PreparedPhase phase = PreparedPhase::of(kernel, args);
-  const std::size_t bytes = (rows.size() + columns.size()) * sizeof(ResizeTap);
-  phase.args.resize(sizeof args + bytes);
-  if (!rows.empty()) std::memcpy(phase.args.data() + sizeof args, rows.data(), rows.size() * sizeof(ResizeTap));
-  if (!columns.empty()) {
-    std::memcpy(phase.args.data() + sizeof args + rows.size() * sizeof(ResizeTap), columns.data(),
-                columns.size() * sizeof(ResizeTap));
-  }
-  phase.scratch_bytes = static_cast<std::size_t>(span(args.chunk) * args.inner) * sizeof(float);
-  return phase;
-}
 
 extern const OperationEntry resize_operations[] = {
     {"resize_nearest", prepare_resize_nearest}, {"resize_f32", prepare_resize_f32}, {}};

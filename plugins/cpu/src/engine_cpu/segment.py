@@ -13,6 +13,7 @@ import numpy as np
 from engine.errors import PlanError, UnsupportedError
 from engine.ir import Constant, Node, Output
 from engine.native import Attribute, Plan, PlanBuilder
+from engine.ops.spec import OperatorSpec
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.reorder import reorder_attributes, reorder_kernel
@@ -121,6 +122,11 @@ class SegmentBuilder:
         """The data of a constant."""
         assert isinstance(value.node, Constant)
         return self._weights.data(value.node)
+
+    def values(self, spec: OperatorSpec, *indices: int) -> list[Array | None]:
+        """The data of these inputs, which are constants; None for each that is omitted."""
+        inputs = [spec.input(index) for index in indices]
+        return [None if value is None else self.value(value) for value in inputs]
 
     def is_placed(self, node: Node, index: int) -> bool:
         """True where input `index` was written where `placements` said, so that nothing is left to copy."""

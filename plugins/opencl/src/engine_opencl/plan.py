@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.ir import Constant, Node, Output
 from engine.native import lay_out_arena
+from engine.ops.spec import OperatorSpec
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import Expression
@@ -128,6 +129,11 @@ class PlanBuilder:
     def constant(self, value: Output) -> NDArray[Any] | None:
         """The data of a constant; None for any other value."""
         return value.node.data if isinstance(value.node, Constant) else None
+
+    def values(self, spec: OperatorSpec, *indices: int) -> list[NDArray[Any] | None]:
+        """The data of these inputs, which are constants; None for each that is omitted."""
+        inputs = [spec.input(index) for index in indices]
+        return [None if value is None else self.constant(value) for value in inputs]
 
     def input(self, value: Output) -> Buffer:
         """Where a value is. A constant is uploaded once for all inferences."""

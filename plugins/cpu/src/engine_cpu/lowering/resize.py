@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from engine.ir import Node
-from engine.lowering import Refusal, RefusalCause, check_constant, check_types, first_refusal
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.lowering import Refusal, check_constant, check_types, first_refusal, require_elements
+from engine.ops.resize import ResizedAxis, ResizeSpec, ResizeTaps
 from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.padding import value_bits
@@ -22,38 +19,21 @@ from engine_cpu.lowering.strided import check_movable, is_map, physical
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
-_COORDINATES: Final = (
-    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
-)  # fmt: skip
-_NEAREST: Final = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-_TAPS: Final = {"linear": 2, "cubic": 4}
+_WHOLE = ResizeTaps(np.zeros((1, 1), np.int32), np.ones((1, 1)))
+"""An axis of one element that stays as it is."""
+_NOTHING = ResizeTaps(np.zeros((0, 1), np.int32), np.ones((0, 1)))
 
 
-@lowers("Resize")
-class ResizeLowering(OpLowering[OperatorSpec]):
+@lowers("Resize", spec=ResizeSpec)
+class ResizeLowering(OpLowering[ResizeSpec]):
     """Nearest of any element type, linear and cubic in f32; the region, scales and sizes are known."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        mode, coordinates = attribute(node, "mode"), attribute(node, "coordinate_transformation_mode")
-        types = check_movable(node, node.input_value(0))
-        if mode != "nearest":
-            types = first_refusal(types, check_f32_data(node))
-        if refused := first_refusal(types, check_constant(node, 1, 2, 3)):
-            return refused
-        if mode not in ("nearest", *_TAPS):
-            return Refusal(RefusalCause.ATTRIBUTE, f"mode is {mode!r}; expected nearest, linear or cubic")
-        if coordinates not in _COORDINATES:
-            return Refusal(RefusalCause.ATTRIBUTE, f"coordinate_transformation_mode is {coordinates!r}")
-        if mode == "nearest" and attribute(node, "nearest_mode") not in _NEAREST:
-            return Refusal(RefusalCause.ATTRIBUTE, f"nearest_mode is {attribute(node, 'nearest_mode')!r}")
-        if mode == "nearest" and attribute(node, "exclude_outside"):
-            return Refusal(RefusalCause.ATTRIBUTE, "exclude_outside is set; the nearest element has no weights")
-        if attribute(node, "antialias"):
-            return Refusal(RefusalCause.ATTRIBUTE, "antialias is set; expected 0")
-        return None
+    def check(self, spec: ResizeSpec) -> Refusal | None:
+        x = spec.node.input_value(0)
+        is_float = None if spec.mode == "nearest" else check_types([x], F32)
+        return first_refusal(check_movable(spec.node, x), is_float, check_constant(spec.node, 1, 2, 3))
 
-    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+    def layouts(self, spec: ResizeSpec) -> Sequence[LayoutOption]:
         node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         x, y = node.input_value(0), node.output(0)
@@ -62,11 +42,11 @@ class ResizeLowering(OpLowering[OperatorSpec]):
         inputs = (Layout.BLOCKED, *(Layout.PLAIN for _ in range(node.num_inputs - 1)))
         return (plain, LayoutOption(inputs, (Layout.BLOCKED,)))
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.output(0)
-        layout = b.option(node).inputs[0]
-        axes = _resized_axes(node, b)
+    def lower(self, spec: ResizeSpec, b: SegmentBuilder) -> None:
+        x, y = spec.node.input_value(0), spec.output()
+        layout = b.option(spec.node).inputs[0]
+        axes = spec.at(b.shape(x), *b.values(spec, 1, 2, 3)).axes
+        require_elements(spec.node, [axis.length for axis in axes], "an interpolation")
         if not axes:
             b.alias_blocked(y, x, layout)
             return
@@ -80,78 +60,41 @@ class ResizeLowering(OpLowering[OperatorSpec]):
                 resized[each.axis] = each.size
             nbytes = math.prod(resized) * item_size(x.element_type, layout)
             target = b.temporary(nbytes) if axes else b.output(y, layout)
-            _resize_step(node, b, source, target, shape, done)
+            _resize_step(spec, b, source, target, shape, done)
             source, shape = target, resized
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    axis: int
-    size: int
-    scale: float
-    region: tuple[float, float]
-
-
-def check_f32_data(node: Node) -> Refusal | None:
-    """A refusal unless the resized tensor is f32; the others are not read by kernels."""
-    return check_types([node.input_value(0)], F32)
-
-
-def _resized_axes(node: Node, b: SegmentBuilder) -> list[_Axis]:
-    """The axes that change, ascending; scales and regions are as ONNX has them, in f64."""
-    shape, sizes = b.shape(node.input_value(0)), b.shape(node.output(0))
-    rank = len(shape)
-    axes = [axis % rank for axis in attribute(node, "axes") or range(rank)]
-    scales = _scales(node, b, axes)
-    region = [0.0] * len(axes) + [1.0] * len(axes)
-    is_cropped = attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize"
-    if is_cropped and node.has_input(1) and (given := b.value(node.input_value(1))).size:
-        region = given.astype(np.float64).tolist()
-    changed = []
-    for index, axis in enumerate(axes):
-        ends = (region[index], region[len(axes) + index])
-        if shape[axis] != sizes[axis] or not math.isclose(scales[index], 1.0) or ends != (0.0, 1.0):
-            changed.append(_Axis(axis, sizes[axis], scales[index], ends))
-    return sorted(changed, key=lambda each: each.axis)
-
-
-def _scales(node: Node, b: SegmentBuilder, axes: Sequence[int]) -> list[float]:
-    if node.has_input(2) and (given := b.value(node.input_value(2))).size:
-        return [float(scale) for scale in given]
-    shape = b.shape(node.input_value(0))
-    sizes = b.value(node.input_value(3)).reshape(-1).tolist()
-    ratios = [size / shape[axis] if shape[axis] else 1.0 for size, axis in zip(sizes, axes, strict=True)]
-    policy = attribute(node, "keep_aspect_ratio_policy")
-    if policy == "stretch":
-        return ratios
-    return [min(ratios) if policy == "not_larger" else max(ratios)] * len(axes)
-
-
 def _resize_step(
-    node: Node, b: SegmentBuilder, source: int, target: int, shape: Sequence[int], axes: Sequence[_Axis]
+    spec: ResizeSpec, b: SegmentBuilder, source: int, target: int, shape: Sequence[int], axes: Sequence[ResizedAxis]
 ) -> None:
     """Resize one axis of a buffer, or two neighbours."""
-    rows = axes[0] if len(axes) == 2 else _Axis(axes[0].axis, 1, 1.0, (0.0, 1.0))
-    columns = axes[-1]
-    mode = attribute(node, "mode")
-    outside = np.float32(attribute(node, "extrapolation_value"))
+    columns, is_pair = axes[-1], len(axes) == 2
+    is_empty = 0 in shape or 0 in (each.size for each in axes)
+    tables = [_NOTHING, _NOTHING] if is_empty else [axes[0].taps if is_pair else _WHOLE, columns.taps]
+    taps = max(each.indices.shape[1] for each in tables)
     attributes: dict[str, Any] = {
-        "maps": math.prod(shape[: rows.axis]),
-        "in": [shape[rows.axis] if len(axes) == 2 else 1, shape[columns.axis]],
-        "out": [rows.size, columns.size],
+        "maps": math.prod(shape[: axes[0].axis]),
+        "in": [axes[0].length if is_pair else 1, columns.length],
+        "out": [len(each.indices) for each in tables],
         "inner": math.prod(shape[columns.axis + 1 :]),
-        "scales": [rows.scale, columns.scale],
-        "roi": [rows.region[0], columns.region[0], rows.region[1], columns.region[1]],
-        "coordinates": attribute(node, "coordinate_transformation_mode"),
+        "row_indices": _flat(tables[0].indices, taps, "edge"),
+        "column_indices": _flat(tables[1].indices, taps, "edge"),
     }
-    x = node.input_value(0)
-    if mode == "nearest":
-        attributes["element_bytes"] = item_size(x.element_type, b.option(node).inputs[0])
-        attributes["nearest"] = attribute(node, "nearest_mode")
+    x, outside = spec.node.input_value(0), np.float32(spec.extrapolation_value)
+    if spec.mode == "nearest":
+        attributes["element_bytes"] = item_size(x.element_type, b.option(spec.node).inputs[0])
         attributes["value"] = value_bits(outside.astype(x.element_type.numpy))
     else:
-        attributes["taps"] = _TAPS[mode]
-        attributes["cubic_a"] = float(attribute(node, "cubic_coeff_a"))
-        attributes["exclude_outside"] = int(attribute(node, "exclude_outside"))
+        attributes["taps"] = taps
+        attributes["row_weights"] = _flat(tables[0].weights, taps, "constant")
+        attributes["column_weights"] = _flat(tables[1].weights, taps, "constant")
         attributes["outside"] = float(outside)
-    b.step(node, "resize_nearest" if mode == "nearest" else "resize_f32", [source], [target], **attributes)
+    b.step(spec.node, "resize_nearest" if spec.mode == "nearest" else "resize_f32", [source], [target], **attributes)
+
+
+def _flat(values: np.ndarray[Any, Any], taps: int, mode: Literal["edge", "constant"]) -> list[Any]:
+    """A table of [size, taps] as a list; taps that are missing repeat the last index, with a weight of 0."""
+    missing = taps - values.shape[1]
+    whole = np.pad(values, ((0, 0), (0, missing)), mode) if missing and len(values) else values
+    result: list[Any] = whole.reshape(-1).tolist()
+    return result

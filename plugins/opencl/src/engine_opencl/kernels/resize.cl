@@ -15,7 +15,11 @@ __kernel void resize(__global const stored_T* restrict x, __global const int* re
     return;
   }
   float sum = 0.0f;
-  for (int t = 0; t < TAPS; ++t) sum += weights[at * TAPS + t] * load_T(x, (ulong)indices[at * TAPS + t] * INNER);
+  for (int t = 0; t < TAPS; ++t) {
+    const float weight = weights[at * TAPS + t];
+    // 0 times infinity is NaN.
+    sum += weight == 0.0f ? 0.0f : weight * load_T(x, (ulong)indices[at * TAPS + t] * INNER);
+  }
   store_T(y, 0, sum);
 #endif
 }

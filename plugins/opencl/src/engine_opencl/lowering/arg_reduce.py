@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.ir import Node
-from engine.lowering import Refusal, check_constant
+from engine.lowering import Refusal, check_constant, require_elements
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
-from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of, spans
 from engine_opencl.plan import PlanBuilder
@@ -38,7 +37,7 @@ class ExtremeLowering(OpLowering[OperatorSpec]):
         node = spec.node
         x, y = node.input_value(0), node.output(0)
         outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
-        require_elements(node, b, [length], "the extreme")
+        require_elements(node, [length], "the extreme")
         is_last = node.op_type != "Hardmax" and bool(attribute(node, "select_last_index"))
         rows = rows_of(b.facts, outer * inner, length, inner)
         source = rows.source(

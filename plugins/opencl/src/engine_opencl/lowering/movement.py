@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.ir import ElementType, Node, Output
-from engine.lowering import Refusal, RefusalCause, check_constant
+from engine.lowering import Refusal, RefusalCause, check_constant, require_elements
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import STORED, load_code, moved_c_type, moved_scalar, store_code, stored_c_type
-from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
@@ -166,7 +165,7 @@ class PadLowering(OpLowering[OperatorSpec]):
             first, length = max(-before[axis], 0), max(target[axis], 1)
             kept = shape[axis] - first - max(-after[axis], 0)
             if mode != "constant":
-                require_elements(node, b, [kept], f"the border of axis {axis}")
+                require_elements(node, [kept], f"the border of axis {axis}")
             lines.append(f"{{ long k = (long)(r % {length}ul) - {max(before[axis], 0)}; r /= {length}ul;")
             lines.append(_place(mode, kept))
             lines.append(f"at += (k + {first}) * {steps[axis]}; }}")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from engine.lowering import Refusal, RefusalCause
+from engine.lowering import Refusal, RefusalCause, require_elements
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
-from engine_opencl.lowering.emptiness import require_elements
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source
@@ -35,7 +34,7 @@ class GridSampleLowering(OpLowering[OperatorSpec]):
         node = spec.node
         x, y = node.input_value(0), node.output(0)
         n, channels, *space = b.shape(x)
-        require_elements(node, b, space, "a sample")
+        require_elements(node, space, "a sample")
         places = math.prod(b.shape(y)[2:])
         depth, height, width = (1, *space)[-3:]
         padding = attribute(node, "padding_mode")
