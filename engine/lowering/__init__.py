@@ -16,7 +16,8 @@ the operator's spec, whose attributes are typed, complete and checked::
 device's passes transformed and that is folded, with a `Decisions` that says for each node how it is lowered, or why it
 is not. `query` answers from the same graph, about the user's model, whose operations may have been fused. Where
 lengths are unknown when a model is compiled, `PreparedGraph.at(shapes)` is the graph for those that come, and a
-`PlanCache` keeps what was made of the last few.
+`PlanCache` keeps what was made of the last few. A `GraphNetwork` is exported as its graph; `engine.lowering.tuning`
+chooses among kernels by measurement.
 """
 
 from engine.lowering.attention import check_attention
@@ -30,6 +31,7 @@ from engine.lowering.checks import (
     require_elements,
 )
 from engine.lowering.decisions import Decisions
+from engine.lowering.network import GraphNetwork, check_precision, constants_of, read_graph, write_graph
 from engine.lowering.plan_cache import PlanCache
 from engine.lowering.prepare import PreparedGraph, prepare, prepared_already
 from engine.lowering.query import answer_query, query
@@ -41,6 +43,7 @@ __all__ = [
     "SHAPE_SOURCES",
     "Decision",
     "Decisions",
+    "GraphNetwork",
     "Lowering",
     "LoweringTable",
     "PlanCache",
@@ -51,7 +54,9 @@ __all__ = [
     "answer_query",
     "check_attention",
     "check_constant",
+    "check_precision",
     "check_types",
+    "constants_of",
     "first_refusal",
     "fold",
     "is_known_when_bound",
@@ -61,7 +66,9 @@ __all__ = [
     "prepare",
     "prepared_already",
     "query",
+    "read_graph",
     "require_elements",
     "shapes_of",
     "specialize",
+    "write_graph",
 ]

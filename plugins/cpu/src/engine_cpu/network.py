@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model
-from engine.lowering import prepared_already, shapes_of
+from engine.lowering import GraphNetwork, check_precision, constants_of, prepared_already, read_graph, shapes_of
 from engine.native import built_isas, cores, default_isa, has_feature
-from engine.onnx import join_model, split_model
 from engine.onnx.skeleton import INLINE_BYTES
-from engine.plugin_api import BlobReader, BlobWriter, Config, ExecutableNetwork, SyncInferRequest
+from engine.plugin_api import BlobReader, BlobWriter, Config, SyncInferRequest
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.compiler import Compiler, ProgramCache, logger
 from engine_cpu.instruction_sets import needed_isa
@@ -37,18 +36,15 @@ from engine_cpu.weights import FORMATS, WeightStore, mark_weights
 if TYPE_CHECKING:
     from engine_cpu.plugin import CpuPlugin
 
-GRAPH = "graph"
-WEIGHTS = "weights/"
 PACKED = "packed/"
 COMPILATION = "compilation"
 _MOST_THREADS = 4096
 
 
-class CpuNetwork(ExecutableNetwork):
+class CpuNetwork(GraphNetwork):
     """Compiling is: transform the graph, then, where all lengths are known, lower it to a program."""
 
     metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES)
-    graph: Model
 
     @classmethod
     def compiled(cls, plugin: CpuPlugin, config: Config, model: Model) -> CpuNetwork:
@@ -56,7 +52,7 @@ class CpuNetwork(ExecutableNetwork):
         network = cls(plugin, config, model)
         prepared = prepare_model(model)
         mark_weights(prepared.graph)
-        for constant in (*_constants(model), *_constants(prepared.graph)):
+        for constant in (*constants_of(model), *constants_of(prepared.graph)):
             constant.release()  # what the passes have read of a mapped file
         # Without effort, a network is the same whatever was measured before.
         effort, folder = config[COMPILE_EFFORT], config[CACHE_DIR]
@@ -76,13 +72,9 @@ class CpuNetwork(ExecutableNetwork):
         """Take up an exported network: nothing is transformed, packed or measured again."""
         network = cls(plugin, config, blob.manifest)
         blob.verify_ahead()
-        graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
+        graph = read_graph(blob)
         made = _read_compilation(blob)
-        if (asked := precision_of(config, default_isa())) != made.precision:
-            raise UnsupportedError(
-                f"{network.name}: the blob computes in {made.precision}, INFERENCE_PRECISION_HINT asks for {asked}; "
-                "leave the hint out, or compile the model for it"
-            )
+        check_precision(network.name, made.precision, precision_of(config, default_isa()))
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and the formats of weights follow from the threads that the network was compiled for.
@@ -113,7 +105,7 @@ class CpuNetwork(ExecutableNetwork):
 
     def _discard_packed(self) -> None:
         """Forget the weights that no step reads as they are, which an export leaves out, too."""
-        for constant in _constants(self.graph):
+        for constant in constants_of(self.graph):
             # Small ones are written into the skeleton of an export.
             if constant.byte_size > INLINE_BYTES and self.weights.is_only_packed(constant):
                 constant.discard()
@@ -142,15 +134,15 @@ class CpuNetwork(ExecutableNetwork):
 
     def export_sections(self, writer: BlobWriter) -> None:
         """Write what `imported` reads."""
-        # Weights that steps have in packed form only are not needed again, unless for plans of other shapes.
-        skeleton, weights = split_model(self.graph, self.weights.is_only_packed if self.is_static else None)
-        writer.add_section(GRAPH, skeleton)
-        for name, _, data in weights:
-            writer.add_section(WEIGHTS + name, data)
+        super().export_sections(writer)
         for key, array in self.weights.packed.items():
             writer.add_section(PACKED + key, array)
         made = Compilation(self.weights.isa, self.precision, self.tuner.threads, self.tuner.choices)
         writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
+
+    def is_left_out(self, constant: Constant) -> bool:
+        """What steps have in packed form only is not needed again, unless for plans of other shapes."""
+        return self.is_static and self.weights.is_only_packed(constant)
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
         """Kernels and packed weights are of one instruction set, and in the formats of one version."""
@@ -172,10 +164,6 @@ class CpuNetwork(ExecutableNetwork):
         if self.programs is not None:
             programs = self.programs.plans()[-1:]
         return [step.part for program in programs for step in program.parts if isinstance(step.part, NativePart)]
-
-
-def _constants(graph: Model) -> list[Constant]:
-    return [node for node in graph.ordered_nodes() if isinstance(node, Constant)]
 
 
 def threads_of(config: Config) -> int:

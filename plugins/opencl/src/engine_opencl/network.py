@@ -6,16 +6,14 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import BlobFormatError, UnsupportedError
-from engine.ir import Constant, Model
-from engine.lowering import known_shapes, prepared_already
+from engine.errors import BlobFormatError
+from engine.ir import Model
+from engine.lowering import GraphNetwork, check_precision, constants_of, known_shapes, prepared_already, read_graph
 from engine.lowering.tuning import read_choices, write_choices
-from engine.onnx import join_model, split_model
 from engine.plugin_api import (
     BlobReader,
     BlobWriter,
     Config,
-    ExecutableNetwork,
     Executor,
     Pipeline,
     SyncInferRequest,
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
     from engine_opencl.plugin import OpenclPlugin
 
 _log = logging.getLogger("engine.opencl")
-GRAPH = "graph"
-WEIGHTS = "weights/"
 PROGRAMS = "programs/"
 CHOICES = "choices"
 COMPILER = "compiler"
@@ -56,11 +52,10 @@ _IN_FLIGHT = 2
 """Requests that keep a device busy: one computes while another's data moves."""
 
 
-class OpenclNetwork(ExecutableNetwork):
+class OpenclNetwork(GraphNetwork):
     """Compiling is: transform the graph, plan it where all lengths are known, compile the kernels."""
 
     metrics = (KERNEL_CHOICES,)
-    graph: Model
     device: OpenclDevice
 
     @classmethod
@@ -75,9 +70,9 @@ class OpenclNetwork(ExecutableNetwork):
     def imported(cls, plugin: OpenclPlugin, config: Config, blob: BlobReader) -> OpenclNetwork:
         """Take up an exported network: its graph is transformed already. Raises `UnsupportedError`."""
         network = cls(plugin, config, blob.manifest)
-        _require_precision(network.name, blob, config[INFERENCE_PRECISION_HINT])
+        check_precision(network.name, _precision_of(blob), config[INFERENCE_PRECISION_HINT])
         network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
-        graph = join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name))
+        prepared = prepared_already(read_graph(blob), LOWERINGS)
         made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
         choices = read_choices(bytes(blob.section(CHOICES)))
         if made_by != here:
@@ -88,7 +83,6 @@ class OpenclNetwork(ExecutableNetwork):
                 made_by,
                 here,
             )
-        prepared = prepared_already(graph, LOWERINGS)
         network.load(prepared, _programs_of(network.name, blob), choices if made_by == here else None)
         return network
 
@@ -101,7 +95,7 @@ class OpenclNetwork(ExecutableNetwork):
         """
         self.prepared = prepared
         self.graph = graph = prepared.graph
-        for number, node in enumerate(n for n in graph.ordered_nodes() if isinstance(n, Constant)):
+        for number, node in enumerate(constants_of(graph)):
             node.rt_info[WEIGHT] = number
         prepared.require_kernels("OPENCL", ADVICE)
         plugin: Any = self.plugin
@@ -135,10 +129,7 @@ class OpenclNetwork(ExecutableNetwork):
 
     def export_sections(self, writer: BlobWriter) -> None:
         """Write what `imported` reads."""
-        skeleton, weights = split_model(self.graph)
-        writer.add_section(GRAPH, skeleton)
-        for name, _, data in weights:
-            writer.add_section(WEIGHTS + name, data)
+        super().export_sections(writer)
         writer.add_section(PRECISION, self.config[INFERENCE_PRECISION_HINT].encode())
         writer.add_section(COMPILER, self.device.identity.encode())
         writer.add_section(CHOICES, write_choices(self.tuner.choices))
@@ -155,15 +146,11 @@ class OpenclNetwork(ExecutableNetwork):
         return None
 
 
-def _require_precision(name: str, blob: BlobReader, asked: str) -> None:
+def _precision_of(blob: BlobReader) -> str:
     made = bytes(blob.section(PRECISION)).decode(errors="replace")
     if made not in (INFERENCE_PRECISION_HINT.choices or ()):
         raise BlobFormatError(f"section {PRECISION} of the blob is damaged: {made[:80]!r}")
-    if made != asked:
-        raise UnsupportedError(
-            f"{name}: the blob computes in {made}, INFERENCE_PRECISION_HINT asks for {asked}; leave the hint out, or "
-            "compile the model for it"
-        )
+    return made
 
 
 def _programs_of(name: str, blob: BlobReader) -> dict[str, bytes]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from engine.onnx import join_model, split_model
+from engine.lowering import GraphNetwork, read_graph
 from engine.plugin_api import (
     BlobManifest,
     BlobReader,
-    BlobWriter,
     Config,
-    ExecutableNetwork,
     Model,
     Pipeline,
     Plugin,
@@ -19,12 +17,12 @@ from engine_template.properties import STEP_COUNT, TRANSFORMATIONS
 from engine_template.request import TemplateInferRequest
 from engine_template.transform import transform_network
 
-GRAPH = "graph"
-WEIGHTS = "weights/"
 
+class TemplateNetwork(GraphNetwork):
+    """Compiling is three steps, by name: `transform_network`, `map_to_device`, `fill_weights`.
 
-class TemplateNetwork(ExecutableNetwork):
-    """Compiling is three steps, by name: `transform_network`, `map_to_device`, `fill_weights`."""
+    As a `GraphNetwork`, it is exported as its graph; a device with compiled kernels writes them, too.
+    """
 
     metrics = (STEP_COUNT,)
     program: Program
@@ -42,7 +40,7 @@ class TemplateNetwork(ExecutableNetwork):
         """Take up an exported network: its graph is transformed already. Weights are used where the blob holds them."""
         manifest: BlobManifest = blob.manifest
         network = cls(plugin, config, manifest)
-        network.load(join_model(bytes(blob.section(GRAPH)), lambda name: blob.section(WEIGHTS + name)))
+        network.load(read_graph(blob))
         return network
 
     def load(self, graph: Model) -> None:
@@ -69,13 +67,6 @@ class TemplateNetwork(ExecutableNetwork):
             (device, request.wait_pipeline),
             (host, request.infer_postprocess),
         ]
-
-    def export_sections(self, writer: BlobWriter) -> None:
-        """Write what `imported` reads; configuration, inputs and outputs are in the manifest already."""
-        skeleton, weights = split_model(self.graph)
-        writer.add_section(GRAPH, skeleton)
-        for name, _, data in weights:
-            writer.add_section(WEIGHTS + name, data)
 
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""
