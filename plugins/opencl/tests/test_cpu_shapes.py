@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_opencl.devices.device import device_of
-from engine_opencl.lowering.convolutions import block_convolution
-from engine_opencl.lowering.convolutions.winograd import Winograd
+from engine_opencl.lowering.conv import block_convolution
+from engine_opencl.lowering.conv.winograd import Winograd
 from engine_opencl.lowering.products import block_shapes, blocks
 from engine_opencl.lowering.products.block_shapes import Block, block_of, blocks_of
 from engine_opencl.lowering.products.blocks import BlockProduct

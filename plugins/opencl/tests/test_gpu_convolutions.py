@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_opencl.devices.device import device_of
-from engine_opencl.lowering.convolutions import gpu_convolution
-from engine_opencl.lowering.convolutions.depthwise import Strip
-from engine_opencl.lowering.convolutions.direct_convolution import Direct
-from engine_opencl.lowering.convolutions.implicit_gemm import Implicit, is_taken
+from engine_opencl.lowering.conv import gpu_convolution
+from engine_opencl.lowering.conv.depthwise import Strip
+from engine_opencl.lowering.conv.direct_convolution import Direct
+from engine_opencl.lowering.conv.implicit_gemm import Implicit, is_taken
 from engine_opencl.lowering.products.tile_candidates import TILES, Tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_opencl.devices.device import DeviceFacts, device_of
-from engine_opencl.lowering.convolutions import convolution as convolution_lowering
-from engine_opencl.lowering.convolutions import gpu_convolution
-from engine_opencl.lowering.convolutions.geometry import Geometry
-from engine_opencl.lowering.convolutions.windows import Convolution
-from engine_opencl.lowering.convolutions.winograd import G, Winograd, is_winograd
-from engine_opencl.lowering.convolutions.winograd_rows import winograd_rows
+from engine_opencl.lowering.conv import conv as conv_lowering
+from engine_opencl.lowering.conv import gpu_convolution
+from engine_opencl.lowering.conv.problem import Convolution
+from engine_opencl.lowering.conv.winograd import G, Winograd, is_winograd
+from engine_opencl.lowering.conv.winograd_rows import winograd_rows
 from engine_opencl.lowering.products.matmul import Epilogue
 from engine_opencl.plan import Buffer, PlanBuilder
 from hypothesis import HealthCheck, given, settings
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Parameter, Result, f16, f32
+from engine.ops.windows import WindowGeometry
 
 A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]])
 B = np.array([[1, 0, 0, 0], [0, 1, -1, 1], [-1, 1, 1, 0], [0, 0, 0, -1]])
@@ -43,14 +43,14 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """The device poses as one of this kind, and computes all convolutions that it can in this way."""
     device = device_of("0")
     monkeypatch.setattr(device, "facts", replace(device.facts, kind=request.param))
-    whole, direct = gpu_convolution.variants_of, convolution_lowering.block_convolution
+    whole, direct = gpu_convolution.variants_of, conv_lowering.block_convolution
 
     def rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
         (winograd_rows if is_winograd(b.facts, c) else direct)(b, c, epilogue)
 
     monkeypatch.setattr(gpu_convolution, "variants_of", lambda f, c: [Winograd()] if is_winograd(f, c) else whole(f, c))
-    monkeypatch.setattr(convolution_lowering, "block_convolution", rows)
-    monkeypatch.setattr(convolution_lowering, "is_depthwise_rows", lambda c: False)
+    monkeypatch.setattr(conv_lowering, "block_convolution", rows)
+    monkeypatch.setattr(conv_lowering, "is_depthwise_rows", lambda c: False)
 
 
 def result_of(values: list[NDArray[np.float32]], attributes: dict[str, Any]) -> NDArray[np.float32]:
@@ -120,7 +120,7 @@ def test_the_error_is_bounded(
 
 
 def convolution(channels: int, size: int, **changes: Any) -> Convolution:
-    g = Geometry((1, size, size), (1, size, size), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1))
+    g = WindowGeometry((1, size, size), (1, size, size), (1, 3, 3), (1, 1, 1), (1, 1, 1), (0, 1, 1), (0, 1, 1))
     own = Buffer(0)
     c = Convolution(8, 1, channels, channels, g, False, f32, own, Buffer(0, weight="w"), None, None, own, "")
     return replace(c, **changes)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from engine.ir.element_type import f32
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.convolutions.windows import Convolution
+from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.products.matmul import Epilogue, Product, launch_product
 from engine_opencl.lowering.products.tile_candidates import LAUNCH_COST, cost, moving_cost, tiles_of
 from engine_opencl.plan import PlanBuilder
@@ -71,7 +71,7 @@ def winograd(b: PlanBuilder, c: Convolution) -> None:
     v, s = b.temporary(4 * 16 * channels * places), b.temporary(4 * 16 * outputs * places)
     defines: dict[str, object] = {
         "C": channels, "M": outputs, "IH": g.inputs[1], "IW": g.inputs[2], "OH": g.outputs[1], "OW": g.outputs[2],
-        "PH": g.before[1], "PW": g.before[2], "PLACES": places, "PLACES_H": -(-g.outputs[1] // 2),
+        "PH": g.pads_begin[1], "PW": g.pads_begin[2], "PLACES": places, "PLACES_H": -(-g.outputs[1] // 2),
         "PLACES_W": -(-g.outputs[2] // 2),
     }  # fmt: skip
     source = kernel_source("winograd_input", **defines, STEP=f"{channels * places}ul")

@@ -8,7 +8,7 @@ from typing import Final
 
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.convolutions.windows import Convolution, arranged_weights
+from engine_opencl.lowering.conv.problem import Convolution, arranged_weights
 from engine_opencl.lowering.products.matmul import Product
 from engine_opencl.lowering.products.tile_candidates import TILES, Tile, cost, tiles_of
 from engine_opencl.lowering.tables import table

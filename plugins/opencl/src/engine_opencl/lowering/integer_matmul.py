@@ -11,9 +11,11 @@ import numpy as np
 from engine.ir import Node, Output
 from engine.ir.element_type import f32, i8, i32, u8
 from engine.lowering import Refusal, RefusalCause
-from engine.ops.spec import OperatorSpec
+from engine.ops.conv import ConvSpec
+from engine.ops.spec import OperatorSpec, SpecT
 from engine_opencl.elements import c_type
-from engine_opencl.lowering.convolutions.convolution import geometry_of
+from engine_opencl.lowering.conv.conv import check_spatial_rank
+from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
@@ -84,10 +86,10 @@ def operands_of(node: Node) -> Operands:
     return Operands(a, b, a_point, b_point, scales, y_point, bias)
 
 
-class IntegerLowering(OpLowering[OperatorSpec]):
+class IntegerLowering(OpLowering[SpecT]):
     """What products and convolutions have in common."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: SpecT) -> Refusal | None:
         node = spec.node
         given = operands_of(node)
         whole = [
@@ -104,7 +106,7 @@ class IntegerLowering(OpLowering[OperatorSpec]):
 
 
 @lowers("MatMulInteger", "QLinearMatMul")
-class IntegerProductLowering(IntegerLowering):
+class IntegerProductLowering(IntegerLowering[OperatorSpec]):
     """Batches of matrices, with a zero point and a scale each, or one a row of the left one, a column of the right."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
@@ -131,34 +133,23 @@ class IntegerProductLowering(IntegerLowering):
         b.launch(source, "integer_gemm", arguments, (n, -(-m // _TILE), math.prod(batch)))
 
 
-@lowers("ConvInteger", "QLinearConv")
-class IntegerConvolutionLowering(IntegerLowering):
+@lowers("ConvInteger", "QLinearConv", spec=ConvSpec)
+class IntegerConvLowering(IntegerLowering[ConvSpec]):
     """One to three axes of space, groups, a zero point and a scale of the weights for all channels or for each."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        rank = len(node.input_value(0).shape) - 2
-        if not 1 <= rank <= 3:
-            return Refusal(RefusalCause.ATTRIBUTE, f"{rank} axes of space; expected 1 to 3")
-        return super().check(spec)
+    def check(self, spec: ConvSpec) -> Refusal | None:
+        return super().check(spec) or check_spatial_rank(spec.node.input_value(0))
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        given, y = operands_of(node), node.output(0)
-        x, weights, result = b.shape(given.a), b.shape(given.b), b.shape(y)
-        g = geometry_of(node, weights[2:], x, result).padded()
-        groups = int(node.attributes.get("group", 1))
+    def lower(self, spec: ConvSpec, b: PlanBuilder) -> None:
+        given, y = operands_of(spec.node), spec.output()
+        x, weights = b.shape(given.a), b.shape(given.b)
+        g, groups = spec.at(x, weights).with_axes(3), spec.group
         own = weights[0] // groups
         channels = min(_TILE, own)
         blocks = -(-own // channels)
         defines: dict[str, object] = {
-            "GROUPS": groups, "GM": own, "C": weights[1], "CHANNELS": channels, "BLOCKS": blocks,
+            "GROUPS": groups, "GM": own, "C": weights[1], "CHANNELS": channels, "BLOCKS": blocks, **window_defines(g),
         }  # fmt: skip
-        for axis, name in enumerate("DHW"):
-            defines |= {
-                f"I{name}": g.inputs[axis], f"O{name}": g.outputs[axis], f"K{name}": g.kernel[axis],
-                f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
-            }  # fmt: skip
         source = given.source("integer_conv", b, y, **defines)
         arguments = [b.input(given.a), b.input(given.b), *given.buffers(b), b.output(y)]
         b.launch(source, "integer_conv", arguments, (math.prod(g.outputs), groups * blocks, x[0]))

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from engine_opencl.lowering.convolutions.windows import Convolution
-from engine_opencl.lowering.convolutions.winograd import Winograd, is_winograd
-from engine_opencl.lowering.convolutions.winograd_rows import winograd_rows
+from engine_opencl.lowering.conv.problem import Convolution
+from engine_opencl.lowering.conv.winograd import Winograd, is_winograd
+from engine_opencl.lowering.conv.winograd_rows import winograd_rows
 from engine_opencl.lowering.products.block_shapes import Block, blocks_of, is_worth_measuring
 from engine_opencl.lowering.products.blocks import MOST_TAPS, BlockProduct, Seen, launch_block
 from engine_opencl.lowering.products.matmul import Epilogue

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.ir import ElementType
-from engine_opencl.lowering.convolutions.geometry import Geometry, Part, transposed_parts, whole
+from engine.ops.windows import WindowGeometry
+from engine_opencl.lowering.conv.parts import Part, only_part, transposed_parts
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import kernel_source
@@ -62,7 +63,7 @@ class Convolution:
     groups: int
     channels: int
     outputs: int
-    geometry: Geometry
+    geometry: WindowGeometry
     is_transposed: bool
     element_type: ElementType
     x: Buffer
@@ -75,7 +76,7 @@ class Convolution:
     @functools.cached_property
     def parts(self) -> list[Part]:
         """One, or one for each phase."""
-        return transposed_parts(self.geometry) if self.is_transposed else [whole(self.geometry)]
+        return transposed_parts(self.geometry) if self.is_transposed else [only_part(self.geometry)]
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from engine_opencl.devices.device import DeviceFacts
-from engine_opencl.lowering.convolutions.depthwise import is_depthwise, strips_of
-from engine_opencl.lowering.convolutions.direct_convolution import directs_of
-from engine_opencl.lowering.convolutions.implicit_gemm import implicit_cost, implicit_tiles
-from engine_opencl.lowering.convolutions.windows import Convolution
-from engine_opencl.lowering.convolutions.winograd import Winograd, is_winograd, winograd_cost
+from engine_opencl.lowering.conv.depthwise import is_depthwise, strips_of
+from engine_opencl.lowering.conv.direct_convolution import directs_of
+from engine_opencl.lowering.conv.implicit_gemm import implicit_cost, implicit_tiles
+from engine_opencl.lowering.conv.problem import Convolution
+from engine_opencl.lowering.conv.winograd import Winograd, is_winograd, winograd_cost
 from engine_opencl.plan import PlanBuilder
 
 _LEAST_OUTPUTS = 8
@@ -43,7 +43,7 @@ def _key(c: Convolution) -> str:
         ("k", g.kernel),
         ("s", g.strides),
         ("d", g.dilations),
-        ("p", g.before),
+        ("p", g.pads_begin),
     )
     shape = " ".join(f"{key}{'x'.join(map(str, each))}" for key, each in lengths)
     return f"{name} {c.element_type.name} n{c.images} g{c.groups} {c.channels}->{c.outputs} {shape} {weights} {c.code}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from engine.ops.windows import WindowGeometry
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.convolutions.geometry import Geometry
-from engine_opencl.lowering.convolutions.windows import Convolution
+from engine_opencl.lowering.conv.parts import window_defines
+from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.products.block_shapes import best_lanes
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source, lanes_source
@@ -23,7 +24,7 @@ _ITEMS: Final = 32
 def is_depthwise_rows(c: Convolution) -> bool:
     """Whether `depthwise_rows` takes it."""
     g = c.geometry
-    is_flat = g.inputs[0] == g.outputs[0] == g.kernel[0] == 1 and g.before[0] == 0
+    is_flat = g.inputs[0] == g.outputs[0] == g.kernel[0] == 1 and g.pads_begin[0] == 0
     return c.channels == 1 and not c.is_transposed and is_flat and _read(g, 1) <= _MOST_READ and c.taps <= 49
 
 
@@ -41,23 +42,19 @@ def depthwise_rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
     defines: dict[str, object] = {
         "C": c.groups, "M": c.groups * c.outputs, "GM": c.outputs, "ROWS": rows, "MAP_PIECES": map_pieces,
         "PIECES": pieces, "ALL_PIECES": maps * map_pieces, "READ_WIDTH": width, "C_STEP": 1,
-        "USED": min(g.inputs[2], width - g.before[2]), "BIAS": int(c.bias is not None),
+        "USED": min(g.inputs[2], width - g.pads_begin[2]), "BIAS": int(c.bias is not None),
         "RESIDUAL": int(c.residual is not None), "EPILOGUE": epilogue.lanes_code(),
     }  # fmt: skip
-    for axis, name in ((1, "H"), (2, "W")):
-        defines |= {
-            f"I{name}": g.inputs[axis], f"O{name}": g.outputs[axis], f"K{name}": g.kernel[axis],
-            f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
-        }  # fmt: skip
+    defines |= window_defines(g, "HW")
     source = HELPERS + lanes_source(c.element_type, lanes) + kernel_source("depthwise_rows", c.element_type, **defines)
     items = -(-maps * map_pieces // pieces)
     b.launch(source, "depthwise_rows", [c.x, c.weights, *c.added, c.result], (items,), (1,))
 
 
-def _read(g: Geometry, rows: int) -> int:
+def _read(g: WindowGeometry, rows: int) -> int:
     """Numbers that `rows` rows of the result are computed from, with vectors of 16."""
     return ((rows - 1) * g.strides[1] + (g.kernel[1] - 1) * g.dilations[1] + 1) * _read_width(g, 16)
 
 
-def _read_width(g: Geometry, lanes: int) -> int:
+def _read_width(g: WindowGeometry, lanes: int) -> int:
     return -(-g.outputs[2] // lanes) * lanes * g.strides[2] + (g.kernel[2] - 1) * g.dilations[2]

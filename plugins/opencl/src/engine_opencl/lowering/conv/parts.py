@@ -1,4 +1,4 @@
-"""The geometry of convolutions: windows over the input, also those of the phases of a transposed one."""
+"""Parts of a convolution: windows over the input; a transposed one has a part for each phase of its strides."""
 
 from __future__ import annotations
 
@@ -6,31 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Lengths and steps along the axes of space."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    before: tuple[int, ...]
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether every output element has one input element, at its own place."""
-        return math.prod(self.kernel) == 1 and self.inputs == self.outputs and not any(self.before)
-
-    def padded(self) -> Geometry:
-        """The same with three axes."""
-        missing = 3 - len(self.inputs)
-        ones, zeros = (1,) * missing, (0,) * missing
-        return Geometry(
-            ones + self.inputs, ones + self.outputs, ones + self.kernel, ones + self.strides, ones + self.dilations,
-            zeros + self.before,
-        )  # fmt: skip
+from engine.ops.windows import WindowGeometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +26,40 @@ class Part:
     reach: tuple[tuple[tuple[int, int], ...], ...]
 
 
-def whole(g: Geometry) -> Part:
+def only_part(g: WindowGeometry) -> Part:
     """All of a convolution that is not transposed."""
     reach = tuple(
         tuple((k, k * dilation - before) for k in range(kernel))
-        for kernel, dilation, before in zip(g.kernel, g.dilations, g.before, strict=True)
+        for kernel, dilation, before in zip(g.kernel, g.dilations, g.pads_begin, strict=True)
     )
     return Part((0,) * 3, (1,) * 3, g.outputs, g.strides, reach)
 
 
-def transposed_parts(g: Geometry) -> list[Part]:
+def transposed_parts(g: WindowGeometry) -> list[Part]:
     """One for each phase of the strides: a result at `first + step * j` reads the input at `j + distance`."""
     parts = []
     for first in itertools.product(*(range(stride) for stride in g.strides)):
         reach, outputs = [], []
         for axis, f in enumerate(first):
-            stride, dilation, before = g.strides[axis], g.dilations[axis], g.before[axis]
+            stride, dilation, before = g.strides[axis], g.dilations[axis], g.pads_begin[axis]
             places = [(k, f + before - k * dilation) for k in range(g.kernel[axis])]
             reach.append(tuple((k, place // stride) for k, place in places if place % stride == 0))
             outputs.append(max(-(-(g.outputs[axis] - f) // stride), 0))
         parts.append(Part(first, g.strides, tuple(outputs), (1,) * 3, tuple(reach)))
     return parts
+
+
+def is_pointwise(g: WindowGeometry) -> bool:
+    """Whether every output element has one input element, at its own place."""
+    return math.prod(g.kernel) == 1 and g.inputs == g.outputs and not any(g.pads_begin)
+
+
+def window_defines(g: WindowGeometry, axes: str = "DHW") -> dict[str, object]:
+    """What kernels know of a window along the last axes of space, of which each has a letter."""
+    found: dict[str, object] = {}
+    for axis, name in enumerate(axes, len(g.inputs) - len(axes)):
+        found |= {
+            f"I{name}": g.inputs[axis], f"O{name}": g.outputs[axis], f"K{name}": g.kernel[axis],
+            f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.pads_begin[axis],
+        }  # fmt: skip
+    return found

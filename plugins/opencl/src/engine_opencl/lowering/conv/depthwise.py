@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from engine.ops.windows import WindowGeometry
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.convolutions.geometry import Geometry
-from engine_opencl.lowering.convolutions.windows import Convolution
+from engine_opencl.lowering.conv.parts import window_defines
+from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source
 
@@ -48,11 +49,7 @@ def depthwise(b: PlanBuilder, c: Convolution, strip: int) -> None:
         "ITEMS": f"{items}ul", "UNROLLED": int(_is_unrolled(g, strip)), "BIAS": int(c.bias is not None),
         "RESIDUAL": int(c.residual is not None), "EPILOGUE": c.code,
     }  # fmt: skip
-    for axis, name in enumerate(("D", "H", "W")):
-        defines |= {
-            f"I{name}": g.inputs[axis], f"O{name}": g.outputs[axis], f"K{name}": g.kernel[axis],
-            f"S{name}": g.strides[axis], f"L{name}": g.dilations[axis], f"P{name}": g.before[axis],
-        }  # fmt: skip
+    defines |= window_defines(g)
     source = HELPERS + kernel_source("depthwise", c.element_type, **defines)
     group = min(_GROUP, b.facts.max_work_group)
     b.launch(source, "depthwise", [c.x, c.weights, *c.added, c.result], (-(-items // group) * group,), (group,))
@@ -71,11 +68,11 @@ def strips_of(facts: DeviceFacts, c: Convolution) -> list[Strip]:
     return [Strip(n) for n in lengths]
 
 
-def _is_unrolled(g: Geometry, strip: int) -> bool:
+def _is_unrolled(g: WindowGeometry, strip: int) -> bool:
     return strip * g.kernel[1] * g.kernel[2] <= _MOST_UNROLLED
 
 
-def _reads(g: Geometry, strip: int) -> float:
+def _reads(g: WindowGeometry, strip: int) -> float:
     """Rows of the input that a result needs."""
     rows = {j * g.strides[1] + k * g.dilations[1] for j in range(strip) for k in range(g.kernel[1])}
     wasted = -(-g.outputs[1] // strip) * strip / g.outputs[1]

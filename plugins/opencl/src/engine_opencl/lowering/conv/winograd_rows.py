@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.convolutions.windows import Convolution
-from engine_opencl.lowering.convolutions.winograd import places_of, product_of, transformed
+from engine_opencl.lowering.conv.problem import Convolution
+from engine_opencl.lowering.conv.winograd import places_of, product_of, transformed
 from engine_opencl.lowering.products.block_shapes import best_lanes
 from engine_opencl.lowering.products.matmul import Epilogue, launch_product
 from engine_opencl.plan import PlanBuilder
@@ -24,7 +24,7 @@ def winograd_rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
     s = b.temporary(4 * (16 * outputs * places + lanes))
     defines: dict[str, object] = {
         "C": channels, "M": outputs, "IH": g.inputs[1], "IW": g.inputs[2], "OH": g.outputs[1], "OW": g.outputs[2],
-        "PH": g.before[1], "PW": g.before[2], "PLACES": places, "PLACES_H": high, "PLACES_W": wide,
+        "PH": g.pads_begin[1], "PW": g.pads_begin[2], "PLACES": places, "PLACES_H": high, "PLACES_W": wide,
     }  # fmt: skip
     lines = lanes_source(c.element_type, lanes)
     read = -(-(2 * -(-wide // lanes) * lanes + 2) // lanes) * lanes

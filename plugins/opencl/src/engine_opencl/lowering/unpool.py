@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from engine.ir import Node
 from engine.ir.element_type import i64
 from engine.lowering import Refusal, check_constant
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.pool import MaxUnpoolSpec
 from engine_opencl.elements import FLOATS, moved_c_type
 from engine_opencl.lowering.indexing import CHECKED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
@@ -17,11 +15,11 @@ from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 
-@lowers("MaxUnpool")
-class MaxUnpoolLowering(OpLowering[OperatorSpec]):
+@lowers("MaxUnpool", spec=MaxUnpoolSpec)
+class MaxUnpoolLowering(OpLowering[MaxUnpoolSpec]):
     """Indices count in the shape that strides and windows give, which `output_shape` may enlarge."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: MaxUnpoolSpec) -> Refusal | None:
         node = spec.node
         return (
             check_types((node.input_value(0),), FLOATS)
@@ -29,11 +27,11 @@ class MaxUnpoolLowering(OpLowering[OperatorSpec]):
             or check_constant(node, 2)
         )
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: MaxUnpoolSpec, b: PlanBuilder) -> None:
         node = spec.node
         x, indices, y = node.input_value(0), node.input_value(1), node.output(0)
         shape, target = b.shape(x), b.shape(y)
-        counted = (*shape[:2], *_unpooled(node, shape[2:]))
+        counted = spec.unpooled_shape(shape)
         count, length = math.prod(shape), math.prod(counted)
         source = CHECKED + kernel_source(
             "max_unpool", T=moved_c_type(x.element_type), LENGTH=f"{length}l", PLACE=_place(counted, target)
@@ -43,15 +41,6 @@ class MaxUnpoolLowering(OpLowering[OperatorSpec]):
         found: list[Given] = [b.input(indices), winner, *b.fault(length)]
         b.launch(source, "find_winners", found, (count,))
         b.launch(source, "max_unpool", [b.input(x), winner, b.output(y)], (math.prod(target),))
-
-
-def _unpooled(node: Node, space: Sequence[int]) -> list[int]:
-    kernel = attribute(node, "kernel_shape")
-    strides = node.attributes.get("strides") or (1,) * len(kernel)
-    pads = node.attributes.get("pads") or (0,) * (2 * len(kernel))
-    return [
-        (n - 1) * strides[axis] - pads[axis] - pads[axis + len(kernel)] + kernel[axis] for axis, n in enumerate(space)
-    ]
 
 
 def _place(counted: Sequence[int], target: Sequence[int]) -> str:
