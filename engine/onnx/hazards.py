@@ -166,4 +166,4 @@ def _short_constants(graph: onnx.GraphProto) -> Iterator[str]:
 
 def _check_equation(node: onnx.NodeProto, text: str) -> None:
     if not is_equation(text):
-        raise ModelReadError(f"{describe(node)}: {text!r} is no equation; expected {EQUATION_FORM}")
+        raise ModelReadError(f"{describe(node)}: {text!r} is not an equation; expected {EQUATION_FORM}")

@@ -24,7 +24,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     movement,
     normalization,
     pool,
-    quantization,
+    quantize,
     randomness,
     recurrent,
     reductions,

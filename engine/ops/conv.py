@@ -12,7 +12,7 @@ import numpy as np
 from engine.errors import ModelError
 from engine.ir import Dimension, Node, Output, PartialShape, TensorType, ValueType
 from engine.ops.fused_activation import Activation, fused_activation
-from engine.ops.quantization import requantize
+from engine.ops.quantize import requantize
 from engine.ops.registry import INTERNAL_DOMAIN, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import evaluates_with_spec, refuse, specifies

@@ -6,12 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from engine.errors import TypeInferenceError
 from engine.ir import Dimension, Node, PartialShape, TensorType, ValueType
 from engine.ops.registry import infers
 from engine.ops.rules import broadcast_shapes, fail, tensor_type
+from engine.ops.spec import OperatorSpec, rank_of, refuse, specifies
 
 EQUATION_FORM: Final = "terms of letters and '...' between commas, and perhaps '->' and a last one"
 
@@ -28,6 +29,41 @@ class Equation:
 
     terms: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
+
+
+@specifies("Einsum")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EinsumSpec(OperatorSpec):
+    """An equation and what it says of the node's operands.
+
+    Attributes:
+        equation: as the model writes it.
+        labels: those of each operand's axes and of the result's; None while a rank is unknown, and where the operands
+            do not fit the equation.
+    """
+
+    equation: str
+    labels: Equation | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        text = given["equation"]
+        if not isinstance(text, str) or not is_equation(text):
+            refuse(node, "equation", text, EQUATION_FORM)
+        ranks = [rank_of(node, index) for index in range(node.num_inputs)]
+        known = [rank for rank in ranks if rank is not None]
+        given["labels"] = parse_equation(text, known) if len(known) == len(ranks) else None
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the equation writes its result."""
+        return "->" in self.equation
+
+    @property
+    def has_ellipsis(self) -> bool:
+        """Whether '...' stands for axes."""
+        return "..." in self.equation
 
 
 def is_equation(text: str) -> bool:
@@ -67,14 +103,9 @@ def _labels(term: str, hidden: int) -> tuple[str, ...]:
 
 
 @infers("Einsum")
-def _einsum(node: Node) -> Sequence[ValueType] | None:
-    text = node.attributes.get("equation")
-    if not isinstance(text, str) or not is_equation(text):
-        fail(node, f"{text!r} is no equation; expected {EQUATION_FORM}")
+def _infer_einsum(node: Node) -> Sequence[ValueType] | None:
     types = [tensor_type(node, index) for index in range(node.num_inputs)]
-    if any(each.shape.rank.is_dynamic for each in types):
-        return None
-    equation = parse_equation(text, [len(each.shape) for each in types])
+    equation = EinsumSpec.of(node).labels
     if equation is None:
         return None  # ONNX's own inference says what is wrong
     lengths = _label_lengths(node, equation, [each.shape.dims for each in types])

@@ -1,14 +1,20 @@
-"""Matrix products: MatMul, Gemm, and their fused form."""
+"""Matrix products: specs of MatMul, Gemm and their fused form; type rule of MatMul; evaluation of integer ones."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ir import Node
+import numpy as np
+
+from engine.ir import Node, PartialShape, TensorType, ValueType, undefined
 from engine.ops.fused_activation import Activation, fused_activation
-from engine.ops.registry import INTERNAL_DOMAIN
+from engine.ops.quantize import requantize
+from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
+from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, specifies
+from engine.ops.tensors import Array
 
 
 @specifies("MatMul")
@@ -52,3 +58,58 @@ class GemmSpec(OperatorSpec):
         """See `OperatorSpec`."""
         for name, kind in (("alpha", float), ("beta", float), ("transA", bool), ("transB", bool)):
             given[name] = kind(given[name])
+
+
+@infers("MatMul")
+def _infer_matmul(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op("MatMul"))
+    a, b = tensor_type(node, 0), tensor_type(node, 1)
+    element_type = a.element_type if a.element_type is not undefined else b.element_type
+    if a.shape.rank.is_dynamic or b.shape.rank.is_dynamic:
+        return (TensorType(element_type, PartialShape.dynamic()),)
+    if not len(a.shape) or not len(b.shape):
+        fail(node, "a scalar cannot be multiplied; expected rank 1 or more, or use Mul")
+    rows, inner = (a.shape.dims[-2:-1], a.shape[-1])
+    columns = b.shape.dims[-1:] if len(b.shape) > 1 else ()
+    other = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
+    if not inner.compatible(other):
+        fail(node, f"the last dimension of A ({inner}) and the {'last but one' if columns else 'only'} of B ({other}) "
+             "must be equal")  # fmt: skip
+    batch = broadcast_shapes(node, (PartialShape(a.shape.dims[:-2]), PartialShape(b.shape.dims[:-2])))
+    return (TensorType(element_type, PartialShape([*batch.dims, *rows, *columns])),)
+
+
+@evaluates("MatMulInteger")
+def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
+    """The product of 8-bit matrices as i32 (ONNX MatMulInteger-10); a zero point a row of a, a column of b."""
+    return (_centered(a, a_zero_point, -1) @ _centered(b, b_zero_point, -2)).astype(np.int32)
+
+
+@evaluates("QLinearMatMul")
+def qlinear_matmul(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+) -> Array:
+    """The product of quantized matrices, quantized (ONNX QLinearMatMul-21)."""
+    product = _centered(a, a_zero_point, -1) @ _centered(b, b_zero_point, -2)
+    scale = _along(a_scale, a.ndim, -1) * _along(b_scale, b.ndim, -2) / y_scale
+    return requantize(product, scale, y_zero_point)
+
+
+def _centered(x: Array, zero_point: Array | None, summed: int) -> Array:
+    """Quantized values less their zero point. Sums of products are exact in f64 below 2^53, and BLAS is fast."""
+    wide = x.astype(np.float64)
+    return wide if zero_point is None else wide - _along(zero_point, x.ndim, summed).astype(np.float64)
+
+
+def _along(parameter: Array, rank: int, summed: int) -> Array:
+    """A scale or zero point laid out against a matrix: constant along the axis that is summed over."""
+    if parameter.ndim == 1 and parameter.size > 1 and rank > 1:
+        return np.expand_dims(parameter, summed)
+    return parameter

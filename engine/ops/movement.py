@@ -1,4 +1,4 @@
-"""Operators that move data: type rules where bounds and symbols must survive, and of MatMul; evaluation of Flatten."""
+"""Operators that move data: type rules where bounds and symbols must survive; evaluation of Flatten."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.ir import (
     undefined,
 )
 from engine.ops.registry import attribute, evaluates, get_op, infers
-from engine.ops.rules import broadcast_shapes, check_inputs, fail, normalize_axis, sum_dims, tensor_type
+from engine.ops.rules import check_inputs, fail, normalize_axis, sum_dims, tensor_type
 from engine.ops.tensors import Array
 
 
@@ -154,25 +154,6 @@ def _infer_shape(node: Node) -> Sequence[ValueType]:
     rank = len(shape)
     end = attribute(node, "end")
     return (TensorType(i64, PartialShape([len(range(rank)[attribute(node, "start") : end])])),)
-
-
-@infers("MatMul")
-def _infer_matmul(node: Node) -> Sequence[ValueType]:
-    check_inputs(node, get_op("MatMul"))
-    a, b = tensor_type(node, 0), tensor_type(node, 1)
-    element_type = a.element_type if a.element_type is not undefined else b.element_type
-    if a.shape.rank.is_dynamic or b.shape.rank.is_dynamic:
-        return (TensorType(element_type, PartialShape.dynamic()),)
-    if not len(a.shape) or not len(b.shape):
-        fail(node, "a scalar cannot be multiplied; expected rank 1 or more, or use Mul")
-    rows, inner = (a.shape.dims[-2:-1], a.shape[-1])
-    columns = b.shape.dims[-1:] if len(b.shape) > 1 else ()
-    other = b.shape[-2] if len(b.shape) > 1 else b.shape[0]
-    if not inner.compatible(other):
-        fail(node, f"the last dimension of A ({inner}) and the {'last but one' if columns else 'only'} of B ({other}) "
-             "must be equal")  # fmt: skip
-    batch = broadcast_shapes(node, (PartialShape(a.shape.dims[:-2]), PartialShape(b.shape.dims[:-2])))
-    return (TensorType(element_type, PartialShape([*batch.dims, *rows, *columns])),)
 
 
 @infers("Size")

@@ -291,7 +291,7 @@ def test_a_value_that_is_defined_twice_is_named() -> None:
         (node("Softmax", "x", "y", name="s", axis="last"), "attribute `axis` is STRING; expected INT"),
         (node("Cast", "x", "y", name="c"), "required attribute `to` is missing"),
         (node("Concat", "x x", "y", name="c", axis=2**40), "axis 1099511627776 is out of range"),
-        (node("Einsum", "x", "y", name="e", equation="i\x80j->i"), "is no equation"),
+        (node("Einsum", "x", "y", name="e", equation="i\x80j->i"), "is not an equation"),
         (node("Constant", "", "y", name="k", value_int=1, value_float=1.0), "has 0 inputs, 1 outputs and 2 values"),
         (node("Constant", "", "y", name="k"), "0 values"),
     ],

@@ -268,5 +268,5 @@ def test_small_constants_only_are_read() -> None:
 
 @pytest.mark.parametrize("equation", ["i.j->", "..,->", "ij-", "ij->ij->i", "-", "....", "i\u00e9->i"])
 def test_a_malformed_equation_is_refused_before_onnx_reads_it_without_end(equation: str) -> None:
-    with pytest.raises(TypeInferenceError, match="is no equation; expected terms of letters"):
+    with pytest.raises(TypeInferenceError, match="allowed: terms of letters"):
         ops.Einsum(Parameter(f32, [2, 3], "x"), equation=equation)

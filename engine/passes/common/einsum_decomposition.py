@@ -10,8 +10,7 @@ from typing import Final
 
 from engine import ops
 from engine.ir import Constant, Dimension, ElementType, Node, f32, i32
-from engine.ops import attribute
-from engine.ops.einsum import Equation, parse_equation
+from engine.ops.einsum import EinsumSpec, Equation
 from engine.passes.common.einsum_terms import Steps, Term
 from engine.passes.fusion import FusionPass, dims_of
 from engine.passes.pattern import Matcher, wrap_type
@@ -66,7 +65,7 @@ def _decomposed(m: Matcher) -> list[Node] | None:
     shapes = [dims for value in values if (dims := dims_of(value)) is not None]
     if len(shapes) != len(values) or all(isinstance(value.node, Constant) for value in values):
         return None
-    equation = parse_equation(str(attribute(node, "equation")), [len(dims) for dims in shapes])
+    equation = EinsumSpec.of(node).labels
     if equation is None or not _fits(equation, shapes):
         return None
     steps, element_type = Steps(), values[0].element_type

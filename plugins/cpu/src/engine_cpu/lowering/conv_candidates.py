@@ -15,7 +15,7 @@ from engine_cpu.tuning import Candidate
 PLANAR_CHANNELS: Final = 16
 """Inputs of fewer channels than this waste lanes in blocks, and may be read as they are."""
 
-_MOST_CANDIDATES: Final = 8
+_MAX_CANDIDATES: Final = 8
 # Cycles of a core: sixteen multiply-adds each half cycle at best, twelve bytes from memory each cycle for all cores.
 _FMA_CYCLES: Final = 0.5
 _MEMORY_BYTES: Final = 12.0
@@ -57,7 +57,7 @@ class ConvProblem:
 def conv_candidates(problem: ConvProblem) -> list[Candidate]:
     """The candidates, by rising estimate."""
     ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])
-    return [_candidate(problem, kernel, variant) for _, kernel, variant in ranked[:_MOST_CANDIDATES]]
+    return [_candidate(problem, kernel, variant) for _, kernel, variant in ranked[:_MAX_CANDIDATES]]
 
 
 def has_bf16_kernel(groups: int, in_channels: int, out_channels: int, *, transposed: bool) -> bool:

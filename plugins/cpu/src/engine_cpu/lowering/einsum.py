@@ -9,12 +9,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from engine.errors import UnsupportedError
-from engine.ir import Node
 from engine.lowering import Refusal, RefusalCause, first_refusal
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.einsum import EinsumSpec
 from engine_cpu.lowering.checks import check_f32
-from engine_cpu.lowering.product import MOST_BATCH_DIMS, BatchDim, Product, merged
+from engine_cpu.lowering.product import MAX_BATCH_DIMS, BatchDim, Product, merged
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Strided
 
@@ -40,19 +38,18 @@ class Roles:
     is_swapped: bool
 
 
-@lowers("Einsum")
-class EinsumLowering(OpLowering[OperatorSpec]):
+@lowers("Einsum", spec=EinsumSpec)
+class EinsumLowering(OpLowering[EinsumSpec]):
     """Equations of two operands whose sums run over the last labels of one of them."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: EinsumSpec) -> Refusal | None:
         """See `OpLowering`."""
-        node = spec.node
-        return first_refusal(check_f32(node), _check_equation(node))
+        return first_refusal(check_f32(spec.node), _check_equation(spec))
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+    def lower(self, spec: EinsumSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
         node = spec.node
-        roles = find_roles(attribute(node, "equation"))
+        roles = find_roles(spec)
         assert roles is not None
         left, right = (node.input_value(index) for index in ((1, 0) if roles.is_swapped else (0, 1)))
         a, lengths = _strides(roles.a, b.shape(left))
@@ -80,21 +77,24 @@ class EinsumLowering(OpLowering[OperatorSpec]):
         product.add_step(node, b, right, operands, (), {}, is_dense=False)
 
 
-def _check_equation(node: Node) -> Refusal | None:
-    equation = attribute(node, "equation")
-    if node.num_inputs != 2:
-        return Refusal(RefusalCause.ATTRIBUTE, f"the equation has {node.num_inputs} operands; expected 2")
-    roles = find_roles(equation)
+def _check_equation(spec: EinsumSpec) -> Refusal | None:
+    if spec.node.num_inputs != 2:
+        return Refusal(RefusalCause.ATTRIBUTE, f"the equation has {spec.node.num_inputs} operands; expected 2")
+    roles = find_roles(spec)
     if roles is None:
         return Refusal(
-            RefusalCause.ATTRIBUTE, f"the equation {equation!r} is no product of matrices as they lie in memory"
+            RefusalCause.ATTRIBUTE,
+            f"the equation {spec.equation!r} is not a product of matrices as they lie in memory",
         )
-    if len(roles.batch) > MOST_BATCH_DIMS:
-        return Refusal(RefusalCause.ATTRIBUTE, f"the equation {equation!r} has {len(roles.batch)} batch dimensions")
+    if len(roles.batch) > MAX_BATCH_DIMS:
+        return Refusal(
+            RefusalCause.ATTRIBUTE, f"the equation {spec.equation!r} has {len(roles.batch)} batch dimensions"
+        )
+    assert spec.labels is not None
     known: dict[str, int] = {}
-    for term, value in zip(equation.replace(" ", "").partition("->")[0].split(","), node.input_values, strict=True):
+    for labels, value in zip(spec.labels.terms, spec.node.input_values, strict=True):
         assert value is not None
-        for label, dim in zip(term, value.shape.dims, strict=True):
+        for label, dim in zip(labels, value.shape.dims, strict=True):
             if dim.is_static and known.setdefault(label, dim.get_length()) != dim.get_length():
                 return Refusal(
                     RefusalCause.SHAPE, f"label {label} is {known[label]} and {dim} long; expected one length"
@@ -102,14 +102,13 @@ def _check_equation(node: Node) -> Refusal | None:
     return None
 
 
-def find_roles(equation: str) -> Roles | None:
-    """The roles of the labels of an equation that is a product of matrices; None where it is none."""
-    inputs, arrow, result = equation.replace(" ", "").partition("->")
-    terms = inputs.split(",")
-    if not arrow or len(terms) != 2 or "." in equation:
+def find_roles(spec: EinsumSpec) -> Roles | None:
+    """The roles of the labels of an equation that is a product of matrices; None where it is not."""
+    labels = spec.labels
+    if labels is None or not spec.is_explicit or spec.has_ellipsis or len(labels.terms) != 2:
         return None
-    terms.append(result)
-    if any(len(set(term)) != len(term) for term in terms) or any(not term for term in terms[:2]):
+    terms = [*labels.terms, labels.result]
+    if any(len(set(term)) != len(term) for term in terms) or any(not term for term in labels.terms):
         return None
     first_term, second, target = _joined(terms)
     for is_swapped in (False, True):
@@ -138,7 +137,7 @@ def _roles_of(a: Sequence[str], b: Sequence[str], c: Sequence[str], is_swapped: 
     return Roles(tuple(a), tuple(b), tuple(c), m, n, k, batch, is_swapped)
 
 
-def _joined(terms: Sequence[str]) -> list[list[str]]:
+def _joined(terms: Sequence[Sequence[str]]) -> list[list[str]]:
     """The terms as lists of labels, of which those that always follow each other are one."""
     parts = [list(term) for term in terms]
     is_found = True

@@ -15,7 +15,7 @@ from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes
-from engine_cpu.lowering.product import MOST_BATCH_DIMS, Product, padded_vector
+from engine_cpu.lowering.product import MAX_BATCH_DIMS, Product, padded_vector
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
 
@@ -54,9 +54,9 @@ class MatMulLowering(OpLowering[MatMulSpec]):
 
 def _check_ranks(node: Node) -> Refusal | None:
     a, b = (len(node.input_value(index).shape) for index in (0, 1))
-    if b > 2 and max(a, b) - 2 > MOST_BATCH_DIMS:
+    if b > 2 and max(a, b) - 2 > MAX_BATCH_DIMS:
         return Refusal(
-            RefusalCause.SHAPE, f"the product has {max(a, b) - 2} batch dimensions; expected {MOST_BATCH_DIMS} at most"
+            RefusalCause.RANK, f"the product has {max(a, b) - 2} batch dimensions; expected {MAX_BATCH_DIMS} at most"
         )
     return None
 

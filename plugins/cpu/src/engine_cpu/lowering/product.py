@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_BATCH_DIMS = 6
+MAX_BATCH_DIMS = 6
 """The batch dimensions that the kernel takes; adjacent ones count as one where their strides allow it."""
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from engine.ir import Constant, Node, f32
-from engine.ops import attribute
-from engine.ops.einsum import parse_equation
+from engine.ops.einsum import EinsumSpec
 from engine_cpu.lowering import decisions
 
 _BETWEEN: Final = frozenset({"Mul", "Div", "Add"})
 """What stands between the scores of an attention and their Softmax."""
-_MOST_BETWEEN: Final = 3
+_MAX_BETWEEN: Final = 3
 
 
 def stays_whole(einsum: Node) -> bool:
@@ -29,7 +28,7 @@ def _is_in_attention(einsum: Node) -> bool:
     if any(value is not None and value.node.op_type == "Softmax" for value in einsum.input_values):
         return True
     value = einsum.output(0)
-    for _ in range(_MOST_BETWEEN + 1):
+    for _ in range(_MAX_BETWEEN + 1):
         if value.num_consumers != 1:
             return False
         node = value.target_inputs[0].node
@@ -47,7 +46,7 @@ def _is_linear(einsum: Node) -> bool:
     constant = [isinstance(value.node, Constant) for value in values]
     if sorted(constant) != [False, True]:
         return False
-    equation = parse_equation(str(attribute(einsum, "equation")), [len(value.shape) for value in values])
+    equation = EinsumSpec.of(einsum).labels
     if equation is None:
         return False
     data, weights = (equation.terms[constant.index(is_constant)] for is_constant in (False, True))

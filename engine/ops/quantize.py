@@ -1,0 +1,107 @@
+"""Quantization: to and from integers, and the requantization of sums of products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx.numpy_helper
+
+from engine.errors import ModelError
+from engine.ir import ElementType, Node, u8
+from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
+from engine.ops.tensors import Array
+
+
+@specifies("DequantizeLinear", "QuantizeLinear")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeSpec(OperatorSpec):
+    """To integers by a scale for the tensor, for each index of an axis or for each block of it, or back.
+
+    Attributes:
+        axis: what scales lie along, counted from the front; a scale of one value ignores it, be it out of range.
+        block_size: elements along the axis that have one scale; 0 where scales are not blocked.
+        output_dtype: the type of the result, where the model says it.
+        precision: of QuantizeLinear, the type of quotients, where the model says it.
+        saturate: of QuantizeLinear, whether what exceeds an 8-bit float becomes its largest number.
+    """
+
+    axis: int
+    block_size: int
+    output_dtype: ElementType | None
+    precision: ElementType | None
+    saturate: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        rank, axis = rank_of(node, 0), given["axis"]
+        if rank is not None and -rank <= axis < rank:
+            given["axis"] = axis % rank
+        elif rank is not None and given["block_size"]:
+            refuse(node, "axis", axis, f"{-rank}..{rank - 1}, as the rank is {rank} and scales are blocked")
+        if given["block_size"] < 0:
+            refuse(node, "block_size", given["block_size"], "0 or more")
+        for name in ("output_dtype", "precision"):
+            given[name] = _element_type(node, name, given.get(name, 0))
+        given["saturate"] = bool(given.get("saturate", 1))
+
+
+def _element_type(node: Node, name: str, number: int) -> ElementType | None:
+    try:
+        return ElementType.from_onnx(number) if number else None
+    except ModelError as e:
+        refuse(node, name, number, "a value of TensorProto.DataType", e)
+
+
+@evaluates_with_spec("QuantizeLinear")
+def quantize_linear(spec: QuantizeSpec, x: Array, scale: Array, zero_point: Array | None = None) -> Array:
+    """x / scale + zero_point, rounded half to even and saturated (ONNX QuantizeLinear-25)."""
+    axis, block_size = spec.axis, spec.block_size
+    target = spec.output_dtype or u8 if zero_point is None else ElementType.from_numpy(zero_point.dtype)
+    factor = _spread(scale, x.shape, axis, block_size)
+    if spec.precision is not None:
+        quotient = x.astype(spec.precision.numpy) / factor.astype(spec.precision.numpy)
+    else:
+        quotient = x / factor
+    if not target.is_integral:
+        return _to_narrow_float(quotient, target, spec.saturate)
+    # In f64 every sum is exact, and what lies far outside still saturates to the right side.
+    rounded: Array = np.nan_to_num(np.rint(quotient.astype(np.float64)), nan=0.0)
+    if zero_point is not None:
+        rounded = rounded + _spread(zero_point, x.shape, axis, block_size).astype(np.float64)
+    low, high = _limits(target)
+    codes: Array = np.clip(rounded, low, high).astype(np.int64)
+    return codes.astype(target.numpy)
+
+
+def _to_narrow_float(x: Array, target: ElementType, saturate: bool) -> Array:
+    if not saturate or target.bits < 8:
+        return x.astype(target.numpy)  # the six- and four-bit floats have no infinity and saturate by themselves
+    return onnx.numpy_helper.saturate_cast(x, target.numpy)
+
+
+def _limits(target: ElementType) -> tuple[int, int]:
+    if target.is_signed:
+        return -(1 << (target.bits - 1)), (1 << (target.bits - 1)) - 1
+    return 0, (1 << target.bits) - 1
+
+
+def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
+    """A scale or zero point laid out against a tensor of `shape`: one for all, one a slice, or one a block."""
+    if parameter.size == 1 and not block_size:
+        return parameter.reshape(())
+    if not block_size:
+        return parameter.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))])
+    repeated = np.repeat(parameter, block_size, axis=axis)
+    return np.take(repeated, range(shape[axis]), axis=axis) if repeated.shape[axis] != shape[axis] else repeated
+
+
+def requantize(exact: Array, scale: Array, zero_point: Array) -> Array:
+    """`exact * scale + zero_point`, rounded half to even and saturated to the zero point's type."""
+    limits = np.iinfo(zero_point.dtype)
+    # The product is rounded to f32 first, as kernels do that scale integers by one f32 factor.
+    rounded = np.rint(exact.astype(np.float32) * scale.astype(np.float32)) + zero_point.astype(np.float32)
+    result: Array = np.clip(rounded, limits.min, limits.max).astype(zero_point.dtype)
+    return result
