@@ -44,7 +44,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = importlib.import_module("engine.plugin_api").engine_version()
+        value: Any = importlib.import_module("engine.hosting").engine_version()
     elif name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:

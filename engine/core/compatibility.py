@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 
 from engine.blob import BlobCheck, BlobManifest, check_manifest
 from engine.errors import PluginContractError
-from engine.plugin_api import API_VERSION, Plugin, engine_version, plugin_errors
+from engine.hosting import plugin_errors
+from engine.plugin_api import API_VERSION, Plugin, engine_version
 from engine.properties import IMPORT_EXPORT_SUPPORT
 
 

@@ -15,17 +15,11 @@ from engine.core.cache import CompileCache
 from engine.core.compatibility import check_for_plugin
 from engine.core.device_name import DeviceName, is_device_id, parse_device
 from engine.core.fingerprint import cache_key, plugin_identity
+from engine.core.plugin_calls import compile_network, import_network, query_network
 from engine.core.settings import CACHE_MAX_BYTES, CORE_PROPERTIES, stated_config, with_core_defaults
 from engine.errors import DeviceNotFoundError, EngineError, PluginContractError, PluginError, PropertyError
 from engine.ir import Model
-from engine.plugin_api import (
-    ExecutableNetwork,
-    Plugin,
-    QueryResult,
-    compile_network,
-    import_network,
-    query_network,
-)
+from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
 from engine.properties import (
     AVAILABLE_DEVICES,
     CACHE_DIR,

@@ -8,7 +8,7 @@ from typing import Final
 from engine.errors import UnsupportedError
 from engine.ir import Constant, Model
 from engine.onnx import join_model, split_model
-from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork
+from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork, PluginT
 
 GRAPH: Final = "graph"
 """The section of the graph without its weights."""
@@ -16,7 +16,7 @@ WEIGHTS: Final = "weights/"
 """What the names of the sections of weights begin with."""
 
 
-class GraphNetwork(ExecutableNetwork):
+class GraphNetwork(ExecutableNetwork[PluginT]):
     """A network whose `graph` is all that it takes to make it again: what was compiled before is transformed already.
 
     A subclass reads it with `read_graph`; one that exports more, such as compiled kernels, overrides

@@ -22,7 +22,7 @@ OPTIMIZATION_CAPABILITIES: Property[tuple[str, ...]] = Property(
     tuple,
     (),
     METRIC,
-    "The element types that the device computes in natively, and EXPORT_IMPORT where it exports compiled networks.",
+    "The element types that the device computes in natively; EXPORT_IMPORT, from IMPORT_EXPORT_SUPPORT, is added.",
     choices=("FP64", "FP32", "FP16", "BF16", "INT16", "INT8", "INT4", "BIN", "EXPORT_IMPORT"),
 )
 IMPORT_EXPORT_SUPPORT = Property(

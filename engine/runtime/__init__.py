@@ -7,7 +7,7 @@ from engine.runtime.queue import AsyncInferQueue
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
 from engine.runtime.run import Callback, RequestState
 from engine.runtime.signature import Signature
-from engine.runtime.sync_request import Stage, SyncInferRequest
+from engine.runtime.sync_request import RequestOwner, Stage, SyncInferRequest
 
 __all__ = [
     "AsyncInferQueue",
@@ -20,6 +20,7 @@ __all__ = [
     "Pipeline",
     "Port",
     "ProfilingInfo",
+    "RequestOwner",
     "RequestState",
     "Signature",
     "Stage",

@@ -40,12 +40,8 @@ class RequestOwner(Protocol):
 class SyncInferRequest(ABC):
     """One inference at a time over one set of tensors; not thread-safe.
 
-    A device implements the stages, which run in this order and only after the inputs were checked:
-
-    - `infer_preprocess`: prepare the inputs on the host (optional).
-    - `start_pipeline`: compute, or hand the work to the device.
-    - `wait_pipeline`: wait for the device (optional).
-    - `infer_postprocess`: bring the results to the host (optional).
+    A device implements the stages, which run in this order and only after the inputs were checked: `infer_preprocess`,
+    `start_pipeline`, `wait_pipeline`, `infer_postprocess`.
 
     Stages read `self.inputs`, a list in input order of C-contiguous numpy arrays (or lists, None), which they
     must not write to; they give every output once, through `output_buffer` or `store_output`; and they call
@@ -73,20 +69,35 @@ class SyncInferRequest(ABC):
     # -- what a device implements -------------------------------------------------------------------------
 
     def infer_preprocess(self) -> None:  # noqa: B027
-        """Prepare the inputs on the host."""
+        """Optional. Prepare the inputs on the host."""
 
     @abstractmethod
     def start_pipeline(self) -> None:
-        """Compute, or hand the work to the device and return."""
+        """Required. Compute, or hand the work to the device and return."""
 
     def wait_pipeline(self) -> None:  # noqa: B027
-        """Wait until the device is done."""
+        """Optional. Wait until the device is done."""
 
     def infer_postprocess(self) -> None:  # noqa: B027
-        """Bring the results to the host."""
+        """Optional. Bring the results to the host."""
 
     def abort_pipeline(self) -> None:  # noqa: B027
-        """Undo a begun inference that fails or is cancelled: let go of the device, so that it can begin anew."""
+        """Optional. Let go of the device after an inference that failed or was cancelled, so that it can begin anew."""
+
+    def request_cancel(self, error: EngineError) -> None:
+        """Optional, and calls this one. Make the next `check_cancelled` raise `error`, and stop what the device runs.
+
+        Called by any thread, also when no inference runs.
+        """
+        self._cancellation = error
+
+    def clear_tensors(self) -> None:
+        """Optional, and calls this one. Let go of all tensors, as if none had been set, and of other memory."""
+        self.inputs = self._no_inputs
+        self._copied_inputs = {}
+        self._outputs = []
+        self._user_outputs.clear()
+        self._in_place.clear()
 
     # -- what stages call ---------------------------------------------------------------------------------
 
@@ -124,6 +135,11 @@ class SyncInferRequest(ABC):
         """Raise `Cancelled` or `DeadlineExceeded` where this inference should stop. Cheap; call it often."""
         if self._cancellation is not None:
             raise self._cancellation
+
+    @property
+    def cancellation(self) -> EngineError | None:
+        """The error with which this inference is about to stop; None where it goes on."""
+        return self._cancellation
 
     def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
         """Record when a node ran (`time.perf_counter_ns`); call it only while `is_profiling`."""
@@ -182,14 +198,6 @@ class SyncInferRequest(ABC):
         if index in self._user_outputs:
             return self._user_outputs[index]
         raise InferError(f"{self.signature.network}: output {key!r} has no value; no inference has finished")
-
-    def clear_tensors(self) -> None:
-        """Let go of all tensors, as if none had been set."""
-        self.inputs = self._no_inputs
-        self._copied_inputs = {}
-        self._outputs = []
-        self._user_outputs.clear()
-        self._in_place.clear()
 
     @property
     def profiling_info(self) -> ProfilingInfo:
@@ -288,10 +296,6 @@ class SyncInferRequest(ABC):
     def forget_outputs(self) -> None:
         """Have no outputs, as before the first inference."""
         self._outputs = []
-
-    def request_cancel(self, error: EngineError) -> None:
-        """Make the next `check_cancelled` of the running inference raise `error`. Thread-safe."""
-        self._cancellation = error
 
     def device_error(self, stage: Stage, error: BaseException) -> DeviceError:
         """Return the error that tells a user of something unexpected in a stage."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.core.plugin_calls import compile_network
 from engine.ir import Model, Parameter, Result, f32
 from engine.plugin_api import (
     BlobManifest,
@@ -21,7 +22,6 @@ from engine.plugin_api import (
     Support,
     SyncInferRequest,
     ThreadExecutor,
-    compile_network,
 )
 
 Hook = Callable[["TinyRequest"], object]

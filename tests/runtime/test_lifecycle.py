@@ -15,7 +15,7 @@ sys.path.insert(0, {tests!r})
 import numpy as np
 from conftest import TinyPlugin, tiny_model
 from engine.errors import *
-from engine.plugin_api import compile_network
+from engine.core.plugin_calls import compile_network
 from engine.runtime import *
 from engine.runtime import lifecycle
 

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import io
+import re
 import threading
 import time
 import typing
@@ -12,6 +13,7 @@ import pytest
 
 from engine import ops, plugin_api
 from engine.blob import BlobReader, BlobWriter, check_manifest
+from engine.core.plugin_calls import compile_network, import_network, query_network
 from engine.errors import (
     BlobError,
     BlobFormatError,
@@ -38,9 +40,6 @@ from engine.plugin_api import (
     Support,
     SupportLevel,
     SyncInferRequest,
-    compile_network,
-    import_network,
-    query_network,
 )
 
 LONG = 30.0
@@ -485,6 +484,25 @@ def mentioned(hint):
     return {found for argument in arguments if not isinstance(argument, list) for found in mentioned(argument)} | {
         found for argument in arguments if isinstance(argument, list) for part in argument for found in mentioned(part)
     }
+
+
+def test_the_overview_of_the_contract_has_every_hook_and_says_which_are_required():
+    """It is what a vendor reads first: a hook that is missing there is not implemented."""
+    listed, name = {}, ""
+    for line in plugin_api.__doc__.splitlines():
+        cells = [cell.strip(" `") for cell in line.split("|")[1:-1]]
+        if len(cells) == 4 and cells[1].isidentifier() and cells[1] != "hook":
+            name = cells[0] or name
+            listed[name, cells[1]] = cells[2]
+    hooks = {}
+    for contract in (Plugin, ExecutableNetwork, SyncInferRequest):
+        for hook, member in vars(contract).items():
+            if inspect.isfunction(member) and not hook.startswith("_"):
+                word = re.match(r"Required\.|Optional[.,]|", inspect.getdoc(member))[0].strip(".,").lower()
+                assert (word == "required") == getattr(member, "__isabstractmethod__", False), hook
+                if word:
+                    hooks[contract.__name__, hook] = word
+    assert listed == hooks
 
 
 @pytest.mark.parametrize("contract", [Plugin, ExecutableNetwork, SyncInferRequest, plugin_api.CoreHandle, QueryResult])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model
 from engine.lowering import GraphNetwork, check_precision, constants_of, prepared_already, read_graph, shapes_of
 from engine.native import built_isas, cores, default_isa, has_feature
 from engine.onnx.skeleton import INLINE_BYTES
-from engine.plugin_api import BlobReader, BlobWriter, Config, SyncInferRequest
+from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.compiler import Compiler, ProgramCache, logger
 from engine_cpu.instruction_sets import needed_isa
@@ -33,9 +32,6 @@ from engine_cpu.tuning import BUDGETS, CpuTuner
 from engine_cpu.tuning_cache import TuningCache
 from engine_cpu.weights import FORMATS, WeightStore, mark_weights
 
-if TYPE_CHECKING:
-    from engine_cpu.plugin import CpuPlugin
-
 PACKED = "packed/"
 COMPILATION = "compilation"
 _MOST_THREADS = 4096
@@ -47,7 +43,7 @@ class CpuNetwork(GraphNetwork):
     metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES)
 
     @classmethod
-    def compiled(cls, plugin: CpuPlugin, config: Config, model: Model) -> CpuNetwork:
+    def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
         """Compile the user's model."""
         network = cls(plugin, config, model)
         prepared = prepare_model(model)
@@ -68,7 +64,7 @@ class CpuNetwork(GraphNetwork):
         return network
 
     @classmethod
-    def imported(cls, plugin: CpuPlugin, config: Config, blob: BlobReader) -> CpuNetwork:
+    def imported(cls, plugin: Plugin, config: Config, blob: BlobReader) -> CpuNetwork:
         """Take up an exported network: nothing is transformed, packed or measured again."""
         network = cls(plugin, config, blob.manifest)
         blob.verify_ahead()

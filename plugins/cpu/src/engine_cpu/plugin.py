@@ -50,7 +50,7 @@ class CpuPlugin(Plugin):
                 return f"{cpu_features().model} ({default_isa()})"
             case "OPTIMIZATION_CAPABILITIES":
                 bf16 = ("BF16",) if has_feature(default_isa(), "bf16") else ()
-                return ("FP32", *bf16, "EXPORT_IMPORT")
+                return ("FP32", *bf16)
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:

@@ -6,36 +6,32 @@ from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
 from engine.native import CancelFlag
-from engine.plugin_api import SyncInferRequest
+from engine.plugin_api import RequestOwner, SyncInferRequest
 from engine_cpu.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from engine_cpu.network import CpuNetwork
     from engine_cpu.program import Value
 
 
 class CpuInferRequest(SyncInferRequest):
     """Holds no memory of its own: a plan's context is taken for the inference and given back."""
 
-    def __init__(self, network: CpuNetwork, find_program: Callable[[Sequence[Value]], Program]) -> None:
+    def __init__(self, network: RequestOwner, find_program: Callable[[Sequence[Value]], Program]) -> None:
         super().__init__(network)
         self._find_program = find_program
         self.cancel = CancelFlag()
 
     def start_pipeline(self) -> None:
         """Run the program."""
+        self.cancel.reset()
+        self.check_cancelled()  # what was cancelled before the reset
         program = self._find_program(self.inputs)
         values = program.run(self.inputs, self, self.output_buffer)
         for index, _ in program.unbound_outputs:
             # It may be an input, a constant, or what another output is.
             self.store_output(index, values[index])
-
-    def begin(self, inputs: object = None) -> None:
-        """See `SyncInferRequest`."""
-        super().begin(inputs)
-        self.cancel.reset()
 
     def request_cancel(self, error: EngineError) -> None:
         """See `SyncInferRequest`; a running plan stops between two steps."""

@@ -43,8 +43,6 @@ class HeteroPlugin(Plugin):
         match name:
             case "FULL_DEVICE_NAME":
                 return "One model over several devices"
-            case "OPTIMIZATION_CAPABILITIES":
-                return ("EXPORT_IMPORT",)
         return None
 
     def _devices(self, config: Config) -> DeviceList:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError
 from engine.ir import Model
@@ -34,6 +34,7 @@ from engine_opencl.properties import (
     INFERENCE_PRECISION_HINT,
     KERNEL_CHOICES,
     KERNEL_TRIAL_SECONDS,
+    PLAN_CACHE_SIZE,
 )
 from engine_opencl.transform import prepare_model
 from engine_opencl.tuning.tuner import OpenclTuner
@@ -52,7 +53,7 @@ _IN_FLIGHT = 2
 """Requests that keep a device busy: one computes while another's data moves."""
 
 
-class OpenclNetwork(GraphNetwork):
+class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
     """Compiling is: transform the graph, plan it where all lengths are known, compile the kernels."""
 
     metrics = (KERNEL_CHOICES,)
@@ -98,11 +99,11 @@ class OpenclNetwork(GraphNetwork):
         for number, node in enumerate(constants_of(graph)):
             node.rt_info[WEIGHT] = number
         prepared.require_kernels("OPENCL", ADVICE)
-        plugin: Any = self.plugin
         how = Building(self.config[CACHE_DIR], self.config[KERNEL_TRIAL_SECONDS], programs or {})
-        device_programs = plugin.programs(self.device)
+        device_programs = self.plugin.programs(self.device)
         self.tuner = OpenclTuner(self.device, device_programs, how, self.config[COMPILE_EFFORT], choices=choices or {})
-        self.pool = ContextPool(self, device_programs, how, self.tuner)
+        size, profiling = self.config[PLAN_CACHE_SIZE], self.is_profiling
+        self.pool = ContextPool(prepared, self.device, device_programs, how, self.tuner, size, profiling)
         self.upload_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:upload")
         self.compute_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:compute")
         self.download_executor: Executor = ThreadExecutor(f"OPENCL:{self.name}:download")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engine.lowering import GraphNetwork, read_graph
 from engine.plugin_api import (
     BlobManifest,
@@ -9,7 +11,6 @@ from engine.plugin_api import (
     Config,
     Model,
     Pipeline,
-    Plugin,
     SyncInferRequest,
 )
 from engine_template.program import Program, map_to_device
@@ -17,8 +18,11 @@ from engine_template.properties import STEP_COUNT, TRANSFORMATIONS
 from engine_template.request import TemplateInferRequest
 from engine_template.transform import transform_network
 
+if TYPE_CHECKING:
+    from engine_template.plugin import TemplatePlugin
 
-class TemplateNetwork(GraphNetwork):
+
+class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
     """Compiling is three steps, by name: `transform_network`, `map_to_device`, `fill_weights`.
 
     As a `GraphNetwork`, it is exported as its graph; a device with compiled kernels writes them, too.
@@ -28,7 +32,7 @@ class TemplateNetwork(GraphNetwork):
     program: Program
 
     @classmethod
-    def compiled(cls, plugin: Plugin, config: Config, model: Model) -> TemplateNetwork:
+    def compiled(cls, plugin: TemplatePlugin, config: Config, model: Model) -> TemplateNetwork:
         """Compile the user's model. An operation without kernels raises `UnsupportedError` when it is mapped."""
         network = cls(plugin, config, model)
         graph = transform_network(model) if config[TRANSFORMATIONS.name] else model.clone()
@@ -36,7 +40,7 @@ class TemplateNetwork(GraphNetwork):
         return network
 
     @classmethod
-    def imported(cls, plugin: Plugin, config: Config, blob: BlobReader) -> TemplateNetwork:
+    def imported(cls, plugin: TemplatePlugin, config: Config, blob: BlobReader) -> TemplateNetwork:
         """Take up an exported network: its graph is transformed already. Weights are used where the blob holds them."""
         manifest: BlobManifest = blob.manifest
         network = cls(plugin, config, manifest)
@@ -60,7 +64,7 @@ class TemplateNetwork(GraphNetwork):
         computes for one request the host prepares another. A device whose requests are one stage leaves this out.
         """
         host = self.task_executor
-        device = self.plugin.device_queue  # type: ignore[attr-defined]
+        device = self.plugin.device_queue
         return [
             (host, request.infer_preprocess),
             (device, request.start_pipeline),

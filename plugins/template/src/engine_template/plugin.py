@@ -57,7 +57,7 @@ class TemplatePlugin(Plugin):
             case "FULL_DEVICE_NAME":
                 return f"Reference evaluator on {platform.processor() or platform.machine()}"
             case "OPTIMIZATION_CAPABILITIES":
-                return ("FP32", "FP16", "BF16", "INT8", "EXPORT_IMPORT")
+                return ("FP32", "FP16", "BF16", "INT8")
         return None
 
 

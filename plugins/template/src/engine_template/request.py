@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from engine.ops.interruption import interruptible
-from engine.plugin_api import SyncInferRequest
+from engine.plugin_api import RequestOwner, SyncInferRequest
 from engine_template.program import Program, Value
-
-if TYPE_CHECKING:
-    from engine_template.network import TemplateNetwork
 
 
 class TemplateInferRequest(SyncInferRequest):
     """Holds what one inference needs for itself: its own copy of the table of device memory."""
 
-    def __init__(self, network: TemplateNetwork, program: Program) -> None:
+    def __init__(self, network: RequestOwner, program: Program) -> None:
         super().__init__(network)
         self.program = program
         self.memory: list[Value] = []

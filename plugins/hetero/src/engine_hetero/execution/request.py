@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from engine.plugin_api import (
     EngineError,
     InputError,
     NodeProfile,
+    RequestOwner,
     SyncInferRequest,
 )
 from engine.runtime.deadlines import deadline_timer
@@ -25,14 +26,11 @@ from engine_hetero.execution.dataflow import Dataflow
 from engine_hetero.execution.turns import Turns
 from engine_hetero.parts.wiring import NETWORK, Lengths, Source
 
-if TYPE_CHECKING:
-    from engine_hetero.network import HeteroNetwork
-
 
 class HeteroInferRequest(SyncInferRequest):
     """Holds one request of every part, and the memory of the values that go from part to part."""
 
-    def __init__(self, network: HeteroNetwork, dataflow: Dataflow) -> None:
+    def __init__(self, network: RequestOwner, dataflow: Dataflow) -> None:
         super().__init__(network)
         self.dataflow = dataflow
         self.requests: list[AsyncInferRequest] = [part.create_infer_request() for part in dataflow.networks]
@@ -125,7 +123,7 @@ class HeteroInferRequest(SyncInferRequest):
     def _cancel_parts(self, error: EngineError, retry: float) -> None:
         """Cancel the parts that run, and again until the inference has ended: one may be about to begin."""
         with self._cancelling:
-            if self._cancellation is not error or not self._is_running:
+            if self.cancellation is not error or not self._is_running:
                 return
             for request in self.requests:
                 request.cancel()

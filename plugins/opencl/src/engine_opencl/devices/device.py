@@ -71,7 +71,7 @@ class DeviceFacts:
     def capabilities(self) -> tuple[str, ...]:
         """The value of OPTIMIZATION_CAPABILITIES. FP16 means arithmetic in it: every device stores it."""
         optional = {"FP16": self.has_fp16, "INT8": self.has_int8_dot}
-        return ("FP32", *(name for name, is_there in optional.items() if is_there), "EXPORT_IMPORT")
+        return ("FP32", *(name for name, is_there in optional.items() if is_there))
 
 
 class OpenclDevice:

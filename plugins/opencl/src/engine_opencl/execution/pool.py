@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.errors import OutOfMemoryError
 from engine.lowering import PlanCache, Shapes, shapes_of
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_opencl.compiler import build_plan
-from engine_opencl.devices.device import require_first_process
+from engine_opencl.devices.device import OpenclDevice, require_first_process
 from engine_opencl.execution.context import Context
+from engine_opencl.lowering import OpenclGraph
 from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import Plan
 from engine_opencl.programs.programs import Building, Programs
-from engine_opencl.properties import PLAN_CACHE_SIZE
 from engine_opencl.tuning.tuner import OpenclTuner
-
-if TYPE_CHECKING:
-    from engine_opencl.network import OpenclNetwork
 
 
 class ContextPool:
     """Plans by input shapes, and contexts that wait for their next inference. Thread-safe."""
 
-    def __init__(self, network: OpenclNetwork, programs: Programs, how: Building, tuner: OpenclTuner) -> None:
-        self._prepared, self._device, self._programs = network.prepared, network.device, programs
+    def __init__(
+        self,
+        prepared: OpenclGraph,
+        device: OpenclDevice,
+        programs: Programs,
+        how: Building,
+        tuner: OpenclTuner,
+        size: int,
+        profiling: bool,
+    ) -> None:
+        self._prepared, self._device, self._programs = prepared, device, programs
         self._how, self._tuner = how, tuner
-        self._profiling = network.is_profiling
-        self._weights = Weights(network.device)
-        self.plans: PlanCache[Shapes, Plan] = PlanCache(self._made, network.config[PLAN_CACHE_SIZE], self._forget)
+        self._profiling = profiling
+        self._weights = Weights(device)
+        self.plans: PlanCache[Shapes, Plan] = PlanCache(self._made, size, self._forget)
         self._idle: dict[int, list[Context]] = {}
         self._lock = ForkSafeLock()
         """Of the idle contexts; taken before any lock of `plans`."""

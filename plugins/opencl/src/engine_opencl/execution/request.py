@@ -6,13 +6,12 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine.plugin_api import EngineError, SyncInferRequest
+from engine.plugin_api import EngineError, RequestOwner, SyncInferRequest
 from engine_opencl.plan import Buffer
 
 if TYPE_CHECKING:
     from engine_opencl.execution.context import Context
     from engine_opencl.execution.pool import ContextPool
-    from engine_opencl.network import OpenclNetwork
 
 _log = logging.getLogger("engine.opencl")
 
@@ -20,7 +19,7 @@ _log = logging.getLogger("engine.opencl")
 class OpenclInferRequest(SyncInferRequest):
     """Takes a context, which is memory and bound kernels, for each inference, and gives it back."""
 
-    def __init__(self, network: OpenclNetwork, pool: ContextPool) -> None:
+    def __init__(self, network: RequestOwner, pool: ContextPool) -> None:
         super().__init__(network)
         self._pool = pool
         self._context: Context | None = None

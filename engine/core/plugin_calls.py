@@ -1,0 +1,71 @@
+"""How the core calls a plugin: with a complete configuration, and what comes back is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.blob import BlobReader
+from engine.errors import PluginContractError
+from engine.hosting import not_initialised, plugin_errors, wrong_return
+from engine.ir import Constant, Model, Parameter, Result
+from engine.placement import inconsistencies
+from engine.plugin_api import ExecutableNetwork, Plugin, QueryResult
+from engine.properties import DEVICE_ID, Config
+
+
+def compile_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
+    """Compile with the device's defaults overridden by `config`; only `EngineError`s are raised."""
+    merged = _complete_config(plugin, plugin.config.merged(config))
+    with plugin_errors(plugin.name, f"compiling `{model.name}`"):
+        network = plugin.compile_model(model, merged)
+    return _checked_network(plugin, network, "compile_model")
+
+
+def import_network(plugin: Plugin, blob: BlobReader, config: Mapping[str, object] | None = None) -> ExecutableNetwork:
+    """Import with the device's defaults, overridden by the exported configuration, overridden by `config`.
+
+    The blob's manifest must have been checked for this plugin. Only `EngineError`s are raised.
+    """
+    exported = Config.from_json(plugin.declared, blob.manifest.config, where=plugin.name)
+    merged = _complete_config(plugin, plugin.config.merged(exported).merged(config))
+    with plugin_errors(plugin.name, "importing a network"):
+        network = plugin.import_network(blob, merged)
+    return _checked_network(plugin, network, "import_network")
+
+
+def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | None = None) -> QueryResult:
+    """Query, and check that the answer covers exactly the model's nodes; only `EngineError`s are raised."""
+    merged = _complete_config(plugin, plugin.config.merged(config))
+    nodes = model.ordered_nodes()
+    with plugin_errors(plugin.name, f"querying `{model.name}`"):
+        answer = plugin.query_model(model, merged)
+    if not isinstance(answer, QueryResult):
+        raise wrong_return(plugin.name, "query_model", answer, "QueryResult")
+    if model.ordered_nodes() != nodes:
+        raise PluginContractError(f"plugin {plugin.name}: query_model changed `{model.name}`; let it clone the model")
+    names = {node.friendly_name for node in nodes}
+    operations = {node.friendly_name for node in nodes if not isinstance(node, (Parameter, Constant, Result))}
+    answered = answer.nodes.keys() | {name for atom in answer.atoms for name in atom}
+    if wrong := (operations - answer.nodes.keys()) | (answered - names):
+        listed = ", ".join(sorted(wrong)[:10])
+        raise PluginContractError(
+            f"plugin {plugin.name}: query_model must answer for each of the model's operations, and no others; "
+            f"see {listed}"
+        )
+    if answer.placement is not None and (faults := inconsistencies(answer.placement)):
+        listed = "; ".join(faults[:3])
+        raise PluginContractError(f"plugin {plugin.name}: query_model reports a placement that cannot be: {listed}")
+    return answer
+
+
+def _complete_config(plugin: Plugin, config: Config) -> Config:
+    plugin.resolve_device_id(config[DEVICE_ID])
+    return config
+
+
+def _checked_network(plugin: Plugin, network: object, method: str) -> ExecutableNetwork:
+    if not isinstance(network, ExecutableNetwork):
+        raise wrong_return(plugin.name, method, network, "ExecutableNetwork")
+    if not hasattr(network, "signature"):
+        raise not_initialised(plugin.name, network, "plugin, config, source")
+    return network

@@ -1,0 +1,20 @@
+"""What the engine adds to each plugin and network: configuration, metrics, executors, requests, calls and export.
+
+`engine.plugin_api`, which plugin authors read, has the hooks; this package has what the engine does with them.
+"""
+
+from engine.hosting.network import Features, HostedNetwork
+from engine.hosting.plugin import HostedPlugin
+from engine.hosting.version import API_VERSION, engine_version
+from engine.hosting.wrapping import not_initialised, plugin_errors, wrong_return
+
+__all__ = [
+    "API_VERSION",
+    "Features",
+    "HostedNetwork",
+    "HostedPlugin",
+    "engine_version",
+    "not_initialised",
+    "plugin_errors",
+    "wrong_return",
+]

@@ -1,0 +1,261 @@
+"""`HostedNetwork`: what every network gets from the engine. Its hooks are documented in `engine.plugin_api`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Generic, TypeAlias, final
+
+from engine.blob import BlobManifest, BlobWriter
+from engine.errors import BlobFormatError, PluginContractError, PluginError
+from engine.hosting.plugin import HostedPlugin
+from engine.hosting.version import API_VERSION, engine_version
+from engine.hosting.wrapping import metric_value, not_initialised, plugin_errors, wrong_return
+from engine.ir import Model
+from engine.properties import (
+    DEVICE_ID,
+    EXCLUSIVE_ASYNC_REQUESTS,
+    METRIC,
+    NETWORK_METRICS,
+    NUM_STREAMS,
+    PERF_COUNT,
+    Config,
+    Property,
+)
+from engine.runtime import (
+    AsyncInferRequest,
+    Executor,
+    InferResult,
+    Pipeline,
+    Port,
+    Signature,
+    SyncInferRequest,
+    ThreadExecutor,
+    shared_executor,
+)
+from engine.runtime.lifecycle import ForkSafeLock
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    HostedPluginT = TypeVar("HostedPluginT", bound=HostedPlugin, default=HostedPlugin, covariant=True)
+else:
+    from typing import TypeVar
+
+    HostedPluginT = TypeVar("HostedPluginT", covariant=True)
+
+Features: TypeAlias = Mapping[str, str | Sequence[str]]
+"""What a blob needs, by kind: `{"isa": ["avx2", "fma"], "driver": "3.1"}`."""
+
+
+class HostedNetwork(ABC, Generic[HostedPluginT]):
+    """A network's inputs, outputs, executors, requests, properties and export. All methods are thread-safe."""
+
+    metrics: ClassVar[Iterable[Property[Any]]] = ()
+
+    def __init__(self, plugin: HostedPluginT, config: Config, source: Model | BlobManifest) -> None:
+        if not isinstance(plugin, HostedPlugin) or not isinstance(config, Config):
+            raise PluginContractError(
+                f"{type(self).__name__}.__init__ must pass on the plugin and the Config that it was given; "
+                f"got {type(plugin).__name__} and {type(config).__name__}"
+            )
+        self._plugin = plugin
+        self.config = config
+        self.name, inputs, outputs = _interface(source)
+        self.signature = Signature(inputs, outputs, f"{plugin.name} network `{self.name}`")
+        self.is_profiling = config[PERF_COUNT]
+        self.loaded_from_cache = False
+        self.task_executor = self._make_task_executor()
+        self.callback_executor: Executor = ThreadExecutor(f"{plugin.name}:{self.name}:callbacks")
+        self._declared = NETWORK_METRICS.combined(self.metrics)
+        self._request_ids = itertools.count()
+        self._creating = ForkSafeLock()
+        self._idle_requests: list[SyncInferRequest] = []
+
+    def _make_task_executor(self) -> Executor:
+        if self.config[EXCLUSIVE_ASYNC_REQUESTS]:
+            device_id = self.plugin.resolve_device_id(self.config[DEVICE_ID])
+            return shared_executor(f"{self.plugin.name}.{device_id}")
+        return ThreadExecutor(f"{self.plugin.name}:{self.name}", self.config[NUM_STREAMS] or 1)
+
+    @abstractmethod
+    def create_infer_request_impl(self) -> SyncInferRequest:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def pipeline(self, request: SyncInferRequest) -> Pipeline:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def export_sections(self, writer: BlobWriter) -> None:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def requirements(self) -> Features:
+        """See `ExecutableNetwork`."""
+
+    @abstractmethod
+    def metric(self, name: str) -> object:
+        """See `ExecutableNetwork`."""
+
+    @final
+    @property
+    def plugin(self) -> HostedPluginT:
+        """The plugin that made the network."""
+        return self._plugin
+
+    # -- inference ----------------------------------------------------------------------------------------
+
+    @final
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """The inputs, in order."""
+        return self.signature.inputs
+
+    @final
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """The outputs, in order."""
+        return self.signature.outputs
+
+    @final
+    def input_index(self, name: str) -> int:
+        """Return the index of an input. Raises `InputError` listing the inputs."""
+        return self.signature.find_input(name)
+
+    @final
+    def output_index(self, name: str) -> int:
+        """Return the index of an output. Raises `InputError` listing the outputs."""
+        return self.signature.find_output(name)
+
+    @final
+    def __call__(self, inputs: object = None) -> InferResult:
+        """Run one inference in this thread: `network({"x": array})["y"]`.
+
+        `inputs`: a mapping of names to values, a list of values in input order, or the one array; none for a network
+        that takes none. Threads that call at once each use a request of their own, kept for the next call. Raises
+        what `SyncInferRequest.infer` does.
+        """
+        request = self._idle_request() or self._new_request()
+        try:
+            return request.infer(inputs)
+        finally:
+            request.clear_tensors()
+            self._idle_requests.append(request)
+
+    def _idle_request(self) -> SyncInferRequest | None:
+        try:
+            return self._idle_requests.pop()
+        except IndexError:  # asking first would race with other threads
+            return None
+
+    @final
+    def create_infer_request(self) -> AsyncInferRequest:
+        """Return a new request; it keeps the network alive."""
+        request = self._new_request()
+        with plugin_errors(self.plugin.name, "pipeline"):
+            pipeline = self.pipeline(request)
+        return AsyncInferRequest(request, pipeline, self.callback_executor, self)
+
+    def _new_request(self) -> SyncInferRequest:
+        with self._creating, plugin_errors(self.plugin.name, "create_infer_request_impl"):
+            request = self.create_infer_request_impl()
+        if not isinstance(request, SyncInferRequest):
+            raise wrong_return(self.plugin.name, "create_infer_request_impl", request, "SyncInferRequest")
+        if not hasattr(request, "signature"):
+            raise not_initialised(self.plugin.name, request, "network")
+        return request
+
+    @final
+    def next_request_id(self) -> int:
+        """Return a number that no other request of this network has."""
+        return next(self._request_ids)
+
+    # -- properties and export ----------------------------------------------------------------------------
+
+    @final
+    def get_config(self, name: str) -> Any:
+        """Return a config value that the network was compiled or imported with. Raises `PropertyError`."""
+        return self.config[name]
+
+    @final
+    def get_metric(self, name: str) -> Any:
+        """Return a metric. Raises `PropertyError` listing the metrics; `PluginContractError`."""
+        where = f"{self.plugin.name}: network `{self.name}`"
+        return metric_value(self._declared, name, lambda: self._metric(name), where)
+
+    def _metric(self, name: str) -> object:
+        match name:
+            case "SUPPORTED_METRICS":
+                return self._declared.of(METRIC).names
+            case "SUPPORTED_CONFIG_KEYS":
+                return tuple(self.config)
+            case "NETWORK_NAME":
+                return self.name
+            case "LOADED_FROM_CACHE":
+                return self.loaded_from_cache
+        value = self.metric(name)
+        if value is None and name == "OPTIMAL_NUMBER_OF_INFER_REQUESTS":
+            return self.config[NUM_STREAMS] or 1
+        if value is None and name == "EXECUTION_DEVICES":
+            device_id = self.config[DEVICE_ID]
+            return (f"{self.plugin.name}.{device_id}" if device_id else self.plugin.name,)
+        return value
+
+    @final
+    def get_property(self, name: str) -> Any:
+        """Return a metric or a config value. Raises `PropertyError`, `PluginContractError`."""
+        if name in self._declared:
+            return self.get_metric(name)
+        if name in self.config:
+            return self.get_config(name)
+        known = self._declared.combined(self.config.properties)
+        return known.require(name, where=f"network `{self.name}`")  # raises, listing both kinds
+
+    @final
+    def export_model(self, target: str | os.PathLike[str] | BinaryIO) -> None:
+        """Write the compiled network to a path, where it appears whole or not at all, or to a binary stream.
+
+        Raises `BlobError` where writing fails, `UnsupportedError` where the device cannot export.
+        """
+        with plugin_errors(self.plugin.name, "exporting a network"):
+            writer = BlobWriter(self._manifest())
+            self.export_sections(writer)
+        if isinstance(target, (str, os.PathLike)):
+            writer.write_file(target)
+        elif hasattr(target, "write"):
+            writer.write(target)
+        else:
+            raise PluginError(f"a network is exported to a path or a binary stream; got {type(target).__name__}")
+
+    def _manifest(self) -> BlobManifest:
+        return BlobManifest(
+            device=self.plugin.name,
+            plugin_name=self.plugin.name,
+            plugin_version=self.plugin.version,
+            engine_version=engine_version(),
+            api_version=str(API_VERSION),
+            requirements=self.requirements(),
+            config=self.config.to_json(),
+            inputs=[port.to_json() for port in self.inputs],
+            outputs=[port.to_json() for port in self.outputs],
+            metadata={"network_name": self.name},
+        )
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, ports)) for ports in (self.inputs, self.outputs))
+        return f"<{self.plugin.name} network `{self.name}` ({inputs}) -> ({outputs})>"
+
+
+def _interface(source: Model | BlobManifest) -> tuple[str, list[Port], list[Port]]:
+    if isinstance(source, Model):
+        return source.name, [Port.of(p) for p in source.parameters], [Port.of(r) for r in source.results]
+    if not isinstance(source, BlobManifest):
+        raise PluginContractError(f"a network's source is the model or the blob's manifest; got {source!r:.80}")
+    name = source.metadata.get("network_name")
+    if not isinstance(name, str):
+        raise BlobFormatError(f"the manifest's metadata has no network_name; got {name!r}")
+    inputs, outputs = ([Port.from_json(port) for port in ports] for ports in (source.inputs, source.outputs))
+    return name, inputs, outputs

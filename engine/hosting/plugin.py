@@ -1,0 +1,110 @@
+"""`HostedPlugin`: what every plugin gets from the engine. Its hooks are documented in `engine.plugin_api`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
+from typing import Any, ClassVar, final
+
+from engine.errors import DeviceNotFoundError, PluginContractError
+from engine.hosting.wrapping import metric_value, plugin_errors
+from engine.properties import CONFIG, DEVICE_PROPERTIES, METRIC, Config, Property, PropertySet
+from engine.runtime.lifecycle import ForkSafeLock
+
+
+class HostedPlugin(ABC):
+    """Configuration and metrics of a device, and its ids. All methods may be called from any thread."""
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    api_version: ClassVar[int]
+    properties: ClassVar[Iterable[Property[Any]]] = ()
+
+    def __init__(self) -> None:
+        self._declared = DEVICE_PROPERTIES.combined(self.properties)
+        self._config = Config(self._declared, where=self.name)
+        self._lock = ForkSafeLock()
+
+    @abstractmethod
+    def device_ids(self) -> Sequence[str]:
+        """See `Plugin`."""
+
+    @abstractmethod
+    def metric(self, name: str, device_id: str) -> object:
+        """See `Plugin`."""
+
+    @abstractmethod
+    def _imports_networks(self) -> bool:
+        """Whether the plugin defines `import_network`."""
+
+    @final
+    @property
+    def declared(self) -> PropertySet:
+        """Every property of the device: those of all devices, and its own."""
+        return self._declared
+
+    @final
+    @property
+    def config(self) -> Config:
+        """The configuration that `set_config` made the default of this device."""
+        return self._config
+
+    @final
+    def set_config(self, values: Mapping[str, object]) -> None:
+        """Change the defaults of later compilations: all of `values`, or none. Raises `PropertyError`."""
+        with self._lock:
+            self._config = self._config.merged(values)
+
+    @final
+    def get_config(self, name: str) -> Any:
+        """Return the default of a config key. Raises `PropertyError` listing the keys."""
+        return self._config[name]
+
+    @final
+    def get_metric(self, name: str, device_id: str = "") -> Any:
+        """Return a metric of a device. Raises `PropertyError` listing the metrics; `PluginContractError`."""
+        where = self.name
+        return metric_value(self._declared, name, lambda: self._metric(name, device_id), where)
+
+    def _metric(self, name: str, device_id: str) -> object:
+        match name:
+            case "SUPPORTED_METRICS":
+                return self._declared.of(METRIC).names
+            case "SUPPORTED_CONFIG_KEYS":
+                return self._declared.of(CONFIG).names
+            case "AVAILABLE_DEVICES":
+                return self._device_ids()
+            case "IMPORT_EXPORT_SUPPORT":
+                return self._imports_networks()
+        value = self.metric(name, self.resolve_device_id(device_id))
+        match name:
+            case "FULL_DEVICE_NAME" if value is None:
+                return self.name
+            case "OPTIMIZATION_CAPABILITIES" if self._imports_networks() and isinstance(value, (tuple, list, NoneType)):
+                return (*(value or ()), "EXPORT_IMPORT")
+        return value
+
+    @final
+    def get_property(self, name: str, device_id: str = "") -> Any:
+        """Return a metric or a config key's default. Raises `PropertyError`, `PluginContractError`."""
+        if self._declared.require(name, where=self.name).mutability is CONFIG:
+            return self.get_config(name)
+        return self.get_metric(name, device_id)
+
+    @final
+    def resolve_device_id(self, device_id: str) -> str:
+        """Return `device_id`, or the first one where it is empty. Raises `DeviceNotFoundError`."""
+        ids = self._device_ids()
+        if not ids:
+            raise DeviceNotFoundError(f"{self.name} finds no device on this machine")
+        if device_id and device_id not in ids:
+            raise DeviceNotFoundError(f"{self.name} has no device {device_id!r}; devices: {', '.join(ids)}")
+        return device_id or ids[0]
+
+    def _device_ids(self) -> tuple[str, ...]:
+        with plugin_errors(self.name, "device_ids"):
+            ids = self.device_ids()
+        if not isinstance(ids, (list, tuple)) or not all(isinstance(each, str) and each for each in ids):
+            raise PluginContractError(f"plugin {self.name}: device_ids returned {ids!r}, expected a list of ids: ['0']")
+        return tuple(ids)

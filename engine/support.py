@@ -1,0 +1,114 @@
+"""What a device answers to a query: how it runs each operation, and why not better."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from engine.errors import PluginContractError
+from engine.placement import PlacementReport
+
+
+class SupportLevel(enum.Enum):
+    """How a device runs a node."""
+
+    NATIVE = "native"
+    REFERENCE = "reference"
+    """Correctly and slowly, on the host's reference evaluator."""
+    REFUSED = "refused"
+
+
+class RefusalCause(enum.StrEnum):
+    """Why a device does not run a node, for programs: the same thing has the same cause on every device."""
+
+    OP = "op"
+    """The device has no kernel for the operator, or not for the outputs of it that are read."""
+    ELEMENT_TYPE = "element type"
+    RANK = "rank"
+    """The number of dimensions of a value."""
+    SHAPE = "shape"
+    """The lengths of a value."""
+    ATTRIBUTE = "attribute"
+    DYNAMIC_SHAPE = "dynamic shape"
+    """A rank or a length is known only during an inference."""
+    CONSTANT = "constant"
+    """An input is computed during an inference and must be a constant."""
+    PLACEMENT = "placement"
+    """A device that runs on others found no way to place the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """How a device runs one node, and why not better.
+
+    `cause` is for programs; `reason` is a sentence for people: what was found, what is supported, and the way out.
+    """
+
+    level: SupportLevel
+    cause: RefusalCause | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        is_refused = self.level is SupportLevel.REFUSED
+        if not isinstance(self.cause, RefusalCause) and (is_refused or self.cause is not None):
+            causes = ", ".join(f"RefusalCause.{cause.name}" for cause in RefusalCause)
+            raise PluginContractError(
+                f"a node is {self.level.value} without a cause: got {self.cause!r}; expected one of {causes}"
+            )
+
+    @classmethod
+    def native(cls) -> Support:
+        """The device runs the node itself."""
+        return cls(SupportLevel.NATIVE)
+
+    @classmethod
+    def reference(cls, cause: RefusalCause | None = None, reason: str = "") -> Support:
+        """The node runs on the reference evaluator."""
+        return cls(SupportLevel.REFERENCE, cause, reason)
+
+    @classmethod
+    def refused(cls, cause: RefusalCause, reason: str) -> Support:
+        """The device does not run the node."""
+        return cls(SupportLevel.REFUSED, cause, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """A device's answer for every operation of a model, by friendly name.
+
+    Parameters, constants and results may be left out.
+
+    `atoms` are sets of nodes that the device supports only together: no partitioner separates them.
+    `placement` is what a device that runs on others tells of how it would divide the model among them.
+    """
+
+    nodes: Mapping[str, Support]
+    atoms: tuple[frozenset[str], ...] = field(default=())
+    placement: PlacementReport | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.nodes, Mapping) or not all(isinstance(s, Support) for s in self.nodes.values()):
+            raise PluginContractError(f"a QueryResult maps friendly names to Support; got {self.nodes!r:.120}")
+        if not isinstance(self.atoms, tuple) or not all(isinstance(atom, frozenset) for atom in self.atoms):
+            raise PluginContractError(f"a QueryResult's atoms are a tuple of frozensets; got {self.atoms!r:.120}")
+        if not isinstance(self.placement, (PlacementReport, type(None))):
+            raise PluginContractError(f"a QueryResult's placement is a PlacementReport; got {self.placement!r:.120}")
+
+    def at(self, level: SupportLevel) -> dict[str, Support]:
+        """Return the nodes of one level."""
+        return {name: support for name, support in self.nodes.items() if support.level is level}
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the device runs every node."""
+        return not self.at(SupportLevel.REFUSED)
+
+    def __getitem__(self, friendly_name: str) -> Support:
+        return self.nodes[friendly_name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
