@@ -47,7 +47,7 @@ def main() -> None:
         times = [node.duration_ns for node in request.profiling_info.nodes]
         best = [min(pair) for pair in zip(best, times, strict=True)] if best else times
     nodes = request.profiling_info.nodes
-    infos = [info for part in compiled._native_parts() for info in part.segment.plan.steps]  # type: ignore[attr-defined]
+    infos = [info for segment in compiled._native_segments() for info in segment.lowered.plan.steps]  # type: ignore[attr-defined]
     kernels = {info.name: info for info in infos}
     steps = []
     for node, nanoseconds in zip(nodes, best, strict=True):

@@ -23,7 +23,11 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
     """
 
     def __init__(
-        self, build: Callable[[KeyT], PlanT], size: int, dropped: Callable[[PlanT], None] | None = None
+        self,
+        build: Callable[[KeyT], PlanT],
+        size: int,
+        dropped: Callable[[PlanT], None] | None = None,
+        building: ForkSafeLock | None = None,
     ) -> None:
         """Make an empty cache.
 
@@ -31,6 +35,7 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
             build: makes the plan of a key.
             size: how many plans are kept.
             dropped: called with each plan that is kept no longer; inferences may still run it.
+            building: held while a plan is built; caches whose builders share what is not thread-safe share the lock.
         """
         self._build = build
         self._size = size
@@ -39,7 +44,7 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         self._pending: dict[KeyT, _Pending[PlanT]] = {}
         self._lock = ForkSafeLock()
         """Of the two tables; held for moments alone."""
-        self._building = ForkSafeLock()
+        self._building = building or ForkSafeLock()
         """Never taken by who holds `_lock`."""
         lifecycle.track(self)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,11 @@ MARGIN: Final = 0.95
 """Two equal kernels differ by more than this in a good part of single shots, and seldom in what rounds agree on."""
 
 
+def median(times: Sequence[int]) -> int:
+    """The middle of the times; of two in the middle the longer."""
+    return sorted(times)[len(times) // 2]
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How often candidates are timed, and what counts.
@@ -40,7 +44,7 @@ class Timing:
     """
 
     rounds: int = 5
-    summary: Callable[[Sequence[int]], float] = statistics.median
+    summary: Callable[[Sequence[int]], float] = median
     hopeless: float = math.inf
     long_ns: float = math.inf
     long_rounds: int = 2

@@ -166,9 +166,9 @@ def test_cancellation_reaches_the_plan(core: Core) -> None:
     request.set_inputs([values(4)])
     request.begin()
     request.request_cancel(Cancelled("by the user"))
-    (step,) = network.program.parts
+    (scheduled,) = network.program.segments
     with pytest.raises(Cancelled, match="by the user"):
-        step.part.run(request.inputs, [None], request)
+        scheduled.segment.run(request.inputs, [None], request)
     assert request.infer([values(4)])[0].shape == (4,)
 
 

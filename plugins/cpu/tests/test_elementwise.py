@@ -13,7 +13,7 @@ from engine_cpu.layout import Layout
 from engine_cpu.lowering import decisions
 from engine_cpu.lowering.aliases import IdentityLowering
 from engine_cpu.lowering.elementwise_ops import OPS
-from engine_cpu.segment import Segment, build_segment
+from engine_cpu.segment import LoweredSegment, lower_segment
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
@@ -59,7 +59,7 @@ def random_values(element_type: ElementType, *shape: int, seed: int = 0) -> Arra
 
 def segment_of(
     parameters: Sequence[Parameter], outputs: Sequence[Output], layout: Layout | None = None
-) -> tuple[Segment, list[tuple[str, ...]]]:
+) -> tuple[LoweredSegment, list[tuple[str, ...]]]:
     """The plan of what leads to `outputs`, and the operators of each item; in `layout` where there is a choice."""
     model = Model(outputs, list(parameters), name="test")
     nodes = [n for n in model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")]
@@ -70,11 +70,11 @@ def segment_of(
             matching = [each for each in item.lowering.item_layouts(item) if layout in each.outputs]
             options[item] = matching[0] if matching else options[item]
     sources = [parameter.output(0) for parameter in parameters]
-    segment = build_segment(items, options, sources, outputs, WeightStore(default_isa()), CpuTuner(1))
+    segment = lower_segment(items, options, sources, outputs, WeightStore(default_isa()), CpuTuner(1))
     return segment, [tuple(node.op_type for node in item.nodes) for item in items]
 
 
-def run(segment: Segment, inputs: Sequence[Array]) -> list[Array]:
+def run(segment: LoweredSegment, inputs: Sequence[Array]) -> list[Array]:
     results = [np.zeros(v.shape.get_shape(), v.element_type.numpy) for v in segment.outputs]
     Context(segment.plan).run([np.ascontiguousarray(each) for each in inputs], results)
     return results

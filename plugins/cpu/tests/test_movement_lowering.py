@@ -10,7 +10,7 @@ import pytest
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout
 from engine_cpu.lowering import decisions
-from engine_cpu.segment import Segment, build_segment
+from engine_cpu.segment import LoweredSegment, lower_segment
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
@@ -39,20 +39,20 @@ def integers(*numbers: int) -> Constant:
     return Constant(np.array(numbers, np.int64), i64)
 
 
-def segments(node: Node, isa: str | None = None) -> list[Segment]:
+def segments(node: Node, isa: str | None = None) -> list[LoweredSegment]:
     """The node as a plan, in each of its layouts."""
     decision = decisions()[node]
     item = Item.of(decision.spec, decision.lowering)
     sources = [v for v in node.input_values if v is not None and isinstance(v.node, Parameter)]
     store = WeightStore(isa or default_isa())
     return [
-        build_segment([item], {item: option}, list(dict.fromkeys(sources)), node.outputs, store, CpuTuner(2))
+        lower_segment([item], {item: option}, list(dict.fromkeys(sources)), node.outputs, store, CpuTuner(2))
         for option in decision.lowering.layouts(decision.spec)
         if option.precision != "bf16"
     ]
 
 
-def run(segment: Segment, inputs: Sequence[Array]) -> list[Array]:
+def run(segment: LoweredSegment, inputs: Sequence[Array]) -> list[Array]:
     outputs = [np.full(v.shape.get_shape(), 77, v.element_type.numpy) for v in segment.outputs]
     Context(segment.plan).run(list(inputs), outputs)
     return outputs

@@ -10,7 +10,7 @@ import pytest
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout
 from engine_cpu.lowering import decisions
-from engine_cpu.segment import Segment, build_segment
+from engine_cpu.segment import LoweredSegment, lower_segment
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
@@ -35,7 +35,7 @@ def constant(*shape: int, seed: int) -> Constant:
     return Constant(values(*shape, seed=seed), f32)
 
 
-def segments(node: Node) -> list[Segment]:
+def segments(node: Node) -> list[LoweredSegment]:
     """The node as a plan, in each of its layouts."""
     decision = decisions()[node]
     item = Item.of(decision.spec, decision.lowering)
@@ -43,7 +43,7 @@ def segments(node: Node) -> list[Segment]:
     wanted = [value for value in node.outputs if value.index == 0 or value.num_consumers]
     store = WeightStore(default_isa())
     return [
-        build_segment([item], {item: option}, list(dict.fromkeys(sources)), wanted, store, CpuTuner(2))
+        lower_segment([item], {item: option}, list(dict.fromkeys(sources)), wanted, store, CpuTuner(2))
         for option in decision.lowering.layouts(decision.spec)
         if option.precision != "bf16"
     ]

@@ -10,7 +10,7 @@ from engine_cpu.assignment import assign_layouts
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.registry import OpLowering
-from engine_cpu.segment import Segment, SegmentBuilder, build_segment
+from engine_cpu.segment import LoweredSegment, SegmentBuilder, lower_segment
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
@@ -78,7 +78,7 @@ class Joining(Copying):
 KINDS = {"Relu": Copying(), "Abs": Reusing(), "Reshape": Aliasing(), "Concat": Joining()}
 
 
-def build(inputs: Sequence[Parameter], outputs: Sequence[Node]) -> Segment:
+def build(inputs: Sequence[Parameter], outputs: Sequence[Node]) -> LoweredSegment:
     wanted = [node.output(0) for node in outputs]
     order: dict[Node, None] = {}
 
@@ -93,10 +93,10 @@ def build(inputs: Sequence[Parameter], outputs: Sequence[Node]) -> Segment:
     items = [Item.of(OperatorSpec.of(node), KINDS[node.op_type]) for node in order if node.op_type in KINDS]
     options = assign_layouts(items, wanted)
     sources = [parameter.output(0) for parameter in inputs]
-    return build_segment(items, options, sources, wanted, WeightStore(default_isa()), CpuTuner(1))
+    return lower_segment(items, options, sources, wanted, WeightStore(default_isa()), CpuTuner(1))
 
 
-def run(segment: Segment, *inputs: np.ndarray) -> list[np.ndarray]:
+def run(segment: LoweredSegment, *inputs: np.ndarray) -> list[np.ndarray]:
     outputs = [np.full(value.shape.get_shape(), np.nan, np.float32) for value in segment.outputs]
     Context(segment.plan).run(list(inputs), outputs)
     return outputs

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from engine.errors import UnsupportedError
-from engine.ir import Output, paused_collector
+from engine.ir import paused_collector
 from engine.lowering import PlanCache, Shapes, prepared_already, shapes_of
+from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.grouping import group_nodes
-from engine_cpu.host_part import HostPart
+from engine_cpu.host_segment import HostSegment
 from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
-from engine_cpu.partition import GraphPart, PartKind, extract, partition
-from engine_cpu.program import Array, NativePart, Part, Program, Run, Value
-from engine_cpu.segment import build_segment
+from engine_cpu.program import Array, ConnectedSegment, Inference, NativeSegment, Program, Segment, Value
+from engine_cpu.segment import lower_segment
+from engine_cpu.segmentation import GraphSegment, SegmentKind, extract, segments_of
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 
@@ -41,12 +42,14 @@ class Compiler:
     precision: str
     threads: int
     allow_reference: bool
+    building: ForkSafeLock = field(default_factory=ForkSafeLock)
+    """Held while a program is made: all share the weights and the tuner."""
 
     def program(self, prepared: CpuGraph) -> Program:
         """A program for a graph whose parameters have static shapes."""
         decisions = prepared.decisions
-        parts = [self._part(part, decisions) for part in partition(prepared.graph, decisions)]
-        return Program(prepared.graph, parts, self.weights.data)
+        segments = [self._segment(each, decisions) for each in segments_of(prepared.graph, decisions)]
+        return Program(prepared.graph, segments, self.weights.data)
 
     def programs(self, prepared: CpuGraph) -> ProgramCache:
         """The programs of a graph whose lengths become known with the inputs of an inference."""
@@ -55,31 +58,33 @@ class Compiler:
             with paused_collector():  # while an inference waits
                 return self.program(prepared.at(shapes))
 
-        return PlanCache(build, self.plan_cache_size)
+        return PlanCache(build, self.plan_cache_size, building=self.building)
 
-    def _part(self, part: GraphPart, decisions: CpuDecisions) -> tuple[Part, Sequence[Output], Sequence[Output]]:
-        if part.kind is PartKind.HOST:
-            (node,) = part.nodes
+    def _segment(self, segment: GraphSegment, decisions: CpuDecisions) -> ConnectedSegment:
+        if segment.kind is SegmentKind.HOST:
+            (node,) = segment.nodes
             if not self.allow_reference:
                 why = decisions.refusal(node)
                 reason = why.reason if why else "its shape depends on data"
                 raise UnsupportedError(f"{node}: no native kernel ({reason}), and ALLOW_REFERENCE is off")
-            return HostPart(node), [v for v in node.input_values if v is not None], tuple(node.outputs)
-        if part.kind is PartKind.DEFERRED:
-            programs = self.programs(prepared_already(extract(part), LOWERINGS))
-            return DeferredPart(programs), part.inputs, part.outputs
-        items = group_nodes(part.nodes, part.outputs, decisions)
-        options = assign_layouts(items, part.outputs, self.precision)
-        segment = build_segment(items, options, part.inputs, part.outputs, self.weights, self.tuner, self.precision)
-        return NativePart(segment, self.threads, self.streams), part.inputs, part.outputs
+            return HostSegment(node), [v for v in node.input_values if v is not None], tuple(node.outputs)
+        if segment.kind is SegmentKind.DEFERRED:
+            programs = self.programs(prepared_already(extract(segment), LOWERINGS))
+            return DeferredSegment(programs), segment.inputs, segment.outputs
+        items = group_nodes(segment.nodes, segment.outputs, decisions)
+        options = assign_layouts(items, segment.outputs, self.precision)
+        lowered = lower_segment(
+            items, options, segment.inputs, segment.outputs, self.weights, self.tuner, self.precision
+        )
+        return NativeSegment(lowered, self.threads, self.streams), segment.inputs, segment.outputs
 
 
-class DeferredPart(Part):
+class DeferredSegment(Segment):
     """Nodes whose shapes become known during an inference."""
 
     def __init__(self, programs: ProgramCache) -> None:
         self.programs = programs
 
-    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], run: Run) -> Sequence[Value]:
-        """See `Part`."""
-        return self.programs.get(shapes_of(inputs)).run(inputs, run)
+    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
+        """See `Segment`."""
+        return self.programs.get(shapes_of(inputs)).run(inputs, inference)

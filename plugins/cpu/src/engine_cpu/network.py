@@ -16,7 +16,7 @@ from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.compiler import Compiler, ProgramCache, logger
 from engine_cpu.instruction_sets import needed_isa
 from engine_cpu.lowering import LOWERINGS, CpuGraph
-from engine_cpu.program import NativePart, Program
+from engine_cpu.program import NativeSegment, Program
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
     ARENA_BYTES,
@@ -150,16 +150,18 @@ class CpuNetwork(GraphNetwork):
             case REFERENCE_STEPS.name:
                 return self.reference_steps
             case ARENA_BYTES.name:
-                return sum(part.segment.plan.arena_bytes for part in self._native_parts())
+                return sum(segment.lowered.plan.arena_bytes for segment in self._native_segments())
             case NAIVE_ARENA_BYTES.name:
-                return sum(part.segment.plan.naive_bytes for part in self._native_parts())
+                return sum(segment.lowered.plan.naive_bytes for segment in self._native_segments())
         return None
 
-    def _native_parts(self) -> list[NativePart]:
+    def _native_segments(self) -> list[NativeSegment]:
         programs = [self.program] if self.program is not None else []
         if self.programs is not None:
             programs = self.programs.plans()[-1:]
-        return [step.part for program in programs for step in program.parts if isinstance(step.part, NativePart)]
+        return [
+            each.segment for program in programs for each in program.segments if isinstance(each.segment, NativeSegment)
+        ]
 
 
 def threads_of(config: Config) -> int:

@@ -1,4 +1,4 @@
-"""`SegmentBuilder`: what lowerings build a plan with. A segment is a part of the graph that runs as one plan."""
+"""`SegmentBuilder`: what lowerings build the plan of a native segment with."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A plan with the values that it reads and writes, and for each of its steps the node it is of."""
+class LoweredSegment:
+    """The plan of a native segment, the values that it reads and writes, and the node of each of its steps."""
 
     plan: Plan
     inputs: tuple[Output, ...]
@@ -34,7 +34,7 @@ class Segment:
     """Friendly name and op type."""
 
 
-def build_segment(
+def lower_segment(
     items: Sequence[Item],
     options: dict[Item, LayoutOption],
     inputs: Sequence[Output],
@@ -42,7 +42,7 @@ def build_segment(
     weights: WeightStore,
     tuner: CpuTuner,
     precision: str = "f32",
-) -> Segment:
+) -> LoweredSegment:
     """Lower `items` in order. `outputs` are values that items produce."""
     builder = SegmentBuilder(items, options, inputs, outputs, weights, tuner, precision)
     for item in items:
@@ -238,7 +238,7 @@ class SegmentBuilder:
                 raise UnsupportedError(f"{item.node}: its lowering wrote no output {value.index}")
         self._uses.subtract(self._root(value) for value in _read(item))
 
-    def _finish(self) -> Segment:
+    def _finish(self) -> LoweredSegment:
         for value, buffer in zip(self._outputs, self._output_buffers, strict=True):
             held = self._buffers[value].get(Layout.PLAIN)
             if held is None:
@@ -246,7 +246,7 @@ class SegmentBuilder:
             if held != buffer:
                 self._plan.add_step("copy", [held], [buffer], {}, value.name)
                 self._step_nodes.append((value.node.friendly_name, value.node.op_type))
-        return Segment(self._plan.build(), self._inputs, self._outputs, tuple(self._step_nodes))
+        return LoweredSegment(self._plan.build(), self._inputs, self._outputs, tuple(self._step_nodes))
 
     def _new_buffer(self, value: Output, layout: Layout) -> int:
         if layout is Layout.PLAIN and value in self._bound:

@@ -1,7 +1,7 @@
-"""Cuts a graph into parts that run one after the other: plans of native kernels, host steps, and what must wait.
+"""Cuts a graph into segments that run one after the other: native ones, nodes on the host, and what must wait.
 
-A node waits (DEFERRED) where the shape of something it reads becomes known only during an inference; the parts of it
-are made then, from the shapes that came.
+A node waits (DEFERRED) where the shape of something it reads becomes known only during an inference; a deferred segment
+is cut into segments of its own then, from the shapes that came.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorTy
 from engine_cpu.lowering import CpuDecisions
 
 
-class PartKind(enum.Enum):
-    """How a part runs."""
+class SegmentKind(enum.Enum):
+    """How a segment runs."""
 
     NATIVE = "native"
     HOST = "reference"
@@ -24,54 +24,54 @@ class PartKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class GraphPart:
+class GraphSegment:
     """Nodes of one kind, in an order in which they can run; what they read from outside, constants aside, and give."""
 
-    kind: PartKind
+    kind: SegmentKind
     nodes: tuple[Node, ...]
     inputs: tuple[Output, ...]
     outputs: tuple[Output, ...]
 
 
-def partition(model: Model, decisions: CpuDecisions) -> list[GraphPart]:
-    """The parts of a model, as few as one pass finds, in the order in which they run."""
+def segments_of(model: Model, decisions: CpuDecisions) -> list[GraphSegment]:
+    """The segments of a model, as few as one pass finds, in the order in which they run."""
     nodes = [n for n in model.ordered_nodes() if not isinstance(n, (Parameter, Constant, Result))]
     kinds = {node: kind_of(node, decisions) for node in nodes}
     return [
-        part
+        segment
         for kind, group in _drained(nodes, kinds)
-        for part in ([_part(kind, [n]) for n in group] if kind is PartKind.HOST else [_part(kind, group)])
+        for segment in ([_segment(kind, [n]) for n in group] if kind is SegmentKind.HOST else [_segment(kind, group)])
     ]
 
 
-def kind_of(node: Node, decisions: CpuDecisions) -> PartKind:
+def kind_of(node: Node, decisions: CpuDecisions) -> SegmentKind:
     """How a node runs; types are as well known as they can be before an inference."""
     read = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) for value in (*read, *node.outputs)):
-        return PartKind.HOST
+        return SegmentKind.HOST
     if node.bodies:  # whose evaluation takes all shapes as they come
-        return PartKind.HOST
+        return SegmentKind.HOST
     if any(not value.shape.is_static for value in read):
-        return PartKind.DEFERRED
+        return SegmentKind.DEFERRED
     if any(not value.shape.is_static for value in node.outputs) or decisions.refusal(node) is not None:
-        return PartKind.HOST
-    return PartKind.NATIVE
+        return SegmentKind.HOST
+    return SegmentKind.NATIVE
 
 
-def _drained(nodes: Sequence[Node], kinds: dict[Node, PartKind]) -> Iterable[tuple[PartKind, list[Node]]]:
-    """Runs of one kind: one kind's ready nodes are taken until there are none, then another's."""
+def _drained(nodes: Sequence[Node], kinds: dict[Node, SegmentKind]) -> Iterable[tuple[SegmentKind, list[Node]]]:
+    """Nodes of one kind together: one kind's ready nodes are taken until there are none, then another's."""
     known = kinds.keys()
     waiting = {n: len({v.node for v in n.input_values if v is not None and v.node in known}) for n in nodes}
     readers: dict[Node, list[Node]] = {}
     for node in nodes:
         for source in {v.node for v in node.input_values if v is not None and v.node in known}:
             readers.setdefault(source, []).append(node)
-    ready: dict[PartKind, deque[Node]] = {kind: deque() for kind in PartKind}
+    ready: dict[SegmentKind, deque[Node]] = {kind: deque() for kind in SegmentKind}
     for node in nodes:
         if not waiting[node]:
             ready[kinds[node]].append(node)
     while any(ready.values()):
-        for kind in PartKind:
+        for kind in SegmentKind:
             group: list[Node] = []
             while ready[kind]:
                 node = ready[kind].popleft()
@@ -84,7 +84,7 @@ def _drained(nodes: Sequence[Node], kinds: dict[Node, PartKind]) -> Iterable[tup
                 yield kind, group
 
 
-def _part(kind: PartKind, nodes: Sequence[Node]) -> GraphPart:
+def _segment(kind: SegmentKind, nodes: Sequence[Node]) -> GraphSegment:
     inside = set(nodes)
     inputs = {
         value: None
@@ -98,22 +98,22 @@ def _part(kind: PartKind, nodes: Sequence[Node]) -> GraphPart:
         for output in node.outputs
         if any(target.node not in inside for target in output.target_inputs)
     ]
-    return GraphPart(kind, tuple(nodes), tuple(inputs), tuple(outputs))
+    return GraphSegment(kind, tuple(nodes), tuple(inputs), tuple(outputs))
 
 
-def extract(part: GraphPart) -> Model:
-    """A part as a model of its own: parameters in the order of its inputs, results in that of its outputs."""
+def extract(segment: GraphSegment) -> Model:
+    """A segment as a model of its own: parameters in the order of its inputs, results in that of its outputs."""
     copies: dict[Output, Output] = {}
     parameters = []
-    for index, value in enumerate(part.inputs):
+    for index, value in enumerate(segment.inputs):
         parameter = Parameter(value.type, friendly_name=f"input_{index}")
         parameters.append(parameter)
         copies[value] = parameter.output(0)
-    for node in part.nodes:
+    for node in segment.nodes:
         for source in node.input_values:
             if source is not None and source not in copies:  # a constant
                 copies[source] = source.node.clone_with_new_inputs([]).output(0)
         copy = node.clone_with_new_inputs([None if v is None else copies[v] for v in node.input_values])
         copies.update(zip(node.outputs, copy.outputs, strict=True))
-    results = [Result(copies[value], f"output_{index}") for index, value in enumerate(part.outputs)]
-    return Model(results, parameters, name=part.nodes[-1].friendly_name)
+    results = [Result(copies[value], f"output_{index}") for index, value in enumerate(segment.outputs)]
+    return Model(results, parameters, name=segment.nodes[-1].friendly_name)

@@ -1,4 +1,4 @@
-"""`HostPart`: an operation without a native kernel, on the reference evaluator."""
+"""`HostSegment`: an operation without a native kernel, on the reference evaluator."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from engine.ir import Node
 from engine.ops.interruption import interruptible
 from engine.ops.reference import compile_node
-from engine_cpu.program import Array, Part, Run, Value
+from engine_cpu.program import Array, Inference, Segment, Value
 
 
-class HostPart(Part):
+class HostSegment(Segment):
     """One node; its inputs are all of the node's, None where one is omitted."""
 
     def __init__(self, node: Node) -> None:
@@ -23,16 +23,16 @@ class HostPart(Part):
         self._count = node.num_inputs
         self._evaluate = compile_node(node)
 
-    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], run: Run) -> Sequence[Value]:
-        """See `Part`."""
+    def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
+        """See `Segment`."""
         values: list[Value] = [None] * self._count
         for position, value in zip(self._positions, inputs, strict=True):
             values[position] = value
-        start = time.perf_counter_ns() if run.is_profiling else 0
-        with interruptible(run.check_cancelled):
+        start = time.perf_counter_ns() if inference.is_profiling else 0
+        with interruptible(inference.check_cancelled):
             outputs = self._evaluate(values)
-        if run.is_profiling:
-            run.record_node(self.name, self.op_type, "reference", start, time.perf_counter_ns())
+        if inference.is_profiling:
+            inference.record_node(self.name, self.op_type, "reference", start, time.perf_counter_ns())
         return [_in_order(value) for value in outputs]
 
 
