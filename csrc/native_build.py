@@ -124,7 +124,7 @@ def core_units(variant: Variant) -> list[Unit]:
     prepare = sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
     if missing := listed - {path.stem for path in prepare}:
         raise BuildError(f"families.def: there is no csrc/kernels/prepare/<family>.cpp for {sorted(missing)}")
-    rooms = [path for room in ("executor", "graph") for path in sorted((SOURCES / room).glob("*.cpp"))]
+    rooms = [path for room in ("executor", "graph") for path in sorted((SOURCES / room).rglob("*.cpp"))]
     return [_baseline_unit(path, variant) for path in [*rooms, *prepare]]
 
 

@@ -10,9 +10,9 @@
 #include "graph/devices.hpp"
 #include "graph/errors.hpp"
 #include "graph/potential.hpp"
+#include "graph/published/restriction_map.hpp"
+#include "graph/published/rollback.hpp"
 #include "graph/quotient.hpp"
-#include "graph/restriction_map.hpp"
-#include "graph/rollback.hpp"
 
 namespace engine::graph {
 namespace {

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "graph/closure.hpp"
-#include "graph/maintained_order.hpp"
-#include "graph/ordered_quotient.hpp"
+#include "graph/published/maintained_order.hpp"
+#include "graph/published/ordered_quotient.hpp"
+#include "graph/published/restriction_map.hpp"
+#include "graph/published/rollback.hpp"
+#include "graph/published/self_references.hpp"
 #include "graph/quotient.hpp"
-#include "graph/restriction_map.hpp"
-#include "graph/rollback.hpp"
-#include "graph/self_references.hpp"
 #include "tests/graph_common.hpp"
 
 namespace engine::graph {

@@ -1,5 +1,5 @@
 // The strategy `rollback`: subgraphs grow from roots by adjacent nodes, and give nodes back where they refer to
-// themselves; the largest is chosen, always.
+// themselves; the largest is chosen, always. A published algorithm, here for comparison.
 #pragma once
 
 #include "graph/problem.hpp"

@@ -1,5 +1,5 @@
 // The strategy `restriction_map`: nodes join subgraphs of their parents, unless a path has left these for another
-// parent.
+// parent. A published algorithm, here for comparison.
 #pragma once
 
 #include "graph/problem.hpp"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "graph/problem.hpp"
-#include "graph/self_references.hpp"
+#include "graph/published/self_references.hpp"
 
 namespace engine::graph {
 

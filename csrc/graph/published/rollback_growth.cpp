@@ -1,4 +1,4 @@
-#include "graph/rollback_growth.hpp"
+#include "graph/published/rollback_growth.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/dag.hpp"
-#include "graph/maintained_order.hpp"
+#include "graph/published/maintained_order.hpp"
 
 namespace engine::graph {
 

@@ -1,4 +1,4 @@
-#include "graph/ordered_quotient.hpp"
+#include "graph/published/ordered_quotient.hpp"
 
 #include <algorithm>
 #include <utility>

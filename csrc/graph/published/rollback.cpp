@@ -1,4 +1,4 @@
-#include "graph/rollback.hpp"
+#include "graph/published/rollback.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/rollback_growth.hpp"
+#include "graph/published/rollback_growth.hpp"
 
 namespace engine::graph {
 namespace {

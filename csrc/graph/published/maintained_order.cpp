@@ -1,4 +1,4 @@
-#include "graph/maintained_order.hpp"
+#include "graph/published/maintained_order.hpp"
 
 #include <algorithm>
 

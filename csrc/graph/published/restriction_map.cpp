@@ -1,4 +1,4 @@
-#include "graph/restriction_map.hpp"
+#include "graph/published/restriction_map.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "graph/ordered_quotient.hpp"
+#include "graph/published/ordered_quotient.hpp"
 
 namespace engine::graph {
 namespace {

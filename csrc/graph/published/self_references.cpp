@@ -1,4 +1,4 @@
-#include "graph/self_references.hpp"
+#include "graph/published/self_references.hpp"
 
 #include <algorithm>
 #include <cstdint>
