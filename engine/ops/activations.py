@@ -85,6 +85,13 @@ def gelu(x: Array, *, approximate: str) -> Array:
     return result.astype(x.dtype)
 
 
+@evaluates("PRelu")
+def prelu(x: Array, slope: Array) -> Array:
+    """x where it is not negative, else slope times x (ONNX PRelu-16)."""
+    result: Array = np.where(x < 0, x * slope, x).astype(x.dtype, copy=False)
+    return result
+
+
 @evaluates("HardSwish")
 def hard_swish(x: Array) -> Array:
     """x times HardSigmoid of x with alpha 1/6 and beta 1/2 (ONNX HardSwish-22)."""

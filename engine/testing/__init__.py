@@ -1,34 +1,39 @@
 """What plugin authors test with: the behaviour suite, and real networks with answers (`engine.testing.models`).
 
-A plugin's whole test of requests, properties, export, import and errors is
+A plugin's whole test of requests, properties, export, import and errors, and of every operator that it claims, is
 
-    from engine.testing import BehaviourSuite
+    from engine.testing import BehaviourSuite, OperatorSuite
 
     class TestExample(BehaviourSuite):
         device = "EXAMPLE"
 
-Only the suite needs pytest; the models do not.
+    class TestExampleOperators(OperatorSuite):
+        device = "EXAMPLE"
+
+Only the suites need pytest; the models do not.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if "pytest" in sys.modules:
     # Here, before any module of the suite can be imported: a failing check then shows its values, as an assert in a
     # test file does. Without pytest running there is nothing to rewrite, and the models do not need it.
-    sys.modules["pytest"].register_assert_rewrite("engine.testing.behaviour")
+    sys.modules["pytest"].register_assert_rewrite("engine.testing.behaviour", "engine.testing.operators")
 
 if TYPE_CHECKING:
     from engine.testing.behaviour import BehaviourSuite
+    from engine.testing.operators import OperatorSuite
 
-__all__ = ["BehaviourSuite"]
+__all__ = ["BehaviourSuite", "OperatorSuite"]
+
+_MODULES = {"BehaviourSuite": "engine.testing.behaviour", "OperatorSuite": "engine.testing.operators"}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "BehaviourSuite":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from engine.testing.behaviour import BehaviourSuite
-
-    return BehaviourSuite
+    return getattr(import_module(_MODULES[name]), name)

@@ -5,8 +5,10 @@ Importing this module computes the suite's expected values, which takes seconds:
 
 from __future__ import annotations
 
+import csv
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +32,15 @@ with warnings.catch_warnings():
     }
 
 SuiteCase: TypeAlias = TestCase
+
+
+def _exceptions() -> dict[str, tuple[str, str]]:
+    text = resources.files("engine.testing").joinpath("data", "onnx_exceptions.csv").read_text(encoding="utf-8")
+    return {row["name"]: (row["expected"], row["reason"]) for row in csv.DictReader(text.splitlines())}
+
+
+EXCEPTIONS = _exceptions()
+"""The cases that cannot pass on any device: what is expected of each ("fail", or "random" values), and why."""
 _ONNX = Path(onnx.__file__).parent
 
 
@@ -38,10 +49,12 @@ def read_case(core: Core, case: SuiteCase) -> Model:
     return core.read_model(case.model.SerializeToString() if case.model is not None else _path(case))
 
 
-def run_case(core: Core, case: SuiteCase, device: str) -> Iterator[tuple[list[Any], list[Any]]]:
+def run_case(
+    core: Core, case: SuiteCase, device: str, config: Mapping[str, object] | None = None
+) -> Iterator[tuple[list[Any], list[Any]]]:
     """For each data set, what the device gives and what the suite expects."""
     model = read_case(core, case)
-    network = core.compile_model(model, device)
+    network = core.compile_model(model, device, config)
     parameters = [parameter.type for parameter in model.parameters]
     results = [result.type for result in model.results]
     names = [parameter.friendly_name for parameter in model.parameters]

@@ -1,33 +1,21 @@
 """The ONNX backend suite on TEMPLATE and CPU, through the public API. If it fails on TEMPLATE, that is no reference any
 more; on CPU, a kernel, its lowering, or what runs between them gives users wrong answers.
 
-`exceptions.csv` lists each case that cannot pass on any device, with its reason: `fail` must fail, so that the list
+`EXCEPTIONS` lists each case that cannot pass on any device, with its reason: `fail` must fail, so that the list
 cannot rot; `random` must run and give values of the right shape and type.
 """
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from engine import Core, EngineError
-from engine.testing.onnx_suite import CASES, assert_same, run_case
+from engine.testing.onnx_suite import CASES, EXCEPTIONS, assert_same, run_case
 
-_HERE = Path(__file__).parent
 DEVICES = ("TEMPLATE", "CPU")
 _NUM_CASES = 2033
 _MUST_PASS = 2015
-
-
-def _exceptions() -> dict[str, tuple[str, str]]:
-    with open(_HERE / "exceptions.csv", newline="") as file:
-        return {row["name"]: (row["expected"], row["reason"]) for row in csv.DictReader(file)}
-
-
-EXCEPTIONS = _exceptions()
 
 
 @pytest.fixture(scope="module")

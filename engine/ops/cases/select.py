@@ -1,0 +1,26 @@
+"""Cases of what chooses elements by their values: TopK, Unique, Compress, NonMaxSuppression."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engine.ir.element_type import boolean, f32, i32, i64
+from engine.ops.cases.case import case
+from engine.ops.cases.data import constant, filled, limits, real, whole
+
+CASES: Final = [
+    *(
+        case(f"TopK/{k}-axis={axis}-largest={largest}-{data.type.name}", [data, constant([k])],
+             {"axis": axis, "largest": largest}, num_outputs=2)
+        for data in (real(5, 60, 3), whole(5, 60, 3, type=i32, low=0, high=20), whole(5, 60, 3, type=i64, high=20))
+        for k, axis in ((1, 1), (7, 1), (5, 0), (3, -1))
+        for largest in (0, 1)
+    ),
+    case("TopK/all", [real(3, 40), constant([40])], num_outputs=2),
+    case("TopK/none", [real(3, 40), constant([0])], num_outputs=2),
+    case("TopK/of-5000", [real(2, 5000), constant([50])], num_outputs=2),
+    case("TopK/edges", [filled((1, 13), [v for v in limits(f32) if v == v]), constant([13])], num_outputs=2),
+    case("Compress/axis", [real(3, 4, 5), filled((4,), (True, False, True, True), boolean)], {"axis": 1}),
+    case("Compress/flat", [real(3, 4), filled((7,), (True, False, True), boolean)]),
+    case("Unique/sorted", [whole(40, low=0, high=9)], num_outputs=4),
+]  # fmt: skip

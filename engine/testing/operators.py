@@ -1,0 +1,166 @@
+"""The operator suite: every operator that a device claims gives right results, whatever its attributes and shapes.
+
+A plugin subclasses `OperatorSuite` in a test file and names its device. Two sets of cases run: those of
+`engine.ops.cases` against the reference evaluator, and the node cases of the ONNX backend suite against its answers.
+What the device's query refuses is skipped; `pytest -rs` sums the skips up by operator and cause.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from engine.core import Core
+from engine.ir import Model, Output
+from engine.ir.element_type import f16
+from engine.ops.cases import OperatorCase, all_cases
+from engine.ops.reference import evaluate
+from engine.plugin_api import QueryResult, SupportLevel
+from engine.testing.onnx_suite import CASES as ONNX_CASES
+from engine.testing.onnx_suite import EXCEPTIONS, SuiteCase, assert_same, read_case, run_case
+
+_OPERATOR_CASES: Final = tuple(all_cases().values())
+_NODE_CASES: Final = sorted(name for name, case in ONNX_CASES.items() if case.kind == "node" and name not in EXCEPTIONS)
+
+
+_NATIVE: Final = frozenset({SupportLevel.NATIVE})
+
+
+class OperatorSuite:
+    """Set `device`, and `config` where the device needs it.
+
+    Attributes:
+        device: the device string.
+        config: the configuration that cases compile with.
+        levels: the levels of support at which an ONNX case runs. The others run only where the support is native,
+            since the reference evaluator would be compared with itself.
+    """
+
+    device: ClassVar[str]
+    config: ClassVar[Mapping[str, object]] = {}
+    levels: ClassVar[frozenset[SupportLevel]] = _NATIVE
+
+    @pytest.fixture
+    def core(self) -> Core:
+        """One core for all cases."""
+        return _shared_core()
+
+    @pytest.mark.parametrize("case", _OPERATOR_CASES, ids=str)
+    def test_case(self, core: Core, case: OperatorCase) -> None:
+        """Each case equals the reference, with inputs as they come or, where the device needs it, as constants."""
+        found = self._accepted(core, case)
+        if found is None:
+            pytest.skip(self._why(core, case.model()[0], case.op_type, _NATIVE))
+        self.check_case(core, case, *found)
+
+    @pytest.mark.parametrize("name", _NODE_CASES)
+    def test_onnx_case(self, core: Core, name: str) -> None:
+        """Each node case of the ONNX backend suite gives the answers that come with it."""
+        for case in (ONNX_CASES[name], with_constants(ONNX_CASES[name])):
+            if case is not None and _takes(
+                core.query_model(read_case(core, case), self.device, self.config), self.levels
+            ):
+                for got, expected in run_case(core, case, self.device, self.config):
+                    assert_same(got, expected, with_roundings(case))
+                return
+        pytest.skip(self._why(core, read_case(core, ONNX_CASES[name]), name, self.levels))
+
+    def check_case(self, core: Core, case: OperatorCase, model: Model, feeds: Mapping[str, NDArray[Any]]) -> None:
+        """Compile and run a case, and compare it; subclasses may run it in more ways."""
+        network = core.compile_model(model, self.device, self.config)
+        result = network(feeds)
+        assert_right(case, [result[index] for index in range(len(model.results))])
+
+    def _accepted(self, core: Core, case: OperatorCase) -> tuple[Model, dict[str, NDArray[Any]]] | None:
+        for as_constants in (False, True):
+            model, feeds = case.model(as_constants=as_constants)
+            if feeds and _takes(core.query_model(model, self.device, self.config), _NATIVE):
+                return model, feeds
+        return None
+
+    def _why(self, core: Core, model: Model, name: str, levels: frozenset[SupportLevel]) -> str:
+        answer = core.query_model(model, self.device, self.config)
+        ops = {node.friendly_name: node.op_type for node in model.ordered_nodes() if node.op_type != "Result"}
+        for friendly_name, support in answer.nodes.items():
+            if support.level not in levels:
+                return f"{ops[friendly_name]}: {support.level.value} on {self.device}: {support.cause}"
+        return f"{name}: its result is known without an inference"
+
+
+@functools.cache
+def _shared_core() -> Core:
+    return Core()
+
+
+def _takes(answer: QueryResult, levels: frozenset[SupportLevel]) -> bool:
+    """Whether the device runs every operation at one of these levels, and there is one."""
+    found = {support.level for support in answer.nodes.values()}
+    return bool(found) and found <= levels
+
+
+def assert_right(case: OperatorCase, results: Sequence[Any]) -> None:
+    """Fail unless these are the outputs of a case, within the case's tolerance of the reference evaluator's."""
+    node, _ = case.node()
+    expected = evaluate(node, case.arrays())
+    for output, got, want in zip(node.outputs, results, expected, strict=True):
+        _assert_close(case, output, np.asarray(got), np.asarray(want))
+
+
+def _assert_close(case: OperatorCase, output: Output, got: NDArray[Any], want: NDArray[Any]) -> None:
+    where = f"{case}, output {output.index}"
+    assert got.dtype == want.dtype, f"{where} is {got.dtype}, expected {want.dtype}"
+    assert got.shape == want.shape, f"{where} has shape {got.shape}, expected {want.shape}"
+    if not output.element_type.is_real:
+        wide = np.abs(got.astype(np.int64) - want.astype(np.int64)) if case.steps else got != want
+        wrong = np.flatnonzero(wide > case.steps) if case.steps else np.flatnonzero(wide)
+        assert not len(wrong), f"{where}: {len(wrong)} of {want.size} differ; {_first(got, want, wrong)}"
+        return
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(b)
+    relative, absolute = case.tolerance(output.element_type, float(np.abs(b[finite]).max(initial=0.0)))
+    with np.errstate(all="ignore"):
+        is_close = np.abs(a - b) <= absolute + relative * np.abs(b)
+    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+    wrong = np.flatnonzero(~(is_same | (finite & is_close)))
+    assert not len(wrong), (
+        f"{where}: {len(wrong)} of {want.size} are off by more than {absolute:.3g} + {relative:.3g} of their size; "
+        f"{_first(got, want, wrong)}"
+    )
+
+
+def _first(got: NDArray[Any], want: NDArray[Any], wrong: NDArray[Any]) -> str:
+    at = int(wrong[0]) if len(wrong) else 0
+    return f"the first at {np.unravel_index(at, want.shape)}: got {got.flat[at]!r}, expected {want.flat[at]!r}"
+
+
+def with_constants(case: SuiteCase) -> SuiteCase | None:
+    """An ONNX case with all inputs but the first as constants; None where that is not possible."""
+    assert case.data_sets is not None
+    assert case.model is not None
+    inputs, outputs = case.data_sets[0]
+    others = list(zip(case.model.graph.input, inputs, strict=False))[1:]
+    if len(case.data_sets) > 1 or not others or not all(isinstance(v, (np.ndarray, np.generic)) for _, v in others):
+        return None
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for info, value in others:
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), info.name))
+    del model.graph.input[1:]
+    return replace(case, model=model, data_sets=[(inputs[:1], outputs)])
+
+
+def with_roundings(case: SuiteCase) -> SuiteCase:
+    """An ONNX case with a tolerance for f16, which two answers may round differently after each operation."""
+    assert case.model is not None
+    graph = case.model.graph
+    if all(output.type.tensor_type.elem_type != f16.onnx for output in graph.output):
+        return case
+    return replace(case, rtol=max(case.rtol, 2 * len(graph.node) * 2.0**-11))
