@@ -71,8 +71,8 @@ class LoweringTable(Generic[LoweringT]):
         Args:
             op_types: the operators.
             domain: their domain; "" is ONNX's own.
-            spec: the class of specs that the lowering reads; operators without attributes need no other than the
-                default.
+            spec: the class of specs that the lowering reads; by default each operator's own, which for operators
+                without attributes is `OperatorSpec`.
 
         Raises `ValueError` where an operator has a lowering already.
         """

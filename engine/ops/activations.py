@@ -1,12 +1,97 @@
-"""Elementwise functions that `onnx.reference` has no implementation for, or a wrong, slow or thread-unsafe one."""
+"""Activations: specs of those with attributes; evaluation where `onnx.reference` has none, or a wrong or slow one."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
+from engine.ir import Node
 from engine.ops.precision import widened
 from engine.ops.registry import evaluates
+from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, specifies
 from engine.ops.tensors import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationSpec(OperatorSpec):
+    """Activations that depend on numbers besides their input."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> tuple[float, ...]:
+        """The numbers, in the order in which ONNX describes them."""
+
+
+@specifies("Celu", "Elu", "LeakyRelu", "Swish", "ThresholdedRelu")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlphaSpec(ActivationSpec):
+    """The activations with one number."""
+
+    alpha: float
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """See `ActivationSpec`."""
+        return (self.alpha,)
+
+
+@specifies("Selu")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeluSpec(ActivationSpec):
+    """gamma x above zero, gamma alpha (e^x - 1) below."""
+
+    alpha: float
+    gamma: float
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """See `ActivationSpec`."""
+        return self.alpha, self.gamma
+
+
+@specifies("HardSigmoid")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardSigmoidSpec(ActivationSpec):
+    """alpha x + beta, between 0 and 1."""
+
+    alpha: float
+    beta: float
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """See `ActivationSpec`."""
+        return self.alpha, self.beta
+
+
+@specifies("Shrink")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShrinkSpec(ActivationSpec):
+    """0 from -lambd to lambd; others move towards 0 by bias."""
+
+    lambd: float
+    bias: float
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """See `ActivationSpec`."""
+        return self.lambd, self.bias
+
+
+@specifies("Gelu")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeluSpec(OperatorSpec):
+    """x times the normal distribution function of x, or with "tanh" its approximation."""
+
+    approximate: str
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "approximate", given["approximate"], ("none", "tanh"))
+
 
 # W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969): erf up to 0.46875,
 # erfc up to 4 and beyond, each a quotient of polynomials, highest power first.
@@ -73,11 +158,11 @@ def mean(*values: Array) -> Array:
     return result.astype(values[0].dtype)
 
 
-@evaluates("Gelu")
-def gelu(x: Array, *, approximate: str) -> Array:
+@evaluates_with_spec("Gelu")
+def gelu(spec: GeluSpec, x: Array) -> Array:
     """x times the normal distribution function of x (ONNX Gelu-20), or its approximation by tanh."""
     wide = widened(x)
-    if approximate == "tanh":
+    if spec.approximate == "tanh":
         inner = np.sqrt(2 / np.pi).astype(wide.dtype) * (wide + wide.dtype.type(0.044715) * wide**3)
         result: Array = 0.5 * wide * (1 + np.tanh(inner))
     else:

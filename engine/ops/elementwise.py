@@ -1,14 +1,88 @@
-"""Type rules of operators that keep a shape or broadcast shapes: the ones that passes create most."""
+"""Operators that compute element by element: specs of those with attributes, and the type rules, which broadcast."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from engine.errors import ModelError
 from engine.ir import ElementType, Node, TensorType, ValueType, boolean, undefined
+from engine.ops.creation import element_type_of
 from engine.ops.registry import OpDef, TypeRule, attribute, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, normalize_axis, tensor_type, with_element
+from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
+
+
+@specifies("Mod")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModSpec(OperatorSpec):
+    """The remainder with the sign of the divisor, or with `fmod` that of the dividend."""
+
+    fmod: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["fmod"] = bool(given["fmod"])
+
+
+@specifies("BitShift")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitShiftSpec(OperatorSpec):
+    """Bits moved by as many places as the second input says."""
+
+    direction: str
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "direction", given["direction"], ("LEFT", "RIGHT"))
+
+
+@specifies("IsInf")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsInfSpec(OperatorSpec):
+    """Whether elements are infinite, with one of the signs that are asked for."""
+
+    detect_negative: bool
+    detect_positive: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given.update({name: bool(value) for name, value in given.items()})
+
+
+@specifies("CastLike")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionSpec(OperatorSpec):
+    """Conversion to another element type. `saturate` and `round_mode` matter to the 8-bit floating-point types."""
+
+    saturate: bool
+    round_mode: str
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["saturate"] = bool(given["saturate"])
+        check_choice(node, "round_mode", given["round_mode"], ("up", "down", "nearest"))
+
+
+@specifies("Cast")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastSpec(ConversionSpec):
+    """Conversion to element type `to`."""
+
+    to: ElementType
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        super(CastSpec, cls).resolve(node, given)
+        given["to"] = element_type_of(node, "to", given["to"])
+        if given["to"] not in get_op("Cast").outputs[0].elements:
+            refuse(node, "to", given["to"].name, "a type to which ONNX converts")
+
 
 # The output is what the only input is.
 _UNARY: Final = [
@@ -153,15 +227,8 @@ def _infer_predicate(node: Node) -> Sequence[ValueType]:
 
 @infers("Cast")
 def _infer_cast(node: Node) -> Sequence[ValueType]:
-    op = get_op("Cast")
-    check_inputs(node, op)
-    try:
-        element_type = ElementType.from_onnx(attribute(node, "to"))
-    except ModelError as e:
-        fail(node, str(e), e)
-    if element_type not in op.outputs[0].elements:
-        fail(node, f"Cast does not convert to {element_type}")
-    return (with_element(tensor_type(node, 0), element_type),)
+    check_inputs(node, get_op("Cast"))
+    return (with_element(tensor_type(node, 0), CastSpec.of(node).to),)
 
 
 @infers("CastLike")

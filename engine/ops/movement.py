@@ -18,7 +18,6 @@ from engine.ir import (
     ValueType,
     as_dimension,
     as_output,
-    i64,
     undefined,
 )
 from engine.ops.registry import attribute, evaluates, get_op, infers
@@ -144,21 +143,6 @@ def _count_split_outputs(inputs: Sequence[Any], attributes: dict[str, Any]) -> i
 
 
 get_op("Split").count_outputs = _count_split_outputs
-
-
-@infers("Shape")
-def _infer_shape(node: Node) -> Sequence[ValueType]:
-    shape = tensor_type(node, 0).shape
-    if shape.rank.is_dynamic:
-        return (TensorType(i64, PartialShape.dynamic(1)),)
-    rank = len(shape)
-    end = attribute(node, "end")
-    return (TensorType(i64, PartialShape([len(range(rank)[attribute(node, "start") : end])])),)
-
-
-@infers("Size")
-def _infer_size(node: Node) -> Sequence[ValueType]:
-    return (TensorType(i64, PartialShape([])),)
 
 
 @evaluates("Flatten")

@@ -17,22 +17,29 @@ from engine.ir import (
     as_dimension,
     undefined,
 )
-from engine.ops.registry import OpDef, Port, get_op
+from engine.ops.registry import OpDef, Port, find_op, get_op
 
 
 def fail(node: Node, problem: str, cause: Exception | None = None) -> NoReturn:
     """Raise `TypeInferenceError`: the node, what is wrong, and what each input is."""
-    op = get_op(node.op_type, node.domain)
-    parts = []
-    for index, source in enumerate(node.input_values):
-        is_formal = op.is_variadic or index < len(op.inputs)
-        name = op.input_name(index) if is_formal else "captured"
-        parts.append(f"{name} {'omitted' if source is None else source.type}")
     attributes = [f"{k}={v!r}" for k, v in node.attributes.items() if isinstance(v, (int, float, str, tuple))]
-    text = f"{node}: {problem}; inputs: {', '.join(parts) or 'none'}"
+    text = f"{node}: {problem}; {describe_inputs(node)}"
     if attributes:
         text += f"; attributes: {', '.join(attributes)}"
     raise TypeInferenceError(text) from cause
+
+
+def describe_inputs(node: Node) -> str:
+    """The inputs with their types, as messages end with them."""
+    op = find_op(node.op_type, node.domain)
+    parts = []
+    for index, source in enumerate(node.input_values):
+        if op is None:
+            name = f"input {index}"
+        else:
+            name = op.input_name(index) if op.is_variadic or index < len(op.inputs) else "captured"
+        parts.append(f"{name} {'omitted' if source is None else source.type}")
+    return f"inputs: {', '.join(parts) or 'none'}"
 
 
 def tensor_type(node: Node, index: int) -> TensorType:

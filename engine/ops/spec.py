@@ -31,6 +31,7 @@ from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
 from engine.ops.protos import attribute_kind
 from engine.ops.registry import Evaluator, attribute, compiles, find_op, get_op
+from engine.ops.rules import describe_inputs
 
 _A: Final = onnx.AttributeProto
 _KINDS: Final[dict[int, tuple[str, frozenset[int]]]] = {
@@ -57,19 +58,27 @@ class OperatorSpec:
 
     @classmethod
     def of(cls, node: Node) -> Self:
-        """The spec of `node`.
+        """The spec of `node`, of the class that is registered for its operator: `cls`, or one derived from it.
 
         Raises `OperatorSpecError` where the node is of another operator, an attribute is missing, of the wrong type
         or out of its range, or where a rank cannot be.
         """
-        op = find_op(node.op_type, node.domain)
-        if op is None or not issubclass(_spec_class(node), cls):
-            operators = ", ".join(sorted(str(get_op(*each)) for each in _operators_of(cls))) or "no operator"
-            name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-            raise OperatorSpecError(f"{node}: {cls.__name__} describes {operators}, not {name}")
-        given = {name: _read(node, name) for name in _attribute_names(cls) if name in op.attributes}
-        cls.resolve(node, given)
-        return cls(node=node, **given)
+        found, op = _spec_class(node), find_op(node.op_type, node.domain)
+        if not issubclass(found, cls):
+            operators = ", ".join(sorted(_operators_of(cls))) or "no operator"
+            raise OperatorSpecError(
+                f"{node}: {cls.__name__} describes {operators}, not {_name_of(node.domain, node.op_type)}"
+            )
+        names = _attribute_names(found)
+        if op is None:  # of a custom domain: fields with defaults may be left out
+            given = {name: node.attributes[name] for name in names if name in node.attributes}
+        else:
+            given = {name: _read(node, name) for name in names if name in op.attributes}
+        found.resolve(node, given)
+        try:
+            return found(node=node, **given)
+        except TypeError as e:
+            raise OperatorSpecError(f"{node}: {e}") from e
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
@@ -127,7 +136,7 @@ def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[
 
 def spec_of(node: Node) -> OperatorSpec:
     """The spec of a node, of its family's class where it has one. Raises `OperatorSpecError`."""
-    return _spec_class(node).of(node)
+    return OperatorSpec.of(node)
 
 
 def has_spec(node: Node) -> bool:
@@ -193,7 +202,13 @@ def check_spec(node: Node) -> None:
 
 def refuse(node: Node, name: str, found: object, allowed: object, cause: Exception | None = None) -> NoReturn:
     """Raise `OperatorSpecError` for attribute `name`, whose value is `found`; `allowed` says what it may be."""
-    raise OperatorSpecError(f"{node}: attribute {name} is {found!r}; allowed: {allowed}") from cause
+    problem = f"attribute {name} is {found!r}; allowed: {allowed}"
+    raise OperatorSpecError(f"{node}: {problem}; {describe_inputs(node)}") from cause
+
+
+def refuse_rank(node: Node, index: int, rank: int, allowed: object) -> NoReturn:
+    """Raise `OperatorSpecError` for the rank of input `index`; `allowed` says what it may be."""
+    raise OperatorSpecError(f"{node}: input {index} has rank {rank}; allowed: {allowed}; {describe_inputs(node)}")
 
 
 def check_choice(node: Node, name: str, found: str, allowed: Collection[str]) -> None:
@@ -245,8 +260,12 @@ def _spec_class(node: Node) -> type[OperatorSpec]:
     return _classes.get((node.domain, node.op_type), OperatorSpec)
 
 
-def _operators_of(cls: type[OperatorSpec]) -> list[tuple[str, str]]:
-    return [(op_type, domain) for (domain, op_type), each in _classes.items() if issubclass(each, cls)]
+def _operators_of(cls: type[OperatorSpec]) -> list[str]:
+    return [_name_of(*key) for key, each in _classes.items() if issubclass(each, cls)]
+
+
+def _name_of(domain: str, op_type: str) -> str:
+    return f"{domain}.{op_type}" if domain else op_type
 
 
 def _attribute_names(cls: type[OperatorSpec]) -> tuple[str, ...]:

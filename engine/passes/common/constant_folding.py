@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.errors import ModelError
 from engine.ir import Constant, Model, Node, Output, TensorType, ValueType, i64, merge_types
+from engine.ops.creation import ShapeSpec
 from engine.passes.base import ModelPass
 from engine.passes.folding import MAX_OUTPUT_BYTES, bytes_allowed, constant_fold, is_foldable
 from engine.passes.runtime_info import copy_runtime_info
@@ -81,8 +82,7 @@ def _fold_shape(node: Node) -> list[Output] | None:
             return None
         data = np.array(source_type.shape.size(), np.int64)
     else:
-        start, end, _ = slice(node.attributes.get("start", 0), node.attributes.get("end")).indices(len(dims))
-        chosen = dims[start:end]
+        chosen = ShapeSpec.of(node).at(dims)
         if any(dim.is_dynamic for dim in chosen):
             return None
         data = np.array([dim.get_length() for dim in chosen], np.int64)

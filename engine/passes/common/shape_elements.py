@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from engine.ir import Constant, Dimension, ElementType, Node, Output
-from engine.ops import attribute
+from engine.ops.creation import ShapeSpec
 from engine.passes.fusion import dims_of, integers
 
 Length: TypeAlias = "int | tuple[object, ...] | None"
@@ -90,7 +90,7 @@ def _shape(known: Shapes, node: Node) -> tuple[Length, ...] | None:
     lengths = known.lengths(node.input_value(0))
     if lengths is None:
         return None
-    return lengths[slice(attribute(node, "start"), node.attributes.get("end"))]
+    return tuple(ShapeSpec.of(node).at(lengths))
 
 
 def _gather(known: Shapes, node: Node) -> tuple[Length, ...] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from engine.ir import Node, Output
 from engine.ir.element_type import bf16, f32
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
-from engine.ops.registry import attribute
+from engine.ops.elementwise import ModSpec
 from engine.ops.spec import OperatorSpec
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, static_shape
@@ -36,13 +36,11 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
-        node = spec.node
-        return first_refusal(_check_inputs(node), _check_attributes(node), _check_sizes(node))
+        return first_refusal(_check_inputs(spec.node), _check_attributes(spec), _check_sizes(spec.node))
 
     def group_key(self, spec: OperatorSpec) -> Hashable | None:
         """Nodes of one output shape run as one."""
-        node = spec.node
-        return static_shape(node.output(0))
+        return static_shape(spec.output())
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         """See `OpLowering`."""
@@ -90,9 +88,9 @@ class _Step:
         self.reusable: dict[Output, None] = {}
 
     def add(self) -> None:
-        for node in self.item.nodes:
-            sources = [self._value(value) for value in _read_inputs(node)]
-            self.values[node.output(0)] = OPS[node.op_type].emit(self.program, node, sources)
+        for spec in self.item.specs:
+            sources = [self._value(value) for value in _read_inputs(spec.node)]
+            self.values[spec.output()] = OPS[spec.op_type].emit(self.program, spec, sources)
         outputs = [value for value in self.item.outputs if value in self.values]
         buffers = [self._output(value) for value in outputs]
         self.b.step(
@@ -164,8 +162,8 @@ def _check_inputs(node: Node) -> Refusal | None:
     return check_types(read, types)
 
 
-def _check_attributes(node: Node) -> Refusal | None:
-    if node.op_type == "Mod" and not attribute(node, "fmod") and node.input_value(0).element_type in REALS:
+def _check_attributes(spec: OperatorSpec) -> Refusal | None:
+    if isinstance(spec, ModSpec) and not spec.fmod and spec.output().element_type in REALS:
         return Refusal(RefusalCause.ATTRIBUTE, "fmod is 0 for real numbers; expected 1")
     return None
 
@@ -177,7 +175,6 @@ def _check_sizes(node: Node) -> Refusal | None:
     if shape.rank.is_dynamic:
         return Refusal(RefusalCause.DYNAMIC_SHAPE, f"the rank of {node.output(0).name} is unknown")
     if len(shape) > _MAX_RANK:
-        return Refusal(
-            RefusalCause.SHAPE, f"{node.output(0).name} has {len(shape)} dimensions; expected {_MAX_RANK} at most"
-        )
+        name = node.output(0).name
+        return Refusal(RefusalCause.RANK, f"{name} has {len(shape)} dimensions; expected {_MAX_RANK} at most")
     return None

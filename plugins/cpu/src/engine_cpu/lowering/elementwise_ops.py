@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from engine.ir import ElementType, Node
+from engine.ir import ElementType
 from engine.ir.element_type import bf16, boolean, f16, f32, f64, i8, i32, i64, u8
-from engine.ops.registry import attribute
+from engine.ops.activations import ActivationSpec, GeluSpec
+from engine.ops.elementwise import BitShiftSpec, IsInfSpec, ModSpec
+from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode, Value
 
 REALS: Final = frozenset({f32, f64, f16, bf16})
@@ -20,8 +22,8 @@ NUMBERS: Final = REALS | INTEGERS
 ALL: Final = NUMBERS | {boolean}
 BOOLEANS: Final = frozenset({boolean})
 
-Emit: TypeAlias = "Callable[[ElementwiseProgram, Node, Sequence[Value]], Value]"
-"""Appends a node to a program, given the values of its inputs; those at the end that are omitted are absent."""
+Emit: TypeAlias = "Callable[[ElementwiseProgram, Any, Sequence[Value]], Value]"
+"""Appends a node to a program, given its spec and the values of its inputs, without those that are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +52,24 @@ def _emits(op_types: str, types: Collection[ElementType]) -> Callable[[Emit], Em
 
 def _plain(opcode: Opcode) -> Emit:
     """The instruction of the same name, on the inputs."""
-    return lambda p, node, x: p.op(opcode, *x)
+    return lambda p, spec, x: p.op(opcode, *x)
 
 
 def _swapped(opcode: Opcode) -> Emit:
-    return lambda p, node, x: p.op(opcode, x[1], x[0])
+    return lambda p, spec, x: p.op(opcode, x[1], x[0])
 
 
 def _chained(opcode: Opcode) -> Emit:
     """Of any number of inputs."""
-    return lambda p, node, x: functools.reduce(functools.partial(p.op, opcode), x)
+    return lambda p, spec, x: functools.reduce(functools.partial(p.op, opcode), x)
 
 
-def _with_attributes(opcode: Opcode, *names: str) -> Emit:
-    """The instruction on the input and numbers that are attributes."""
+def _with_parameters(opcode: Opcode) -> Emit:
+    """The instruction on the input and the numbers of an activation."""
 
-    def emit(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
+    def emit(p: ElementwiseProgram, spec: ActivationSpec, x: Sequence[Value]) -> Value:
         # Attributes are f32, of f64 nodes, too.
-        numbers = [float(np.float32(attribute(node, name))) for name in names]
+        numbers = [float(np.float32(number)) for number in spec.parameters]
         return p.op(opcode, x[0], *(p.parameter(number, x[0]) for number in numbers))
 
     return emit
@@ -99,60 +101,58 @@ _add("Mul", NUMBERS, _plain(Opcode.MUL))
 _add("Sum", NUMBERS, _chained(Opcode.ADD))
 _add("Min", NUMBERS, _chained(Opcode.MIN))
 _add("Max", NUMBERS, _chained(Opcode.MAX))
-_add("LeakyRelu", REALS, _with_attributes(Opcode.PRELU, "alpha"))
-_add("Elu", REALS, _with_attributes(Opcode.ELU, "alpha"))
-_add("Celu", REALS, _with_attributes(Opcode.CELU, "alpha"))
-_add("ThresholdedRelu", REALS, _with_attributes(Opcode.THRESHOLDED_RELU, "alpha"))
-_add("Swish", REALS, _with_attributes(Opcode.SWISH, "alpha"))
-_add("Selu", REALS, _with_attributes(Opcode.SELU, "alpha", "gamma"))
-_add("HardSigmoid", REALS, _with_attributes(Opcode.HARD_SIGMOID, "alpha", "beta"))
-_add("Shrink", REALS, _with_attributes(Opcode.SHRINK, "lambd", "bias"))
+_add("LeakyRelu", REALS, _with_parameters(Opcode.PRELU))
+_add("Elu", REALS, _with_parameters(Opcode.ELU))
+_add("Celu", REALS, _with_parameters(Opcode.CELU))
+_add("ThresholdedRelu", REALS, _with_parameters(Opcode.THRESHOLDED_RELU))
+_add("Swish", REALS, _with_parameters(Opcode.SWISH))
+_add("Selu", REALS, _with_parameters(Opcode.SELU))
+_add("HardSigmoid", REALS, _with_parameters(Opcode.HARD_SIGMOID))
+_add("Shrink", REALS, _with_parameters(Opcode.SHRINK))
 
 
 @_emits("Gelu", REALS)
-def _gelu(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
-    return p.op(Opcode.GELU_TANH if attribute(node, "approximate") == "tanh" else Opcode.GELU, *x)
+def _gelu(p: ElementwiseProgram, spec: GeluSpec, x: Sequence[Value]) -> Value:
+    return p.op(Opcode.GELU_TANH if spec.approximate == "tanh" else Opcode.GELU, *x)
 
 
 @_emits("Mean", REALS)
-def _mean(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
+def _mean(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Value:
     total = functools.reduce(functools.partial(p.op, Opcode.ADD), x)
     return p.op(Opcode.DIV, total, p.parameter(len(x), total))
 
 
 @_emits("Mod", NUMBERS)
-def _mod(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
-    return p.op(Opcode.FMOD if attribute(node, "fmod") else Opcode.MOD, *x)
+def _mod(p: ElementwiseProgram, spec: ModSpec, x: Sequence[Value]) -> Value:
+    return p.op(Opcode.FMOD if spec.fmod else Opcode.MOD, *x)
 
 
 @_emits("BitShift", frozenset({u8}))
-def _bit_shift(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
-    return p.op(Opcode.SHIFT_LEFT if attribute(node, "direction") == "LEFT" else Opcode.SHIFT_RIGHT, *x)
+def _bit_shift(p: ElementwiseProgram, spec: BitShiftSpec, x: Sequence[Value]) -> Value:
+    return p.op(Opcode.SHIFT_LEFT if spec.direction == "LEFT" else Opcode.SHIFT_RIGHT, *x)
 
 
 @_emits("IsInf", REALS)
-def _is_inf(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
-    wanted = [p.op(opcode, *x) for name, opcode in _INFINITIES.items() if attribute(node, name)]
-    return functools.reduce(functools.partial(p.op, Opcode.OR), wanted) if wanted else p.constant(False, boolean)
-
-
-_INFINITIES: Final = {"detect_positive": Opcode.IS_POSITIVE_INF, "detect_negative": Opcode.IS_NEGATIVE_INF}
+def _is_inf(p: ElementwiseProgram, spec: IsInfSpec, x: Sequence[Value]) -> Value:
+    wanted = [Opcode.IS_POSITIVE_INF] * spec.detect_positive + [Opcode.IS_NEGATIVE_INF] * spec.detect_negative
+    tests = [p.op(opcode, *x) for opcode in wanted]
+    return functools.reduce(functools.partial(p.op, Opcode.OR), tests) if tests else p.constant(False, boolean)
 
 
 @_emits("Cast", ALL)
-def _cast(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
-    return p.cast(x[0], node.output(0).element_type)
+def _cast(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Value:
+    return p.cast(x[0], spec.output().element_type)
 
 
 _add("CastLike", ALL, _cast)
 
 
 @_emits("Clip", NUMBERS)
-def _clip(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
+def _clip(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Value:
     # An omitted bound that others follow has no value of its own: what is there is matched by position.
     bounds = list(x[1:])
-    low = bounds.pop(0) if node.has_input(1) else None
-    high = bounds.pop(0) if node.has_input(2) else None
+    low = bounds.pop(0) if spec.input(1) is not None else None
+    high = bounds.pop(0) if spec.input(2) is not None else None
     if low is not None and high is not None:
         return p.op(Opcode.CLIP, x[0], low, high)
     value = x[0] if low is None else p.op(Opcode.MAX, x[0], low)
@@ -160,7 +160,7 @@ def _clip(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
 
 
 @_emits("Pow", NUMBERS)
-def _pow(p: ElementwiseProgram, node: Node, x: Sequence[Value]) -> Value:
+def _pow(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Value:
     base, exponent = x
     if base.element_type in REALS:
         return _real_pow(p, base, exponent)

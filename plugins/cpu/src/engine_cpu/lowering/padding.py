@@ -1,8 +1,7 @@
-"""Pad and Trilu."""
+"""Pad."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -82,30 +81,3 @@ def _pads(node: Node, b: SegmentBuilder) -> tuple[list[int], list[int]]:
     for index, axis in enumerate(axes):
         before[axis], after[axis] = pads[index], pads[len(axes) + index]
     return before, after
-
-
-@lowers("Trilu")
-class TriluLowering(OpLowering[OperatorSpec]):
-    """The upper or lower triangle of matrices."""
-
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1))
-
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.output(0)
-        shape = b.shape(x)
-        diagonal = int(b.value(node.input_value(1)).reshape(-1)[0]) if node.has_input(1) else 0
-        b.step(
-            node,
-            "trilu",
-            [b.input(x)],
-            [b.output(y)],
-            element_bytes=item_size(x.element_type),
-            matrices=math.prod(shape[:-2]),
-            rows=shape[-2],
-            columns=shape[-1],
-            diagonal=diagonal,
-            upper=int(attribute(node, "upper")),
-        )

@@ -7,21 +7,19 @@ from typing import Final
 
 import numpy as np
 
-from engine.ir import Node, Output
+from engine.ir import ElementType, Node, Output
 from engine.ir.element_type import boolean, f16, i8, u8
 from engine.lowering import Refusal
 from engine.ops.internal import Activation, activation_of
-from engine.ops.spec import OperatorSpec
+from engine.ops.spec import OperatorSpec, SpecT
 from engine_opencl.elements import FLOATS, INTEGERS, c_type
 from engine_opencl.expressions import Expression, Leaf, Operation, emit
 from engine_opencl.lowering.registry import OpenclDecisions, OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 
-REALS: Final = FLOATS
 NUMBERS: Final = FLOATS | INTEGERS
 ANY: Final = NUMBERS | {boolean}
 BOOLEAN: Final = frozenset({boolean})
-WHOLE: Final = INTEGERS
 
 UNARY_REAL: Final = {
     "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh", "Atan": "atan", "Atanh": "atanh",
@@ -29,20 +27,20 @@ UNARY_REAL: Final = {
     "Round": "rint", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
 # Operator: the types it takes, and the code for its operands {0}, {1} ...; {T} is the type of its result in C.
-CODES: Final[dict[str, tuple[frozenset[object], str]]] = {
-    **{name: (REALS, f"{function}({{0}})") for name, function in UNARY_REAL.items()},
+CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
+    **{name: (FLOATS, f"{function}({{0}})") for name, function in UNARY_REAL.items()},
     "Add": (NUMBERS, "({0} + {1})"),
     "Sub": (NUMBERS, "({0} - {1})"),
     "Mul": (NUMBERS, "({0} * {1})"),
     "Div": (NUMBERS, "quotient_{T}({0}, {1})"),
     "Neg": (NUMBERS, "(-{0})"),
     "Abs": (NUMBERS, "magnitude_{T}({0})"),
-    "Reciprocal": (REALS, "(1.0f / {0})"),
+    "Reciprocal": (FLOATS, "(1.0f / {0})"),
     "Sign": (NUMBERS, "({0} != {0} ? {0} : ({T})(({0} > 0) - ({0} < 0)))"),
-    "BitwiseAnd": (WHOLE, "({0} & {1})"),
-    "BitwiseOr": (WHOLE, "({0} | {1})"),
-    "BitwiseXor": (WHOLE, "({0} ^ {1})"),
-    "BitwiseNot": (WHOLE, "(~{0})"),
+    "BitwiseAnd": (INTEGERS, "({0} & {1})"),
+    "BitwiseOr": (INTEGERS, "({0} | {1})"),
+    "BitwiseXor": (INTEGERS, "({0} ^ {1})"),
+    "BitwiseNot": (INTEGERS, "(~{0})"),
     "Identity": (ANY, "{0}"),
     "And": (BOOLEAN, "({0} & {1})"),
     "Or": (BOOLEAN, "({0} | {1})"),
@@ -53,11 +51,11 @@ CODES: Final[dict[str, tuple[frozenset[object], str]]] = {
     "LessOrEqual": (NUMBERS, "({0} <= {1})"),
     "Greater": (NUMBERS, "({0} > {1})"),
     "GreaterOrEqual": (NUMBERS, "({0} >= {1})"),
-    "IsNaN": (REALS, "(isnan({0}) != 0)"),
+    "IsNaN": (FLOATS, "(isnan({0}) != 0)"),
     "Where": (ANY, "({0} ? {1} : {2})"),
-    "PRelu": (REALS, "({0} < 0.0f ? {0} * {1} : {0})"),
-    "Softplus": (REALS, "({0} > 20.0f ? {0} : log1p(exp({0})))"),
-    "Softsign": (REALS, "({0} / (1.0f + fabs({0})))"),
+    "PRelu": (FLOATS, "({0} < 0.0f ? {0} * {1} : {0})"),
+    "Softplus": (FLOATS, "({0} > 20.0f ? {0} : log1p(exp({0})))"),
+    "Softsign": (FLOATS, "({0} / (1.0f + fabs({0})))"),
 }
 ACTIVATION_CODES: Final[dict[str, Callable[..., str]]] = {
     "Relu": lambda x: f"relu({x})",
@@ -90,88 +88,84 @@ def activation_code(activation: Activation, x: str) -> str:
     return ACTIVATION_CODES[activation.name](x, *map(literal, activation.parameters))
 
 
+class JoinableLowering(OpLowering[SpecT]):
+    """Operators that compute each element from elements of the inputs, so that one kernel can run a chain of them."""
+
+
 @lowers(*CODES)
-class ElementwiseLowering(OpLowering[OperatorSpec]):
+class ElementwiseLowering(JoinableLowering[OperatorSpec]):
     """Arithmetic, comparisons and logic with broadcasting."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        allowed, _ = CODES[node.op_type]
-        values = node.input_values[1:] if node.op_type == "Where" else node.input_values
-        return check_types(values, allowed)  # type: ignore[arg-type]
+        allowed, _ = CODES[spec.op_type]
+        return check_types(spec.node.input_values[1:] if spec.op_type == "Where" else spec.node.input_values, allowed)
 
     def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        _, code = CODES[node.op_type]
-        operands = tuple(operand(value, node, b) for value in node.input_values if value is not None)
-        result = c_type(node.output(0).element_type)
-        finish(node, Operation(code.replace("{T}", result), operands, result), b)
+        _, code = CODES[spec.op_type]
+        operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
+        result = c_type(spec.output().element_type)
+        finish(spec.output(), Operation(code.replace("{T}", result), operands, result), b)
 
 
 @lowers("Relu", "Sigmoid", "HardSwish", "Mish", "Gelu", "LeakyRelu", "Elu", "Swish", "HardSigmoid")
-class ActivationLowering(OpLowering[OperatorSpec]):
+class ActivationLowering(JoinableLowering[OperatorSpec]):
     """Activations with constant parameters."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types((*node.input_values, *node.outputs))
+        return check_types((*spec.node.input_values, *spec.node.outputs))
 
     def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        activation = activation_of(node)
+        activation = activation_of(spec.node)
         assert activation is not None
-        x = operand(node.input_value(0), node, b)
-        finish(node, Operation(activation_code(activation, "{0}"), (x,)), b)
+        x = operand(spec.node.input_value(0), b)
+        finish(spec.output(), Operation(activation_code(activation, "{0}"), (x,)), b)
 
 
 @lowers("Sum", "Max", "Min", "Mean")
-class VariadicLowering(OpLowering[OperatorSpec]):
+class VariadicLowering(JoinableLowering[OperatorSpec]):
     """Operators of any number of inputs."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types(node.input_values, NUMBERS if node.op_type in ("Max", "Min") else REALS)
+        return check_types(spec.node.input_values, NUMBERS if spec.op_type in ("Max", "Min") else FLOATS)
 
     def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
+        y, is_mean = spec.output(), spec.op_type == "Mean"
         codes = {"Sum": "({0} + {1})", "Mean": "({0} + {1})", "Max": "larger({0}, {1})", "Min": "smaller({0}, {1})"}
-        if node.output(0).element_type not in FLOATS:
+        if y.element_type not in FLOATS:
             codes = {"Max": "max({0}, {1})", "Min": "min({0}, {1})"}
-        result = c_type(node.output(0).element_type)
-        first, *others = (operand(value, node, b) for value in node.input_values if value is not None)
+        result = c_type(y.element_type)
+        first, *others = (operand(value, b) for value in spec.node.input_values if value is not None)
         for other in others:
-            first = Operation(codes[node.op_type], (first, other), result)
-        if node.op_type == "Mean":
+            first = Operation(codes[spec.op_type], (first, other), result)
+        if is_mean:
             first = Operation(f"({{0}} / {literal(len(others) + 1)})", (first,))
-        finish(node, first if others or node.op_type == "Mean" else Operation("{0}", (first,), result), b)
+        finish(y, first if others or is_mean else Operation("{0}", (first,), result), b)
 
 
 @lowers("Cast", "CastLike")
-class CastLowering(OpLowering[OperatorSpec]):
-    """Conversion between the types that the device stores; floats are cut off, and bool is what is not zero."""
+class CastLowering(JoinableLowering[OperatorSpec]):
+    """Conversion between the types that the device stores; floats lose their fraction, and bool is what is not zero."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types(node.input_values[:1], ANY) or check_types(node.outputs, ANY)
+        return check_types(spec.node.input_values[:1], ANY) or check_types(spec.node.outputs, ANY)
 
     def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        target = node.output(0).element_type
+        x, y = spec.node.input_value(0), spec.output()
+        target = y.element_type
         # A float that its type cannot hold is undefined in C, where ONNX's reference wraps around.
-        is_narrowed = target in (u8, i8) and node.input_value(0).element_type in FLOATS
+        is_narrowed = target in (u8, i8) and x.element_type in FLOATS
         codes = {boolean: "({0} != 0)", f16: "rounded_to_half({0})"}
         code = codes.get(target, "(long){0}" if is_narrowed else "{0}")
-        finish(node, Operation(code, (operand(node.input_value(0), node, b),), c_type(target)), b)
+        finish(y, Operation(code, (operand(x, b),), c_type(target)), b)
 
 
-def operand(value: Output, node: Node, b: PlanBuilder) -> Expression:
+def operand(value: Output, b: PlanBuilder) -> Expression:
     """An input of an elementwise node: what it was left to compute, or the value in memory."""
     return b.deferred.pop(value, None) or Leaf(value)
 
 
-def finish(node: Node, expression: Expression, b: PlanBuilder) -> None:
-    """Leave the expression to the one elementwise node that reads it, or launch a kernel for it."""
-    value = node.output(0)
+def finish(value: Output, expression: Expression, b: PlanBuilder) -> None:
+    """Leave the expression of a value to the one elementwise node that reads it, or launch a kernel for it."""
     consumers = value.target_inputs
     if len(consumers) == 1 and _can_join(consumers[0].node, value, b.decisions):
         b.deferred[value] = expression
@@ -181,7 +175,6 @@ def finish(node: Node, expression: Expression, b: PlanBuilder) -> None:
 
 def _can_join(consumer: Node, value: Output, decisions: OpenclDecisions) -> bool:
     chosen = decisions[consumer].chosen
-    elementwise = (ElementwiseLowering, ActivationLowering, VariadicLowering, CastLowering)
-    if chosen is None or not isinstance(chosen[1], elementwise):
+    if chosen is None or not isinstance(chosen[1], JoinableLowering):
         return False
     return consumer.output(0).shape.get_shape() == value.shape.get_shape()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
-from engine.ir.element_type import i64
 from engine.lowering import Refusal, check_constant
 from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
-from engine_opencl.elements import STORED, moved_c_type
+from engine_opencl.elements import STORED
 from engine_opencl.lowering.movement import numbers_of, strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import Given, PlanBuilder
-from engine_opencl.source import kernel_source, strides_of
+from engine_opencl.plan import PlanBuilder
+from engine_opencl.source import strides_of
 
 
 @lowers("Tile")
@@ -53,32 +48,6 @@ class SpaceToDepthLowering(OpLowering[OperatorSpec]):
         strided_copy(b, x, b.input(x), b.output(node.output(0)), shape, read, 0, strides_of(shape), 0)
 
 
-@lowers("Trilu")
-class TriluLowering(OpLowering[OperatorSpec]):
-    """One triangle of each matrix; zeros in the other."""
-
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types((node.input_value(0),), STORED) or check_constant(node, 1)
-
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x = node.input_value(0)
-        shape = b.shape(x)
-        diagonal = numbers_of(b, node.input_value(1))[0] if node.has_input(1) else 0
-        rows, columns = shape[-2:]
-        order = ">=" if attribute(node, "upper") else "<="
-        element = moved_c_type(x.element_type)
-        source = (
-            f"__kernel void trilu(__global const {element}* restrict x, __global {element}* restrict y, "
-            "const long diagonal) {\n  const long col = get_global_id(0), row = get_global_id(1);\n"
-            f"  const ulong i = (get_global_id(2) * {rows}ul + row) * {columns}ul + col;\n"
-            f"  y[i] = col - row {order} diagonal ? x[i] : 0;\n}}\n"
-        )
-        arguments: list[Given] = [b.input(x), b.output(node.output(0)), np.int64(diagonal)]
-        b.launch(source, "trilu", arguments, (columns, rows, math.prod(shape[:-2])))
-
-
 @lowers("DepthToSpace")
 class DepthToSpaceLowering(OpLowering[OperatorSpec]):
     """Blocks of channels become blocks of pixels."""
@@ -100,24 +69,3 @@ class DepthToSpaceLowering(OpLowering[OperatorSpec]):
         shape = [inner[axis] for axis in order]
         source, result = b.input(node.input_value(0)), b.output(node.output(0))
         strided_copy(b, node.input_value(0), source, result, shape, [steps[a] for a in order], 0, strides_of(shape), 0)
-
-
-@lowers("ReverseSequence")
-class ReverseSequenceLowering(OpLowering[OperatorSpec]):
-    """Sequences backwards, each as far as it goes."""
-
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types((node.input_value(0),), STORED) or check_types((node.input_value(1),), {i64})
-
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x, lengths = node.input_value(0), node.input_value(1)
-        first, second, *rest = b.shape(x)
-        inner = math.prod(rest)
-        source = kernel_source(
-            "reverse_sequence", T=moved_c_type(x.element_type), A=first, B=second, INNER=inner,
-            TIME_FIRST=int(attribute(node, "time_axis") == 0),
-        )  # fmt: skip
-        arguments: list[Given] = [b.input(x), b.input(lengths), b.output(node.output(0))]
-        b.launch(source, "reverse_sequence", arguments, (inner, second, first))

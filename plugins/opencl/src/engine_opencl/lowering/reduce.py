@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from engine.ir import ElementType, Node
+from engine.ir import ElementType
 from engine.ir.element_type import boolean, i8, i32, i64, u8
 from engine.lowering import Refusal, check_constant
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.reduce import ReduceSpec
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.elements import FLOATS, c_type
+from engine_opencl.lowering.movement import numbers_of
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import Rows, rows_of
 from engine_opencl.plan import Buffer, PlanBuilder
@@ -88,21 +88,20 @@ _PARTS: Final = 1024
 """At most, which one group joins."""
 
 
-@lowers(*FOLDS)
-class ReductionLowering(OpLowering[OperatorSpec]):
+@lowers(*FOLDS, spec=ReduceSpec)
+class ReductionLowering(OpLowering[ReduceSpec]):
     """One number of all elements along some axes."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        is_comparing = node.op_type in ("ReduceMax", "ReduceMin")
-        integers = _LIMITS.keys() if is_comparing else {i32, i64} if node.op_type in INTEGER_FOLDS else set()
-        return check_types((node.input_value(0),), {*FLOATS, *integers}) or check_constant(node, 1)
+    def check(self, spec: ReduceSpec) -> Refusal | None:
+        is_comparing = spec.op_type in ("ReduceMax", "ReduceMin")
+        integers = _LIMITS.keys() if is_comparing else {i32, i64} if spec.op_type in INTEGER_FOLDS else set()
+        return check_types((spec.data,), {*FLOATS, *integers}) or check_constant(spec.node, 1)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.output(0)
+    def lower(self, spec: ReduceSpec, b: PlanBuilder) -> None:
+        x, named = spec.data, spec.input(1)
         shape = b.shape(x)
-        reduce_axes(b, node.op_type, x.element_type, b.input(x), b.output(y), shape, _axes(node, len(shape), b))
+        axes = spec.at(len(shape), None if named is None else numbers_of(b, named))
+        reduce_axes(b, spec.op_type, x.element_type, b.input(x), b.output(spec.output()), shape, axes)
 
 
 def reduce_axes(
@@ -206,12 +205,3 @@ class _Step:
         )  # fmt: skip
         size = (rows.groups * rows.group, parts)
         b.launch(source, "reduce", [x, y], size, (rows.group, 1))
-
-
-def _axes(node: Node, rank: int, b: PlanBuilder) -> set[int]:
-    if not node.has_input(1):
-        return set() if attribute(node, "noop_with_empty_axes") else set(range(rank))
-    data = b.constant(node.input_value(1))
-    assert data is not None
-    axes = {int(axis) % rank for axis in data.reshape(-1)}
-    return axes or (set() if attribute(node, "noop_with_empty_axes") else set(range(rank)))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.ir import Node
+from engine.ir import Output
 from engine.lowering import Refusal, check_constant
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.select import TopKSpec
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.arg_reduce import comparable
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.lowering.rows import power_above, power_within, spans
+from engine_opencl.lowering.rows import power_above, power_within
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import kernel_source
 
@@ -23,38 +22,36 @@ _TILE: Final = 2048
 """Elements that a group sorts at most: more would leave a GPU's local memory to few groups."""
 
 
-@lowers("TopK")
-class TopKLowering(OpLowering[OperatorSpec]):
+@lowers("TopK", spec=TopKSpec)
+class TopKLowering(OpLowering[TopKSpec]):
     """Short rows by each element's rank; of others tiles are sorted, and the first elements of those, or merged."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types((node.input_value(0),), NUMBERS) or check_constant(node, 1)
+    def check(self, spec: TopKSpec) -> Refusal | None:
+        return check_types((spec.data,), NUMBERS) or check_constant(spec.node, 1)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x, axis = node.input_value(0), int(attribute(node, "axis"))
-        outer, length, inner = spans(b.shape(x), axis)
-        most = b.shape(node.output(0))[axis]
-        given, results = b.input(x), [b.output(output) for output in node.outputs[:2]]
+    def lower(self, spec: TopKSpec, b: PlanBuilder) -> None:
+        x = spec.data
+        outer, length, inner = spec.at(b.shape(x))
+        most = b.shape(spec.output())[spec.axis]
+        given, results = b.input(x), [b.output(output) for output in spec.node.outputs]
         if 0 in (outer, inner, most):
             return
-        kinds = {"INNER": inner, "K": most, "LARGEST": int(attribute(node, "largest"))}
+        kinds = {"INNER": inner, "K": most, "LARGEST": int(spec.largest)}
         if length <= (_SHORT_ON_CPU if b.facts.kind == "cpu" else _SHORT):
-            source = comparable(node) + kernel_source("top_k", **kinds, LENGTH=length, RANK=1, LAST=1)
+            source = comparable(x) + kernel_source("top_k", **kinds, LENGTH=length, RANK=1, LAST=1)
             items = (inner, length, outer) if inner > 1 else (length, 1, outer)
             b.launch(source, "top_k", [given, *results], items)
         else:
-            _Sorting(node, b, kinds, outer * inner, most).launch(given, length, results)
+            _Sorting(x, b, kinds, outer * inner, most).launch(given, length, results)
 
 
 class _Sorting:
     """The launches that sort rows down to their first elements."""
 
-    def __init__(self, node: Node, b: PlanBuilder, kinds: dict[str, int], count: int, most: int) -> None:
+    def __init__(self, x: Output, b: PlanBuilder, kinds: dict[str, int], count: int, most: int) -> None:
         self._b, self._kinds, self._count, self._most = b, kinds, count, most
-        self._prefix = comparable(node)
-        self._bytes = 8 if c_type(node.input_value(0).element_type) == "long" else 4
+        self._prefix = comparable(x)
+        self._bytes = 8 if c_type(x.element_type) == "long" else 4
 
     def launch(self, x: Buffer, length: int, results: list[Buffer]) -> None:
         """Sort tiles; while rows have several, sort what is left of them, or merge it where that is most of them."""

@@ -1,0 +1,296 @@
+"""Gather, Scatter and their kin: elements and slices that are found or placed by computed indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from engine.errors import ModelError
+from engine.ir import Node, Output
+from engine.ops.axis_lengths import AxisLengths
+from engine.ops.spec import (
+    OperatorSpec,
+    check_choice,
+    evaluates_with_spec,
+    rank_of,
+    refuse,
+    refuse_rank,
+    resolved_axis,
+    specifies,
+)
+from engine.ops.tensors import Array
+
+REDUCTIONS: Final = ("none", "add", "mul", "min", "max")
+"""How a scattering operator combines an update with what is there; "none" replaces it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedSpec(OperatorSpec):
+    """What operators have in common that take data and indices into it."""
+
+    @property
+    def data(self) -> Output:
+        """What the indices address."""
+        return self.node.input_value(0)
+
+    @property
+    def indices(self) -> Output:
+        """The indices; negative ones count from the end."""
+        return self.node.input_value(1)
+
+
+@specifies("Gather", "GatherElements")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherSpec(IndexedSpec):
+    """Gather takes slices along an axis, GatherElements one element for each index."""
+
+    axis: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+
+    def at(self, shape: Sequence[int]) -> AxisLengths:
+        """The lengths around the axis of data of `shape`."""
+        return AxisLengths.of(shape, self.axis)
+
+
+@specifies("GatherND")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherNDSpec(IndexedSpec):
+    """Slices of the data, which tuples of indices address; the first `batch_dims` dimensions are common."""
+
+    batch_dims: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        ranks = [rank for index in (0, 1) if (rank := rank_of(node, index)) is not None]
+        found = given["batch_dims"]
+        if found < 0 or any(found >= rank for rank in ranks):
+            refuse(node, "batch_dims", found, f"0..{min(ranks) - 1}" if ranks else "0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScatterSpec(IndexedSpec):
+    """What the scattering operators have in common."""
+
+    reduction: str
+
+    @property
+    def updates(self) -> Output:
+        """What is placed."""
+        return self.node.input_value(2)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "reduction", given["reduction"], REDUCTIONS)
+
+
+@specifies("ScatterElements")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScatterElementsSpec(ScatterSpec):
+    """Single elements are placed along an axis."""
+
+    axis: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        super(ScatterElementsSpec, cls).resolve(node, given)
+        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+
+
+@specifies("ScatterND")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScatterNDSpec(ScatterSpec):
+    """Slices are placed where tuples of indices say."""
+
+
+@specifies("OneHot")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneHotSpec(OperatorSpec):
+    """A new axis, at `axis` of the output, along which one of two values stands where the index is."""
+
+    axis: int
+
+    @property
+    def indices(self) -> Output:
+        """Where the on-values are."""
+        return self.node.input_value(0)
+
+    @property
+    def values(self) -> Output:
+        """The off-value and the on-value."""
+        return self.node.input_value(2)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        rank = rank_of(node, 0)
+        given["axis"] = resolved_axis(node, given["axis"], None if rank is None else rank + 1)
+
+    def at(self, shape: Sequence[int]) -> AxisLengths:
+        """The lengths around the new axis of an output of `shape`."""
+        return AxisLengths.of(shape, self.axis)
+
+
+@specifies("TensorScatter")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorScatterSpec(OperatorSpec):
+    """Steps along `axis` are written into a cache; `mode` says whether they wrap around at its end."""
+
+    axis: int
+    mode: str
+
+    @property
+    def past(self) -> Output:
+        """The cache."""
+        return self.node.input_value(0)
+
+    @property
+    def update(self) -> Output:
+        """The steps."""
+        return self.node.input_value(1)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "mode", given["mode"], ("linear", "circular"))
+        rank = rank_of(node, 0)
+        axis = resolved_axis(node, given["axis"], rank)
+        if axis == 0:
+            refuse(node, "axis", given["axis"], "any but 0, which is the axis of samples")
+        given["axis"] = axis
+
+    def at(self, shape: Sequence[int]) -> AxisLengths:
+        """The lengths around the axis of a cache of `shape`."""
+        return AxisLengths.of(shape, self.axis)
+
+
+@specifies("ReverseSequence")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReverseSequenceSpec(OperatorSpec):
+    """The first steps of each sample, as many as the second input says, in reverse order."""
+
+    batch_axis: int
+    time_axis: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        for name in ("batch_axis", "time_axis"):
+            if given[name] not in (0, 1):
+                refuse(node, name, given[name], "0, 1")
+        if given["batch_axis"] == given["time_axis"]:
+            refuse(node, "time_axis", given["time_axis"], f"{1 - given['batch_axis']}, as batch_axis is the other")
+        rank = rank_of(node, 0)
+        if rank is not None and rank < 2:
+            refuse_rank(node, 0, rank, "2 or more")
+
+
+@specifies("Trilu")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriluSpec(OperatorSpec):
+    """The upper or lower triangle of matrices; the rest becomes 0."""
+
+    upper: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["upper"] = bool(given["upper"])
+        rank = rank_of(node, 0)
+        if rank is not None and rank < 2:
+            refuse_rank(node, 0, rank, "2 or more")
+
+    def at(self, diagonal: ArrayLike | None) -> int:
+        """The diagonal that ends the triangle, given the value of input 1, None where it is omitted."""
+        return 0 if diagonal is None else int(np.ravel(diagonal)[0])
+
+
+@evaluates_with_spec("Gather")
+def gather(spec: GatherSpec, data: Array, indices: Array) -> Array:
+    """Slices of data along an axis (ONNX Gather-13)."""
+    return np.take(data, _checked(indices, data.shape[spec.axis]), axis=spec.axis)
+
+
+@evaluates_with_spec("GatherElements")
+def gather_elements(spec: GatherSpec, data: Array, indices: Array) -> Array:
+    """One element of data for each index; other axes may be shorter than those of data (ONNX GatherElements-13)."""
+    return data[_grid(indices.shape, spec.axis, _checked(indices, data.shape[spec.axis]))]
+
+
+@evaluates_with_spec("GatherND")
+def gather_nd(spec: GatherNDSpec, data: Array, indices: Array) -> Array:
+    """Slices of data that the last axis of indices addresses (ONNX GatherND-13)."""
+    depth, batch_dims = indices.shape[-1], spec.batch_dims
+    batch: Any = np.indices(indices.shape[:batch_dims], sparse=True) if batch_dims else ()
+    extra = indices.ndim - 1 - batch_dims
+    leading = [b.reshape(*b.shape, *(1,) * extra) for b in batch]
+    places = [_checked(indices[..., i], data.shape[batch_dims + i]) for i in range(depth)]
+    result: Array = data[(*leading, *places)]
+    return result
+
+
+@evaluates_with_spec("ScatterElements")
+def scatter_elements(spec: ScatterElementsSpec, data: Array, indices: Array, updates: Array) -> Array:
+    """data with single elements replaced by, or combined with, updates (ONNX ScatterElements-18)."""
+    place = _grid(indices.shape, spec.axis, _checked(indices, data.shape[spec.axis]))
+    return _scatter(data, place, updates, spec.reduction)
+
+
+@evaluates_with_spec("ScatterND")
+def scatter_nd(spec: ScatterNDSpec, data: Array, indices: Array, updates: Array) -> Array:
+    """data with slices, addressed by the last axis of indices, replaced or combined (ONNX ScatterND-18)."""
+    place = tuple(_checked(indices[..., i], data.shape[i]) for i in range(indices.shape[-1]))
+    return _scatter(data, place, updates, spec.reduction)
+
+
+@evaluates_with_spec("OneHot")
+def one_hot(spec: OneHotSpec, indices: Array, depth: Array, values: Array) -> Array:
+    """`values[1]` where the new axis equals the index, else `values[0]`; out of range is off (ONNX OneHot-11)."""
+    count = int(depth.reshape(-1)[0])
+    # In a type that holds the depth, which that of the indices need not.
+    wrapped = indices
+    if indices.dtype.kind != "u":
+        wide = indices.astype(np.int64 if indices.dtype.kind == "i" else np.float64)
+        wrapped = np.where(wide < 0, wide + count, wide)
+    place = spec.axis % (indices.ndim + 1)
+    classes = np.arange(count).reshape(-1, *(1,) * (indices.ndim - place))
+    result: Array = np.where(np.expand_dims(wrapped, place) == classes, values[1], values[0])
+    return result.astype(values.dtype)
+
+
+_UFUNCS: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def _scatter(data: Array, place: Any, updates: Array, reduction: str) -> Array:
+    result = data.copy()
+    if reduction == "none":
+        result[place] = updates
+    else:
+        _UFUNCS[reduction].at(result, place, updates)
+    return result
+
+
+def _grid(shape: tuple[int, ...], axis: int, index: Array) -> tuple[Array, ...]:
+    """An index for every axis of the data: `index` along `axis`, its own position along the others."""
+    grid = list(np.indices(shape, sparse=True))
+    grid[axis] = index
+    return tuple(grid)
+
+
+def _checked(indices: Array, length: int) -> Array:
+    if indices.size and (indices.min() < -length or indices.max() >= length):
+        raise ModelError(
+            f"indices {indices.min()}..{indices.max()} are out of range for length {length}; "
+            f"expected {-length}..{length - 1}"
+        )
+    return indices

@@ -1,0 +1,141 @@
+"""Operators that reduce along axes: Reduce*, ArgMax and ArgMin, and running sums and products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from engine.errors import InputError
+from engine.ir import Node, Output
+from engine.ops.axis_lengths import AxisLengths
+from engine.ops.precision import widened
+from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse_rank, resolved_axis, specifies
+from engine.ops.tensors import Array
+
+
+@specifies(
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceSpec(OperatorSpec):
+    """One number of all elements along some axes, which stay with length 1 where `keepdims`."""
+
+    keepdims: bool
+    noop_with_empty_axes: bool
+
+    @property
+    def data(self) -> Output:
+        """What is reduced."""
+        return self.node.input_value(0)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given.update({name: bool(value) for name, value in given.items()})
+
+    def at(self, rank: int, axes: ArrayLike | None) -> tuple[int, ...]:
+        """The reduced axes in ascending order, given the value of input 1, None where it is omitted.
+
+        Raises `OperatorSpecError` for an axis out of range.
+        """
+        named = [] if axes is None else np.ravel(axes).tolist()
+        if not named:
+            return () if self.noop_with_empty_axes else tuple(range(rank))
+        return tuple(sorted({resolved_axis(self.node, axis, rank, "axes") for axis in named}))
+
+
+@specifies("ArgMax", "ArgMin")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgReduceSpec(OperatorSpec):
+    """Where along an axis the largest or smallest element is: the first, or with `select_last_index` the last."""
+
+    axis: int
+    keepdims: bool
+    select_last_index: bool
+
+    @property
+    def data(self) -> Output:
+        """What is searched."""
+        return self.node.input_value(0)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+        given["keepdims"] = bool(given["keepdims"])
+        given["select_last_index"] = bool(given["select_last_index"])
+
+    def at(self, shape: Sequence[int]) -> AxisLengths:
+        """The lengths around the axis of data of `shape`. Raises `InputError` where that leaves nothing to find."""
+        lengths = AxisLengths.of(shape, self.axis)
+        if not lengths.length and lengths.outer and lengths.inner:
+            raise InputError(f"{self.node}: an input {list(shape)} is empty along axis {self.axis}")
+        return lengths
+
+
+@specifies("CumSum", "CumProd")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CumulativeSpec(OperatorSpec):
+    """Running sums or products: `exclusive` ones leave the element itself out, `reverse` ones start at the end."""
+
+    exclusive: bool
+    reverse: bool
+
+    @property
+    def data(self) -> Output:
+        """What is added up or multiplied."""
+        return self.node.input_value(0)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        if rank_of(node, 0) == 0:
+            refuse_rank(node, 0, 0, "1 or more")
+        given.update({name: bool(value) for name, value in given.items()})
+
+    def at(self, shape: Sequence[int], axis: ArrayLike) -> AxisLengths:
+        """The lengths around the axis, which is the value of input 1, of data of `shape`.
+
+        Raises `OperatorSpecError` for an axis out of range.
+        """
+        return AxisLengths.of(shape, resolved_axis(self.node, int(np.ravel(axis)[0]), len(shape)))
+
+
+@evaluates_with_spec("ReduceLogSumExp")
+def reduce_log_sum_exp(spec: ReduceSpec, x: Array, axes: Array | None = None) -> Array:
+    """The logarithm of summed powers of e, also of a scalar and of infinities (ONNX ReduceLogSumExp-28)."""
+    wide, along = widened(x), spec.at(x.ndim, axes)
+    largest = wide.max(axis=along, keepdims=True, initial=-np.inf)
+    base = np.where(np.isinf(largest), wide.dtype.type(0), largest)
+    powers = np.exp(wide - base).sum(axis=along, keepdims=True)
+    result: Array = np.log(powers) + base
+    return (result if spec.keepdims else result.squeeze(axis=along)).astype(x.dtype)
+
+
+@evaluates_with_spec("CumSum")
+def cum_sum(spec: CumulativeSpec, x: Array, axis: Array) -> Array:
+    """Running sums along an axis (ONNX CumSum-14)."""
+    return _running(spec, np.add, 0, x, axis)
+
+
+@evaluates_with_spec("CumProd")
+def cum_prod(spec: CumulativeSpec, x: Array, axis: Array) -> Array:
+    """Running products along an axis (ONNX CumProd-26)."""
+    return _running(spec, np.multiply, 1, x, axis)
+
+
+def _running(spec: CumulativeSpec, ufunc: Any, neutral: int, x: Array, axis: Array) -> Array:
+    lengths = spec.at(x.shape, axis)
+    data = x.reshape(lengths)
+    if spec.reverse:
+        data = data[:, ::-1]
+    if spec.exclusive and lengths.length:
+        first = np.full((lengths.outer, 1, lengths.inner), neutral, data.dtype)
+        data = np.concatenate([first, data[:, :-1]], axis=1)
+    result = ufunc.accumulate(data, axis=1, dtype=x.dtype)
+    return np.ascontiguousarray(result[:, ::-1] if spec.reverse else result).reshape(x.shape)

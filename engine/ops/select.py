@@ -1,0 +1,120 @@
+"""Operators that select elements by their values: TopK, Unique, Compress, NonMaxSuppression, Hardmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.ir import Node, Output
+from engine.ops.axis_lengths import AxisLengths
+from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, resolved_axis, specifies
+from engine.ops.tensors import Array
+
+
+@specifies("TopK")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKSpec(OperatorSpec):
+    """The largest or smallest elements along an axis and their positions; how many is input 1."""
+
+    axis: int
+    largest: bool
+    sorted: bool
+
+    @property
+    def data(self) -> Output:
+        """What is searched."""
+        return self.node.input_value(0)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+        given["largest"], given["sorted"] = bool(given["largest"]), bool(given["sorted"])
+
+    def at(self, shape: Sequence[int]) -> AxisLengths:
+        """The lengths around the axis of data of `shape`."""
+        return AxisLengths.of(shape, self.axis)
+
+
+@specifies("Hardmax")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardmaxSpec(OperatorSpec):
+    """1 where the first of the largest elements along an axis is, 0 elsewhere."""
+
+    axis: int
+
+    @property
+    def data(self) -> Output:
+        """What is searched."""
+        return self.node.input_value(0)
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+
+    def at(self, shape: Sequence[int]) -> AxisLengths:
+        """The lengths around the axis of data of `shape`."""
+        return AxisLengths.of(shape, self.axis)
+
+
+@specifies("Unique")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueSpec(OperatorSpec):
+    """The unique slices along an axis, or without one the unique elements: by value, or by first occurrence."""
+
+    axis: int | None
+    sorted: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        if given["axis"] is not None:
+            given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+        given["sorted"] = bool(given["sorted"])
+
+
+@specifies("Compress")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressSpec(OperatorSpec):
+    """The slices along an axis, or without one the elements, where input 1 is true."""
+
+    axis: int | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        if given["axis"] is not None:
+            given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+
+
+@specifies("NonMaxSuppression")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonMaxSuppressionSpec(OperatorSpec):
+    """Boxes of high scores that overlap little; `center_point_box` boxes are centre and size, others two corners."""
+
+    center_point_box: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        if given["center_point_box"] not in (0, 1):
+            refuse(node, "center_point_box", given["center_point_box"], "0, 1")
+        given["center_point_box"] = bool(given["center_point_box"])
+
+
+@evaluates_with_spec("Unique")
+def unique(spec: UniqueSpec, x: Array) -> tuple[Array, Array, Array, Array]:
+    """The unique values or slices with their first indices, the inverse and their counts (ONNX Unique-11)."""
+    data = x.astype(str) if x.dtype == object else x
+    values, first, inverse, count = np.unique(
+        data, return_index=True, return_inverse=True, return_counts=True, axis=spec.axis
+    )
+    order = np.arange(first.size) if spec.sorted else np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(order.size)
+    values = np.take(values, order, axis=spec.axis or 0).astype(x.dtype)
+    return values, first[order], rank[inverse.reshape(-1)], count[order]

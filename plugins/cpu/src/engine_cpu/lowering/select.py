@@ -1,0 +1,57 @@
+"""Selection along one axis: TopK and Hardmax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from engine.ir.element_type import f32, i32, i64
+from engine.lowering import Refusal, check_constant, check_types, first_refusal
+from engine.ops.select import HardmaxSpec, TopKSpec
+from engine_cpu.lowering.checks import check_f32
+from engine_cpu.lowering.registry import OpLowering, lowers
+
+if TYPE_CHECKING:
+    from engine_cpu.segment import SegmentBuilder
+
+_TYPES: Final = frozenset({f32, i32, i64})
+
+
+@lowers("Hardmax", spec=HardmaxSpec)
+class HardmaxLowering(OpLowering[HardmaxSpec]):
+    """1 at the first maximum."""
+
+    def check(self, spec: HardmaxSpec) -> Refusal | None:
+        """See `OpLowering.check`."""
+        return check_f32(spec.node)
+
+    def lower(self, spec: HardmaxSpec, b: SegmentBuilder) -> None:
+        """See `OpLowering.lower`."""
+        outer, length, inner = spec.at(b.shape(spec.data))
+        source, target = b.input(spec.data), b.output(spec.output())
+        b.step(spec.node, "hardmax_f32", [source], [target], outer=outer, axis=length, inner=inner)
+
+
+@lowers("TopK", spec=TopKSpec)
+class TopKLowering(OpLowering[TopKSpec]):
+    """Sorted, whether or not that is asked for; a NaN is larger than any number. How many must be constant."""
+
+    def check(self, spec: TopKSpec) -> Refusal | None:
+        """See `OpLowering.check`."""
+        return first_refusal(check_constant(spec.node, 1), check_types([spec.data], _TYPES))
+
+    def lower(self, spec: TopKSpec, b: SegmentBuilder) -> None:
+        """See `OpLowering.lower`."""
+        x = spec.data
+        outer, length, inner = spec.at(b.shape(x))
+        b.step(
+            spec.node,
+            "top_k",
+            [b.input(x)],
+            [b.output(output) for output in spec.node.outputs],
+            type=x.element_type.name,
+            k=int(b.value(spec.node.input_value(1)).item()),
+            smallest=int(not spec.largest),
+            outer=outer,
+            axis=length,
+            inner=inner,
+        )

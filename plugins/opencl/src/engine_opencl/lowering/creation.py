@@ -1,0 +1,90 @@
+"""Operators whose values follow from shapes and constants: computed on the host when the plan is made.
+
+Most are folded away before; what stays is too large to be kept as a constant of the graph.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.lowering import Refusal, check_constant
+from engine.ops.creation import ConstantOfShapeSpec, EyeLikeSpec, ShapeSpec
+from engine.ops.spec import OperatorSpec, SpecT
+from engine_opencl.elements import STORED, stored_type
+from engine_opencl.lowering.movement import strided_copy
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.tables import table
+from engine_opencl.plan import PlanBuilder
+from engine_opencl.source import strides_of
+
+
+class CreationLowering(OpLowering[SpecT]):
+    """What these operators have in common."""
+
+    def check(self, spec: SpecT) -> Refusal | None:
+        return check_types((spec.output(),), STORED)
+
+    @abstractmethod
+    def value(self, spec: SpecT, b: PlanBuilder) -> NDArray[Any]:
+        """The result, in any type that holds it."""
+
+    def lower(self, spec: SpecT, b: PlanBuilder) -> None:
+        y = spec.output()
+        shape = b.shape(y)
+        data = np.ascontiguousarray(self.value(spec, b), stored_type(y)).reshape(shape)
+        steps = strides_of(shape)
+        strided_copy(b, y, table(b, data), b.output(y), shape, steps, 0, steps, 0)
+
+
+@lowers("Shape", spec=ShapeSpec)
+class ShapeLowering(CreationLowering[ShapeSpec]):
+    """Lengths."""
+
+    def value(self, spec: ShapeSpec, b: PlanBuilder) -> NDArray[Any]:
+        return np.array(spec.at(b.shape(spec.node.input_value(0))))
+
+
+@lowers("Size")
+class SizeLowering(CreationLowering[OperatorSpec]):
+    """The number of elements."""
+
+    def value(self, spec: OperatorSpec, b: PlanBuilder) -> NDArray[Any]:
+        return np.array(spec.node.input_value(0).shape.size())
+
+
+@lowers("EyeLike", spec=EyeLikeSpec)
+class EyeLikeLowering(CreationLowering[EyeLikeSpec]):
+    """Ones on a diagonal."""
+
+    def value(self, spec: EyeLikeSpec, b: PlanBuilder) -> NDArray[Any]:
+        return spec.at(b.shape(spec.output()))
+
+
+@lowers("ConstantOfShape", spec=ConstantOfShapeSpec)
+class ConstantOfShapeLowering(CreationLowering[ConstantOfShapeSpec]):
+    """One number everywhere."""
+
+    def check(self, spec: ConstantOfShapeSpec) -> Refusal | None:
+        return super().check(spec) or check_constant(spec.node, 0)
+
+    def value(self, spec: ConstantOfShapeSpec, b: PlanBuilder) -> NDArray[Any]:
+        return spec.at(b.shape(spec.output()))
+
+
+@lowers("Range")
+class RangeLowering(CreationLowering[OperatorSpec]):
+    """Numbers that are evenly apart."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        return super().check(spec) or check_constant(spec.node, 0, 1, 2)
+
+    def value(self, spec: OperatorSpec, b: PlanBuilder) -> NDArray[Any]:
+        start, _, step = (b.constant(spec.node.input_value(index)) for index in range(3))
+        assert start is not None
+        assert step is not None
+        steps = np.arange(b.shape(spec.output())[0], dtype=start.dtype)
+        return np.asarray(start.reshape(()) + steps * step.reshape(()))

@@ -1,0 +1,120 @@
+"""Elementwise operators whose code depends on attributes, or on the types of their inputs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from engine.ir.element_type import i32, i64
+from engine.lowering import Refusal
+from engine.ops.activations import ActivationSpec
+from engine.ops.elementwise import BitShiftSpec, IsInfSpec, ModSpec
+from engine.ops.internal import activation_of
+from engine.ops.spec import OperatorSpec, SpecT
+from engine_opencl.elements import FLOATS, INTEGERS, c_type
+from engine_opencl.expressions import Expression, Operation
+from engine_opencl.lowering.elementwise import NUMBERS, JoinableLowering, activation_code, finish, literal, operand
+from engine_opencl.lowering.registry import check_types, lowers
+from engine_opencl.plan import PlanBuilder
+
+
+class ParametricLowering(JoinableLowering[SpecT]):
+    """What these have in common: the code comes from the spec."""
+
+    def check(self, spec: SpecT) -> Refusal | None:
+        return check_types(spec.node.input_values)
+
+    @abstractmethod
+    def code(self, spec: SpecT) -> str:
+        """OpenCL C with operands {0}, {1} ..."""
+
+    def lower(self, spec: SpecT, b: PlanBuilder) -> None:
+        operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
+        y = spec.output()
+        finish(y, Operation(self.code(spec), operands, c_type(y.element_type)), b)
+
+
+@lowers("Celu", "Selu", "ThresholdedRelu", "Shrink", spec=ActivationSpec)
+class RareActivationLowering(ParametricLowering[ActivationSpec]):
+    """Activations that few networks have."""
+
+    def code(self, spec: ActivationSpec) -> str:
+        a, *others = map(literal, spec.parameters)
+        if spec.op_type == "Celu":
+            return f"({{0}} < 0.0f ? {a} * expm1({{0}} / {a}) : {{0}})"
+        if spec.op_type == "ThresholdedRelu":
+            return f"({{0}} > {a} ? {{0}} : 0.0f)"
+        if spec.op_type == "Shrink":
+            return f"({{0}} < -{a} ? {{0}} + {others[0]} : ({{0}} > {a} ? {{0}} - {others[0]} : 0.0f))"
+        return f"({others[0]} * ({{0}} > 0.0f ? {{0}} : {a} * expm1({{0}})))"
+
+
+@lowers("IsInf", spec=IsInfSpec)
+class IsInfLowering(ParametricLowering[IsInfSpec]):
+    """Either infinity, or one of them."""
+
+    def code(self, spec: IsInfSpec) -> str:
+        wanted = ["{0} == INFINITY"] * spec.detect_positive + ["{0} == -INFINITY"] * spec.detect_negative
+        return f"({' || '.join(wanted)})" if wanted else "({0} != {0} && 0)"
+
+
+@lowers("Mod", spec=ModSpec)
+class ModLowering(ParametricLowering[ModSpec]):
+    """The remainder with the divisor's sign, or with `fmod` the dividend's; of integers by zero it is 0."""
+
+    def check(self, spec: ModSpec) -> Refusal | None:
+        return check_types(spec.node.input_values, NUMBERS)
+
+    def code(self, spec: ModSpec) -> str:
+        if spec.output().element_type in FLOATS:
+            return "fmod({0}, {1})" if spec.fmod else "floor_remainder({0}, {1})"
+        return "remainder_of({0}, {1})" if spec.fmod else "modulo({0}, {1})"
+
+
+@lowers("BitShift", spec=BitShiftSpec)
+class BitShiftLowering(ParametricLowering[BitShiftSpec]):
+    """Bits that are moved out are lost; on the right the sign is repeated."""
+
+    def check(self, spec: BitShiftSpec) -> Refusal | None:
+        return check_types(spec.node.input_values, INTEGERS)
+
+    def code(self, spec: BitShiftSpec) -> str:
+        return "shifted_left({0}, {1})" if spec.direction == "LEFT" else "shifted_right({0}, {1})"
+
+
+@lowers("Pow")
+class PowLowering(ParametricLowering[OperatorSpec]):
+    """Powers of floats by any number, of integers by integers modulo 2^bits, or by floats without the fraction."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        base, exponent = spec.node.input_values
+        is_real = spec.output().element_type in FLOATS
+        return check_types((base,), NUMBERS) or check_types((exponent,), {*FLOATS, i32, i64} if is_real else NUMBERS)
+
+    def code(self, spec: OperatorSpec) -> str:
+        base, exponent = spec.node.input_value(0), spec.node.input_value(1)
+        if base.element_type in FLOATS:
+            return "pow({0}, (float){1})"
+        return "real_power({0}, {1})" if exponent.element_type in FLOATS else "power({0}, {1})"
+
+
+@lowers("Clip")
+class ClipLowering(JoinableLowering[OperatorSpec]):
+    """Limits that are constants or computed; where they cross, the upper one holds."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        return check_types((*spec.node.input_values, *spec.node.outputs), NUMBERS)
+
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        y = spec.output()
+        element_type = y.element_type
+        clipped: Expression = operand(spec.node.input_value(0), b)
+        activation = activation_of(spec.node) if element_type in FLOATS else None
+        if activation is not None:
+            finish(y, Operation(activation_code(activation, "{0}"), (clipped,)), b)
+            return
+        names = ("larger", "smaller") if element_type in FLOATS else ("max", "min")
+        for index, name in enumerate(names, 1):
+            if (limit := spec.input(index)) is not None:
+                operands = (clipped, operand(limit, b))
+                clipped = Operation(f"{name}({{0}}, {{1}})", operands, c_type(element_type))
+        finish(y, clipped if isinstance(clipped, Operation) else Operation("{0}", (clipped,), c_type(element_type)), b)

@@ -1,0 +1,1 @@
+"""Gather, Scatter and their kin."""

@@ -1,0 +1,32 @@
+"""ReverseSequence."""
+
+from __future__ import annotations
+
+import math
+
+from engine.ir.element_type import i64
+from engine.lowering import Refusal
+from engine.ops.gather import ReverseSequenceSpec
+from engine_opencl.elements import STORED, moved_c_type
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.source import kernel_source
+
+
+@lowers("ReverseSequence", spec=ReverseSequenceSpec)
+class ReverseSequenceLowering(OpLowering[ReverseSequenceSpec]):
+    """Sequences backwards, each as far as it goes."""
+
+    def check(self, spec: ReverseSequenceSpec) -> Refusal | None:
+        return check_types(spec.node.input_values[:1], STORED) or check_types(spec.node.input_values[1:], {i64})
+
+    def lower(self, spec: ReverseSequenceSpec, b: PlanBuilder) -> None:
+        x, lengths = spec.node.input_value(0), spec.node.input_value(1)
+        first, second, *rest = b.shape(x)
+        inner = math.prod(rest)
+        source = kernel_source(
+            "reverse_sequence", T=moved_c_type(x.element_type), A=first, B=second, INNER=inner,
+            TIME_FIRST=int(spec.time_axis == 0),
+        )  # fmt: skip
+        arguments: list[Given] = [b.input(x), b.input(lengths), b.output(spec.output())]
+        b.launch(source, "reverse_sequence", arguments, (inner, second, first))
