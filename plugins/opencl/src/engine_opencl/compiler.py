@@ -7,14 +7,14 @@ from typing import Final
 from engine.ir import Constant, Parameter, Result
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering import OpenclGraph
-from engine_opencl.plan import Plan, PlanBuilder
+from engine_opencl.plan import LaunchPlan, PlanBuilder
 from engine_opencl.tuning.tuner import OpenclTuner
 
 ADVICE: Final = "run it on another device with HETERO:OPENCL,CPU"
 """The way out where an operation has no kernel."""
 
 
-def build_plan(prepared: OpenclGraph, facts: DeviceFacts, tuner: OpenclTuner | None = None) -> Plan:
+def build_plan(prepared: OpenclGraph, facts: DeviceFacts, tuner: OpenclTuner | None = None) -> LaunchPlan:
     """The plan of a graph, with what `tuner` knows, or measures, of the kernels that there are for its sites.
 
     Raises `UnsupportedError` naming the first node that has no kernel.

@@ -68,7 +68,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """The launches in order, where inputs go, where outputs are, and the size of the memory of one inference.
 
     Attributes:
@@ -171,7 +171,7 @@ class PlanBuilder:
 
     def fault(self, *lengths: int) -> tuple[Buffer, int]:
         """Where a kernel of this operation reports indices that are out of range for these dimensions: its first
-        number, which those of the other dimensions follow. See `Plan.faults`."""
+        number, which those of the other dimensions follow. See `LaunchPlan.faults`."""
         assert self._node is not None
         first = len(self._faults)
         self._faults += [Fault(self._node.friendly_name, self._node.op_type, length) for length in lengths]
@@ -234,7 +234,7 @@ class PlanBuilder:
         site.launch(apart, candidate)
         return apart
 
-    def finish(self, inputs: Sequence[Output], outputs: Sequence[Output]) -> Plan:
+    def finish(self, inputs: Sequence[Output], outputs: Sequence[Output]) -> LaunchPlan:
         """The plan, with memory laid out so that buffers whose times do not overlap share it."""
         end = len(self.launches)
         for value in inputs:
@@ -258,7 +258,7 @@ class PlanBuilder:
         given = tuple(b if (b := self._values.get(value)) and b.last >= 0 else None for value in inputs)
         shapes = tuple(self.shape(value) for value in outputs)
         faults = tuple(self._faults)
-        return Plan(
+        return LaunchPlan(
             tuple(self.launches),
             given,
             tuple(read),

@@ -17,7 +17,7 @@ from engine_opencl.execution.faults import Faults
 from engine_opencl.execution.kernels import new_kernel
 from engine_opencl.memory import Arena, new_arena
 from engine_opencl.memory.weights import Weights
-from engine_opencl.plan import Buffer, Launch, Plan
+from engine_opencl.plan import Buffer, Launch, LaunchPlan
 
 _FIRST_FLUSH = 8
 """Launches after which the device is to begin: a driver may gather what it is given until it is told."""
@@ -29,7 +29,7 @@ class Context:
     Kernels have a queue of their own, and so have transfers where a queue does them (`Arena`).
     """
 
-    def __init__(self, device: OpenclDevice, plan: Plan, weights: Weights, *, profiling: bool) -> None:
+    def __init__(self, device: OpenclDevice, plan: LaunchPlan, weights: Weights, *, profiling: bool) -> None:
         import pyopencl as cl
 
         self.plan = plan
@@ -217,7 +217,7 @@ class Context:
         return [(event.profile.start + offset, event.profile.end + offset) for event in events]
 
 
-def _last_uses(plan: Plan) -> Mapping[Buffer, int | None]:
+def _last_uses(plan: LaunchPlan) -> Mapping[Buffer, int | None]:
     """For each output on the device the last launch that has it as an argument, in the order of those."""
     uses: dict[Buffer, int | None] = {each: None for each in plan.outputs if isinstance(each, Buffer)}
     for number, launch in enumerate(plan.launches):

@@ -13,7 +13,9 @@ from engine_opencl.plan import Fault
 
 
 class Faults:
-    """The numbers that the kernels of a context write, on the device and here; see `Plan.faults`. Not thread-safe.
+    """The numbers that the kernels of a context write, on the device and here; see `LaunchPlan.faults`.
+
+    Not thread-safe.
 
     Args:
         found: [faults] int64, all zero; where the numbers are here.

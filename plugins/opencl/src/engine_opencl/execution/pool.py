@@ -13,7 +13,7 @@ from engine_opencl.devices.device import OpenclDevice, require_first_process
 from engine_opencl.execution.context import Context
 from engine_opencl.lowering import OpenclGraph
 from engine_opencl.memory.weights import Weights
-from engine_opencl.plan import Plan
+from engine_opencl.plan import LaunchPlan
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.tuning.tuner import OpenclTuner
 
@@ -35,7 +35,7 @@ class ContextPool:
         self._how, self._tuner = how, tuner
         self._profiling = profiling
         self._weights = Weights(device)
-        self.plans: PlanCache[Shapes, Plan] = PlanCache(self._made, size, self._forget)
+        self.plans: PlanCache[Shapes, LaunchPlan] = PlanCache(self._made, size, self._forget)
         self._idle: dict[int, list[Context]] = {}
         self._lock = ForkSafeLock()
         """Of the idle contexts; taken before any lock of `plans`."""
@@ -63,7 +63,7 @@ class ContextPool:
             # What waits for inputs of other shapes has made room.
             return self._new_context(plan)
 
-    def _new_context(self, plan: Plan) -> Context:
+    def _new_context(self, plan: LaunchPlan) -> Context:
         return Context(self._device, plan, self._weights, profiling=self._profiling)
 
     def put(self, context: Context) -> None:
@@ -78,12 +78,12 @@ class ContextPool:
         built = {source: program for plan in self.plans.plans() for source, program in plan.programs.items()}
         return self._programs.binaries(built)
 
-    def _made(self, shapes: Shapes) -> Plan:
+    def _made(self, shapes: Shapes) -> LaunchPlan:
         plan = build_plan(self._prepared.at(shapes), self._device.facts, self._tuner)
         plan.programs.update(self._programs.build(plan.launches, plan.weights, self._how))
         return plan
 
-    def _forget(self, plan: Plan) -> None:
+    def _forget(self, plan: LaunchPlan) -> None:
         with self._lock:
             self._idle.pop(id(plan), None)
             self._weights.keep({name for kept in self.plans.plans() for name in kept.weights})

@@ -14,12 +14,12 @@ from engine_opencl.memory.arena import Arena
 from engine_opencl.memory.mapped import MappedArena
 from engine_opencl.memory.shared import SharedArena
 from engine_opencl.memory.staged import StagedArena
-from engine_opencl.plan import Plan
+from engine_opencl.plan import LaunchPlan
 
 __all__ = ["Arena", "MappedArena", "SharedArena", "StagedArena", "new_arena"]
 
 
-def new_arena(device: OpenclDevice, plan: Plan, *, profiling: bool) -> Arena:
+def new_arena(device: OpenclDevice, plan: LaunchPlan, *, profiling: bool) -> Arena:
     """Memory for one inference at a time. Raises `OutOfMemoryError` with the size, and errors of pyopencl."""
     kinds: dict[str, type[Arena]] = {"shared": SharedArena, "mapped": MappedArena, "staged": StagedArena}
     return kinds[device.memory_kind](device, plan, profiling=profiling)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.devices.driver_errors import Allocation
-from engine_opencl.plan import Buffer, Plan
+from engine_opencl.plan import Buffer, LaunchPlan
 
 
 class Arena(ABC):
@@ -20,7 +20,7 @@ class Arena(ABC):
     reads_in_place: ClassVar[bool]
     """Whether the device's kernels may as well read an input where the user has it."""
 
-    def __init__(self, device: OpenclDevice, plan: Plan, *, profiling: bool) -> None:
+    def __init__(self, device: OpenclDevice, plan: LaunchPlan, *, profiling: bool) -> None:
         import pyopencl as cl
 
         self._cl = cl

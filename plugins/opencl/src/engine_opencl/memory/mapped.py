@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.memory.arena import Arena
 from engine_opencl.memory.mapping import MappedBytes
-from engine_opencl.plan import Buffer, Plan
+from engine_opencl.plan import Buffer, LaunchPlan
 
 
 class MappedArena(Arena):
@@ -23,7 +23,7 @@ class MappedArena(Arena):
 
     reads_in_place = True
 
-    def __init__(self, device: OpenclDevice, plan: Plan, *, profiling: bool) -> None:
+    def __init__(self, device: OpenclDevice, plan: LaunchPlan, *, profiling: bool) -> None:
         self._queue = device.new_queue(profiling=profiling)
         super().__init__(device, plan, profiling=profiling)
         self._outputs: dict[Buffer, MappedBytes] = {}

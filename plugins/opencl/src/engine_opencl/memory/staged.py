@@ -18,7 +18,7 @@ from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.devices.driver_errors import Allocation
 from engine_opencl.memory.arena import Arena
 from engine_opencl.memory.mapping import MappedBytes
-from engine_opencl.plan import Buffer, Plan
+from engine_opencl.plan import Buffer, LaunchPlan
 
 _PIECE_BYTES: Final = 4 << 20
 """The device moves one piece while the host copies the next. A piece takes some 0.2 ms over PCIe, enqueueing it less
@@ -54,7 +54,7 @@ class StagedArena(Arena):
 
     reads_in_place = False
 
-    def __init__(self, device: OpenclDevice, plan: Plan, *, profiling: bool) -> None:
+    def __init__(self, device: OpenclDevice, plan: LaunchPlan, *, profiling: bool) -> None:
         self._upload, self._download = (device.new_queue(profiling=profiling) for _ in range(2))
         super().__init__(device, plan, profiling=profiling)
         inputs = _distinct(plan.inputs)
