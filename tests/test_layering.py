@@ -7,10 +7,13 @@ reaches into the core is a plugin that no third party could have written.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,23 @@ IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {"testing": {"pytest", "hypothesis"}}
 
+# Imports for types alone that close a circle within a room, by importer. Elsewhere a circle is broken by moving down
+# what both sides need, or by giving the lower side what it needs instead of the whole upper one.
+BACK_REFERENCES = {
+    "engine.ir.node": {"engine.ir.model"},  # the bodies of a node are models
+    "engine_template.network": {"engine_template.plugin"},  # a network is generic in its plugin's type
+    "engine_opencl.network": {"engine_opencl.plugin"},
+    # These are to be broken.
+    "engine_cpu.lowering.registry": {"engine_cpu.item", "engine_cpu.segment"},
+    "engine_opencl.expressions": {"engine_opencl.plan"},
+    "engine_opencl.lowering.products.block_shapes": {"engine_opencl.lowering.products.blocks"},
+    "engine_opencl.lowering.products.blocks": {"engine_opencl.lowering.products.matmul"},
+    "engine_opencl.lowering.products.tile_candidates": {"engine_opencl.lowering.products.matmul"},
+    "engine_opencl.lowering.products.tiles": {"engine_opencl.lowering.products.matmul"},
+    "engine_opencl.lowering.registry": {"engine_opencl.plan"},
+    "engine_opencl.tuning.site": {"engine_opencl.plan"},
+}
+
 
 def allowed(room: str) -> set[str]:
     """The rooms that `room` may import: those that its arrows reach, and itself."""
@@ -85,6 +105,12 @@ def violations(root: Path) -> list[str]:
     return found
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
+
+
 def check(path: Path, base: Path, room: str, rooms: set[str], packages: set[str]) -> Iterator[str]:
     for line, module, name in imports(path, base):
         top, *rest = module.split(".")
@@ -106,7 +132,7 @@ def room_of(rest: list[str], name: str | None) -> str:
 
 def imports(path: Path, base: Path) -> Iterator[tuple[int, str, str | None]]:
     """Yield (line, absolute module, imported name) of all imports, in functions and for types included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -143,8 +169,94 @@ def declared(folder: Path) -> set[str]:
     return {IMPORT_NAMES.get(name, name.replace("-", "_").lower()) for name in names}
 
 
+def packages(root: Path) -> dict[str, Path]:
+    """The folders of `engine` and of the plugins' packages, by name."""
+    plugins = {path.name: path for path in (root / "plugins").glob("*/src/engine_*") if path.is_dir()}
+    return {"engine": root / "engine"} | plugins
+
+
+def modules(root: Path) -> dict[str, tuple[Path, Path]]:
+    """The files of all modules and the folders of their packages, by dotted name."""
+    found = {}
+    for package, base in packages(root).items():
+        for path in sorted(base.rglob("*.py")):
+            parts = (package, *path.relative_to(base).with_suffix("").parts)
+            found[".".join(parts).removesuffix(".__init__")] = path, base
+    return found
+
+
+def circles(root: Path) -> list[str]:
+    """Circles of imports between modules, for types or within functions included."""
+    known = modules(root)
+    graph = {}
+    for name, (path, base) in known.items():
+        targets = {
+            next((each for each in (f"{module}.{imported}", module) if each in known), name)
+            for _, module, imported in imports(path, base)
+        }
+        graph[name] = targets - {name} - BACK_REFERENCES.get(name, set())
+    found = []
+    while True:
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            path = error.args[1][::-1]
+            found.append(" imports ".join(path))
+            graph[path[0]] -= {path[1]}
+        else:
+            return found
+
+
+def private_uses(root: Path) -> list[str]:
+    """Uses of a name with an underscore that another room, or another plugin, defines, and the own one does not."""
+    defined, used = defaultdict(set), []
+    for path, base in modules(root).values():
+        parts = path.relative_to(base).parts
+        room = parts[0].removesuffix(".py") if base.name == "engine" else base.name
+        for node in nodes_of(path):
+            defined[room] |= private_definitions(node)
+            where = f"{base.name}/{path.relative_to(base)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Attribute) and is_private(node.attr):
+                used.append((room, node.attr, where))
+            elif isinstance(node, ast.ImportFrom):
+                used += [(room, alias.name, where) for alias in node.names if is_private(alias.name)]
+    return [
+        f"{where}: `{name}` is private to {', '.join(sorted(owners))}; give it a public name there"
+        for room, name, where in used
+        if name not in defined[room] and (owners := {other for other in defined if name in defined[other]})
+    ]
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_definitions(node: ast.AST) -> set[str]:
+    """The private names that a statement or expression defines: functions, classes, variables, attributes, slots."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            names = {name}
+        case ast.Name(id=name, ctx=ast.Store()):
+            names = {name}
+        case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+            names = {name}
+        case ast.Assign(targets=[ast.Name(id="__slots__")], value=value):
+            names = {each.value for each in ast.walk(value) if isinstance(each, ast.Constant)}
+        case _:
+            names = set()
+    return {name for name in names if is_private(name)}
+
+
 def test_imports_point_downwards() -> None:
     assert violations(ROOT) == []
+
+
+def test_there_are_no_circles_of_imports() -> None:
+    assert circles(ROOT) == []
+
+
+def test_nothing_private_is_used_across_rooms() -> None:
+    assert private_uses(ROOT) == []
 
 
 def test_every_arrow_leads_to_a_room() -> None:
@@ -223,3 +335,37 @@ def test_forbidden_imports_are_found(tmp_path: Path, path: str, text: str, expec
     (message,) = violations(tmp_path)
     assert message.split(":")[0] in path
     assert expected in message
+
+
+def test_circles_are_found(tmp_path: Path) -> None:
+    files = {
+        "engine/ir/__init__.py": "from engine.ir.a import A\nfrom engine.ir.node import Node\n",
+        "engine/ir/a.py": "from engine.ir import b\n",
+        "engine/ir/b.py": "if TYPE_CHECKING:\n    from .c import C\n",
+        "engine/ir/c.py": "def f():\n    import engine.ir.a\n",
+        "engine/ir/node.py": "from engine.ir.a import A\nif TYPE_CHECKING:\n    from engine.ir.model import Model\n",
+        "engine/ir/model.py": "from engine.ir.node import Node\n",  # in the list of this file
+    }
+    write_tree(tmp_path, files)
+    (circle,) = circles(tmp_path)
+    assert set(circle.split(" imports ")) == {"engine.ir.a", "engine.ir.b", "engine.ir.c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def f(node):\n    return node._types\n", "`_types` is private to ir"),
+        ("from engine.ir.node import _link\n", "`_link` is private to ir"),
+        ("class P(Node):\n    def f(self):\n        return self._types\n", "`_types` is private to ir"),
+        ("def f(other):\n    return other._mine, parser._actions, x.__dict__\n_mine = 1\n", None),
+        ("class Q:\n    def __init__(self, q):\n        self._types = q._types\n", None),
+    ],
+)
+def test_private_names_of_other_rooms_are_found(tmp_path: Path, text: str, expected: str | None) -> None:
+    node = (
+        "class Node:\n    __slots__ = ('_types',)\n    def f(self):\n        return self._types\ndef _link(node): ...\n"
+    )
+    write_tree(tmp_path, {"engine/ir/node.py": node, "engine/passes/a.py": text})
+    found = private_uses(tmp_path)
+    assert len(found) == (expected is not None)
+    assert all(expected is not None and expected in each for each in found)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 from engine.errors import TypeInferenceError
+from engine.ir.types import ValueType
 
-if TYPE_CHECKING:
-    from engine.ir.node import Node
-    from engine.ir.types import ValueType
-
-Inferencer = Callable[["Node"], "Sequence[ValueType]"]
+Inferencer: TypeAlias = Callable[[Any], Sequence[ValueType]]
+"""Of a `Node`, which imports this module."""
 
 
-def _missing(node: Node) -> Sequence[ValueType]:
+def _missing(node: object) -> Sequence[ValueType]:
     raise TypeInferenceError(f"no operator set is loaded to infer the types of {node}; import engine.ops first")
 
 
@@ -28,6 +26,6 @@ def set_inferencer(inferencer: Inferencer) -> None:
     current = inferencer
 
 
-def infer(node: Node) -> Sequence[ValueType]:
+def infer(node: object) -> Sequence[ValueType]:
     """The output types of `node` from its inputs and attributes. Raises `TypeInferenceError`."""
     return current(node)

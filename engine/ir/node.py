@@ -566,7 +566,17 @@ class Subgraph:
 
     __slots__ = ()
 
+    name: str
     captures: list[Any]
+
+    @property
+    def results(self) -> Sequence[Node]:
+        """The `Result` nodes, in output order."""
+        raise NotImplementedError
+
+    def ordered_nodes(self) -> Sequence[Node]:
+        """All nodes, each after those that it reads."""
+        raise NotImplementedError
 
     def clone(self) -> Any:
         """A deep copy."""

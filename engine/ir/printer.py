@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from engine.ir.leaves import Constant
 from engine.ir.node import Node, Subgraph
 
-if TYPE_CHECKING:
-    from engine.ir.model import Model
-
 _SHOWN_ELEMENTS = 8
 
 
-def model_to_text(model: Model, indent: str = "") -> str:
+def model_to_text(model: Subgraph, indent: str = "") -> str:
     """One line a node: `%3: f32[1,8] = Relu(%2)  # name`, bodies indented below their node."""
     names: dict[Node, str] = {}
     lines = [f'{indent}model "{model.name}" {{']
@@ -32,7 +29,7 @@ def model_to_text(model: Model, indent: str = "") -> str:
     return "\n".join(lines)
 
 
-def _node_to_text(node: Node, names: dict[Node, str], model: Model, indent: str) -> str:
+def _node_to_text(node: Node, names: dict[Node, str], model: Subgraph, indent: str) -> str:
     types = ", ".join(str(t) for t in node._types)
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     if node.op_type == "Parameter" and node in model.captures:

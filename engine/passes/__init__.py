@@ -9,14 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from engine.passes import pattern
-from engine.passes.base import MatcherPass, ModelPass, Pass
+from engine.passes.base import ModelPass, Pass
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.init_node_info import InitNodeInfo
 from engine.passes.common.validate import Validate
 from engine.passes.config import PassConfig
 from engine.passes.folding import constant_fold
 from engine.passes.manager import Manager, PassRecord
-from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite
+from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite, MatcherPass
 from engine.passes.runtime_info import RuntimeAttribute, check_rt_info, copy_runtime_info
 from engine.passes.surgery import insert_after, replace_node, replace_output_update_name
 

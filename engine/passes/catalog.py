@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from engine.errors import PassError
-from engine.passes.base import MatcherPass, Pass
+from engine.passes.base import Pass
 from engine.passes.manager import Manager
-from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite
+from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite, MatcherPass
 
 _log = logging.getLogger("engine.passes")
 

@@ -10,11 +10,11 @@ from engine.errors import EngineError, PassError
 from engine.ir import Constant, Model, Node, Output, TensorType, ValueType
 from engine.ir.node import new_id
 from engine.ir.walk import all_nodes
-from engine.passes.base import MatchCallback, MatcherPass, Pass, PassViolation, run_pass
+from engine.passes.base import Pass, PassViolation, run_pass
 from engine.passes.compare import Comparison
 from engine.passes.folding import bytes_allowed, is_foldable, known_bytes
 from engine.passes.pattern import Matcher
-from engine.passes.rewrite import GraphRewrite
+from engine.passes.rewrite import GraphRewrite, MatchCallback, MatcherPass
 from engine.passes.runtime_info import ORIGINS, is_operation
 
 

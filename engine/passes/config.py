@@ -5,17 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from engine.errors import PassError
 from engine.ir import Node
+from engine.passes.snapshots import Snapshots
 
-if TYPE_CHECKING:
-    from engine.passes.base import Pass
-    from engine.passes.snapshots import Snapshots
-
-PassLike: TypeAlias = "type[Pass] | str"
-NodeCallback: TypeAlias = "Callable[[Node], bool]"
+PassLike: TypeAlias = type | str
+"""A pass by its class or its name."""
+NodeCallback: TypeAlias = Callable[[Node], bool]
 
 
 class PassConfig:
@@ -41,7 +39,7 @@ class PassConfig:
         for item in passes:
             self._shared.switches[_name(item)] = False
 
-    def is_enabled(self, item: Pass | PassLike, by_default: bool = True) -> bool:
+    def is_enabled(self, item: object, by_default: bool = True) -> bool:
         """True where the pass runs; `by_default` is how it was registered."""
         return self._shared.switches.get(_name(item), by_default)
 
@@ -55,7 +53,7 @@ class PassConfig:
         for item in passes:
             self._shared.callbacks[_name(item)] = callback
 
-    def callback(self, item: Pass | PassLike) -> NodeCallback | None:
+    def callback(self, item: object) -> NodeCallback | None:
         """The callback that was set for a pass, else the one for all passes, else None."""
         return self._shared.callbacks.get(_name(item), self._shared.default)
 
@@ -73,9 +71,9 @@ class PassConfig:
             config._shared = theirs
         theirs.members += mine.members
 
-    def note(self, item: Pass) -> None:
+    def note(self, name: str, kind: type) -> None:
         """Learn that a pass is part of the pipeline. Raises `PassError` where another class has its name."""
-        self._shared.note(item.name, type(item))
+        self._shared.note(name, kind)
 
     def unknown_names(self) -> list[str]:
         """Names that switches or callbacks were given for and that no pass of the pipeline has, with close matches."""
@@ -117,10 +115,10 @@ class _Shared:
         self.switches: dict[str, bool] = {}
         self.callbacks: dict[str, NodeCallback] = {}
         self.default: NodeCallback | None = None
-        self.known: dict[str, type[Pass]] = {}
+        self.known: dict[str, type] = {}
         self.run: Run | None = None
 
-    def note(self, name: str, kind: type[Pass]) -> None:
+    def note(self, name: str, kind: type) -> None:
         known = self.known.setdefault(name, kind)
         if known is not kind:
             raise PassError(
@@ -130,7 +128,7 @@ class _Shared:
             )
 
 
-def _name(item: Pass | PassLike) -> str:
+def _name(item: object) -> str:
     if isinstance(item, str):
         return item
     name = getattr(item, "name", None)

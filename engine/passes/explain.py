@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from engine.errors import PassError
 from engine.ir import Model, Node, Result
 from engine.ir.walk import all_nodes
-from engine.passes.base import MatcherPass, Pass
+from engine.passes.base import Pass
 from engine.passes.manager import Manager
 from engine.passes.pattern import Explanation
-from engine.passes.rewrite import GraphRewrite
+from engine.passes.rewrite import GraphRewrite, MatcherPass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ import numpy as np
 
 from engine.ir import Constant, Dimension, Model, Node, Output, PartialShape, TensorType
 from engine.ops.tensors import Array
-from engine.passes.base import MatcherPass
 from engine.passes.pattern import Matcher
-from engine.passes.rewrite import BackwardGraphRewrite
+from engine.passes.rewrite import BackwardGraphRewrite, MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 
 Maker: TypeAlias = "Callable[[Matcher], Node | Sequence[Node] | None]"

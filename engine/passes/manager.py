@@ -17,10 +17,10 @@ from engine.ir import Model
 from engine.ir.checkpoint import Checkpoint
 from engine.ir.node import edits
 from engine.passes import regions
-from engine.passes.base import MatcherPass, Pass, run_pass
+from engine.passes.base import Pass, run_pass
 from engine.passes.checks import checked_run
 from engine.passes.config import PassConfig, Run
-from engine.passes.rewrite import GraphRewrite
+from engine.passes.rewrite import GraphRewrite, MatcherPass
 from engine.passes.settings import is_on
 from engine.passes.snapshots import ALL_FORMATS, Snapshots, tracing
 

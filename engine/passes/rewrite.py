@@ -1,20 +1,130 @@
-"""`GraphRewrite`: many matcher passes in one traversal."""
+"""`MatcherPass`: a pattern and what to do where it matches; `GraphRewrite`: many of them in one traversal."""
 
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
 
 from engine.errors import PassError
-from engine.ir import Model, Node, paused_collector
+from engine.ir import Model, Node, OutputLike, as_output, paused_collector
 from engine.passes import regions
-from engine.passes.base import MatcherPass, Pass
+from engine.passes.base import Pass, PassViolation
 from engine.passes.config import PassConfig
+from engine.passes.pattern import Explanation, Matcher
 
-_P = TypeVar("_P", bound=MatcherPass)
-_Index = dict[tuple[str, str], list[MatcherPass]]
+MatchCallback: TypeAlias = Callable[[Matcher], bool]
+_NodeT = TypeVar("_NodeT", bound=Node)
+_P = TypeVar("_P", bound="MatcherPass")
+_Index: TypeAlias = "dict[tuple[str, str], list[MatcherPass]]"
+
+
+class MatcherPass(Pass):
+    """One pattern and what to do where it matches: call `register_matcher` in `__init__`.
+
+    The callback gets the `Matcher` and returns True where it replaced the root, which ends matching at that root;
+    False lets the next matcher try. It must leave nodes after the root as they are. It makes nodes that should be
+    matched again through `register_new_node`, in topological order.
+    """
+
+    matcher: Matcher | None = None
+    _callback: MatchCallback | None = None
+
+    def __init__(self) -> None:
+        self.matcher = None
+        self._callback = None
+        self._new_nodes: list[weakref.ref[Node]] = []  # weak: a node that left the graph is no longer of interest
+        self.seconds = 0.0
+        """The time that the last run spent in this pass, where a manager measures it."""
+
+    def register_matcher(self, matcher: Matcher, callback: MatchCallback) -> None:
+        """State the pattern and the callback.
+
+        Raises `PassError` where the pass has a matcher already, or the matcher a pass, and for other things.
+        """
+        if "matcher" not in self.__dict__:
+            raise PassError(f"pass {self.name} registers a matcher before it called super().__init__()")
+        if not isinstance(matcher, Matcher):
+            raise PassError(
+                f"pass {self.name} registers {matcher!r}; it takes a Matcher, which names a pattern: "
+                f"pattern.Matcher(root, {self.name!r})"
+            )
+        if not callable(callback):
+            raise PassError(
+                f"pass {self.name} registers {callback!r} as its callback; it takes a function of a Matcher"
+            )
+        if self.matcher is not None:
+            raise PassError(
+                f"pass {self.name} has matcher {self.matcher.name!r} already and cannot register {matcher.name!r}; "
+                "write one MatcherPass for each pattern, or join patterns with any_of"
+            )
+        if matcher.owner is not None:
+            raise PassError(
+                f"matcher {matcher.name!r} is registered with pass {matcher.owner} already; a matcher holds the state "
+                f"of one match, so make a second one for {self.name}"
+            )
+        matcher.owner = self.name
+        self.matcher = matcher
+        self._callback = callback
+
+    def register_new_node(self, node: _NodeT) -> _NodeT:
+        """Let `node` be matched in this run too, before the nodes that are still to come; returns it."""
+        self._new_nodes.append(weakref.ref(node))
+        return node
+
+    def take_new_nodes(self) -> list[Node]:
+        """The nodes that the last `apply` registered and that still exist; a second call returns none of them."""
+        if not self._new_nodes:
+            return []
+        references, self._new_nodes = self._new_nodes, []
+        return [node for reference in references if (node := reference()) is not None]
+
+    def apply(self, node: OutputLike) -> bool:
+        """Try the pattern at one node; True where the callback changed it.
+
+        The nodes that the callback registers are not matched here: `take_new_nodes` returns them until the next call.
+
+        Raises `PassError` naming pass and root where a predicate or the callback raised, or where the callback
+        returned anything but True or False.
+        """
+        matcher = self.matcher
+        if matcher is None:
+            raise PassError(f"pass {self.name} has no matcher; call register_matcher in its __init__")
+        self._new_nodes.clear()
+        try:
+            if not matcher.match(node):
+                return False
+        except Exception as e:
+            raise PassError(f"pass {self.name} failed to match at {_root(node)}: {type(e).__name__}: {e}") from e
+        try:
+            changed = self._callback(matcher)  # type: ignore[misc]
+        except PassViolation:
+            raise
+        except Exception as e:
+            raise PassError(f"pass {self.name} failed at {_root(node)}: {type(e).__name__}: {e}") from e
+        finally:
+            matcher.clear_state()
+        if changed is not True and changed is not False:
+            raise PassError(
+                f"the callback of pass {self.name} returned {changed!r} at {_root(node)}; "
+                "it returns True where it replaced the root and False where it changed nothing"
+            )
+        return changed
+
+    def explain(self, node: OutputLike) -> Explanation:
+        """Why the pattern does, or does not, match at `node`. Raises `PassError` where there is no matcher."""
+        if self.matcher is None:
+            raise PassError(f"pass {self.name} has no matcher; call register_matcher in its __init__")
+        return self.matcher.explain(node)
+
+    def run_on_model(self, model: Model) -> bool:
+        """Apply the pass to every node of `model`, bodies included."""
+        rewrite = GraphRewrite([self])
+        if self.config is not None:
+            rewrite.set_pass_config(self.config)
+        return rewrite.run_on_model(model)
 
 
 class GraphRewrite(Pass):
@@ -137,3 +247,7 @@ def _lookup(passes: list[MatcherPass]) -> tuple[_Index, list[MatcherPass]]:
         for kind in kinds if item.matcher.root_kinds is None else item.matcher.root_kinds:
             index[kind].append(item)
     return index, open_roots
+
+
+def _root(value: OutputLike) -> Node:
+    return value if isinstance(value, Node) else as_output(value).node

@@ -64,7 +64,7 @@ class Snapshots:
             except EngineError as e:  # between two passes a model may hold what ONNX cannot express
                 _log.warning("no snapshot %s: %s", path, e)
         else:
-            from engine.passes.common.visualize_tree import write_picture
+            from engine.passes.pictures import write_picture
 
             write_picture(model, path)
 

@@ -1,11 +1,11 @@
 """Executors, inference requests and their queue."""
 
-from engine.runtime.async_request import AsyncInferRequest, Pipeline
+from engine.runtime.async_request import AsyncInferRequest, Callback, Pipeline
 from engine.runtime.executors import Executor, InlineExecutor, ThreadExecutor, shared_executor
 from engine.runtime.port import Port
 from engine.runtime.queue import AsyncInferQueue
 from engine.runtime.result import InferResult, NodeProfile, ProfilingInfo, StageProfile
-from engine.runtime.run import Callback, RequestState
+from engine.runtime.run import RequestState
 from engine.runtime.signature import Signature
 from engine.runtime.sync_request import RequestOwner, Stage, SyncInferRequest
 

@@ -21,7 +21,7 @@ from engine.runtime.deadlines import deadline_timer
 from engine.runtime.executors import Executor
 from engine.runtime.lifecycle import Participant, lifecycle
 from engine.runtime.result import InferResult, ProfilingInfo
-from engine.runtime.run import Callback, CallbackFailure, RequestState, Run, require_callable, seconds, wake
+from engine.runtime.run import CallbackFailure, RequestState, Run, require_callable, seconds, wake
 from engine.runtime.sync_request import Stage, SyncInferRequest
 from engine.runtime.values import Array, Value
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import asyncio
 
 Pipeline: TypeAlias = Sequence[tuple[Executor, Stage]]
+Callback: TypeAlias = "Callable[[AsyncInferRequest, EngineError | None], object]"
 
 
 class AsyncInferRequest(Participant):

@@ -6,7 +6,7 @@ import enum
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import CallbackError, EngineError, InferError
 from engine.runtime.deadlines import Deadline
@@ -15,11 +15,7 @@ from engine.runtime.result import InferResult
 if TYPE_CHECKING:
     import asyncio
 
-    from engine.runtime.async_request import AsyncInferRequest
-
 _log = logging.getLogger("engine.runtime")
-
-Callback: TypeAlias = "Callable[[AsyncInferRequest, EngineError | None], object]"
 
 
 class RequestState(enum.Enum):
@@ -62,7 +58,7 @@ class Run:
         "step", "thread", "traceback", "waiters",
     )  # fmt: skip
 
-    def __init__(self, callback: Callback | None) -> None:
+    def __init__(self, callback: Callable[[Any, EngineError | None], object] | None) -> None:
         self.callback = callback
         self.callback_failure: CallbackFailure | None = None
         self.cancellation: EngineError | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from engine.ops.internal import ACTIVATIONS, activation_of
-from engine.passes.base import MatcherPass
 from engine.passes.common.epilogues import CONVOLUTIONS, PRODUCTS, with_epilogue
 from engine.passes.fusion import replace_by
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
 
 _KINDS = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS))
 

@@ -7,9 +7,9 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Node, Output
 from engine.ops.tensors import Array
-from engine.passes.base import MatcherPass
 from engine.passes.fusion import derived_constant
 from engine.passes.pattern import Matcher, attrs_match, consumers_count, wrap_const, wrap_type
+from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_node
 

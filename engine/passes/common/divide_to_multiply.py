@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine import ops
 from engine.ir import Constant
-from engine.passes.base import MatcherPass
 from engine.passes.folding import constant_fold
 from engine.passes.pattern import Matcher, any_input, wrap_type
+from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_node
 

@@ -10,9 +10,9 @@ import onnx
 from engine import ops
 from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
 from engine.ops import get_op
-from engine.passes.base import MatcherPass
 from engine.passes.fusion import fits
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_node
 

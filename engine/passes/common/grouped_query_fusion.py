@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from engine import ops
 from engine.ir import Dimension, Node, Output
-from engine.passes.base import MatcherPass
 from engine.passes.fusion import dims_of, operation, replace_by, same_lengths
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
 
 
 class GroupedQueryFusion(MatcherPass):

@@ -8,8 +8,8 @@ import numpy as np
 
 from engine.ir import Constant, Node, TensorType
 from engine.ops import attribute
-from engine.passes.base import MatcherPass
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
 from engine.passes.surgery import replace_output_update_name
 
 

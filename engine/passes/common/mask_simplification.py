@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.ir import Node
-from engine.passes.base import MatcherPass
 from engine.passes.fusion import constant_data, dims_of, fits, same_lengths
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
 from engine.passes.surgery import replace_output_update_name
 
 

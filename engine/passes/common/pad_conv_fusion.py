@@ -7,8 +7,8 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Node
 from engine.ops.conv import ConvSpec
-from engine.passes.base import MatcherPass
 from engine.passes.pattern import Matcher, attrs_match, consumers_count, wrap_type
+from engine.passes.rewrite import MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_node
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from engine import ops
 from engine.ir import Node, Output
 from engine.ops import attribute, get_op
-from engine.passes.base import MatcherPass
 from engine.passes.folding import constant_fold
 from engine.passes.fusion import constant_data, operation, replace_by
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
 from engine.passes.surgery import replace_output_update_name
 
 MOVERS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Identity")

@@ -6,9 +6,9 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant
-from engine.passes.base import MatcherPass
 from engine.passes.fusion import dims_of, operation, replace_by, reshape_target
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
 
 _SHAPE_ONLY = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 

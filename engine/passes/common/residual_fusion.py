@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.passes.base import MatcherPass
 from engine.passes.common.epilogues import CONVOLUTIONS, PRODUCTS, fits_as_residual, with_epilogue
 from engine.passes.fusion import replace_by
 from engine.passes.pattern import Matcher, any_input, wrap_type
+from engine.passes.rewrite import MatcherPass
 
 _KINDS = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS))
 

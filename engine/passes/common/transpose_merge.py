@@ -8,9 +8,9 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output
-from engine.passes.base import MatcherPass
 from engine.passes.fusion import derived_constant, dims_of, operation, replace_by, reshape_target
 from engine.passes.pattern import Matcher, wrap_type
+from engine.passes.rewrite import MatcherPass
 from engine.passes.surgery import replace_output_update_name
 
 
