@@ -34,6 +34,7 @@ from engine.onnx.shapes import DeclaredTypes, TypeReader, is_complete, is_correc
 from engine.onnx.stored_tensors import TensorStore
 from engine.onnx.upgrades import OldCall, needs_upgrade, resolve_version, upgrade_call
 from engine.onnx.values import Values
+from engine.ops.spec import check_spec
 
 _log: Final = logging.getLogger("engine.onnx")
 _GRAPH: Final = onnx.AttributeProto.GRAPH
@@ -147,6 +148,8 @@ class GraphBuilder:
             if self._context.exact or domain not in ops.CANONICAL_VERSIONS:
                 types = [self._stated_type(output) for output in outputs]
                 node = Node(op_type, inputs, attributes, domain=domain, types=types, friendly_name=name)
+                if not self._context.exact:
+                    check_spec(node)
                 self._adopt(node, outputs, proto)
                 return
             version = resolve_version(op_type, domain, opset_of(proto, domain, self._context.opsets))

@@ -32,10 +32,10 @@ def infer(node: Node) -> Sequence[ValueType]:
     Raises `TypeInferenceError` where the operator cannot take its inputs, `OperatorSpecError` where it cannot take its
     attributes.
     """
+    check_spec(node)
     op = find_op(node.op_type, node.domain)
     if op is None:
         return (UNKNOWN,) * node.num_outputs
-    check_spec(node)
     if op.agreement is not None:
         op.agreement(node)
     if op.rule is not None:
@@ -50,10 +50,10 @@ def check(node: Node) -> None:
 
     Raises `TypeInferenceError` and `OperatorSpecError` as `infer` does.
     """
+    check_spec(node)
     op = find_op(node.op_type, node.domain)
     if op is None:
         return
-    check_spec(node)
     if op.agreement is not None:
         op.agreement(node)
     if op.rule is not None:

@@ -12,7 +12,7 @@ from engine import Core, ops
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Parameter, PartialShape, f32
 from engine.ops import spec as specs
-from engine.ops.spec import OperatorSpec, check_choice, rank_of, resolved_axes, resolved_axis
+from engine.ops.spec import OperatorSpec, check_choice, rank_of, refuse, resolved_axes, resolved_axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,3 +113,30 @@ def test_making_a_node_refuses_what_its_spec_refuses() -> None:
 def test_an_attribute_of_another_type_is_refused() -> None:
     with pytest.raises(OperatorSpecError, match=r"LogSoftmax `n`: attribute axis is 0\.5; allowed: an int"):
         Node("LogSoftmax", [Parameter(f32, [2, 3], "x")], {"axis": 0.5}, friendly_name="n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledSpec(OperatorSpec):
+    """Of an operator of a vendor's domain."""
+
+    factor: float
+    steps: int = 1
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        if given.get("steps", 1) < 1:
+            refuse(node, "steps", given["steps"], "1 or more")
+
+
+def test_operators_of_custom_domains_have_specs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(specs._classes, ("mine", "Scaled"), ScaledSpec)
+    x = Parameter(f32, [2], "x")
+    assert ScaledSpec.of(Node("Scaled", [x], {"factor": 2.0}, domain="mine")).steps == 1
+    with pytest.raises(OperatorSpecError, match="factor"):
+        Node("Scaled", [x], domain="mine")
+    node = helper.make_node("Scaled", ["x"], ["y"], name="n", domain="mine", factor=2.0, steps=0)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("x", "y")]
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("mine", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=imports)
+    with pytest.raises(OperatorSpecError, match="Scaled `n`: attribute steps is 0; allowed: 1 or more"):
+        Core().read_model(model.SerializeToString())
