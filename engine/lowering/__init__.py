@@ -24,6 +24,7 @@ from engine.lowering.attention import check_attention
 from engine.lowering.checks import (
     SHAPE_SOURCES,
     check_constant,
+    check_min_rank,
     check_types,
     first_refusal,
     is_known_when_bound,
@@ -54,6 +55,7 @@ __all__ = [
     "answer_query",
     "check_attention",
     "check_constant",
+    "check_min_rank",
     "check_precision",
     "check_types",
     "constants_of",

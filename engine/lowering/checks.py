@@ -40,6 +40,14 @@ def check_tensor(value: Output) -> Refusal | None:
     return None
 
 
+def check_min_rank(value: Output, least: int) -> Refusal | None:
+    """A refusal where a tensor of known rank has fewer dimensions than `least`."""
+    rank = len(value.shape)
+    if rank >= least:
+        return None
+    return Refusal(RefusalCause.RANK, f"{value.name} is {value.type}; expected rank {least} or more")
+
+
 def check_constant(node: Node, *indices: int) -> Refusal | None:
     """A refusal where an input, unless omitted, is neither constant nor computed from shapes alone."""
     for index in indices:

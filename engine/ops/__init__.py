@@ -36,6 +36,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     sequences,
     signal,
     slice,
+    softmax,
     text,
 )
 from engine.ops.create import create, make_constructor

@@ -172,27 +172,6 @@ def _infer_first(node: Node) -> Sequence[ValueType]:
     return (tensor_type(node, 0),)
 
 
-@infers("MeanVarianceNormalization", "GroupNormalization")
-def _infer_normalization(node: Node) -> Sequence[ValueType]:
-    check_inputs(node, get_op(node.op_type))
-    value_type = tensor_type(node, 0)
-    if node.op_type == "GroupNormalization" and value_type.shape.rank.is_static:
-        _check_groups(node, value_type)
-    return (value_type,)
-
-
-def _check_groups(node: Node, value_type: TensorType) -> None:
-    if len(value_type.shape) < 2:
-        fail(node, f"X must have rank 2 or more ([N, C, ...]), got {value_type.shape}")
-    channels, groups = value_type.shape[1], attribute(node, "num_groups")
-    if channels.is_static and (groups < 1 or channels.min % groups):
-        fail(node, f"num_groups {groups} does not divide the {channels} channels of X")
-    for index in (1, 2):
-        shape = tensor_type(node, index).shape
-        if not shape.compatible(type(shape)([channels])):
-            fail(node, f"input {index} has shape {shape}; expected one value a channel, [{channels}]")
-
-
 @infers("Pow")
 def _infer_pow(node: Node) -> Sequence[ValueType]:
     check_inputs(node, get_op("Pow"))

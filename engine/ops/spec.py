@@ -43,6 +43,12 @@ _KINDS: Final[dict[int, tuple[str, frozenset[int]]]] = {
     _A.FLOATS: ("a sequence of floats", frozenset({_A.FLOATS, _A.INTS})),
 }
 """By the type of an attribute: its name, and the types of values that are accepted (an empty list counts as INTS)."""
+_CONVERSIONS: Final[dict[int, Callable[[Any], Any]]] = {
+    _A.INT: int,
+    _A.FLOAT: float,
+    _A.INTS: lambda values: tuple(map(int, values)),
+    _A.FLOATS: lambda values: tuple(map(float, values)),
+}
 _MEMO_SIZE: Final = 20_000
 
 
@@ -233,10 +239,15 @@ def check_rank(node: Node, index: int, *allowed: int) -> int | None:
     """
     rank = rank_of(node, index) if node.has_input(index) else None
     if rank is not None and rank not in allowed:
-        name = get_op(node.op_type, node.domain).input_name(index)
-        ranks = " or ".join(map(str, allowed))
-        raise OperatorSpecError(f"{node}: input {name} has rank {rank}; allowed: {ranks}")
+        refuse_rank(node, index, rank, " or ".join(map(str, allowed)))
     return rank
+
+
+def check_min_rank(node: Node, index: int, least: int) -> None:
+    """Raise `OperatorSpecError` where the rank of input `index` is known and less than `least`."""
+    rank = rank_of(node, index)
+    if rank is not None and rank < least:
+        refuse_rank(node, index, rank, f"{least} or more")
 
 
 def resolved_axis(node: Node, axis: int, rank: int | None, name: str = "axis") -> int:
@@ -286,4 +297,5 @@ def _read(node: Node, name: str) -> Any:
     text, accepted = _KINDS.get(definition.kind, ("", frozenset()))
     if text and name in node.attributes and attribute_kind(value) not in accepted:
         refuse(node, name, value, text)
-    return value
+    convert = _CONVERSIONS.get(definition.kind)
+    return value if value is None or convert is None else convert(value)

@@ -89,7 +89,7 @@ def test_lengths_of_packed_heads() -> None:
         ([Q, K, V], {"left_window_size": -2}, "left_window_size is -2; allowed: a number of keys, or -1"),
         ([[2, 3, 32], [2, 5, 16], [2, 5, 12]], {"q_num_heads": 4}, "kv_num_heads is None; allowed: 1 or more"),
         ([Q, [2, 5, 16], [2, 5, 12]], {}, "some of Q, K and V have rank 3, others 4"),
-        ([Q, K, [2, 5]], {}, "input V has rank 2; allowed: 3 or 4"),
+        ([Q, K, [2, 5]], {}, "input 2 has rank 2; allowed: 3 or 4"),
         ([Q, K, V, None, PAST[0]], {}, "optional inputs, past_key is given; allowed: past_key and past_value together"),
         ([Q, K, V, None, *PAST, [2]], {}, "past_key and past_value and nonpad_kv_seqlen is given"),
     ],
@@ -119,7 +119,7 @@ def test_lengths_that_do_not_fit(shapes: list[Shape], message: str) -> None:
         ([Q, K, V], {"rows": "other"}, "rows is 'other'; allowed: attention, softmax, guarded"),
         ([Q, K, V], {"scale": float("nan")}, "scale is nan; allowed: a finite number"),
         ([Q, K], {}, "of K and V one is omitted"),
-        ([Q], {}, "input Q has rank 4; allowed: 3"),
+        ([Q], {}, "input 0 has rank 4; allowed: 3"),
         ([[2, 3, 48]], {"q_num_heads": 4}, "kv_num_heads is 0; allowed: 1 or more"),
     ],
 )
@@ -163,7 +163,7 @@ def test_rotary_lengths() -> None:
             {"rotary_embedding_dim": 3},
             "rotary_embedding_dim is 3; allowed: an even",
         ),
-        ([[2, 3, 5, 8], [7, 4], [7, 4]], {}, "input cos_cache has rank 2; allowed: 3"),
+        ([[2, 3, 5, 8], [7, 4], [7, 4]], {}, "input 1 has rank 2; allowed: 3"),
     ],
 )
 def test_bad_rotary_embedding(shapes: list[Shape], attributes: dict[str, Any], message: str) -> None:

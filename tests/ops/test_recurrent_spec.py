@@ -89,7 +89,7 @@ def test_bad_attributes(op_type: str, attributes: dict[str, Any], message: str) 
 
 def test_an_input_of_another_rank() -> None:
     x, w = Parameter(f32, [7, 3]), Parameter(f32, [1, 4, 5])
-    with pytest.raises(OperatorSpecError, match="input X has rank 2; allowed: 3"):
+    with pytest.raises(OperatorSpecError, match="input 0 has rank 2; allowed: 3"):
         ops.create("RNN", [x, w, w], {})
 
 

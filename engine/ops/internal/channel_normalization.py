@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from engine.ir import Node, Output, OutputLike, PartialShape
+from engine.ir import ElementType, Node, Output, OutputLike, PartialShape
 from engine.ops.create import create
 from engine.ops.internal.definition import define, padded
-from engine.ops.registry import INTERNAL_DOMAIN, attribute
+from engine.ops.normalization import stash_type as stash_type_of
+from engine.ops.registry import INTERNAL_DOMAIN
 from engine.ops.rules import fail
+from engine.ops.spec import OperatorSpec, specifies
 
 
 def ChannelNormalization(  # noqa: N802 - constructors of operators are called as the operators are
@@ -24,6 +28,20 @@ def ChannelNormalization(  # noqa: N802 - constructors of operators are called a
     return create("ChannelNormalization", [x, scale, bias], attributes, domain=INTERNAL_DOMAIN)
 
 
+@specifies("ChannelNormalization", domain=INTERNAL_DOMAIN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelNormalizationSpec(OperatorSpec):
+    """The attributes of LayerNormalization, but for its axis, which is 1."""
+
+    epsilon: float
+    stash_type: ElementType
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec.resolve`."""
+        given["stash_type"] = stash_type_of(node, given["stash_type"])
+
+
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     x, scale, bias = padded(inputs, 3)
     assert x is not None
@@ -34,7 +52,8 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
             fail(node, f"{name} must have one value a channel, [{x.shape[1]}], got {value.type}")
     rank = len(x.shape)
     last = create("Transpose", [x], {"perm": (0, *range(2, rank), 1)})
-    attributes = {"axis": -1, "epsilon": attribute(node, "epsilon"), "stash_type": attribute(node, "stash_type")}
+    spec = ChannelNormalizationSpec.of(node)
+    attributes = {"axis": -1, "epsilon": spec.epsilon, "stash_type": spec.stash_type.onnx}
     normal = create("LayerNormalization", [last, scale, bias], attributes)
     return [create("Transpose", [normal], {"perm": (0, rank - 1, *range(1, rank - 1))}).output(0)]
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output
-from engine.ops import attribute
 from engine.ops.internal import ChannelNormalization
+from engine.ops.normalization import RowNormalizationSpec
 from engine.passes.common.layout_rules import Perm
 from engine.passes.common.transpose_sinking import TransposeSinking
 from engine.passes.fusion import derived_constant, dims_of
@@ -33,7 +33,7 @@ class ChannelsFirstSinking(TransposeSinking):
         if node.op_type == "MatMul":
             weights = node.input_value(1)
             return isinstance(weights.node, Constant) and len(weights.shape) == 2 and weights.element_type.is_real
-        return int(attribute(node, "axis")) in (-1, rank - 1) and node.num_outputs == 1
+        return RowNormalizationSpec.of(node).axis == rank - 1 and node.num_outputs == 1
 
     def moved(self, node: Node, inputs: list[Output | None], perm: Perm) -> Node:
         """The operators of channels that come second."""
@@ -43,8 +43,8 @@ class ChannelsFirstSinking(TransposeSinking):
             bias = inputs[2] if len(inputs) > 2 else None
             scale = inputs[1]
             assert scale is not None
-            epsilon, stash_type = attribute(node, "epsilon"), attribute(node, "stash_type")
-            return ChannelNormalization(source, scale, bias, epsilon=float(epsilon), stash_type=int(stash_type))
+            spec = RowNormalizationSpec.of(node)
+            return ChannelNormalization(source, scale, bias, epsilon=spec.epsilon, stash_type=spec.stash_type.onnx)
         if node.op_type == "MatMul" and not node.domain:
             table = node.input_value(1).node
             assert isinstance(table, Constant)

@@ -6,6 +6,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output
+from engine.ops.normalization import BatchNormalizationSpec
 from engine.ops.tensors import Array
 from engine.passes.fusion import derived_constant
 from engine.passes.pattern import Matcher, attrs_match, consumers_count, wrap_const, wrap_type
@@ -49,7 +50,7 @@ def _fold(convolution: Node, norm: Node) -> tuple[Constant, Constant] | None:
     bias = _constant(convolution.input_value(2)) if convolution.has_input(2) else None
     if weights is None or (convolution.has_input(2) and bias is None):
         return None
-    epsilon = float(ops.attribute(norm, "epsilon"))
+    epsilon = BatchNormalizationSpec.of(norm).epsilon
     parameters = [_constant(norm.input_value(i)) for i in range(1, 5)]
     scale, shift, mean, variance = (p.data.astype(np.float64) for p in parameters if p is not None)
     factor = scale / np.sqrt(variance + epsilon)

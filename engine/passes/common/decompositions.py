@@ -7,6 +7,7 @@ import numpy as np
 from engine import ops
 from engine.ir import Constant, Node, f32
 from engine.ops import attribute
+from engine.ops.normalization import BatchNormalizationSpec, MeanVarianceNormalizationSpec
 from engine.passes.fusion import FusionPass, constant_data, dims_of
 from engine.passes.pattern import Matcher, any_input, attrs_match, wrap_const, wrap_type
 
@@ -29,7 +30,7 @@ class BatchNormalizationDecomposition(FusionPass):
         if dims is None or len(dims) < 2 or m.match_root.num_outputs != 1:
             return None
         scale, shift, mean, variance = (t.astype(np.float64) for t in tables if t is not None)
-        factor = scale / np.sqrt(variance + float(attribute(m.match_root, "epsilon")))
+        factor = scale / np.sqrt(variance + BatchNormalizationSpec.of(m.match_root).epsilon)
         shape, dtype = (-1, *(1,) * (len(dims) - 2)), data.element_type.numpy
         product = ops.Mul(data, Constant(factor.reshape(shape).astype(dtype)))
         return [product, ops.Add(product, Constant((shift - mean * factor).reshape(shape).astype(dtype)))]
@@ -68,7 +69,8 @@ class MeanVarianceNormalizationDecomposition(FusionPass):
         self.register_fusion(wrap_type("MeanVarianceNormalization", [self._x]), self._make)
 
     def _make(self, m: Matcher) -> list[Node]:
-        value, axes = m.pattern_value_map[self._x], Constant(np.array(attribute(m.match_root, "axes"), np.int64))
+        spec = MeanVarianceNormalizationSpec.of(m.match_root)
+        value, axes = m.pattern_value_map[self._x], Constant(np.array(spec.axes, np.int64))
         made: list[Node] = []
         if value.element_type.bits < f32.bits:
             made.append(ops.Cast(value, to=f32))
@@ -76,7 +78,7 @@ class MeanVarianceNormalizationDecomposition(FusionPass):
         mean = ops.ReduceMean(wide, axes)
         difference = ops.Sub(wide, mean)
         variance = ops.ReduceMean(ops.Mul(difference, difference), axes)
-        deviation = ops.Add(ops.Sqrt(variance), Constant(1e-9, wide.element_type))
+        deviation = ops.Add(ops.Sqrt(variance), Constant(spec.ADDED, wide.element_type))
         made += [mean, difference, variance.input_value(0).node, variance, deviation.input_value(0).node, deviation]
         made.append(ops.Div(difference, deviation))
         if wide is not value:

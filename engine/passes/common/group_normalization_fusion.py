@@ -6,6 +6,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output, bf16, f16, f32
+from engine.ops.normalization import GroupNormalizationSpec
 from engine.ops.tensors import Array
 from engine.passes.fusion import FusionPass, constant_data, dims_of, operation, same_length, same_lengths
 from engine.passes.pattern import Matcher, any_input, any_of, attrs_match, type_matches, wrap_const, wrap_type
@@ -41,10 +42,8 @@ class GroupNormalizationFusion(FusionPass):
             if found[0] is None or found[1] is None:
                 return None
             weights, shift = found[0], found[1]
-        epsilon = ops.attribute(values[self._normal].node, "epsilon")
-        return ops.GroupNormalization(
-            data, Constant(weights), Constant(shift), num_groups=count, epsilon=float(epsilon)
-        )
+        epsilon = GroupNormalizationSpec.of(values[self._normal].node).epsilon
+        return ops.GroupNormalization(data, Constant(weights), Constant(shift), num_groups=count, epsilon=epsilon)
 
 
 def _group_count(data: Output, groups: Output) -> int | None:

@@ -188,7 +188,7 @@ def normalization(op_type: str, shape: Sequence[int | str], *parameters: Any, **
     ("node", "cause"),
     [
         (ops.Softmax(Parameter(f64, [2, 3], "x")), "element type"),
-        (normalization("LpNormalization", (2, 3), p=3), "attribute"),
+        (normalization("InstanceNormalization", (2,), *(Parameter(f32, [1], name) for name in "ab")), "rank"),
         (normalization("MeanVarianceNormalization", (2, 3, 4), axes=[0, 1]), "attribute"),
         (normalization("LayerNormalization", (2, "L", "C"), Parameter(f32, [1], "scale")), "constant"),
         (normalization("LayerNormalization", (2, 3, 4), Parameter(f32, [3, 4], "scale")), "shape"),

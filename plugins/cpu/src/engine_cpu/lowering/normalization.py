@@ -1,4 +1,4 @@
-"""Normalizations over trailing axes: LayerNormalization and RMSNormalization."""
+"""Normalizations over trailing axes, LayerNormalization and RMSNormalization, and over one axis: LpNormalization."""
 
 from __future__ import annotations
 
@@ -8,63 +8,65 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.ir import Node, Output
+from engine.ir import ElementType, Output, f32
 from engine.lowering import Refusal, RefusalCause, first_refusal, is_known_when_bound
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.normalization import LpNormalizationSpec, RowNormalizationSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, lowers
+from engine_cpu.lowering.softmax import step_along_axis
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
-_F32 = 1
-"""The one `stash_type` of f32 inputs: TensorProto.FLOAT."""
-_KERNELS = {"LayerNormalization": "layer_norm_f32", "RMSNormalization": "rms_norm_f32"}
 
-
-def check_stash_type(node: Node) -> Refusal | None:
-    """A refusal unless the statistics are computed in f32."""
-    stash_type = int(attribute(node, "stash_type"))
-    if stash_type == _F32:
+def check_stash_type(stash_type: ElementType | None) -> Refusal | None:
+    """A refusal unless the statistics are computed in f32; None is the type of the input."""
+    if stash_type in (None, f32):
         return None
-    return Refusal(RefusalCause.ATTRIBUTE, f"stash_type is {stash_type}; kernels compute in f32 ({_F32})")
+    return Refusal(RefusalCause.ATTRIBUTE, f"stash_type is {stash_type.name}; kernels compute in f32")
 
 
-@lowers("LayerNormalization", "RMSNormalization")
-class RowNormalizationLowering(OpLowering[OperatorSpec]):
+@lowers("LayerNormalization", "RMSNormalization", spec=RowNormalizationSpec)
+class RowNormalizationLowering(OpLowering[RowNormalizationSpec]):
     """One step over [rows, columns], in place where the input is read by nothing else."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return first_refusal(check_f32(node), check_stash_type(node), _check_parameters(node))
+    def check(self, spec: RowNormalizationSpec) -> Refusal | None:
+        parameters = [value for value in (spec.scale, spec.bias) if value is not None]
+        return first_refusal(
+            check_f32(spec.node),
+            check_stash_type(spec.stash_type),
+            *(_check_parameter(spec, value) for value in parameters),
+        )
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.output(0)
-        shape = b.shape(x)
-        axis = int(attribute(node, "axis")) % len(shape)
-        columns = shape[axis:]
-        parameters = [node.input_value(i) for i in (1, 2) if node.has_input(i)]
-        sources = [b.input(x), *(_parameter(b, value, columns) for value in parameters)]
-        statistics = [value for value in node.outputs[1:] if value.num_consumers]
+    def lower(self, spec: RowNormalizationSpec, b: SegmentBuilder) -> None:
+        x = spec.node.input_value(0)
+        rows, columns = spec.at(spec.input_shapes())
+        parameters = [_parameter(b, value, columns) for value in (spec.scale, spec.bias) if value is not None]
+        statistics = [b.output(spec.output(index)) for index in (1, 2) if spec.is_read(index)]
         b.step(
-            node,
-            _KERNELS[node.op_type],
-            sources,
-            [b.output(y, in_place_of=x), *(b.output(value) for value in statistics)],
-            rows=math.prod(shape[:axis]),
+            spec.node,
+            "layer_norm_f32" if spec.is_centred else "rms_norm_f32",
+            [b.input(x), *parameters],
+            [b.output(spec.output(), in_place_of=x), *statistics],
+            rows=rows,
             columns=math.prod(columns),
-            epsilon=float(attribute(node, "epsilon")),
+            epsilon=spec.epsilon,
             scale=1,
-            bias=int(node.has_input(2)),
-            mean=_stores(node, 1),
-            inv_std=_stores(node, 2),
+            bias=int(spec.bias is not None),
+            mean=int(spec.is_read(1)),
+            inv_std=int(spec.is_read(2)),
         )
 
 
-def _stores(node: Node, index: int) -> int:
-    return int(node.num_outputs > index and node.output(index).num_consumers > 0)
+@lowers("LpNormalization", spec=LpNormalizationSpec)
+class LpNormalizationLowering(OpLowering[LpNormalizationSpec]):
+    """Division by the L1 or L2 norm."""
+
+    def check(self, spec: LpNormalizationSpec) -> Refusal | None:
+        return check_f32(spec.node)
+
+    def lower(self, spec: LpNormalizationSpec, b: SegmentBuilder) -> None:
+        step_along_axis(spec, b, "lp_norm_f32", spec.at(spec.input_shapes()), p=spec.p)
 
 
 def _parameter(b: SegmentBuilder, value: Output, columns: Sequence[int]) -> int:
@@ -80,15 +82,9 @@ def _parameter(b: SegmentBuilder, value: Output, columns: Sequence[int]) -> int:
     return b.weights([value], f"broadcast to {tuple(columns)}", broadcast)
 
 
-def _check_parameters(node: Node) -> Refusal | None:
-    return first_refusal(*(_check_parameter(node, i) for i in (1, 2) if node.has_input(i)))
-
-
-def _check_parameter(node: Node, index: int) -> Refusal | None:
+def _check_parameter(spec: RowNormalizationSpec, value: Output) -> Refusal | None:
     """A refusal unless the parameter is the same for all rows, and constant where it is broadcast over columns."""
-    x, value = node.input_value(0), node.input_value(index)
-    axis = int(attribute(node, "axis")) % len(x.shape)
-    columns = list(x.shape)[axis:]
+    columns = list(spec.node.input_value(0).shape)[spec.axis :]
     leading = len(value.shape) - len(columns)
     if any(dimension != 1 for dimension in list(value.shape)[: max(0, leading)]):
         return Refusal(RefusalCause.SHAPE, f"{value.name} is {value.type}, which differs between rows of {columns}")
@@ -97,5 +93,6 @@ def _check_parameter(node: Node, index: int) -> Refusal | None:
     if is_dense or is_known_when_bound(value):
         return None
     return Refusal(
-        RefusalCause.CONSTANT, f"{value.name} is {value.type} and no constant; expected one value for each of {columns}"
+        RefusalCause.CONSTANT,
+        f"{value.name} is {value.type} and not constant; expected one value for each of {columns}",
     )

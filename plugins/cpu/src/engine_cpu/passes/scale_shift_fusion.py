@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Constant, Node, Output, f32
-from engine.ops import attribute
 from engine.ops.internal import Activation, ScaleShift, activation_of
+from engine.ops.normalization import BatchNormalizationSpec
 from engine.passes import MatcherPass
 from engine.passes.fusion import constant_data, dims_of, replace_by
 from engine.passes.pattern import Matcher, attrs_match, wrap_type
@@ -65,8 +65,8 @@ def _start(node: Node) -> _Chain | None:
     if any(each is None or each.dtype != np.float32 for each in parameters):
         return None
     scale, bias, mean, variance = (each.astype(np.float64) for each in parameters if each is not None)
-    with np.errstate(all="ignore"):  # statistics that are no numbers make results that are none
-        factor = scale / np.sqrt(variance + float(attribute(node, "epsilon")))
+    with np.errstate(all="ignore"):  # statistics of NaN make results of NaN
+        factor = scale / np.sqrt(variance + BatchNormalizationSpec.of(node).epsilon)
         return _Chain([node], factor, bias - mean * factor)
 
 

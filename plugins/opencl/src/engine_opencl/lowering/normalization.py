@@ -5,64 +5,62 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from engine.ir import Node, Output
+from engine.ir import Output
 from engine.ir.element_type import f32
-from engine.lowering import Refusal, RefusalCause, is_left_out
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.lowering import Refusal, RefusalCause, check_min_rank, is_left_out
+from engine.ops.normalization import (
+    BatchNormalizationSpec,
+    GroupNormalizationSpec,
+    LpNormalizationSpec,
+    LrnSpec,
+    RowNormalizationSpec,
+)
 from engine_opencl.elements import stored_type
 from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.lowering.rows import launch_rows, rows_of, spans
+from engine_opencl.lowering.rows import launch_rows, rows_of
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 
-@lowers("LayerNormalization", "RMSNormalization")
-class RowNormLowering(OpLowering[OperatorSpec]):
+@lowers("LayerNormalization", "RMSNormalization", spec=RowNormalizationSpec)
+class RowNormalizationLowering(OpLowering[RowNormalizationSpec]):
     """Over all axes from one on."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types((*node.input_values, node.output(0))) or check_types(node.outputs[1:], {f32})
+    def check(self, spec: RowNormalizationSpec) -> Refusal | None:
+        return check_types((*spec.node.input_values, spec.output())) or check_types(spec.node.outputs[1:], {f32})
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        shape = b.shape(node.input_value(0))
-        axis = int(attribute(node, "axis")) % len(shape)
-        length = math.prod(shape[axis:])
-        values = [node.input_value(i) for i in range(node.num_inputs) if node.has_input(i)]
-        rank = len(shape) - axis
+    def lower(self, spec: RowNormalizationSpec, b: PlanBuilder) -> None:
+        x = spec.node.input_value(0)
+        shape = b.shape(x)
+        rows, columns = spec.at(spec.input_shapes())
+        parameters = [value for value in (spec.scale, spec.bias) if value is not None]
         # A scale or shift that differs between rows is one for each element of x.
-        is_wide = any(math.prod(b.shape(value)[:-rank]) != 1 for value in values[1:])
-        whole = shape if is_wide else shape[axis:]
-        is_even = all(math.prod(b.shape(value)) == math.prod(whole) for value in values[1:])
-        buffers = [b.input(values[0])]
-        buffers += [b.input(value) if is_even else _expanded(value, whole, b) for value in values[1:]]
-        is_centred, channel = node.op_type == "LayerNormalization", "(first + k)" if is_wide else "k"
-        _launch(node, b, buffers, math.prod(shape[:axis]), length, channel, is_centred=is_centred)
+        is_wide = any(math.prod(b.shape(value)[: -len(columns)]) != 1 for value in parameters)
+        whole = shape if is_wide else columns
+        is_dense = all(math.prod(b.shape(value)) == math.prod(whole) for value in parameters)
+        buffers = [b.input(x)]
+        buffers += [b.input(value) if is_dense else _expanded(value, whole, b) for value in parameters]
+        channel = "(first + k)" if is_wide else "k"
+        _launch(spec, b, buffers, rows, math.prod(columns), channel, is_centred=spec.is_centred)
 
 
-@lowers("InstanceNormalization", "GroupNormalization")
-class MapNormLowering(OpLowering[OperatorSpec]):
+@lowers("InstanceNormalization", "GroupNormalization", spec=GroupNormalizationSpec)
+class GroupNormalizationLowering(OpLowering[GroupNormalizationSpec]):
     """Over each channel's map, or over the maps of a group of channels, which lie together."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types(node.input_values)
+    def check(self, spec: GroupNormalizationSpec) -> Refusal | None:
+        return check_types(spec.node.input_values) or check_min_rank(spec.node.input_value(0), 2)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        n, c, *space = b.shape(node.input_value(0))
-        groups = c if node.op_type == "InstanceNormalization" else int(attribute(node, "num_groups"))
-        pixels, per_group = math.prod(space), c // groups
-        channel = f"(row % {groups} * {per_group}" + (f" + k / {pixels})" if per_group > 1 else ")")
-        buffers = [b.input(node.input_value(index)) for index in range(3)]
-        _launch(node, b, buffers, n * groups, per_group * pixels, channel)
+    def lower(self, spec: GroupNormalizationSpec, b: PlanBuilder) -> None:
+        s = spec.at(spec.input_shapes())
+        channel = f"(row % {s.groups} * {s.per_group}" + (f" + k / {s.pixels})" if s.per_group > 1 else ")")
+        buffers = [b.input(spec.node.input_value(index)) for index in range(3)]
+        _launch(spec, b, buffers, s.batch * s.groups, s.per_group * s.pixels, channel)
 
 
 def _launch(
-    node: Node,
+    spec: RowNormalizationSpec | GroupNormalizationSpec,
     b: PlanBuilder,
     buffers: Sequence[Buffer],
     count: int,
@@ -75,15 +73,15 @@ def _launch(
 
     Each row's mean and the inverse of its deviation are stored, too, where anything reads them.
     """
-    y = node.output(0)
+    y, others = spec.output(), spec.node.outputs[1:]
     rows = rows_of(b.facts, count, length)
-    read = any(each.target_inputs for each in node.outputs[1:])
-    statistics = [b.temporary(4 * count) if is_left_out(each) else b.output(each) for each in node.outputs[1:] if read]
+    is_read = any(each.target_inputs for each in others)
+    statistics = [b.temporary(4 * count) if is_left_out(each) else b.output(each) for each in others if is_read]
     source = rows.source(
         "row_norm", y.element_type, MEAN=int(is_centred), SHIFT=int(len(buffers) > 2), CHANNEL=channel,
         STATISTICS=len(statistics),
     )  # fmt: skip
-    arguments: list[Given] = [*buffers, b.output(y), *statistics, float(attribute(node, "epsilon"))]
+    arguments: list[Given] = [*buffers, b.output(y), *statistics, spec.epsilon]
     launch_rows(b, rows, source, "row_norm", arguments, even_of_nothing=bool(statistics))
 
 
@@ -96,38 +94,49 @@ def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
     return target
 
 
-@lowers("LpNormalization")
-class LpNormLowering(OpLowering[OperatorSpec]):
-    """Rows along an axis, divided by the sum of what they hold or by their length; a row of zeros stays."""
+@lowers("LpNormalization", spec=LpNormalizationSpec)
+class LpNormalizationLowering(OpLowering[LpNormalizationSpec]):
+    """Rows along an axis, divided by the sum of their magnitudes or by their length; a row of zeros stays."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types(node.input_values)
+    def check(self, spec: LpNormalizationSpec) -> Refusal | None:
+        return check_types(spec.node.input_values)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.output(0)
-        outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
+    def lower(self, spec: LpNormalizationSpec, b: PlanBuilder) -> None:
+        x, y = spec.node.input_value(0), spec.output()
+        outer, length, inner = spec.at(spec.input_shapes())
         rows = rows_of(b.facts, outer * inner, length, inner)
-        source = rows.source("lp_norm", y.element_type, P=int(attribute(node, "p")))
+        source = rows.source("lp_norm", y.element_type, P=spec.p)
         launch_rows(b, rows, source, "lp_norm", [b.input(x), b.output(y)])
 
 
-@lowers("BatchNormalization")
-class BatchNormLowering(OpLowering[OperatorSpec]):
+@lowers("BatchNormalization", spec=BatchNormalizationSpec)
+class BatchNormalizationLowering(OpLowering[BatchNormalizationSpec]):
     """With statistics that are given."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        if node.attributes.get("training_mode"):
-            return Refusal(RefusalCause.ATTRIBUTE, "training_mode is on")
-        return check_types(node.input_values)
+    def check(self, spec: BatchNormalizationSpec) -> Refusal | None:
+        if spec.training_mode:
+            return Refusal(RefusalCause.ATTRIBUTE, "training_mode is 1; kernels normalize with given statistics")
+        return check_types(spec.node.input_values) or check_min_rank(spec.node.input_value(0), 2)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        n, c, *space = b.shape(node.input_value(0))
+    def lower(self, spec: BatchNormalizationSpec, b: PlanBuilder) -> None:
+        n, c, *space = b.shape(spec.node.input_value(0))
         pixels = math.prod(space)
-        buffers = [b.input(node.input_value(index)) for index in range(5)]
-        arguments: list[Given] = [*buffers, b.output(node.output(0)), float(attribute(node, "epsilon"))]
-        source = kernel_source("batch_norm", node.output(0).element_type, C=c, PIXELS=pixels)
-        b.launch(source, "batch_norm", arguments, (pixels, c, n))
+        buffers = [b.input(spec.node.input_value(index)) for index in range(5)]
+        source = kernel_source("batch_norm", spec.output().element_type, C=c, PIXELS=pixels)
+        b.launch(source, "batch_norm", [*buffers, b.output(spec.output()), spec.epsilon], (pixels, c, n))
+
+
+@lowers("LRN", spec=LrnSpec)
+class LrnLowering(OpLowering[LrnSpec]):
+    """Local response normalization over channels."""
+
+    def check(self, spec: LrnSpec) -> Refusal | None:
+        return check_types(spec.node.input_values)
+
+    def lower(self, spec: LrnSpec, b: PlanBuilder) -> None:
+        x, y, (before, after) = spec.node.input_value(0), spec.output(), spec.window
+        n, c, *space = b.shape(x)
+        pixels = math.prod(space)
+        source = kernel_source("lrn", y.element_type, C=c, PIXELS=pixels, BEFORE=before, AFTER=after)
+        arguments: list[Given] = [b.input(x), b.output(y), spec.alpha / spec.size, spec.beta, spec.bias]
+        b.launch(source, "lrn", arguments, (pixels, c, n))

@@ -7,7 +7,6 @@ import math
 from engine.ir.element_type import f32, i8, u8
 from engine.lowering import Refusal, RefusalCause
 from engine.ops.pool import GlobalLpPoolSpec, PoolSpec
-from engine.ops.registry import attribute
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.conv.conv import check_spatial_rank
@@ -15,7 +14,7 @@ from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import element_access, kernel_source
 
 
@@ -92,27 +91,3 @@ def _accumulation(spec: PoolSpec) -> dict[str, object]:
     terms = {1: ("fabs(e)", "(sum)"), 2: ("((e) * (e))", "sqrt(sum)")}
     term, result = terms.get(spec.p, (f"pow(fabs(e), {spec.p}.0f)", f"pow((sum), {literal(1 / spec.p)})"))
     return {"IS_SUM": 1, "TERM(e)": term, "RESULT(sum, count)": result}
-
-
-@lowers("LRN")
-class LrnLowering(OpLowering[OperatorSpec]):
-    """Local response normalization over channels."""
-
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types(node.input_values)
-
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        n, c, *space = b.shape(node.input_value(0))
-        size = int(attribute(node, "size"))
-        source = kernel_source(
-            "lrn", node.output(0).element_type, C=c, PIXELS=math.prod(space), BEFORE=(size - 1) // 2, AFTER=size // 2
-        )
-        numbers = [
-            float(attribute(node, "alpha")) / size,
-            float(attribute(node, "beta")),
-            float(attribute(node, "bias")),
-        ]
-        arguments: list[Given] = [b.input(node.input_value(0)), b.output(node.output(0)), *numbers]
-        b.launch(source, "lrn", arguments, (math.prod(space), c, n))

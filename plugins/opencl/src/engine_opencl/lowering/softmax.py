@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from engine.lowering import Refusal
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.softmax import SoftmaxSpec
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.lowering.rows import launch_rows, rows_of, spans
+from engine_opencl.lowering.rows import launch_rows, rows_of
 from engine_opencl.plan import PlanBuilder
 
 
-@lowers("Softmax", "LogSoftmax")
-class SoftmaxLowering(OpLowering[OperatorSpec]):
+@lowers("Softmax", "LogSoftmax", spec=SoftmaxSpec)
+class SoftmaxLowering(OpLowering[SoftmaxSpec]):
     """Along one axis."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types(node.input_values)
+    def check(self, spec: SoftmaxSpec) -> Refusal | None:
+        return check_types(spec.node.input_values)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.output(0)
-        outer, length, inner = spans(b.shape(x), int(attribute(node, "axis")))
+    def lower(self, spec: SoftmaxSpec, b: PlanBuilder) -> None:
+        x, y = spec.node.input_value(0), spec.output()
+        outer, length, inner = spec.at(spec.input_shapes())
         rows = rows_of(b.facts, outer * inner, length, inner)
-        source = rows.source("softmax", y.element_type, LOG=int(node.op_type != "Softmax"))
+        source = rows.source("softmax", y.element_type, LOG=int(spec.op_type == "LogSoftmax"))
         launch_rows(b, rows, source, "softmax", [b.input(x), b.output(y)])
