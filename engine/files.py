@@ -40,7 +40,7 @@ class ChoicesFile:
     """
 
     _FORMAT: Final = 1
-    _MOST_ENTRIES: Final = 50_000
+    _MAX_ENTRIES: Final = 50_000
 
     def __init__(self, folder: Path, prefix: str, key: Sequence[str], logger: logging.Logger) -> None:
         self._key, self._logger = list(key), logger
@@ -65,7 +65,7 @@ class ChoicesFile:
         """
         if not self._is_changed:
             return
-        entries = dict(list({**self._read(), **self._entries}.items())[-self._MOST_ENTRIES :])
+        entries = dict(list({**self._read(), **self._entries}.items())[-self._MAX_ENTRIES :])
         text = json.dumps({"format": self._FORMAT, "key": self._key, "choices": entries}, indent=0, sort_keys=True)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

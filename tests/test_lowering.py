@@ -5,10 +5,13 @@ If this fails, a plugin claims what it cannot run, or a partitioner separates wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from engine import ops
+from engine.errors import InputError, UnsupportedError
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32, f64, i64
 from engine.lowering import (
     Decisions,
@@ -20,9 +23,13 @@ from engine.lowering import (
     check_constant,
     check_types,
     first_refusal,
+    fold,
+    prepare,
+    query,
 )
 from engine.ops.spec import OperatorSpec
-from engine.passes.runtime_info import FUSED_NAMES
+from engine.passes.folding import MAX_OUTPUT_BYTES
+from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import Support
 
 
@@ -113,3 +120,79 @@ def test_answers_are_about_nodes_without_names_too(table: LoweringTable[F32Lower
         lambda node: Support.refused(RefusalCause.OP, "no kernel") if node in reasons else Support.native(),
     )
     assert [support.level.value for support in answer.nodes.values()] == ["refused", "refused"]
+
+
+def f32_graph(*results: Node, x: Parameter) -> Model:
+    return Model(list(results), [x], name="case")
+
+
+def test_what_follows_from_constants_is_folded_before_it_is_lowered(table: LoweringTable[F32Lowering]) -> None:
+    """A query calls it native since it folds away, so the graph that is compiled must be without it."""
+    x = Parameter(f32, [3], "x")
+    negative = ops.Neg(Constant(np.array([3])))
+    model = f32_graph(ops.Reshape(ops.Relu(x), ops.Abs(negative)), x=x)
+    assert query(model, table).is_supported
+    prepared = prepare(model, table)
+    prepared.require_kernels("MINE")
+    assert [node.op_type for node in prepared.graph.ordered_nodes() if is_operation(node)] == ["Relu", "Reshape"]
+    assert [node.op_type for node in model.ordered_nodes() if is_operation(node)] == ["Relu", "Neg", "Abs", "Reshape"]
+
+
+def test_what_has_no_kernel_is_folded_whatever_its_size(table: LoweringTable[F32Lowering]) -> None:
+    x = Parameter(f32, [1], "x")
+    large = ops.Expand(Constant(np.uint8(1)), Constant(np.array([MAX_OUTPUT_BYTES + 1])))
+    model = Model([large, ops.Relu(x)], [x])
+    assert query(model, table).is_supported
+    prepared = prepare(model, table)
+    assert prepared.refusals() == {}
+    assert [node.op_type for node in prepared.graph.ordered_nodes() if is_operation(node)] == ["Relu"]
+
+
+def test_what_cannot_be_folded_needs_a_kernel(table: LoweringTable[F32Lowering]) -> None:
+    """The indices are out of range, which the inference tells with the node's name."""
+    x = Parameter(i64, [2], "x")
+    gathered = ops.Gather(Constant(np.array([1, 2])), Constant(np.array([7])), friendly_name="culprit")
+    model = Model([gathered, x], [x])
+    answer = query(model, table)
+    assert answer["culprit"] == Support.refused(RefusalCause.OP, "Gather has no kernel on this device")
+    with pytest.raises(UnsupportedError, match=r"MINE cannot run Gather `culprit` \(op\): .*; use another device"):
+        prepare(model, table).require_kernels("MINE", "use another device")
+
+
+def computed_lengths(x: Parameter) -> Node:
+    """A Reshape to lengths that follow from those of a Reshape to lengths that follow from those of x."""
+    rows = ops.Reshape(ops.Relu(x), ops.Mod(ops.Shape(x), Constant(np.array([100, 7, 7]))))
+    lengths = ops.Mod(ops.Shape(rows), Constant(np.array([100, 7, 7])))
+    return ops.Reshape(rows, ops.Concat(lengths, Constant(np.array([1])), axis=0), friendly_name="y")
+
+
+def test_lengths_are_folded_until_nothing_more_follows(table: LoweringTable[F32Lowering]) -> None:
+    x = Parameter(f32, [-1, 3, 2], "x")
+    model = f32_graph(computed_lengths(x), x=x)
+    assert query(model, table).is_supported
+    prepared = prepare(model, table)
+    assert not prepared.is_static
+    for rows in (1, 5):
+        bound = prepared.at(((rows, 3, 2),))
+        assert bound.is_static
+        assert bound.refusals() == {}
+        operations = [node for node in bound.graph.ordered_nodes() if is_operation(node)]
+        assert [node.op_type for node in operations] == ["Relu", "Reshape", "Reshape"]
+        assert operations[-1].output(0).shape == PartialShape([rows, 3, 2, 1])
+        assert all(isinstance(node.input_value(1).node, Constant) for node in operations[1:])
+        assert fold(bound.graph, table)[operations[-1]].refusal is None
+    assert prepared.graph.parameters[0].output(0).shape.is_dynamic, "what was bound is a copy"
+
+
+def added_rows(x: Parameter) -> Node:
+    return ops.Add(x, Constant(np.zeros((4, 3, 2), np.float32)))
+
+
+@pytest.mark.parametrize("build", [added_rows, computed_lengths], ids=["in the graph", "by what is folded"])
+def test_lengths_that_do_not_fit_are_the_inputs_error(
+    table: LoweringTable[F32Lowering], build: Callable[[Parameter], Node]
+) -> None:
+    x = Parameter(f32, [-1, 3, 2], "x")
+    prepared = prepare(f32_graph(ops.Relu(build(x)), x=x), table)
+    with pytest.raises(InputError, match=r"model `case` cannot take inputs x \[150, 3, 2\]"):
+        prepared.at(((150, 3, 2),))

@@ -8,11 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from engine_cpu.compiler import Compiler
+from engine_cpu.lowering import CpuGraph
+from engine_cpu.program import Program
 from engine_cpu.transform import prepare_model
 
 from engine import Core, ops
@@ -89,6 +93,28 @@ def test_a_native_answer_holds_for_computed_lengths_without_the_reference(core: 
     network = core.compile_model(case.model, "CPU", config)
     for run in case.runs:
         np.testing.assert_array_equal(network(run.inputs)["y"], run.outputs["y"])
+
+
+def test_inferences_go_on_while_another_shape_is_compiled(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = core.compile_model(convolutional("n", 8, "h", "w"), "CPU")
+    known, new = values(1, 8, 5, 7), values(2, 8, 5, 7)
+    expected = network([known])[0]
+    make, begun, may_go_on = Compiler.program, threading.Event(), threading.Event()
+
+    def held_up(compiler: Compiler, prepared: CpuGraph) -> Program:
+        begun.set()
+        assert may_go_on.wait(60)
+        return make(compiler, prepared)
+
+    monkeypatch.setattr(Compiler, "program", held_up)
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(network, [new])
+        assert begun.wait(60)
+        try:
+            np.testing.assert_array_equal(threads.submit(network, [known]).result(60)[0], expected)
+        finally:
+            may_go_on.set()
+        assert slow.result(60)[0].shape[0] == 2
 
 
 def test_plans_of_several_shapes_share_weights(core: Core) -> None:

@@ -16,7 +16,7 @@ import pyopencl as cl
 import pytest
 from engine_opencl.devices.device import OpenclDevice, find_devices
 from engine_opencl.devices.device_check import MEMORY_KINDS
-from engine_opencl.devices.in_place import LEAST_BYTES, InPlaceRegions
+from engine_opencl.devices.in_place import MIN_BYTES, InPlaceRegions
 from engine_opencl.execution import context as context_module
 from engine_opencl.execution.context import Context
 from engine_opencl.execution.pool import ContextPool
@@ -72,7 +72,7 @@ def products(rows: int, count: int) -> Model:
 
 def test_inputs_that_change_their_place_between_inferences(kind: str) -> None:
     """Read in place, copied, and read in place again: never what an earlier inference was given."""
-    length = LEAST_BYTES // 2
+    length = MIN_BYTES // 2
     network = compiled(doubling(length))
     for number, offset in enumerate((0, 1, 4, 3, 32, 0, 2)):
         x = aligned(length, offset)
@@ -167,8 +167,8 @@ def test_an_input_is_let_go(kind: str) -> None:
 
 def test_regions_that_are_read_in_place(device: OpenclDevice) -> None:
     """Buffers in overlapping memory are undefined: equal regions share one, others are copied."""
-    regions, memory = InPlaceRegions(), aligned(4 * LEAST_BYTES // 4).view(np.uint8)
-    first, second, across = (memory[start : start + LEAST_BYTES] for start in (0, LEAST_BYTES, 64))
+    regions, memory = InPlaceRegions(), aligned(4 * MIN_BYTES // 4).view(np.uint8)
+    first, second, across = (memory[start : start + MIN_BYTES] for start in (0, MIN_BYTES, 64))
     shared = regions.acquire(device.context, first)
     assert shared is not None
     assert regions.acquire(device.context, first) is shared
@@ -179,8 +179,8 @@ def test_regions_that_are_read_in_place(device: OpenclDevice) -> None:
     regions.release(first)
     regions.release(second)
     assert regions.acquire(device.context, across) is not None
-    assert regions.acquire(device.context, memory[1 : 1 + LEAST_BYTES]) is None
-    assert regions.acquire(device.context, memory[: LEAST_BYTES - 1]) is None
+    assert regions.acquire(device.context, memory[1 : 1 + MIN_BYTES]) is None
+    assert regions.acquire(device.context, memory[: MIN_BYTES - 1]) is None
 
 
 # -- failures ---------------------------------------------------------------------------------------------------

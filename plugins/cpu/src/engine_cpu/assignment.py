@@ -13,7 +13,7 @@ from engine.ir import Constant, Output
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
 
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 def assign_layouts(
@@ -78,7 +78,7 @@ class _Assignment:
         for index in free:
             self.chosen[index] = min(self.options[index], key=lambda option: self._input_cost(index, option))
         regions = self._regions(free)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             improved = sum(self._improve(index) for index in free)
             improved += sum(self._improve_region(region) for region in regions)
             if not improved:

@@ -9,8 +9,8 @@ from engine.ir import Node, Output
 from engine_cpu.item import Item
 from engine_cpu.lowering import CpuDecisions
 
-_MOST_NODES: Final = 16
-_MOST_INPUTS: Final = 64
+_MAX_NODES: Final = 16
+_MAX_INPUTS: Final = 64
 """Of one item: what a step has room for."""
 
 
@@ -84,9 +84,9 @@ class _Grouping:
         return list(ordered)
 
     def _can_join(self, group: _Group, other: _Group) -> bool:
-        if other.key != group.key or len(group.nodes) + len(other.nodes) > _MOST_NODES:
+        if other.key != group.key or len(group.nodes) + len(other.nodes) > _MAX_NODES:
             return False
-        return group.inputs + other.inputs <= _MOST_INPUTS and not self._has_detour(group, other)
+        return group.inputs + other.inputs <= _MAX_INPUTS and not self._has_detour(group, other)
 
     def _has_detour(self, group: _Group, other: _Group) -> bool:
         """Whether a path leaves the two and comes back: their union could run neither before nor after it."""

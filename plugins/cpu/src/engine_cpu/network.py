@@ -34,7 +34,7 @@ from engine_cpu.weights import FORMATS, WeightStore, mark_weights
 
 PACKED = "packed/"
 COMPILATION = "compilation"
-_MOST_THREADS = 4096
+_MAX_THREADS = 4096
 
 
 class CpuNetwork(GraphNetwork):
@@ -197,7 +197,7 @@ def _read_compilation(blob: BlobReader) -> Compilation:
             all(isinstance(text, str) for text in texts)
             and made.isa in built_isas()
             and isinstance(made.threads, int)
-            and 1 <= made.threads <= _MOST_THREADS
+            and 1 <= made.threads <= _MAX_THREADS
         ):
             return made
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:

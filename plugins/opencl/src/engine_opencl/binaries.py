@@ -21,7 +21,7 @@ _FORMAT: Final = "2"
 """Of what files hold: versions of the engine with other formats may use the same folder."""
 _MAGIC: Final = f"engine-opencl-{_FORMAT}\n".encode()
 _ENDING: Final = ".program"
-MOST_BYTES: Final = 256 << 20
+MAX_BYTES: Final = 256 << 20
 """Of all files of a folder; what was not used for longest makes room."""
 _LOOKS: Final = 8
 """Into how many parts the free bytes are divided, after each of which the folder is looked at, file by file."""
@@ -64,13 +64,13 @@ class BinaryCache:
     """What a device compiled, by key. A file that is there was compiled, and ran, without harm. Thread-safe.
 
     A damaged file is no error: it is logged and taken as absent. A folder that cannot be written to is logged.
-    Of more than `most_bytes`, what was not used for longest is removed; a process that is about to read it compiles
+    Of more than `max_bytes`, what was not used for longest is removed; a process that is about to read it compiles
     it again. A file's time says when it was used last.
     """
 
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self.folder = folder
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._unseen_bytes = 0
         """How much may be put before looking at the folder again: others put files there, too."""
         self._lock = threading.Lock()
@@ -103,7 +103,7 @@ class BinaryCache:
             with self._lock:
                 self._unseen_bytes -= len(content)
                 if self._unseen_bytes < 0:
-                    self._unseen_bytes = (self._most_bytes - self._make_room()) // _LOOKS
+                    self._unseen_bytes = (self._max_bytes - self._make_room()) // _LOOKS
         except OSError as e:
             _log.warning(
                 "compiled OpenCL programs cannot be kept in %s (%s); each process compiles them", self.folder, e
@@ -116,10 +116,10 @@ class BinaryCache:
         """
         files = sorted(self._files())
         total = sum(nbytes for _, nbytes, _ in files)
-        if total <= self._most_bytes:
+        if total <= self._max_bytes:
             return total
         for _, nbytes, path in files:
-            if total <= self._most_bytes * 3 // 4:
+            if total <= self._max_bytes * 3 // 4:
                 break
             with suppress(OSError):  # another process removes it, too, or reads it (Windows)
                 path.unlink()

@@ -39,8 +39,8 @@ class Part:
 
 Expression: TypeAlias = "Leaf | Part | Operation"
 Read: TypeAlias = "Leaf | Part"
-_MOST_OPERANDS: Final = 3
-_MOST_OPERATIONS: Final = 128
+_MAX_OPERANDS: Final = 3
+_MAX_OPERATIONS: Final = 128
 """Of one kernel: the time that compiling takes grows faster, and beside so many, storing a value costs nothing."""
 _BYTES: Final = {"float": 4, "int": 4, "long": 8, "uchar": 1, "char": 1}
 
@@ -125,7 +125,7 @@ def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: 
 
 def _divided(expression: Expression, result: Output, b: PlanBuilder) -> Expression:
     """The expression as one kernel computes it, over tensors and parts of it, which are launched here."""
-    most = max(b.facts.argument_bytes // (b.facts.address_bits // 8) - 1, _MOST_OPERANDS)
+    most = max(b.facts.argument_bytes // (b.facts.address_bits // 8) - 1, _MAX_OPERANDS)
     done: dict[int, tuple[Expression, int, frozenset[Read]]] = {}
     for each in _operands_first(expression):
         if not isinstance(each, Operation):
@@ -135,7 +135,7 @@ def _divided(expression: Expression, result: Output, b: PlanBuilder) -> Expressi
         while True:
             length = 1 + sum(length for _, length, _ in operands)
             reads = frozenset[Read]().union(*(reads for _, _, reads in operands))
-            if length <= _MOST_OPERATIONS and len(reads) <= most:
+            if length <= _MAX_OPERATIONS and len(reads) <= most:
                 break
             longest = max(range(len(operands)), key=lambda number: operands[number][1])
             part = _part(operands[longest][0], result, b)

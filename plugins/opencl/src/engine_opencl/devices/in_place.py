@@ -13,7 +13,7 @@ POINTER_ALIGNMENT: Final = 16
 _READ_ANYWHERE: Final = ("Portable Computing Language",)
 """Drivers that read memory of the host in place wherever it begins. Others copy what does not begin where a buffer's
 part may; Intel's takes five times as long for that as a plain copy."""
-LEAST_BYTES: Final = 1 << 15
+MIN_BYTES: Final = 1 << 15
 """Below this, copying an input takes no longer than binding it anew."""
 
 
@@ -39,7 +39,7 @@ class InPlaceRegions:
         """A buffer in the memory of an input, until `release`; None where it should be, or has to be, copied."""
         import pyopencl as cl
 
-        if value.nbytes < LEAST_BYTES or (begin := value.ctypes.data) % self._alignment:
+        if value.nbytes < MIN_BYTES or (begin := value.ctypes.data) % self._alignment:
             return None
         region = begin, begin + value.nbytes
         with self._lock:

@@ -21,7 +21,7 @@ from engine_opencl.children.child import COMMAND, Child
 from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.plan import Launch
 
-_MOST_CHILDREN: Final = min(os.cpu_count() or 1, 4)
+_MAX_CHILDREN: Final = min(os.cpu_count() or 1, 4)
 """Each holds a driver's compiler in memory, some hundred MB."""
 _SHARE: Final = 4
 """Candidates that compile for as long as another child takes to start."""
@@ -108,7 +108,7 @@ class Trial:
     def _start(self, wanted: int) -> None:
         """Have some children, as many as are wanted where there are processors for them."""
         self._children = [child for child in self._children if child.is_alive]
-        while len(self._children) < max(1, min(wanted, _MOST_CHILDREN)):
+        while len(self._children) < max(1, min(wanted, _MAX_CHILDREN)):
             self._children.append(Child(self._command))
 
     def _stop(self) -> None:

@@ -16,12 +16,12 @@ from engine_opencl.plan import Buffer, Launch
 from engine_opencl.programs.programs import Programs
 
 _PATTERN_BYTES: Final = 1 << 20
-_LEAST_CACHE: Final = {"cpu": 64 << 20}
+_MIN_CACHE: Final = {"cpu": 64 << 20}
 """Where less than this is reported, by kind of device: drivers for CPUs may know a core's cache alone (Intel)."""
-_MOST_CACHE: Final = 128 << 20
+_MAX_CACHE: Final = 128 << 20
 _SPAN_NS: Final = 200_000
 """A clock of a device may count microseconds: short launches are timed together."""
-_MOST_REPEATS: Final = 20
+_MAX_REPEATS: Final = 20
 
 
 class Stopwatch:
@@ -42,8 +42,8 @@ class Stopwatch:
         pattern = np.random.default_rng(0).integers(0, 1 << 16, _PATTERN_BYTES // 2, np.uint16)
         # No denormals, infinities or NaN, be they read as f32 or as f16.
         self._pattern = (pattern & 0x83FF) | 0x3800
-        least = _LEAST_CACHE.get(device.facts.kind, 1 << 20)
-        cached = min(max(2 * int(device.handle.global_mem_cache_size), least), _MOST_CACHE)
+        least = _MIN_CACHE.get(device.facts.kind, 1 << 20)
+        cached = min(max(2 * int(device.handle.global_mem_cache_size), least), _MAX_CACHE)
         self._evicted = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, cached)
         self._evicted_bytes = cached
         self._repeats = 0
@@ -72,7 +72,7 @@ class Stopwatch:
                 is_first = False
                 self._time(steps, 1)
             if not self._repeats:
-                self._repeats = min(max(_SPAN_NS // max(self._time(steps, 1), 1), 1), _MOST_REPEATS)
+                self._repeats = min(max(_SPAN_NS // max(self._time(steps, 1), 1), 1), _MAX_REPEATS)
             return self._time(steps, self._repeats)
 
         return run
