@@ -24,6 +24,7 @@ from engine.lowering.attention import check_attention
 from engine.lowering.checks import (
     SHAPE_SOURCES,
     check_constant,
+    check_inference_dropout,
     check_min_rank,
     check_types,
     first_refusal,
@@ -55,6 +56,7 @@ __all__ = [
     "answer_query",
     "check_attention",
     "check_constant",
+    "check_inference_dropout",
     "check_min_rank",
     "check_precision",
     "check_types",

@@ -8,6 +8,7 @@ from engine.errors import InputError
 from engine.ir import Constant, ElementType, Node, Output, TensorType
 from engine.ir.types import UNKNOWN
 from engine.lowering.refusal import Refusal, RefusalCause
+from engine.ops.spec import OperatorSpec
 
 SHAPE_SOURCES = frozenset({"Shape", "Size"})
 """The operators whose results follow from the types of their inputs."""
@@ -72,6 +73,16 @@ def is_known_when_bound(value: Output) -> bool:
         seen.add(node)
         stack.extend(source.node for source in node.input_values if source is not None)
     return True
+
+
+def check_inference_dropout(spec: OperatorSpec) -> Refusal | None:
+    """A refusal of a Dropout that may drop elements, or whose mask is read; any other is an Identity."""
+    if spec.input(2) is not None:
+        reason = "training_mode is given; expected a Dropout for inference, without it"
+        return Refusal(RefusalCause.ATTRIBUTE, reason)
+    if spec.is_read(1):
+        return Refusal(RefusalCause.OP, "the mask of a Dropout is read; expected its first output alone")
+    return None
 
 
 def require_elements(node: Node, lengths: Iterable[int], wanted: str) -> None:

@@ -22,13 +22,14 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     gather,
     inference,
     matmul,
-    movement,
     normalization,
+    pad,
     pool,
     quantize,
     randomness,
     recurrent,
     reduce,
+    reshape,
     resize,
     rotary,
     sampling,
@@ -38,6 +39,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     slice,
     softmax,
     text,
+    transpose,
 )
 from engine.ops.create import create, make_constructor
 from engine.ops.evaluator import ModelEvaluator, evaluate_model

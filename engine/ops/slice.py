@@ -1,51 +1,219 @@
-"""Slice and Pad: evaluation where `onnx.reference` covers only a part."""
+"""Slice, Split, Concat and Tile: specs, types and evaluation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from engine.errors import ModelError
-from engine.ops.registry import evaluates
+from engine.errors import ModelError, OperatorSpecError
+from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_output, undefined
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, fail, sum_dims, tensor_type
+from engine.ops.spec import (
+    OperatorSpec,
+    evaluates_with_spec,
+    rank_of,
+    refuse,
+    resolved_axes,
+    resolved_axis,
+    specifies,
+)
 from engine.ops.tensors import Array
 
+# -- Slice -------------------------------------------------------------------------------------------------
 
-@evaluates("Slice")
-def slice_of(data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
-    """The elements of data between bounds (ONNX Slice-13), which clamps a backward start to the first element."""
-    chosen = range(starts.size) if axes is None else axes.reshape(-1).tolist()
-    strides = [1] * starts.size if steps is None else steps.reshape(-1).tolist()
+
+@dataclass(frozen=True, slots=True)
+class AxisSlice:
+    """Elements start, start + step, ... of one axis, `count` of them; the step may be negative."""
+
+    axis: int
+    start: int
+    count: int
+    step: int = 1
+
+
+@specifies("Slice")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceSpec(OperatorSpec):
+    """Slice (ONNX Slice-13). Its bounds are inputs."""
+
+    def at(
+        self, shape: Sequence[int], starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+    ) -> tuple[AxisSlice, ...]:
+        """What is taken of an input of `shape`, by axis; axes that are not named are taken whole.
+
+        A start or an end outside of the axis is moved to where the axis ends. Raises `OperatorSpecError` where the
+        bounds do not fit each other or the shape.
+        """
+        first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
+        names = list(range(len(first))) if axes is None else axes.reshape(-1).tolist()
+        strides = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
+        if not len(first) == len(last) == len(names) == len(strides):
+            lengths = f"{len(first)} starts, {len(last)} ends, {len(names)} axes and {len(strides)} steps"
+            raise OperatorSpecError(f"{self.node}: {lengths}; allowed: as many of each")
+        if 0 in strides:
+            raise OperatorSpecError(f"{self.node}: steps are {strides}; allowed: any but 0")
+        return tuple(
+            _taken(axis, shape[axis], start, end, step)
+            for axis, start, end, step in zip(
+                resolved_axes(self.node, names, len(shape)), first, last, strides, strict=True
+            )
+        )
+
+
+def _taken(axis: int, length: int, start: int, end: int, step: int) -> AxisSlice:
+    # Backwards, ONNX moves a start before the first element to that element; Python takes nothing then.
+    taken = range(length)[slice(max(start, -length) if step < 0 else start, end, step)]
+    return AxisSlice(axis, taken.start if len(taken) else 0, len(taken), step)
+
+
+@evaluates_with_spec("Slice")
+def _slice(
+    spec: SliceSpec, data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+) -> Array:
     cut = [slice(None)] * data.ndim
-    for start, end, axis, step in zip(
-        starts.reshape(-1).tolist(), ends.reshape(-1).tolist(), chosen, strides, strict=True
-    ):
-        first = max(start, -data.shape[axis]) if step < 0 else start
-        cut[axis] = slice(first, end, step)
+    for each in spec.at(data.shape, starts, ends, axes, steps):
+        end = each.start + each.count * each.step
+        cut[each.axis] = slice(each.start, None if end < 0 else end, each.step) if each.count else slice(0, 0)
     return data[tuple(cut)]
 
 
-@evaluates("Pad")
-def pad(data: Array, pads: Array, value: Array | None = None, axes: Array | None = None, *, mode: str) -> Array:
-    """data padded, or cut where a pad is negative (ONNX Pad-25)."""
-    chosen = range(data.ndim) if axes is None else [int(a) % data.ndim for a in axes]
-    if pads.size != 2 * len(chosen):
-        raise ModelError(f"{pads.size} pads do not fit {len(chosen)} axes; expected two an axis")
-    widths = [(0, 0)] * data.ndim
-    for position, axis in enumerate(chosen):
-        widths[axis] = (int(pads[position]), int(pads[position + len(chosen)]))
-    cut = tuple(slice(max(0, -a), n - max(0, -b)) for n, (a, b) in zip(data.shape, widths, strict=True))
-    kept = data[cut]
-    grown = [(max(0, a), max(0, b)) for a, b in widths]
-    if mode == "constant":
-        return _constant_pad(kept, grown, value)
-    if mode not in ("reflect", "edge", "wrap"):
-        raise ModelError(f"mode {mode!r} must be constant, reflect, edge or wrap")
-    return np.pad(kept, grown, mode=mode)  # type: ignore[call-overload, no-any-return]
+# -- Split -------------------------------------------------------------------------------------------------
 
 
-def _constant_pad(data: Array, widths: list[tuple[int, int]], value: Array | None) -> Array:
-    fill: Any = ("" if data.dtype == object else 0) if value is None else value.reshape(-1)[0]
-    result = np.full([a + n + b for n, (a, b) in zip(data.shape, widths, strict=True)], fill, dtype=data.dtype)
-    result[tuple(slice(a, a + n) for n, (a, _) in zip(data.shape, widths, strict=True))] = data
-    return result
+@specifies("Split")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSpec(OperatorSpec):
+    """Split (ONNX Split-18). `num_outputs` is None where sizes are given."""
+
+    axis: int
+    num_outputs: int | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
+        if given["num_outputs"] is not None and given["num_outputs"] < 1:
+            refuse(node, "num_outputs", given["num_outputs"], "1 or more")
+
+    def at(self, shape: Sequence[int], sizes: Array | None = None) -> tuple[AxisSlice, ...]:
+        """The part of an input of `shape` that each output is: of the given sizes, or of one size, the last smaller.
+
+        Raises `OperatorSpecError` where the sizes do not fit the axis or the outputs.
+        """
+        axis = resolved_axis(self.node, self.axis, len(shape))
+        length, count = shape[axis], self.node.num_outputs
+        if sizes is None:
+            step = -(-length // count)
+            lengths = [max(0, min(step, length - step * index)) for index in range(count)]
+        else:
+            lengths = sizes.reshape(-1).tolist()
+            if len(lengths) != count or min(lengths, default=0) < 0 or sum(lengths) != length:
+                raise OperatorSpecError(
+                    f"{self.node}: sizes {lengths} do not divide length {length} into {count} parts"
+                )
+        starts = np.cumsum([0, *lengths]).tolist()
+        return tuple(AxisSlice(axis, start, size) for start, size in zip(starts, lengths, strict=False))
+
+
+@evaluates_with_spec("Split")
+def _split(spec: SplitSpec, data: Array, sizes: Array | None = None) -> tuple[Array, ...]:
+    parts = spec.at(data.shape, sizes)
+    return tuple(data[(slice(None),) * each.axis + (slice(each.start, each.start + each.count),)] for each in parts)
+
+
+def _count_split_outputs(inputs: Sequence[Any], attributes: dict[str, Any]) -> int:
+    if "num_outputs" in attributes:
+        return int(attributes["num_outputs"])
+    if len(inputs) > 1:
+        source = as_output(inputs[1])
+        if isinstance(source.node, Constant):
+            return source.node.data.size
+        if source.shape.is_static:
+            return source.shape.size()
+    raise ModelError("Split: the number of outputs is not known; give num_outputs, or sizes whose number is known")
+
+
+get_op("Split").count_outputs = _count_split_outputs
+
+
+# -- Concat ------------------------------------------------------------------------------------------------
+
+
+@specifies("Concat")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConcatSpec(OperatorSpec):
+    """Concat (ONNX Concat-13). `axis` may be negative while no input's rank is known."""
+
+    axis: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        ranks = (rank_of(node, index) for index in range(node.num_inputs) if node.has_input(index))
+        given["axis"] = resolved_axis(node, given["axis"], next((rank for rank in ranks if rank is not None), None))
+
+    def at(self, lengths: Sequence[int]) -> tuple[AxisSlice, ...]:
+        """The part of the result that each input is; `lengths` are those of the inputs along the axis."""
+        starts = np.cumsum([0, *lengths]).tolist()
+        return tuple(AxisSlice(self.axis, start, size) for start, size in zip(starts, lengths, strict=False))
+
+
+@infers("Concat")
+def _infer_concat(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op("Concat"))
+    types = [tensor_type(node, index) for index in range(node.num_inputs)]
+    element_type = next((t.element_type for t in types if t.element_type is not undefined), undefined)
+    ranks = {len(t.shape) for t in types if t.shape.rank.is_static}
+    if len(ranks) > 1:
+        fail(node, f"all inputs must have one rank, got ranks {sorted(ranks)}")
+    if not ranks:
+        return (TensorType(element_type, PartialShape.dynamic()),)
+    rank = ranks.pop()
+    axis = ConcatSpec.of(node).axis
+    shapes = [t.shape if t.shape.rank.is_static else PartialShape.dynamic(rank) for t in types]
+    dims = [_common_dim(node, shapes, position) for position in range(rank)]
+    dims[axis] = sum_dims([shape[axis] for shape in shapes])
+    for position in range(rank):
+        if position != axis and dims[position] is None:
+            lengths = [str(shape[position]) for shape in shapes]
+            fail(node, f"dimension {position} differs between the inputs ({', '.join(lengths)}); only axis {axis} may")
+    return (TensorType(element_type, PartialShape(dims)),)
+
+
+def _common_dim(node: Node, shapes: Sequence[PartialShape], position: int) -> Dimension | None:
+    dim = shapes[0][position]
+    for shape in shapes[1:]:
+        if not dim.compatible(shape[position]):
+            return None
+        dim = dim.merge(shape[position])
+    return dim
+
+
+# -- Tile --------------------------------------------------------------------------------------------------
+
+
+@specifies("Tile")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileSpec(OperatorSpec):
+    """Tile (ONNX Tile-13)."""
+
+    def at(self, shape: Sequence[int], repeats: Array) -> tuple[int, ...]:
+        """How often each axis is repeated. Raises `OperatorSpecError` where there are more repeats, or fewer."""
+        found = tuple(repeats.reshape(-1).tolist())
+        if len(found) != len(shape):
+            raise OperatorSpecError(
+                f"{self.node}: {len(found)} repeats do not fit {len(shape)} axes; expected one an axis"
+            )
+        if min(found, default=0) < 0:
+            raise OperatorSpecError(f"{self.node}: repeats are {list(found)}; allowed: 0 or more")
+        return found
+
+
+@evaluates_with_spec("Tile")
+def _tile(spec: TileSpec, data: Array, repeats: Array) -> Array:
+    return np.tile(data, spec.at(data.shape, repeats))

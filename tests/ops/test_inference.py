@@ -147,7 +147,7 @@ def test_convolution_bounds() -> None:
         (lambda: ops.Add(p([1]), p([1], i64)), r"input 1 \(B\) is i64\[1\] and must have the element type of input 0"),
         (lambda: ops.MatMul(p([2, 3]), p([4, 5])), r"last dimension of A \(3\) and the last but one of B \(4\)"),
         (lambda: ops.MatMul(p([]), p([4, 5])), "a scalar cannot be multiplied"),
-        (lambda: ops.Transpose(p([2, 3]), perm=[0, 0]), r"perm \[0, 0\] is no permutation of the 2 axes"),
+        (lambda: ops.Transpose(p([2, 3]), perm=[0, 0]), r"perm is \[0, 0\]; allowed: a permutation of the 2 axes"),
         (lambda: ops.Softmax(p([2]), axis=1), r"axis is 1; allowed: -1\.\.0, as the rank is 1"),
         (lambda: ops.Concat(p([2, 3]), p([2, 4]), axis=0), r"dimension 1 differs between the inputs \(3, 4\)"),
         (lambda: ops.Conv(p([1, 3, 8]), p([4, 2, 3])), "X has 3 channels; W takes 2 a group and group is 1, so 2"),

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from engine.ir import Constant, Node, Output, OutputLike
 from engine.ops.create import create
 from engine.ops.internal.definition import define, padded
-from engine.ops.registry import INTERNAL_DOMAIN, attribute
-from engine.ops.rules import fail
+from engine.ops.registry import INTERNAL_DOMAIN
+from engine.ops.rules import fail, tensor_type
+from engine.ops.spec import OperatorSpec, refuse, refuse_rank, specifies
+
+
+@specifies("ChannelShuffle", domain=INTERNAL_DOMAIN)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelShuffleSpec(OperatorSpec):
+    """ChannelShuffle. `groups` divides the channels."""
+
+    groups: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        shape, groups = tensor_type(node, 0).shape, given["groups"]
+        if groups < 1:
+            refuse(node, "groups", groups, "1 or more")
+        if shape.rank.is_dynamic:
+            return
+        if len(shape) < 2:
+            refuse_rank(node, 0, len(shape), "2 or more, [N, C, ...]")
+        if shape[1].is_static and shape[1].get_length() % groups:
+            refuse(node, "groups", groups, f"a divisor of the {shape[1]} channels")
 
 
 def ChannelShuffle(x: OutputLike, *, groups: int) -> Node:  # noqa: N802 - as the operators are called
@@ -22,12 +46,10 @@ def ChannelShuffle(x: OutputLike, *, groups: int) -> Node:  # noqa: N802 - as th
 def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     (x,) = padded(inputs, 1)
     assert x is not None
-    groups = int(attribute(node, "groups"))
+    groups = ChannelShuffleSpec.of(node).groups
     if x.shape.rank.is_dynamic or len(x.shape) < 2 or x.shape[1].is_dynamic:
         fail(node, f"input 0 (X) must be [N, C, ...] with a known C, got {x.type}")
     channels = x.shape[1].get_length()
-    if groups < 1 or channels % groups != 0:
-        fail(node, f"{channels} channels are not divisible into {groups} groups")
     dims = [dim.get_length() if dim.is_static else -1 for dim in x.shape.dims[2:]]
     is_known = all(dim > 0 for dim in dims)  # in a Reshape, 0 has another meaning
     pixels = math.prod(dims) if is_known else -1

@@ -11,8 +11,8 @@ from engine_cpu.assignment import assign_layouts
 from engine_cpu.grouping import group_nodes
 from engine_cpu.layout import Layout
 from engine_cpu.lowering import decisions
-from engine_cpu.lowering.aliases import IdentityLowering
 from engine_cpu.lowering.elementwise_ops import OPS
+from engine_cpu.lowering.reshape import IdentityLowering
 from engine_cpu.segment import LoweredSegment, lower_segment
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore

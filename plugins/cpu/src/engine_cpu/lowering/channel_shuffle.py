@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.internal.channel_shuffle import ChannelShuffleSpec
 from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.channels import select_channels
 from engine_cpu.lowering.registry import OpLowering, lowers
@@ -18,24 +17,23 @@ if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 
-@lowers("ChannelShuffle", domain=INTERNAL_DOMAIN)
-class ChannelShuffleLowering(OpLowering[OperatorSpec]):
+@lowers("ChannelShuffle", domain=INTERNAL_DOMAIN, spec=ChannelShuffleSpec)
+class ChannelShuffleLowering(OpLowering[ChannelShuffleSpec]):
     """Whole channels of plain maps, lanes of blocked ones."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_movable(node, node.input_value(0))
+    def check(self, spec: ChannelShuffleSpec) -> Refusal | None:
+        return check_movable(spec.input(0))
 
-    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+    def layouts(self, spec: ChannelShuffleSpec) -> Sequence[LayoutOption]:
         node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, 1)
         return (plain, LayoutOption.uniform(Layout.BLOCKED, 1)) if is_map(node.input_value(0)) else (plain,)
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+    def lower(self, spec: ChannelShuffleSpec, b: SegmentBuilder) -> None:
         node = spec.node
         x, y = node.input_value(0), node.output(0)
         layout, shape = b.option(node).outputs[0], b.shape(x)
-        groups = int(attribute(node, "groups"))
+        groups = spec.groups
         each = shape[1] // groups
         source, target = b.input(x, layout), b.output(y, layout)
         if layout.is_blocked:

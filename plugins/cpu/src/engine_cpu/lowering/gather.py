@@ -66,7 +66,7 @@ class GatherLowering(OpLowering[GatherSpec]):
 
 
 def _check_indexed(spec: IndexedSpec) -> Refusal | None:
-    return first_refusal(check_movable(spec.node, spec.data), check_types([spec.indices], INDICES))
+    return first_refusal(check_movable(spec.data), check_types([spec.indices], INDICES))
 
 
 def _known_run(b: SegmentBuilder, indices: Output, size: int) -> tuple[int, int, int] | None:
@@ -181,7 +181,7 @@ class OneHotLowering(OpLowering[OneHotSpec]):
     def check(self, spec: OneHotSpec) -> Refusal | None:
         return first_refusal(
             check_types([spec.indices], INDICES),
-            check_movable(spec.node, spec.values, spec.output()),
+            check_movable(spec.values, spec.output()),
             check_constant(spec.node, 1),
         )
 
@@ -206,7 +206,7 @@ class TriluLowering(OpLowering[TriluSpec]):
     """The upper or lower triangle of matrices."""
 
     def check(self, spec: TriluSpec) -> Refusal | None:
-        return first_refusal(check_movable(spec.node, spec.node.input_value(0)), check_constant(spec.node, 1))
+        return first_refusal(check_movable(spec.node.input_value(0)), check_constant(spec.node, 1))
 
     def lower(self, spec: TriluSpec, b: SegmentBuilder) -> None:
         x, diagonal = spec.node.input_value(0), spec.input(1)

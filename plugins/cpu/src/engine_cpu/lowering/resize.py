@@ -12,7 +12,7 @@ from engine.lowering import Refusal, check_constant, check_types, first_refusal,
 from engine.ops.resize import ResizedAxis, ResizeSpec, ResizeTaps
 from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.checks import F32
-from engine_cpu.lowering.padding import value_bits
+from engine_cpu.lowering.pad import value_bits
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import check_movable, is_map, physical
 
@@ -31,7 +31,7 @@ class ResizeLowering(OpLowering[ResizeSpec]):
     def check(self, spec: ResizeSpec) -> Refusal | None:
         x = spec.node.input_value(0)
         is_float = None if spec.mode == "nearest" else check_types([x], F32)
-        return first_refusal(check_movable(spec.node, x), is_float, check_constant(spec.node, 1, 2, 3))
+        return first_refusal(check_movable(x), is_float, check_constant(spec.node, 1, 2, 3))
 
     def layouts(self, spec: ResizeSpec) -> Sequence[LayoutOption]:
         node = spec.node

@@ -15,7 +15,7 @@ from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
-MOST_DIMS: Final = 12
+MAX_DIMS: Final = 12
 """Dimensions that the kernels which move elements take."""
 
 
@@ -115,6 +115,13 @@ def copy_step(b: SegmentBuilder, node: Node, element_bytes: int, copies: Sequenc
     )
 
 
+def copy_all(node: Node, b: SegmentBuilder, elements: Strided) -> None:
+    """Append a step that makes output 0 these elements of input 0, in their order."""
+    x, y = node.input_value(0), node.output(0)
+    places = Strided.row_major(elements.shape)
+    copy_step(b, node, item_size(x.element_type), [Copy(b.input(x), elements, b.output(y), places)])
+
+
 def physical(shape: Sequence[int], layout: Layout) -> Strided:
     """A tensor as it lies in memory; a blocked map is [N, blocks, ..., 16], so other axes keep their number."""
     if not layout.is_blocked:
@@ -140,7 +147,7 @@ def is_movable(element_type: ElementType) -> bool:
     return element_type.numpy.kind != "O" and item_size(element_type) in (1, 2, 4, 8)
 
 
-def check_movable(node: Node, *values: Output | None, most_dims: int = MOST_DIMS // 2) -> Refusal | None:
+def check_movable(*values: Output | None, max_dims: int = MAX_DIMS // 2) -> Refusal | None:
     """A refusal where a value has elements that the kernels cannot move, or too many dimensions."""
     for value in values:
         if value is None:
@@ -152,9 +159,9 @@ def check_movable(node: Node, *values: Output | None, most_dims: int = MOST_DIMS
             return Refusal(
                 RefusalCause.ELEMENT_TYPE, f"{value.name} is {value.type}; expected elements of 1, 2, 4 or 8 bytes"
             )
-        if len(value.shape) > most_dims:
+        if len(value.shape) > max_dims:
             return Refusal(
-                RefusalCause.SHAPE, f"{value.name} has {len(value.shape)} dimensions; expected {most_dims} at most"
+                RefusalCause.RANK, f"{value.name} has {len(value.shape)} dimensions; expected {max_dims} at most"
             )
     return None
 

@@ -12,9 +12,9 @@ from engine.ops.select import HardmaxSpec
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
-from engine_opencl.lowering.movement import numbers_of
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
+from engine_opencl.lowering.strided import numbers_of
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import element_access
 

@@ -15,8 +15,8 @@ from engine.lowering import Refusal, check_constant
 from engine.ops.creation import ConstantOfShapeSpec, EyeLikeSpec, ShapeSpec
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_opencl.elements import STORED, stored_type
-from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import strides_of

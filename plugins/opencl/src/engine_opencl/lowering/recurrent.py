@@ -14,9 +14,9 @@ from engine.ops.recurrent import RecurrentActivation, RecurrentLengths, Recurren
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal
-from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.products.matmul import Epilogue, Product, launch_product
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of

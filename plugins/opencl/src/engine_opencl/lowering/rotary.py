@@ -6,8 +6,8 @@ from engine.ir.element_type import i64
 from engine.lowering import Refusal
 from engine.ops.rotary import RotarySpec
 from engine_opencl.lowering.gather.indices import CHECKED
-from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Given, PlanBuilder
 from engine_opencl.source import kernel_source
 

@@ -12,8 +12,8 @@ from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS, stored_type
 from engine_opencl.lowering.attention.launches import Operand, Softmax, attend
-from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import strides_of
 

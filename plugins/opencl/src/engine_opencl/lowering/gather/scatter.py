@@ -12,8 +12,8 @@ from engine.ops.gather import OneHotSpec, ScatterElementsSpec, ScatterNDSpec, Sc
 from engine_opencl.elements import FLOATS, STORED, c_type, moved_c_type, stored_c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.gather.indices import CHECKED, check_indexed, tuple_code
-from engine_opencl.lowering.movement import strided_copy
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import element_access, index_code, kernel_source, strides_of
 

@@ -9,8 +9,8 @@ import numpy as np
 from engine.lowering import Refusal, check_constant
 from engine.ops.gather import TriluSpec
 from engine_opencl.elements import STORED, moved_c_type
-from engine_opencl.lowering.movement import numbers_of
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.strided import numbers_of
 from engine_opencl.plan import Given, PlanBuilder
 
 

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.ir import Node
-from engine.lowering import Refusal, RefusalCause
+from engine.lowering import Refusal, check_constant, check_inference_dropout
+from engine.ops.reshape import DropoutSpec
 from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, static_shape
 from engine_cpu.lowering.registry import OpLowering, lowers
-from engine_cpu.lowering.strided import check_movable, is_map
+from engine_cpu.lowering.strided import Strided, check_movable, copy_all, is_map
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
-_ANY = 1 << 16
+_ANY_RANK = 1 << 16
 
 
 @lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -23,8 +24,7 @@ class AliasLowering(OpLowering[OperatorSpec]):
     """The bytes of input 0. A blocked map stays one where its batch and channels keep their place."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_movable(node, node.input_value(0), node.output(0), most_dims=_ANY)
+        return check_movable(spec.input(0), spec.output(), max_dims=_ANY_RANK)
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
         node = spec.node
@@ -50,17 +50,36 @@ class AliasLowering(OpLowering[OperatorSpec]):
         return 0
 
 
-@lowers("Identity", "Dropout")
+@lowers("Identity")
 class IdentityLowering(AliasLowering):
-    """The input as it is: Identity, and Dropout outside of training."""
+    """The input as it is."""
+
+
+@lowers("Dropout", spec=DropoutSpec)
+class DropoutLowering(AliasLowering):
+    """The input as it is, outside of training."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        if node.op_type == "Dropout" and node.has_input(2):
-            return Refusal(RefusalCause.ATTRIBUTE, "training_mode is given; expected Dropout for inference, without it")
-        if node.num_outputs > 1 and node.output(1).num_consumers:
-            return Refusal(RefusalCause.OP, "the mask of a Dropout is read; expected its first output alone")
-        return super().check(spec)
+        return check_inference_dropout(spec) or super().check(spec)
+
+
+@lowers("Expand")
+class ExpandLowering(OpLowering[OperatorSpec]):
+    """Repeats along axes of length one, and new ones."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        return check_movable(spec.input(0), spec.output()) or check_constant(spec.node, 1)
+
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        x, y = spec.node.input_value(0), spec.output()
+        if b.shape(x) == b.shape(y):
+            b.alias(y, x)
+            return
+        elements = Strided.row_major(b.shape(x)).broadcast(b.shape(y))
+        copy_all(spec.node, b, elements)
+
+    def alias_of(self, spec: OperatorSpec) -> int | None:
+        return 0 if static_shape(spec.node.input_value(0)) == static_shape(spec.output()) else None
 
 
 def _keeps_channels(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Concat, Split and Slice: parts of tensors, without copies where the parts are contiguous."""
+"""Concat, Split, Slice and Tile: parts of tensors, without copies where the parts are contiguous."""
 
 from __future__ import annotations
 
@@ -7,41 +7,39 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.ir import Node, Output
-from engine.lowering import Refusal, check_constant, first_refusal
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.lowering import Refusal, check_constant
+from engine.ops.slice import AxisSlice, ConcatSpec, SliceSpec, SplitSpec, TileSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
-from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step, is_map, physical
+from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_all, copy_step, is_map, physical
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 
-@lowers("Concat")
-class ConcatLowering(OpLowering[OperatorSpec]):
+@lowers("Concat", spec=ConcatSpec)
+class ConcatLowering(OpLowering[ConcatSpec]):
     """Inputs are written in their places where that is one piece of memory, else copied."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_movable(node, *node.input_values)
+    def check(self, spec: ConcatSpec) -> Refusal | None:
+        return check_movable(*spec.node.input_values)
 
-    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
+    def layouts(self, spec: ConcatSpec) -> Sequence[LayoutOption]:
         node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         if not is_map(node.output(0)):
             return (plain,)
         blocked = (plain, LayoutOption.uniform(Layout.BLOCKED, node.num_inputs))
-        axis = _axis(node, node.output(0))
+        axis = spec.axis
         counts = [static_shape(value)[axis] for value in given_inputs(node)]
         if axis == 1 and whole_blocks(counts) < len(counts):  # lanes are moved as f32 only
             return blocked
         return (*blocked, LayoutOption.uniform(Layout.BLOCKED_BF16, node.num_inputs))
 
-    def placements(self, spec: OperatorSpec, option: LayoutOption) -> Sequence[int | None]:
+    def placements(self, spec: ConcatSpec, option: LayoutOption) -> Sequence[int | None]:
         node = spec.node
-        layout, axis = option.outputs[0], _axis(node, node.output(0))
+        layout, axis = option.outputs[0], spec.axis
         shape = static_shape(node.output(0))
         values = given_inputs(node)
         if math.prod(shape[:axis]) != 1:
@@ -59,10 +57,10 @@ class ConcatLowering(OpLowering[OperatorSpec]):
             channel_offset(shape, start, layout) if i < whole else None for i, start in enumerate(starts_of(counts))
         ]
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+    def lower(self, spec: ConcatSpec, b: SegmentBuilder) -> None:
         node = spec.node
         y = node.output(0)
-        layout, axis = b.option(node).outputs[0], _axis(node, y)
+        layout, axis = b.option(node).outputs[0], spec.axis
         values, shape = given_inputs(node), b.shape(y)
         counts = [b.shape(value)[axis] for value in values]
         sources = [b.input(value, layout) for value in values]
@@ -97,58 +95,56 @@ class ConcatLowering(OpLowering[OperatorSpec]):
             select_channels(b, node, sources[whole:], [b.shape(v) for v in values[whole:]], ranges, target)
 
 
-@lowers("Split")
-class SplitLowering(OpLowering[OperatorSpec]):
+@lowers("Split", spec=SplitSpec)
+class SplitLowering(OpLowering[SplitSpec]):
     """Parts that are one piece of memory are no step."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1))
+    def check(self, spec: SplitSpec) -> Refusal | None:
+        return check_movable(spec.input(0)) or check_constant(spec.node, 1)
 
-    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
-        node = spec.node
-        return _part_layouts(node)
+    def layouts(self, spec: SplitSpec) -> Sequence[LayoutOption]:
+        return _part_layouts(spec.node)
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        node = spec.node
-        x = node.input_value(0)
-        axis = _axis(node, x)
-        start = 0
-        for value in node.outputs:
-            count = b.shape(value)[axis]
-            _take(node, b, value, [(axis, start, count, 1)])
-            start += count
+    def lower(self, spec: SplitSpec, b: SegmentBuilder) -> None:
+        parts = spec.at(b.shape(spec.node.input_value(0)), *b.values(spec, 1))
+        for value, part in zip(spec.node.outputs, parts, strict=True):
+            _take(spec.node, b, value, [part])
 
 
-@lowers("Slice")
-class SliceLowering(OpLowering[OperatorSpec]):
+@lowers("Slice", spec=SliceSpec)
+class SliceLowering(OpLowering[SliceSpec]):
     """Any steps, also backwards; known bounds."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return first_refusal(check_movable(node, node.input_value(0)), check_constant(node, 1, 2, 3, 4))
+    def check(self, spec: SliceSpec) -> Refusal | None:
+        return check_movable(spec.input(0)) or check_constant(spec.node, 1, 2, 3, 4)
 
-    def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
-        node = spec.node
-        return _part_layouts(node)
+    def layouts(self, spec: SliceSpec) -> Sequence[LayoutOption]:
+        return _part_layouts(spec.node)
 
-    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
-        node = spec.node
-        shape = b.shape(node.input_value(0))
-        starts, ends = (b.value(node.input_value(index)).reshape(-1).tolist() for index in (1, 2))
-        axes = b.value(node.input_value(3)).reshape(-1).tolist() if node.has_input(3) else range(len(starts))
-        steps = b.value(node.input_value(4)).reshape(-1).tolist() if node.has_input(4) else [1] * len(starts)
-        cuts = []
-        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-            size = shape[axis % len(shape)]
-            # Going backwards, ONNX clamps a start before the first element to it, which is none at all in Python.
-            taken = range(size)[slice(max(start, -size) if step < 0 else start, end, step)]
-            cuts.append((axis % len(shape), taken.start if len(taken) else 0, len(taken), step))
-        _take(node, b, node.output(0), cuts)
+    def lower(self, spec: SliceSpec, b: SegmentBuilder) -> None:
+        starts, ends, axes, steps = b.values(spec, 1, 2, 3, 4)
+        assert starts is not None
+        assert ends is not None
+        _take(spec.node, b, spec.output(), spec.at(b.shape(spec.node.input_value(0)), starts, ends, axes, steps))
 
 
-def _axis(node: Node, value: Output) -> int:
-    return int(attribute(node, "axis")) % len(value.shape)
+@lowers("Tile", spec=TileSpec)
+class TileLowering(OpLowering[TileSpec]):
+    """Repeats whole axes."""
+
+    def check(self, spec: TileSpec) -> Refusal | None:
+        return check_movable(spec.input(0)) or check_constant(spec.node, 1)
+
+    def lower(self, spec: TileSpec, b: SegmentBuilder) -> None:
+        shape = b.shape(spec.node.input_value(0))
+        (repeats,) = b.values(spec, 1)
+        assert repeats is not None
+        sizes: list[int] = []
+        strides: list[int] = []
+        for size, stride, count in zip(shape, Strided.row_major(shape).strides, spec.at(shape, repeats), strict=True):
+            sizes += [count, size]
+            strides += [0, stride]
+        copy_all(spec.node, b, Strided(tuple(sizes), tuple(strides)))
 
 
 def _part_layouts(node: Node) -> Sequence[LayoutOption]:
@@ -160,20 +156,21 @@ def _part_layouts(node: Node) -> Sequence[LayoutOption]:
     return (plain, LayoutOption(inputs, (Layout.BLOCKED,) * node.num_outputs))
 
 
-def _take(node: Node, b: SegmentBuilder, value: Output, cuts: Sequence[tuple[int, int, int, int]]) -> None:
-    """Make an output the part of input 0 that the cuts leave: (axis, start, count, step)."""
+def _take(node: Node, b: SegmentBuilder, value: Output, cuts: Sequence[AxisSlice]) -> None:
+    """Make an output the part of input 0 that the cuts leave."""
     x = node.input_value(0)
     layout, shape = b.option(node).outputs[0], b.shape(x)
     elements = physical(shape, layout)
-    for axis, start, count, step in cuts:
-        if not layout.is_blocked or axis != 1:
-            elements = elements.slice(axis, start, count, step)
-    channels = [cut for cut in cuts if layout.is_blocked and cut[0] == 1]
-    for _, start, count, step in channels:
-        if start % BLOCK or step != 1:
-            _take_lanes(node, b, value, cuts, channels[0])
+    for cut in cuts:
+        if not layout.is_blocked or cut.axis != 1:
+            elements = elements.slice(cut.axis, cut.start, cut.count, cut.step)
+    for cut in cuts if layout.is_blocked else ():
+        if cut.axis != 1:
+            continue
+        if cut.start % BLOCK or cut.step != 1:
+            _take_lanes(node, b, value, cuts, cut)
             return
-        elements = elements.slice(1, start // BLOCK, -(-count // BLOCK))
+        elements = elements.slice(1, cut.start // BLOCK, -(-cut.count // BLOCK))
     size = item_size(x.element_type, layout)
     if elements.is_contiguous:
         b.view(value, x, elements.offset * size, layout)
@@ -186,23 +183,23 @@ def _take_lanes(
     node: Node,
     b: SegmentBuilder,
     value: Output,
-    cuts: Sequence[tuple[int, int, int, int]],
-    channels: tuple[int, int, int, int],
+    cuts: Sequence[AxisSlice],
+    channels: AxisSlice,
 ) -> None:
     """Channels that do not begin a block, after what is cut from other axes."""
     x = node.input_value(0)
     layout, shape = b.option(node).outputs[0], list(b.shape(x))
     source = b.input(x, layout)
     elements = physical(shape, layout)
-    for axis, start, count, step in cuts:
-        if axis != 1:
-            elements = elements.slice(axis, start, count, step)
-            shape[axis] = count
+    for cut in cuts:
+        if cut.axis != 1:
+            elements = elements.slice(cut.axis, cut.start, cut.count, cut.step)
+            shape[cut.axis] = cut.count
     if not elements.is_contiguous or elements.offset:
-        cut = b.temporary(layout_bytes(shape, x.element_type, layout))
+        part = b.temporary(layout_bytes(shape, x.element_type, layout))
         copy_step(b, node, item_size(x.element_type, layout), [
-            Copy(source, elements, cut, Strided.row_major(elements.shape))
+            Copy(source, elements, part, Strided.row_major(elements.shape))
         ])  # fmt: skip
-        source = cut
-    _, start, count, step = channels
-    select_channels(b, node, [source], [shape], [(0, start, step, count)], b.output(value, layout))
+        source = part
+    ranges = [(0, channels.start, channels.step, channels.count)]
+    select_channels(b, node, [source], [shape], ranges, b.output(value, layout))

@@ -1,0 +1,84 @@
+"""Pad: spec and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.errors import OperatorSpecError
+from engine.ir import Node
+from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, resolved_axes, specifies
+from engine.ops.tensors import Array
+
+
+@dataclass(frozen=True, slots=True)
+class PadLengths:
+    """A Pad of one shape, by axis.
+
+    Attributes:
+        before: what comes before the first element; negative: how many elements are cut off there.
+        after: what comes after the last element.
+        kept: how many elements of the input are left, which borders other than constant ones repeat.
+        shape: the shape of the result.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    kept: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@specifies("Pad")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PadSpec(OperatorSpec):
+    """Pad (ONNX Pad-25). Its pads are inputs."""
+
+    mode: str
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "mode", given["mode"], ("constant", "edge", "reflect", "wrap"))
+
+    def at(self, shape: Sequence[int], pads: Array, axes: Array | None = None) -> PadLengths:
+        """What is added to an input of `shape`, or cut off.
+
+        Raises `OperatorSpecError` where there are not two pads for each axis, or more is cut off than there is.
+        """
+        names = range(len(shape)) if axes is None else axes.reshape(-1).tolist()
+        resolved = resolved_axes(self.node, names, len(shape))
+        amounts = pads.reshape(-1).tolist()
+        if len(amounts) != 2 * len(resolved):
+            raise OperatorSpecError(
+                f"{self.node}: {len(amounts)} pads do not fit {len(resolved)} axes; expected two an axis"
+            )
+        before, after = [0] * len(shape), [0] * len(shape)
+        for index, axis in enumerate(resolved):
+            before[axis], after[axis] = amounts[index], amounts[index + len(resolved)]
+        sides = list(zip(shape, before, after, strict=True))
+        kept = tuple(n + min(a, 0) + min(b, 0) for n, a, b in sides)
+        result = tuple(a + n + b for n, a, b in sides)
+        if min(result, default=0) < 0:
+            raise OperatorSpecError(f"{self.node}: pads {amounts} cut off more than an input {list(shape)} has")
+        return PadLengths(tuple(before), tuple(after), kept, result)
+
+
+@evaluates_with_spec("Pad")
+def _pad(spec: PadSpec, data: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
+    lengths = spec.at(data.shape, pads, axes)
+    sides = list(zip(data.shape, lengths.before, lengths.after, strict=True))
+    kept = data[tuple(slice(max(0, -a), max(0, n - max(0, -b))) for n, a, b in sides)]
+    grown = [(max(0, a), max(0, b)) for _, a, b in sides]
+    if spec.mode == "constant":
+        return _constant_pad(kept, grown, value)
+    return np.pad(kept, grown, mode=spec.mode)  # type: ignore[call-overload, no-any-return]
+
+
+def _constant_pad(data: Array, widths: list[tuple[int, int]], value: Array | None) -> Array:
+    fill: Any = ("" if data.dtype == object else 0) if value is None or not value.size else value.reshape(-1)[0]
+    result = np.full([a + n + b for n, (a, b) in zip(data.shape, widths, strict=True)], fill, dtype=data.dtype)
+    result[tuple(slice(a, a + n) for n, (a, _) in zip(data.shape, widths, strict=True))] = data
+    return result

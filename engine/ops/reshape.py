@@ -1,0 +1,130 @@
+"""Reshape, Flatten and Dropout: specs, types and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from engine.ir import Constant, Dimension, Node, PartialShape, TensorType, ValueType, as_dimension
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, fail, tensor_type
+from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
+from engine.ops.tensors import Array
+
+
+@specifies("Reshape")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshapeSpec(OperatorSpec):
+    """Reshape (ONNX Reshape-25). `allowzero`: a length of 0 in the shape is 0, and not copied from the input."""
+
+    allowzero: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["allowzero"] = bool(given["allowzero"])
+
+
+@infers("Reshape")
+def _infer_reshape(node: Node) -> Sequence[ValueType]:
+    """ONNX does not compare the numbers of elements."""
+    check_inputs(node, get_op("Reshape"))
+    data, wanted = tensor_type(node, 0), tensor_type(node, 1).shape
+    source = node.input_value(1).node
+    if not isinstance(source, Constant):
+        rank = wanted[0].min if wanted.rank.is_static and len(wanted) == 1 and wanted[0].is_static else None
+        return (TensorType(data.element_type, PartialShape.dynamic(rank)),)
+    values = [int(v) for v in source.data.reshape(-1)]
+    if min(values, default=0) < -1 or values.count(-1) > 1:
+        fail(node, f"shape {values} may hold -1 once, and no other negative length")
+    known = list(data.shape.dims) if data.shape.rank.is_static else None
+    allowzero = ReshapeSpec.of(node).allowzero
+    dims = [_reshaped_dim(node, known, index, value, allowzero) for index, value in enumerate(values)]
+    if known is not None:
+        _balance(node, known, dims, values)
+    return (TensorType(data.element_type, PartialShape(dims)),)
+
+
+def _reshaped_dim(
+    node: Node, known: list[Dimension] | None, index: int, value: int, allowzero: bool
+) -> Dimension | None:
+    if value == -1 or (value == 0 and not allowzero and known is None):
+        return None
+    if value or allowzero:
+        return as_dimension(value)
+    assert known is not None
+    if index >= len(known):
+        fail(node, f"the 0 at place {index} of the shape copies dimension {index} of input 0, which it does not have")
+    return known[index]
+
+
+def _balance(node: Node, known: list[Dimension], dims: list[Dimension | None], values: list[int]) -> None:
+    """Compute the dimension given as -1 from what the others leave; without one, compare the numbers of elements."""
+    taken, left = [dim for dim in dims if dim is not None], list(known)
+    for dim in list(taken):
+        if dim.is_dynamic and dim in left:  # copied, so that it cancels whatever its length
+            left.remove(dim)
+            taken.remove(dim)
+    if any(dim.is_dynamic for dim in taken):
+        return
+    divisor = prod(dim.min for dim in taken)
+    fixed = prod(dim.min for dim in left if dim.is_static)
+    free = [dim for dim in left if dim.is_dynamic]
+    if -1 not in values:
+        if not free and fixed != divisor:
+            fail(node, f"{fixed} elements do not fill shape {values}")
+        return
+    place = values.index(-1)
+    if divisor == 0:
+        return
+    if not free:
+        if fixed % divisor:
+            fail(node, f"{fixed} elements cannot be divided by the {divisor} of shape {values}")
+        dims[place] = as_dimension(fixed // divisor)
+    elif len(free) == 1 and fixed == divisor:
+        dims[place] = free[0]
+    else:
+        dims[place] = Dimension.at_least(-(-fixed * prod(dim.min for dim in free) // divisor))
+
+
+@specifies("Flatten")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlattenSpec(OperatorSpec):
+    """Flatten (ONNX Flatten-25): axes before `axis` become one, and those from it on. It may be the rank itself."""
+
+    axis: int
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        rank, axis = rank_of(node, 0), given["axis"]
+        if rank is None:
+            return
+        if not -rank <= axis <= rank:
+            refuse(node, "axis", axis, f"{-rank}..{rank}, as the rank is {rank}")
+        given["axis"] = axis + rank if axis < 0 else axis
+
+    def at(self, shape: Sequence[int]) -> tuple[int, int]:
+        """The shape of the result."""
+        axis = self.axis + len(shape) if self.axis < 0 else self.axis
+        return prod(shape[:axis]), prod(shape[axis:])
+
+
+@evaluates_with_spec("Flatten")
+def _flatten(spec: FlattenSpec, data: Array) -> Array:
+    return data.reshape(spec.at(data.shape))
+
+
+@specifies("Dropout")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropoutSpec(OperatorSpec):
+    """Dropout (ONNX Dropout-22)."""
+
+    seed: int | None
+
+    @property
+    def may_train(self) -> bool:
+        """Whether input `training_mode` is given, with which elements may be dropped; Identity otherwise."""
+        return self.node.has_input(2)

@@ -1,0 +1,51 @@
+"""Operators that give the same elements another shape, and Expand, which repeats them."""
+
+from __future__ import annotations
+
+from engine.lowering import Refusal, check_constant, check_inference_dropout
+from engine.ops.reshape import DropoutSpec
+from engine.ops.spec import OperatorSpec
+from engine_opencl.elements import STORED
+from engine_opencl.lowering.registry import OpLowering, check_types, lowers
+from engine_opencl.lowering.strided import copy_strided
+from engine_opencl.plan import PlanBuilder
+from engine_opencl.source import strides_of
+
+
+@lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+class ViewLowering(OpLowering[OperatorSpec]):
+    """The same bytes under another shape."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        return check_types((spec.input(0), spec.output()), STORED) or _check_target(spec)
+
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        b.alias(spec.output(), spec.node.input_value(0))
+
+
+@lowers("Dropout", spec=DropoutSpec)
+class DropoutLowering(ViewLowering):
+    """The input as it is, outside of training."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        return check_inference_dropout(spec) or super().check(spec)
+
+
+@lowers("Expand")
+class ExpandLowering(OpLowering[OperatorSpec]):
+    """Broadcasting."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        return check_types((spec.input(0),), STORED) or _check_target(spec)
+
+    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+        x, y = spec.node.input_value(0), spec.output()
+        shape, target = b.shape(x), b.shape(y)
+        own = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]
+        copy_strided(b, x, y, [0] * (len(target) - len(shape)) + own)
+
+
+def _check_target(spec: OperatorSpec) -> Refusal | None:
+    """A refusal where only numbers that an inference computes tell the result's lengths."""
+    is_told = spec.op_type in ("Reshape", "Expand") and not spec.output().shape.is_static
+    return check_constant(spec.node, 1) if is_told else None
