@@ -30,8 +30,9 @@ from engine.ir import (
     undefined,
 )
 from engine.ops.evaluator import ModelEvaluator
-from engine.ops.registry import Evaluator, attribute, compiles, get_op, infers
+from engine.ops.registry import Evaluator, compiles, get_op, infers
 from engine.ops.rules import fail, normalize_axis
+from engine.ops.scan import ScanSpec
 
 _MAX_ROUNDS = 4
 
@@ -63,17 +64,13 @@ def _infer_loop(node: Node) -> Sequence[ValueType]:
 
 @infers("Scan")
 def _infer_scan(node: Node) -> Sequence[ValueType]:
-    num_scanned = attribute(node, "num_scan_inputs")
-    num_state = node.num_formal_inputs - num_scanned
-    if num_scanned < 1 or not 0 <= num_state <= node.num_outputs:
-        fail(node, f"num_scan_inputs {num_scanned} does not fit {node.num_formal_inputs} inputs")
+    spec = ScanSpec.of(node)
+    num_state = spec.num_states
     body = _body(node, "body", node.num_formal_inputs, node.num_outputs)
     length = as_dimension(None)
     elements: list[ValueType] = []
-    axes = attribute(node, "scan_input_axes") or (0,) * num_scanned
-    for position, (value_type, axis) in enumerate(
-        zip(_types(node, num_state, num_state + num_scanned), axes, strict=True)
-    ):
+    scanned = _types(node, num_state, node.num_formal_inputs)
+    for position, (value_type, axis) in enumerate(zip(scanned, spec.scan_input_axes, strict=True)):
         element, dim = _without_axis(node, value_type, axis, num_state + position)
         elements.append(element)
         if not length.compatible(dim):
@@ -81,8 +78,8 @@ def _infer_scan(node: Node) -> Sequence[ValueType]:
         length = length.merge(dim)
     results, states = _infer_repeated(node, body, [], _types(node, 0, num_state), elements, 0)
     stacked = results[num_state:]
-    out_axes = attribute(node, "scan_output_axes") or (0,) * len(stacked)
-    return [*states, *(_stacked(node, t, length, axis) for t, axis in zip(stacked, out_axes, strict=True))]
+    out_axes = zip(stacked, spec.scan_output_axes, strict=True)
+    return [*states, *(_stacked(node, t, length, axis) for t, axis in out_axes)]
 
 
 @infers("SequenceMap")
@@ -288,13 +285,11 @@ def _compile_loop(node: Node) -> Evaluator:
 @compiles("Scan")
 def _compile_scan(node: Node) -> Evaluator:
     body = ModelEvaluator(node.attributes["body"])
-    formal, num_scanned = node.num_formal_inputs, attribute(node, "num_scan_inputs")
-    num_state = formal - num_scanned
+    spec = ScanSpec.of(node)
+    formal, num_state = node.num_formal_inputs, spec.num_states
     stacked_types = [result.type for result in node.attributes["body"].results[num_state:]]
-    in_axes = attribute(node, "scan_input_axes") or (0,) * num_scanned
-    in_reversed = attribute(node, "scan_input_directions") or (0,) * num_scanned
-    out_axes = attribute(node, "scan_output_axes") or (0,) * len(stacked_types)
-    out_reversed = attribute(node, "scan_output_directions") or (0,) * len(stacked_types)
+    in_axes, in_reversed = spec.scan_input_axes, spec.scan_input_directions
+    out_axes, out_reversed = spec.scan_output_axes, spec.scan_output_directions
 
     def run(inputs: Sequence[Any]) -> tuple[Any, ...]:
         states, captured = list(inputs[:num_state]), inputs[formal:]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from engine.ir import Node, Output, TensorType
-from engine.ops import attribute
+from engine.ops.attention import AttentionSpec
+from engine.ops.einsum import EinsumSpec
+from engine.ops.matmul import GemmSpec
+from engine.ops.scan import ScanSpec
 from engine.passes.runtime_info import is_operation
 from engine_hetero.model_graph import byte_size
 
@@ -52,11 +55,10 @@ def _trips(node: Node) -> int:
     if node.op_type == "If":
         return 1
     if node.op_type == "Scan":
-        scanned: Any = attribute(node, "num_scan_inputs")
-        axes: Any = attribute(node, "scan_input_axes") or (0,)
-        shape = _lengths(node.input_values[node.num_formal_inputs - scanned])
-        if -len(shape) <= axes[0] < len(shape):
-            return shape[axes[0]] if shape[axes[0]] > 1 else ASSUMED_TRIPS
+        spec = ScanSpec.of(node)
+        shape, axis = _lengths(node.input_values[spec.num_states]), spec.scan_input_axes[0]
+        if -len(shape) <= axis < len(shape):
+            return shape[axis] if shape[axis] > 1 else ASSUMED_TRIPS
     return ASSUMED_TRIPS
 
 
@@ -81,7 +83,7 @@ def _gemm(node: Node) -> float:
     shape = _lengths(node.input_value(0))
     if len(shape) != 2:
         return float(_size(node.output(0)))
-    return 2.0 * _size(node.output(0)) * shape[0 if attribute(node, "transA") else 1]
+    return 2.0 * _size(node.output(0)) * shape[0 if GemmSpec.of(node).transA else 1]
 
 
 def _conv(node: Node, weights: int = 1) -> float:
@@ -101,8 +103,8 @@ def _attention(node: Node) -> float:
     past = _lengths(node.input_values[4]) if node.has_input(4) else ()
     length = (key[-2] if len(key) > 1 else 1) + (past[-2] if len(past) == 4 else 0)
     if len(query) == 3:
-        heads: Any = attribute(node, "q_num_heads") or 1
-        kv_heads: Any = attribute(node, "kv_num_heads") or 1
+        spec = AttentionSpec.of(node)
+        heads, kv_heads = spec.q_num_heads or 1, spec.kv_num_heads or 1
         rows, sizes = query[0] * query[1], query[2] + value[2] // kv_heads * heads
     elif len(query) == 4:
         rows, sizes = query[0] * query[1] * query[2], query[3] + value[3]
@@ -119,13 +121,11 @@ def _recurrent(node: Node) -> float:
 
 def _einsum(node: Node) -> float:
     """One multiplication and addition for each combination of the subscripts."""
-    equation: Any = attribute(node, "equation")
-    terms = str(equation).replace(" ", "").split("->")[0].split(",")
+    labels = EinsumSpec.of(node).labels
     sizes: dict[str, int] = {}
-    for term, value in zip(terms, node.input_values, strict=False):
-        letters = term.replace("...", "")
-        if "..." not in term:
-            sizes |= dict(zip(letters, _lengths(value), strict=False))
+    for term, value in zip(labels.terms if labels else (), node.input_values, strict=False):
+        for label, length in zip(term, _lengths(value), strict=False):
+            sizes[label] = max(length, sizes.get(label, 1))
     return 2.0 * max(math.prod(sizes.values()), _size(node.output(0)))
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from engine.ir import Constant, Node, Output, Parameter, PartialShape, Result, TensorType, ValueType
 from engine.lowering import SHAPE_SOURCES
+from engine.ops.creation import ShapeSpec
 from engine.plugin_api import Model
 from engine_hetero.model_graph import ModelGraph
 from engine_hetero.parts.wiring import NETWORK, Lengths, PartWiring, Source, Wiring
@@ -188,8 +188,10 @@ def _untied(value_type: ValueType) -> ValueType:
 
 
 def _lengths(node: Node) -> Lengths:
-    attributes: Any = node.attributes
-    return Lengths(node.op_type == "Size", attributes.get("start"), attributes.get("end"))
+    if node.op_type == "Size":
+        return Lengths(is_size=True)
+    spec = ShapeSpec.of(node)
+    return Lengths(start=spec.start, end=spec.end)
 
 
 def _model(whole: Model, part: int, results: list[Result], parameters: list[Parameter], sinks: Sequence[Node]) -> Model:
