@@ -11,6 +11,7 @@ from math import prod
 from typing import Final
 
 from engine.ir import Constant, Dimension, Node, PartialShape, as_dimension
+from engine.ops.recurrent import RecurrentSpec
 from engine.ops.registry import attribute, compares
 from engine.ops.rules import fail, normalize_axis, tensor_type
 
@@ -61,13 +62,12 @@ def _compare_fixed(node: Node) -> None:
 
 @compares("RNN", "GRU", "LSTM")
 def _compare_recurrent(node: Node) -> None:
-    layouts = _LAYOUTS[node.op_type]
-    if attribute(node, "layout"):
+    spec, layouts = RecurrentSpec.of(node), _LAYOUTS[node.op_type]
+    if spec.batch_first:
         layouts = tuple(_BATCH_FIRST.get(layout, layout) for layout in layouts)
-    lengths = {"D": as_dimension(2 if attribute(node, "direction") == "bidirectional" else 1)}
-    hidden = attribute(node, "hidden_size")
-    if hidden is not None and hidden > 0:
-        lengths["H"] = as_dimension(hidden)
+    lengths = {"D": as_dimension(len(spec.is_reversed))}
+    if spec.hidden_size is not None:
+        lengths["H"] = as_dimension(spec.hidden_size)
     _compare_layouts(node, layouts, lengths)
 
 
@@ -122,7 +122,6 @@ def _compare_normalized(node: Node) -> None:
     data = _shape(node, 0)
     if data is None:
         return
-    normalize_axis(node, attribute(node, "axis"), len(data))
     for index in (1, 2):
         shape = _shape(node, index)
         if shape is not None and not _broadcasts_to(shape, data.dims):

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from engine.ir import ElementType, Node, TensorType, ValueType, boolean, undefined
 from engine.ops.creation import element_type_of
-from engine.ops.registry import OpDef, TypeRule, attribute, get_op, infers
-from engine.ops.rules import broadcast_shapes, check_inputs, fail, normalize_axis, tensor_type, with_element
+from engine.ops.registry import OpDef, TypeRule, get_op, infers
+from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type, with_element
 from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
 
 
@@ -91,9 +91,8 @@ _UNARY: Final = [
     "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
     "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
 ]  # fmt: skip
-_UNARY_ALONG_AXIS: Final = ["Hardmax", "LogSoftmax", "LpNormalization", "Softmax"]
 # The output is what the first input is.
-_FIRST: Final = ["Clip", "CumProd", "CumSum", "InstanceNormalization", "LRN", "ReverseSequence", "Trilu"]
+_FIRST: Final = ["Clip", "CumProd", "CumSum", "ReverseSequence", "Trilu"]
 _ARITHMETIC: Final = [
     "Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Sub",
     "Sum",
@@ -155,15 +154,6 @@ _register(_PREDICATE, lambda op: _broadcast_rule(op, boolean))
 @infers("Identity")
 def _infer_identity(node: Node) -> Sequence[ValueType]:
     return (node.input_value(0).type,)
-
-
-@infers(*_UNARY_ALONG_AXIS)
-def _infer_along_axis(node: Node) -> Sequence[ValueType]:
-    check_inputs(node, get_op(node.op_type))
-    value_type = tensor_type(node, 0)
-    if value_type.shape.rank.is_static:
-        normalize_axis(node, attribute(node, "axis"), len(value_type.shape))
-    return (value_type,)
 
 
 @infers(*_FIRST)

@@ -216,7 +216,7 @@ def stash_type(node: Node, code: int) -> ElementType:
 # -- types ------------------------------------------------------------------------------------------------
 
 
-@infers("MeanVarianceNormalization", "GroupNormalization")
+@infers("GroupNormalization", "InstanceNormalization", "LRN", "LpNormalization", "MeanVarianceNormalization")
 def _infer_normalization(node: Node) -> Sequence[ValueType]:
     check_inputs(node, get_op(node.op_type))
     value_type = tensor_type(node, 0)

@@ -1,4 +1,4 @@
-"""Operators that select elements by their values: TopK, Unique, Compress, NonMaxSuppression, Hardmax."""
+"""Operators that select elements by their values: TopK, Unique, Compress, NonMaxSuppression."""
 
 from __future__ import annotations
 
@@ -33,28 +33,6 @@ class TopKSpec(OperatorSpec):
         """See `OperatorSpec`."""
         given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
         given["largest"], given["sorted"] = bool(given["largest"]), bool(given["sorted"])
-
-    def at(self, shape: Sequence[int]) -> AxisLengths:
-        """The lengths around the axis of data of `shape`."""
-        return AxisLengths.of(shape, self.axis)
-
-
-@specifies("Hardmax")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardmaxSpec(OperatorSpec):
-    """1 where the first of the largest elements along an axis is, 0 elsewhere."""
-
-    axis: int
-
-    @property
-    def data(self) -> Output:
-        """What is searched."""
-        return self.node.input_value(0)
-
-    @classmethod
-    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """See `OperatorSpec`."""
-        given["axis"] = resolved_axis(node, given["axis"], rank_of(node, 0))
 
     def at(self, shape: Sequence[int]) -> AxisLengths:
         """The lengths around the axis of data of `shape`."""

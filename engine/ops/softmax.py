@@ -1,4 +1,4 @@
-"""Softmax, LogSoftmax and Hardmax: their spec, and evaluation where `onnx.reference` is wrong (LogSoftmax) or slow."""
+"""Softmax, LogSoftmax and Hardmax: spec, type rule, and evaluation where `onnx.reference` is wrong or slow."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from engine.ir import Node
+from engine.ir import Node, ValueType
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.precision import widened
+from engine.ops.registry import get_op, infers
+from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, resolved_axis, specifies
 from engine.ops.tensors import Array
 
 
-@specifies("Softmax", "LogSoftmax")
+@specifies("Softmax", "LogSoftmax", "Hardmax")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxSpec(OperatorSpec):
-    """The axis along which the elements are compared."""
+    """The axis along which the elements are compared; Hardmax has 1 where the first of the largest is."""
 
     axis: int
 
@@ -30,6 +32,12 @@ class SoftmaxSpec(OperatorSpec):
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AxisLengths:
         """The lengths around the axis."""
         return AxisLengths.of(shapes[0] or (), self.axis)
+
+
+@infers("Softmax", "LogSoftmax", "Hardmax")
+def _infer_softmax(node: Node) -> Sequence[ValueType]:
+    check_inputs(node, get_op(node.op_type))
+    return (tensor_type(node, 0),)
 
 
 @evaluates_with_spec("Softmax")

@@ -67,7 +67,11 @@ def test_others() -> None:
     assert LrnSpec.of(node("LRN", [2, 3, 4], size=4)).window == (1, 2)
     mean = MeanVarianceNormalizationSpec.of(node("MeanVarianceNormalization", [2, 3, 4, 5], axes=[-1, 2, 0]))
     assert mean.axes == (0, 2, 3)
-    for op_type, spec_class in (("Softmax", SoftmaxSpec), ("LpNormalization", LpNormalizationSpec)):
+    for op_type, spec_class in (
+        ("Softmax", SoftmaxSpec),
+        ("Hardmax", SoftmaxSpec),
+        ("LpNormalization", LpNormalizationSpec),
+    ):
         spec = spec_of(node(op_type, [2, 3, 4], axis=-2))
         assert isinstance(spec, spec_class)
         assert spec.axis == 1
@@ -85,7 +89,7 @@ def test_others() -> None:
         ("LRN", [[2, 3, 4]], {"size": 0}, "size is 0; allowed: 1 or more"),
         ("MeanVarianceNormalization", [[2, 3, 4]], {}, "axes is 3; allowed: -3..2"),
         ("MeanVarianceNormalization", [[2, 3]], {"axes": [1, -1]}, "axes is .*; allowed: each axis once"),
-        ("Softmax", [[2, 3]], {"axis": -3}, "axis is -3; allowed: -2..1"),
+        ("Hardmax", [[2, 3]], {"axis": -3}, "axis is -3; allowed: -2..1"),
         ("Softmax", [[]], {}, "axis is -1; allowed: none, as the rank is 0"),
     ],
 )

@@ -11,7 +11,7 @@ from engine import ops
 from engine.errors import InputError, OperatorSpecError
 from engine.ir import Constant, Node, Parameter, PartialShape, f32
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec, ReduceSpec
-from engine.ops.select import CompressSpec, HardmaxSpec, TopKSpec, UniqueSpec
+from engine.ops.select import CompressSpec, TopKSpec, UniqueSpec
 
 X = Parameter(f32, [2, 3, 4], "x")
 SCALAR = Parameter(f32, [], "s")
@@ -44,7 +44,6 @@ def test_defaults() -> None:
     assert (running.exclusive, running.reverse, running.at((2, 3, 4), 1)) == (False, False, (2, 3, 4))
     top = TopKSpec.of(ops.TopK(X, ONE))
     assert (top.axis, top.largest, top.sorted) == (2, True, True)
-    assert HardmaxSpec.of(ops.Hardmax(X)).axis == 2
     unique = UniqueSpec.of(ops.Unique(X))
     assert (unique.axis, unique.sorted) == (None, True)
     assert CompressSpec.of(ops.Compress(X, MASK, axis=-1)).axis == 2
@@ -64,7 +63,6 @@ def test_of_nothing_there_is_no_largest() -> None:
         (lambda: ops.ArgMax(SCALAR), "attribute axis is 0; allowed: none, as the rank is 0"),
         (lambda: ops.CumSum(SCALAR, ONE), "input 0 has rank 0; allowed: 1 or more"),
         (lambda: ops.TopK(X, ONE, axis=3), "attribute axis is 3"),
-        (lambda: ops.Hardmax(X, axis=3), "attribute axis is 3"),
         (lambda: ops.Unique(X, axis=3), "attribute axis is 3"),
         (lambda: ops.Compress(X, MASK, axis=3), "attribute axis is 3"),
         (lambda: ops.NonMaxSuppression(X, X, center_point_box=2), "center_point_box is 2; allowed: 0, 1"),

@@ -1,4 +1,4 @@
-"""Selection along one axis: TopK and Hardmax."""
+"""Selection along one axis: TopK."""
 
 from __future__ import annotations
 
@@ -6,29 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from engine.ir.element_type import f32, i32, i64
 from engine.lowering import Refusal, check_constant, check_types, first_refusal
-from engine.ops.select import HardmaxSpec, TopKSpec
-from engine_cpu.lowering.checks import check_f32
+from engine.ops.select import TopKSpec
 from engine_cpu.lowering.registry import OpLowering, lowers
 
 if TYPE_CHECKING:
     from engine_cpu.segment import SegmentBuilder
 
 _TYPES: Final = frozenset({f32, i32, i64})
-
-
-@lowers("Hardmax", spec=HardmaxSpec)
-class HardmaxLowering(OpLowering[HardmaxSpec]):
-    """1 at the first maximum."""
-
-    def check(self, spec: HardmaxSpec) -> Refusal | None:
-        """See `OpLowering.check`."""
-        return check_f32(spec.node)
-
-    def lower(self, spec: HardmaxSpec, b: SegmentBuilder) -> None:
-        """See `OpLowering.lower`."""
-        outer, length, inner = spec.at(b.shape(spec.data))
-        source, target = b.input(spec.data), b.output(spec.output())
-        b.step(spec.node, "hardmax_f32", [source], [target], outer=outer, axis=length, inner=inner)
 
 
 @lowers("TopK", spec=TopKSpec)

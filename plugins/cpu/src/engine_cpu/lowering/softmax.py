@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax, over any axis."""
+"""Softmax, LogSoftmax and Hardmax, over any axis."""
 
 from __future__ import annotations
 
@@ -26,6 +26,19 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
     def lower(self, spec: SoftmaxSpec, b: SegmentBuilder) -> None:
         is_log = spec.op_type == "LogSoftmax"
         step_along_axis(spec, b, "softmax_f32", spec.at(spec.input_shapes()), log=int(is_log))
+
+
+@lowers("Hardmax", spec=SoftmaxSpec)
+class HardmaxLowering(OpLowering[SoftmaxSpec]):
+    """1 at the first maximum."""
+
+    def check(self, spec: SoftmaxSpec) -> Refusal | None:
+        return check_f32(spec.node)
+
+    def lower(self, spec: SoftmaxSpec, b: SegmentBuilder) -> None:
+        outer, axis, inner = spec.at(spec.input_shapes())
+        source, target = b.input(spec.node.input_value(0)), b.output(spec.output())
+        b.step(spec.node, "hardmax_f32", [source], [target], outer=outer, axis=axis, inner=inner)
 
 
 def step_along_axis(

@@ -8,7 +8,6 @@ from engine.ir import Output
 from engine.lowering import Refusal, check_constant
 from engine.ops.axis_lengths import AxisLengths
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec
-from engine.ops.select import HardmaxSpec
 from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import NUMBERS
@@ -37,21 +36,11 @@ class ArgReduceLowering(OpLowering[ArgReduceSpec]):
 
     def lower(self, spec: ArgReduceSpec, b: PlanBuilder) -> None:
         order = "<" if spec.op_type == "ArgMin" else ">"
-        _launch(spec, spec.at(b.shape(spec.data)), b, ORDER=order, LAST=int(spec.select_last_index), HARDMAX=0)
+        launch_extreme(spec, spec.at(b.shape(spec.data)), b, ORDER=order, LAST=int(spec.select_last_index), HARDMAX=0)
 
 
-@lowers("Hardmax", spec=HardmaxSpec)
-class HardmaxLowering(OpLowering[HardmaxSpec]):
-    """1 where the first of the largest elements is."""
-
-    def check(self, spec: HardmaxSpec) -> Refusal | None:
-        return check_types((spec.data,))
-
-    def lower(self, spec: HardmaxSpec, b: PlanBuilder) -> None:
-        _launch(spec, spec.at(b.shape(spec.data)), b, ORDER=">", LAST=0, HARDMAX=1)
-
-
-def _launch(spec: OperatorSpec, lengths: AxisLengths, b: PlanBuilder, **definitions: int | str) -> None:
+def launch_extreme(spec: OperatorSpec, lengths: AxisLengths, b: PlanBuilder, **definitions: int | str) -> None:
+    """Find the extreme element of each row of input 0, for output 0."""
     x, (outer, length, inner) = spec.node.input_value(0), lengths
     rows = rows_of(b.facts, outer * inner, length, inner)
     source = rows.source("extreme", prefix=comparable(x), **definitions)

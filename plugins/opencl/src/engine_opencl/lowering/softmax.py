@@ -1,9 +1,10 @@
-"""Softmax and its logarithm."""
+"""Softmax, its logarithm, and Hardmax."""
 
 from __future__ import annotations
 
 from engine.lowering import Refusal
 from engine.ops.softmax import SoftmaxSpec
+from engine_opencl.lowering.arg_reduce import launch_extreme
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
 from engine_opencl.plan import PlanBuilder
@@ -22,3 +23,14 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
         rows = rows_of(b.facts, outer * inner, length, inner)
         source = rows.source("softmax", y.element_type, LOG=int(spec.op_type == "LogSoftmax"))
         launch_rows(b, rows, source, "softmax", [b.input(x), b.output(y)])
+
+
+@lowers("Hardmax", spec=SoftmaxSpec)
+class HardmaxLowering(OpLowering[SoftmaxSpec]):
+    """1 where the first of the largest elements is."""
+
+    def check(self, spec: SoftmaxSpec) -> Refusal | None:
+        return check_types(spec.node.input_values)
+
+    def lower(self, spec: SoftmaxSpec, b: PlanBuilder) -> None:
+        launch_extreme(spec, spec.at(spec.input_shapes()), b, ORDER=">", LAST=0, HARDMAX=1)
