@@ -17,7 +17,7 @@ from engine_opencl.lowering.conv import gpu_convolution
 from engine_opencl.lowering.conv.depthwise import Strip
 from engine_opencl.lowering.conv.direct_convolution import Direct
 from engine_opencl.lowering.conv.implicit_gemm import Implicit, is_taken
-from engine_opencl.lowering.products.tile_candidates import TILES, Tile
+from engine_opencl.lowering.matmul.tile_candidates import TILES, Tile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

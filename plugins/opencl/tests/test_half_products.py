@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_opencl.devices.device import DeviceFacts, device_of
-from engine_opencl.lowering.products import tiles
-from engine_opencl.lowering.products.matmul import Product
-from engine_opencl.lowering.products.tile_candidates import Tile, candidates_of
+from engine_opencl.lowering.matmul import tiles
+from engine_opencl.lowering.matmul.matmul import Product
+from engine_opencl.lowering.matmul.tile_candidates import Tile, candidates_of
 
 from engine import Core, ops
 from engine.ir import ElementType, Model, Parameter, Result

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from engine_opencl.devices.device import DeviceFacts, device_of
-from engine_opencl.lowering.products import tiles
-from engine_opencl.lowering.products.matmul import Product
-from engine_opencl.lowering.products.tile_candidates import TILES, Candidate, Direct, Narrow, Tile, candidates_of, cost
+from engine_opencl.lowering.matmul import tiles
+from engine_opencl.lowering.matmul.matmul import Product
+from engine_opencl.lowering.matmul.tile_candidates import TILES, Candidate, Direct, Narrow, Tile, candidates_of, cost
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Node, Output, Parameter, Result, f32

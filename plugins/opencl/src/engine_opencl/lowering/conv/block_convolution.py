@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import Winograd, is_winograd
 from engine_opencl.lowering.conv.winograd_rows import winograd_rows
-from engine_opencl.lowering.products.block_shapes import Block, blocks_of, is_worth_measuring
-from engine_opencl.lowering.products.blocks import MOST_TAPS, BlockProduct, Seen, launch_block
-from engine_opencl.lowering.products.matmul import Epilogue
-from engine_opencl.lowering.products.packing import Matrices
+from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of, is_worth_measuring
+from engine_opencl.lowering.matmul.blocks import MOST_TAPS, BlockProduct, Seen, launch_block
+from engine_opencl.lowering.matmul.matmul import Epilogue
+from engine_opencl.lowering.matmul.packing import Matrices
 from engine_opencl.plan import Buffer, PlanBuilder
 
 _LEAST_CHANNELS: Final = 48

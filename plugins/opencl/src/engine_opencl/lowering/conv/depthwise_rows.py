@@ -8,12 +8,12 @@ from engine.ops.windows import WindowGeometry
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.conv.problem import Convolution
-from engine_opencl.lowering.products.block_shapes import best_lanes
+from engine_opencl.lowering.matmul.block_shapes import best_lanes
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source, lanes_source
 
 if TYPE_CHECKING:
-    from engine_opencl.lowering.products.matmul import Epilogue
+    from engine_opencl.lowering.matmul.matmul import Epilogue
 
 _MOST_READ: Final = 4096
 """Numbers that an item copies at once, which then are in the cache next to the core."""

@@ -11,7 +11,7 @@ from engine.ir.element_type import f16
 from engine_opencl.devices.device import DeviceFacts
 
 if TYPE_CHECKING:
-    from engine_opencl.lowering.products.matmul import Product
+    from engine_opencl.lowering.matmul.matmul import Product
 
 MOST_SHORT: Final = 8
 """Rows, or columns, up to which the long operand is read once, without tiles."""

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.products.packing import batch_code
-from engine_opencl.lowering.products.tile_candidates import (
+from engine_opencl.lowering.matmul.packing import batch_code
+from engine_opencl.lowering.matmul.tile_candidates import (
     Candidate,
     Direct,
     Narrow,
@@ -25,7 +25,7 @@ from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 if TYPE_CHECKING:
-    from engine_opencl.lowering.products.matmul import Epilogue, Product
+    from engine_opencl.lowering.matmul.matmul import Epilogue, Product
 
 _BAND: Final = 8
 """Rows of tiles that are gone through together."""

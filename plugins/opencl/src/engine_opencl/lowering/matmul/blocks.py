@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from engine.ir import ElementType
 from engine.ir.element_type import f16, f32
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.products.block_shapes import Block, blocks_of
-from engine_opencl.lowering.products.packing import Matrices, batch_code, packed, short_digest
+from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of
+from engine_opencl.lowering.matmul.packing import Matrices, batch_code, packed, short_digest
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import element_access, kernel_source, lanes_access, lanes_source, strides_of
 
 if TYPE_CHECKING:
-    from engine_opencl.lowering.products.matmul import Epilogue
+    from engine_opencl.lowering.matmul.matmul import Epilogue
 
 MOST_TAPS: Final = 1024
 """All taps of a channel are copied together, into memory that a driver takes from a thread's stack."""

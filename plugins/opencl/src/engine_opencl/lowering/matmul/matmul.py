@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.ir import ElementType, Node, Output
+from engine.ir import ElementType, Output
 from engine.ir.element_type import f32
 from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN, Activation
-from engine.ops.registry import attribute
-from engine.ops.spec import OperatorSpec
+from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine_opencl.elements import FLOATS
 from engine_opencl.lowering.elementwise import activation_code, literal
-from engine_opencl.lowering.products.blocks import BlockProduct
-from engine_opencl.lowering.products.packing import Matrices
-from engine_opencl.lowering.products.tiles import Operands, launch_tiles
-from engine_opencl.lowering.products.whole import WHOLE, multiply_whole
+from engine_opencl.lowering.matmul.blocks import BlockProduct
+from engine_opencl.lowering.matmul.integer_gemm import MULTIPLIED_AS, multiply_integers
+from engine_opencl.lowering.matmul.packing import Matrices
+from engine_opencl.lowering.matmul.tiles import Operands, launch_tiles
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import strides_of
@@ -94,78 +93,52 @@ class Epilogue:
         return " ".join(lines)
 
 
-@lowers("MatMul")
-class MatMulLowering(OpLowering[OperatorSpec]):
-    """numpy's matmul."""
+@lowers("MatMul", spec=MatMulSpec)
+@lowers("FusedMatMul", domain=INTERNAL_DOMAIN, spec=MatMulSpec)
+class MatMulLowering(OpLowering[MatMulSpec]):
+    """numpy's matmul; of floats also with a bias, a residual and an activation."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
+    def check(self, spec: MatMulSpec) -> Refusal | None:
+        return check_types(spec.node.input_values, FLOATS if spec.node.domain else {*FLOATS, *MULTIPLIED_AS})
+
+    def lower(self, spec: MatMulSpec, b: PlanBuilder) -> None:
         node = spec.node
-        return check_types(node.input_values, {*FLOATS, *WHOLE})
-
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.input_value(1)
-        p = matmul_of(b.shape(x), b.shape(y))
-        if x.element_type in WHOLE:
-            multiply_whole(b, node, (p.m, p.n, p.k), p.batch, (p.a_batch, p.b_batch))
-        else:
-            multiply(b, x, y, node.output(0), p, Epilogue())
-
-
-@lowers("FusedMatMul", domain=INTERNAL_DOMAIN)
-class FusedMatMulLowering(OpLowering[OperatorSpec]):
-    """A product with bias, residual and activation."""
-
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types(node.input_values)
-
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.input_value(1)
-        bias = node.input_value(2) if node.has_input(2) else None
-        residual = node.input_value(3) if node.has_input(3) else None
-        product = matmul_of(b.shape(x), b.shape(y), is_transposed=bool(attribute(node, "trans_b")))
+        x, y, bias, residual = node.input_value(0), node.input_value(1), spec.input(2), spec.input(3)
+        p = matmul_of(b.shape(x), b.shape(y), is_transposed=spec.trans_b)
+        if x.element_type in MULTIPLIED_AS:
+            multiply_integers(b, node, (p.m, p.n, p.k), p.batch, (p.a_batch, p.b_batch))
+            return
         epilogue = Epilogue(
             bias=None if bias is None else (0, 0 if math.prod(b.shape(bias)) == 1 else 1),
             has_residual=residual is not None,
-            activation=activation_attribute(node),
+            activation=spec.activation,
         )
-        multiply(b, x, y, node.output(0), product, epilogue, bias, residual)
+        multiply(b, x, y, node.output(0), p, epilogue, bias, residual)
 
 
-@lowers("Gemm")
-class GemmLowering(OpLowering[OperatorSpec]):
+@lowers("Gemm", spec=GemmSpec)
+class GemmLowering(OpLowering[GemmSpec]):
     """alpha * A' B' + beta * C of matrices."""
 
-    def check(self, spec: OperatorSpec) -> Refusal | None:
-        node = spec.node
-        return check_types(node.input_values)
+    def check(self, spec: GemmSpec) -> Refusal | None:
+        return check_types(spec.node.input_values)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
-        node = spec.node
-        x, y = node.input_value(0), node.input_value(1)
+    def lower(self, spec: GemmSpec, b: PlanBuilder) -> None:
+        x, y, bias = spec.node.input_value(0), spec.node.input_value(1), spec.input(2)
         (rows, inner), (first, second) = b.shape(x), b.shape(y)
         x_strides, y_strides = (inner, 1), (second, 1)
-        if attribute(node, "transA"):
+        if spec.transA:
             rows, inner, x_strides = inner, rows, (1, inner)
         columns = second
-        if attribute(node, "transB"):
+        if spec.transB:
             columns, y_strides = first, (1, second)
-        bias = node.input_value(2) if node.has_input(2) else None
-        strides = None
+        steps = None
         if bias is not None:
             shape = (1, 1, *b.shape(bias))[-2:]
-            strides = tuple(0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True))
-        epilogue = Epilogue(float(attribute(node, "alpha")), strides, float(attribute(node, "beta")))  # type: ignore[arg-type]
+            row_step, column_step = (0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True))
+            steps = row_step, column_step
         product = Product(rows, columns, inner, (), (), (), x_strides, y_strides)
-        multiply(b, x, y, node.output(0), product, epilogue, bias)
-
-
-def activation_attribute(node: Node) -> Activation | None:
-    """The activation that a fused operator ends with."""
-    name = node.attributes.get("activation", "")
-    return Activation(name, tuple(node.attributes.get("activation_parameters") or ())) if name else None
+        multiply(b, x, y, spec.output(), product, Epilogue(spec.alpha, steps, spec.beta), bias)
 
 
 def matmul_of(x: tuple[int, ...], y: tuple[int, ...], *, is_transposed: bool = False) -> Product:

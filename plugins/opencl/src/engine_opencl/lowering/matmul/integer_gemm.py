@@ -1,4 +1,4 @@
-"""Products of matrices of integers, which are exact modulo 2^bits."""
+"""Products of matrices of 32-bit and 64-bit integers, which are exact modulo 2^bits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from engine.ir.element_type import i32, i64
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import index_code, kernel_source
 
-WHOLE: Final = {i32: "uint", i64: "ulong"}
+MULTIPLIED_AS: Final = {i32: "uint", i64: "ulong"}
 """The types that MatMul has, and what they are multiplied as."""
 _ROWS: Final = 4
 
 
-def multiply_whole(
+def multiply_integers(
     b: PlanBuilder,
     node: Node,
     lengths: tuple[int, int, int],
@@ -26,7 +26,7 @@ def multiply_whole(
     m, n, k = lengths
     first = index_code(batch, strides, ["a0", "b0"], item="matrix").replace("\n", " ")
     source = kernel_source(
-        "whole_gemm", W=WHOLE[node.output(0).element_type], M=f"{m}ul", N=f"{n}ul", K=f"{k}ul", ROWS=_ROWS,
+        "whole_gemm", W=MULTIPLIED_AS[node.output(0).element_type], M=f"{m}ul", N=f"{n}ul", K=f"{k}ul", ROWS=_ROWS,
         FIRST_ELEMENTS=f"{{ {first} a += a0; b += b0; }}",
     )  # fmt: skip
     arguments = [b.input(node.input_value(0)), b.input(node.input_value(1)), b.output(node.output(0))]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from engine_opencl.devices.device import DeviceFacts
-from engine_opencl.lowering.products.packing import Matrices
+from engine_opencl.lowering.matmul.packing import Matrices
 
 if TYPE_CHECKING:
-    from engine_opencl.lowering.products.blocks import BlockProduct
+    from engine_opencl.lowering.matmul.blocks import BlockProduct
 
 _PANELS: Final = 16
 """Panels of rows that use a copy before it is thrown away."""
