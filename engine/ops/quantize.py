@@ -36,13 +36,13 @@ class QuantizeSpec(OperatorSpec):
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
+        if given["block_size"] < 0:
+            refuse(node, "block_size", given["block_size"], "0 or more")
         rank, axis = rank_of(node, 0), given["axis"]
         if rank is not None and -rank <= axis < rank:
             given["axis"] = axis % rank
         elif rank is not None and given["block_size"]:
             refuse(node, "axis", axis, f"{-rank}..{rank - 1}, as the rank is {rank} and scales are blocked")
-        if given["block_size"] < 0:
-            refuse(node, "block_size", given["block_size"], "0 or more")
         for name in ("output_dtype", "precision"):
             given[name] = _element_type(node, name, given.get(name, 0))
         given["saturate"] = bool(given.get("saturate", 1))

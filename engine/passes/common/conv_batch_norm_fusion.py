@@ -6,6 +6,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Node, Output
+from engine.ops.conv import ConvSpec
 from engine.ops.normalization import BatchNormalizationSpec
 from engine.ops.tensors import Array
 from engine.passes.fusion import derived_constant
@@ -66,7 +67,7 @@ def scaled_weights(convolution: Node, weights: Constant, factor: Array) -> Const
         spread = factor.reshape(-1, *([1] * (len(shape) - 1)))
         return derived_constant([weights], shape, lambda old: _product(old, spread))
     # [C, M / group, ...]: output channel g * M / group + m stands at [:, m] of the rows of group g.
-    group = int(ops.attribute(convolution, "group"))
+    group = ConvSpec.of(convolution).group
     grouped = (group, shape[0] // group, *shape[1:])
     spread = factor.reshape(group, 1, shape[1], *([1] * (len(shape) - 2)))
     return derived_constant([weights], shape, lambda old: _product(old.reshape(grouped), spread).reshape(shape))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from engine.ir import Node, Output, OutputLike
-from engine.ops import attribute
+from engine.ops.conv import ConvSpec
 from engine.ops.internal import INTERNAL_DOMAIN, Activation, FusedConv, FusedMatMul
+from engine.ops.matmul import GemmSpec, MatMulSpec
+from engine.ops.spec import spec_of
 from engine.passes.fusion import dims_of, same_lengths
 
 CONVOLUTIONS = ["Conv", "ConvTranspose", f"{INTERNAL_DOMAIN}.FusedConv"]
@@ -23,25 +25,23 @@ def with_epilogue(
 
     `node` is of `CONVOLUTIONS` or `PRODUCTS`. Nothing can follow an activation, and there is one residual at most.
     """
-    is_fused = node.domain == INTERNAL_DOMAIN
-    if is_fused and attribute(node, "activation"):
+    spec = spec_of(node)
+    assert isinstance(spec, ConvSpec | MatMulSpec | GemmSpec)
+    if not isinstance(spec, GemmSpec) and spec.activation is not None:
         return None
-    old_bias, old_residual = (node.input_value(i) if node.has_input(i) else None for i in (2, 3))
+    old_bias, old_residual = spec.input(2), spec.input(3)
     if (bias is not None and old_bias is not None) or (residual is not None and old_residual is not None):
         return None
     bias, residual = bias or old_bias, residual or old_residual
     a, b = node.input_value(0), node.input_value(1)
     if not a.element_type.is_real:
         return None
-    if node.op_type in ("Conv", "ConvTranspose", "FusedConv"):
-        transposed = bool(attribute(node, "transposed")) if is_fused else node.op_type == "ConvTranspose"
+    if isinstance(spec, ConvSpec):
         attributes = {name: value for name, value in node.attributes.items() if name not in _OWN}
-        return FusedConv(a, b, bias, residual, activation=activation, transposed=transposed, **attributes)
-    trans_b = bool(attribute(node, "trans_b")) if is_fused else False
-    if node.op_type == "Gemm":
-        if not _is_plain(node, bias):
-            return None
-        trans_b = bool(attribute(node, "transB"))
+        return FusedConv(a, b, bias, residual, activation=activation, transposed=spec.transposed, **attributes)
+    if isinstance(spec, GemmSpec) and not _is_plain(spec, bias):
+        return None
+    trans_b = spec.transB if isinstance(spec, GemmSpec) else spec.trans_b
     return FusedMatMul(a, b, bias, residual, activation=activation, trans_b=trans_b)
 
 
@@ -54,9 +54,9 @@ def fits_as_residual(value: OutputLike, output: Output) -> bool:
     return same_lengths(own, wanted)
 
 
-def _is_plain(gemm: Node, bias: Output | None) -> bool:
+def _is_plain(gemm: GemmSpec, bias: Output | None) -> bool:
     """True for a Gemm that only multiplies and adds one value a column."""
-    if attribute(gemm, "alpha") != 1 or attribute(gemm, "beta") != 1 or attribute(gemm, "transA"):
+    if gemm.alpha != 1 or gemm.beta != 1 or gemm.transA:
         return False
-    columns = dims_of(gemm.output(0))
+    columns = dims_of(gemm.output())
     return bias is None or (columns is not None and same_lengths(dims_of(bias) or (), columns[-1:]))

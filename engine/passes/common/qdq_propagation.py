@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from engine import ops
 from engine.ir import Node, Output
-from engine.ops import attribute, get_op
+from engine.ops import get_op
+from engine.ops.quantize import QuantizeSpec
 from engine.passes.folding import constant_fold
 from engine.passes.fusion import constant_data, operation, replace_by
 from engine.passes.pattern import Matcher, wrap_type
@@ -99,7 +100,7 @@ class QuantizePairElimination(MatcherPass):
 
 def is_per_tensor(node: Node) -> bool:
     """True for a QuantizeLinear or DequantizeLinear of one scale and one zero point."""
-    return not attribute(node, "block_size") and all(
+    return not QuantizeSpec.of(node).block_size and all(
         value is None or value.shape.rank == 0 for value in node.input_values[1:3]
     )
 
@@ -113,9 +114,9 @@ def _have_equal_parameters(dequantize: Node, quantize: Node) -> bool:
     """True where both have the same positive scale and the same zero point, along the same axis."""
     if not _has_positive_scale(dequantize):
         return False
-    for name in ("axis", "block_size"):
-        if attribute(dequantize, name) != attribute(quantize, name) and not is_per_tensor(quantize):
-            return False
+    back, forth = QuantizeSpec.of(dequantize), QuantizeSpec.of(quantize)
+    if (back.axis, back.block_size) != (forth.axis, forth.block_size) and not is_per_tensor(quantize):
+        return False
     pairs = [(node.input_value(i) if node.has_input(i) else None) for i in (1, 2) for node in (dequantize, quantize)]
     return _equal(pairs[0], pairs[1]) and _equal(pairs[2], pairs[3])
 

@@ -39,8 +39,8 @@ def cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A device of another kind poses as a CPU; small layers have choices, too, and nothing was measured before."""
     device = device_of("0")
     monkeypatch.setattr(device, "facts", replace(device.facts, kind="cpu"))
-    monkeypatch.setattr(block_shapes, "_LEAST_WORK", 0)
-    monkeypatch.setattr(block_convolution, "_LEAST_CHANNELS", 1)
+    monkeypatch.setattr(block_shapes, "_MIN_WORK", 0)
+    monkeypatch.setattr(block_convolution, "_MIN_CHANNELS", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -135,7 +135,7 @@ def test_all_shapes_compute_the_same(case: str, monkeypatch: pytest.MonkeyPatch)
             return tried[-1:]
 
         # Not by Winograd's algorithm, which has tests of its own.
-        monkeypatch.setattr(block_convolution, "_LEAST_CHANNELS", 1 << 20)
+        monkeypatch.setattr(block_convolution, "_MIN_CHANNELS", 1 << 20)
         monkeypatch.setattr(blocks, "blocks_of", one)
         check(answer(compiled(model), inputs), expected)
     assert len(set(tried)) > 1

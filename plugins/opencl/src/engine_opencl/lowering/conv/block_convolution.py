@@ -13,18 +13,18 @@ from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import Winograd, is_winograd
 from engine_opencl.lowering.conv.winograd_rows import winograd_rows
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of, is_worth_measuring
-from engine_opencl.lowering.matmul.blocks import MOST_TAPS, BlockProduct, Seen, launch_block
+from engine_opencl.lowering.matmul.blocks import MAX_TAPS, BlockProduct, Seen, launch_block
 from engine_opencl.lowering.matmul.matmul import Epilogue
 from engine_opencl.lowering.matmul.packing import Matrices
 from engine_opencl.plan import Buffer, PlanBuilder
 
-_LEAST_CHANNELS: Final = 48
+_MIN_CHANNELS: Final = 48
 """Of the input and of the result, with which Winograd's transforms may move less than its products save."""
 
 
 def is_block_convolution(c: Convolution) -> bool:
     """Whether `block_convolution` takes it: the weights of a transposed one are brought into order by the host."""
-    return (c.weights.weight is not None or not c.is_transposed) and c.taps <= MOST_TAPS
+    return (c.weights.weight is not None or not c.is_transposed) and c.taps <= MAX_TAPS
 
 
 def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
@@ -46,7 +46,7 @@ def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> Non
         )  # fmt: skip
         size, bias_steps = math.prod(g.outputs), (0, c.outputs)
         product = BlockProduct(a, seen, c.result, size, epilogue, c.bias, c.residual, bias_steps)
-        has_channels = min(c.channels, c.outputs) >= _LEAST_CHANNELS
+        has_channels = min(c.channels, c.outputs) >= _MIN_CHANNELS
         if has_channels and is_worth_measuring(product) and is_winograd(b.facts, c):
             _launch_measured(b, c, epilogue, product)
         else:

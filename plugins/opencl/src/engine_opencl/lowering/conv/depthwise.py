@@ -14,7 +14,7 @@ from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source
 
 _GROUP = 64
-_MOST_UNROLLED = 256
+_MAX_UNROLLED = 256
 """Products of an item up to which all its loops are unrolled and the kernel's weights are in registers."""
 _ITEMS_A_UNIT = 512
 """Work items that a compute unit has at once, at least."""
@@ -69,7 +69,7 @@ def strips_of(facts: DeviceFacts, c: Convolution) -> list[Strip]:
 
 
 def _is_unrolled(g: WindowGeometry, strip: int) -> bool:
-    return strip * g.kernel[1] * g.kernel[2] <= _MOST_UNROLLED
+    return strip * g.kernel[1] * g.kernel[2] <= _MAX_UNROLLED
 
 
 def _reads(g: WindowGeometry, strip: int) -> float:

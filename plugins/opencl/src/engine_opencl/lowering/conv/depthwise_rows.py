@@ -15,7 +15,7 @@ from engine_opencl.source import kernel_source, lanes_source
 if TYPE_CHECKING:
     from engine_opencl.lowering.matmul.matmul import Epilogue
 
-_MOST_READ: Final = 4096
+_MAX_READ: Final = 4096
 """Numbers that an item copies at once, which then are in the cache next to the core."""
 _ITEMS: Final = 32
 """Work items for each compute unit: fewer than maps, since it takes time to begin one."""
@@ -25,7 +25,7 @@ def is_depthwise_rows(c: Convolution) -> bool:
     """Whether `depthwise_rows` takes it."""
     g = c.geometry
     is_flat = g.inputs[0] == g.outputs[0] == g.kernel[0] == 1 and g.pads_begin[0] == 0
-    return c.channels == 1 and not c.is_transposed and is_flat and _read(g, 1) <= _MOST_READ and c.taps <= 49
+    return c.channels == 1 and not c.is_transposed and is_flat and _read(g, 1) <= _MAX_READ and c.taps <= 49
 
 
 def depthwise_rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
@@ -33,7 +33,7 @@ def depthwise_rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
     g, maps = c.geometry, c.images * c.groups * c.outputs
     if 0 in g.outputs:
         return
-    rows = next(n for n in range(g.outputs[1], 0, -1) if _read(g, n) <= _MOST_READ)
+    rows = next(n for n in range(g.outputs[1], 0, -1) if _read(g, n) <= _MAX_READ)
     rows = -(-g.outputs[1] // -(-g.outputs[1] // rows))
     map_pieces = -(-g.outputs[1] // rows)
     pieces = -(-maps * map_pieces // (_ITEMS * b.facts.compute_units))

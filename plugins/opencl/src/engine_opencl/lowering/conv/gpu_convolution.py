@@ -12,13 +12,13 @@ from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import Winograd, is_winograd, winograd_cost
 from engine_opencl.plan import PlanBuilder
 
-_LEAST_OUTPUTS = 8
+_MIN_OUTPUTS = 8
 """Channels of the result in a group for which a tile is worth its rows without work."""
-_FEW_OUTPUTS = 32
+_MAX_DIRECT_OUTPUTS = 32
 """Less than these may be computed as fast without tiles."""
-_MOST_TILES = 5
+_MAX_TILES = 5
 """That are worth the time to compile and measure."""
-_LARGEST_INDEX = 2**31 - 1
+_MAX_INDEX = 2**31 - 1
 
 
 class Variant(Protocol):
@@ -53,9 +53,9 @@ def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
     """What can compute it on this device, those first that are likely to be fast."""
     if is_depthwise(c):
         return [*strips_of(facts, c)]
-    tiles = implicit_tiles(facts, c)[:_MOST_TILES] if _suits_tiles(facts, c) else []
+    tiles = implicit_tiles(facts, c)[:_MAX_TILES] if _suits_tiles(facts, c) else []
     variants: list[Variant] = [*tiles]
-    if not tiles or c.outputs < _FEW_OUTPUTS:
+    if not tiles or c.outputs < _MAX_DIRECT_OUTPUTS:
         variants += directs_of(facts, c)
     if tiles and is_winograd(facts, c):
         variants.insert(0 if winograd_cost(facts, c) < implicit_cost(facts, c, tiles[0].tile) else 1, Winograd())
@@ -63,5 +63,5 @@ def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
 
 
 def _suits_tiles(facts: DeviceFacts, c: Convolution) -> bool:
-    is_indexed = c.channels * c.map_size <= _LARGEST_INDEX and 0 < c.columns <= _LARGEST_INDEX
-    return facts.kind != "cpu" and c.outputs >= _LEAST_OUTPUTS and c.depth > 0 and is_indexed
+    is_indexed = c.channels * c.map_size <= _MAX_INDEX and 0 < c.columns <= _MAX_INDEX
+    return facts.kind != "cpu" and c.outputs >= _MIN_OUTPUTS and c.depth > 0 and is_indexed

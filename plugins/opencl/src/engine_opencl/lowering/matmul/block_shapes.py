@@ -16,11 +16,11 @@ _PANELS: Final = 16
 """Panels of rows that use a copy before it is thrown away."""
 _ITEMS: Final = 8
 """Work items for each compute unit, so that none waits long for the last."""
-_LEAST_WORK: Final = 1 << 20
+_MIN_WORK: Final = 1 << 20
 """Multiply-adds from which a shape can matter: less is over sooner than a launch."""
-_LEAST_ROWS: Final = 4
+_MIN_ROWS: Final = 4
 """With fewer rows, all shapes wait for the right operand."""
-_MOST_CONSTANT: Final = 64 << 20
+_MAX_CONSTANT: Final = 64 << 20
 """Bytes of a constant up to which it is brought into the order of several shapes at once, while they are measured."""
 _LARGE: Final = 1 << 18
 """Numbers of the left operand that no cache near a core holds: one block is to have all columns, to read it once."""
@@ -88,7 +88,7 @@ def best_lanes(width: int, length: int) -> int:
 def is_worth_measuring(p: BlockProduct) -> bool:
     """Whether it has other kernels than the rule's."""
     work = p.a.length * math.prod(p.runs) * p.a.k * math.prod(p.a.batch)
-    return p.a.length >= _LEAST_ROWS and work >= _LEAST_WORK and _constant_bytes(p) <= _MOST_CONSTANT
+    return p.a.length >= _MIN_ROWS and work >= _MIN_WORK and _constant_bytes(p) <= _MAX_CONSTANT
 
 
 def blocks_of(facts: DeviceFacts, p: BlockProduct) -> list[Block]:

@@ -23,7 +23,7 @@ from engine_opencl.source import element_access, kernel_source, lanes_access, la
 if TYPE_CHECKING:
     from engine_opencl.lowering.matmul.matmul import Epilogue
 
-MOST_TAPS: Final = 1024
+MAX_TAPS: Final = 1024
 """All taps of a channel are copied together, into memory that a driver takes from a thread's stack."""
 
 

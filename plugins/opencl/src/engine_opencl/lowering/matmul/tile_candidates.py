@@ -13,13 +13,13 @@ from engine_opencl.devices.device import DeviceFacts
 if TYPE_CHECKING:
     from engine_opencl.lowering.matmul.matmul import Product
 
-MOST_SHORT: Final = 8
+MAX_SHORT: Final = 8
 """Rows, or columns, up to which the long operand is read once, without tiles."""
-_MOST_CANDIDATES: Final = 12
-_MOST_IN_HALF: Final = 4
+_MAX_CANDIDATES: Final = 12
+_MAX_IN_HALF: Final = 4
 _HOPELESS: Final = 4
 """What costs so many times as much as the best is not offered."""
-_MOST_DIRECT: Final = 1 << 24
+_MAX_DIRECT: Final = 1 << 24
 """Multiply-adds up to which waiting for local memory may take longer than doing without."""
 _LANES: Final = 256
 """Items that a compute unit needs to be busy all the time, more or less."""
@@ -145,13 +145,13 @@ def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
     direct = Direct(8 if p.m >= 8 else p.m)
     if p.k == 0 or facts.kind == "cpu":
         return [direct]
-    if min(p.m, p.n) <= MOST_SHORT:
+    if min(p.m, p.n) <= MAX_SHORT:
         found: list[Candidate] = [*_narrow(p, facts)]
         is_small = p.k <= _SMALL_K or max(p.m, p.n) < _LINE
         found.insert(0 if is_small else 3, direct)
         return found
-    found = [*_in_half_too(tiles_of(p, facts), p, facts)[:_MOST_CANDIDATES]]
-    if not found or p.m * p.n * p.k * math.prod(p.batch) <= _MOST_DIRECT:
+    found = [*_in_half_too(tiles_of(p, facts), p, facts)[:_MAX_CANDIDATES]]
+    if not found or p.m * p.n * p.k * math.prod(p.batch) <= _MAX_DIRECT:
         found.insert(3, direct)
     return found
 
@@ -160,8 +160,8 @@ def _in_half_too(tiles: list[Tile], p: Product, facts: DeviceFacts) -> list[Tile
     """Behind each of the best tiles the one in half, where there is such arithmetic: only measuring tells its worth."""
     if p.real is not f16 or not facts.has_half_products:
         return tiles
-    pairs = [each for tile in tiles[:_MOST_IN_HALF] for each in (tile, replace(tile, in_half=True))]
-    return [*pairs, *tiles[_MOST_IN_HALF:]]
+    pairs = [each for tile in tiles[:_MAX_IN_HALF] for each in (tile, replace(tile, in_half=True))]
+    return [*pairs, *tiles[_MAX_IN_HALF:]]
 
 
 TILES: Final = (
@@ -248,4 +248,4 @@ def _narrow(p: Product, facts: DeviceFacts) -> list[Narrow]:
         fill = max(2 * facts.compute_units / groups, 1.0)
         return (idle_lanes, is_broken, fill, -n.width, shapes.index((n.lanes, n.lines)))
 
-    return sorted(found, key=merit)[:_MOST_CANDIDATES]
+    return sorted(found, key=merit)[:_MAX_CANDIDATES]
