@@ -82,7 +82,7 @@ def decompose(node: Node) -> list[Output]:
     `UnknownOperatorError` for a node that is not internal.
     """
     if not is_internal(node):
-        raise UnknownOperatorError(f"{node} is no internal operator; known are {', '.join(sorted(_decomposers))}")
+        raise UnknownOperatorError(f"{node} is not an internal operator; known are {', '.join(sorted(_decomposers))}")
     sources = node.input_values
     outputs = _decomposers[node.op_type](node, sources)
     known = {source.node for source in sources if source is not None}

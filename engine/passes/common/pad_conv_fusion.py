@@ -40,7 +40,7 @@ class PadConvFusion(MatcherPass):
 
 
 def _spatial_pads(pad: Node, conv: Node) -> tuple[int, ...] | None:
-    """The padding of both together; None where the Pad is no zero padding of spatial dimensions."""
+    """The padding of both together; None where the Pad adds anything but zeros to spatial dimensions."""
     amounts, shape = pad.input_value(1).node, pad.input_value(0).shape
     if not isinstance(amounts, Constant) or shape.rank.is_dynamic or pad.has_input(3):
         return None

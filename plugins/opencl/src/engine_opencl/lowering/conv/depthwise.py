@@ -56,7 +56,7 @@ def depthwise(b: PlanBuilder, c: Convolution, strip: int) -> None:
 
 
 def strips_of(facts: DeviceFacts, c: Convolution) -> list[Strip]:
-    """Strips that are worth a try, those first that are likely to be fast.
+    """Strips that may be fast, the likeliest first.
 
     A strip reads fewer elements for each result the longer it is, as long as there are items enough for the device.
     """

@@ -45,5 +45,5 @@ def directs_of(facts: DeviceFacts, c: Convolution) -> list[Direct]:
 
 
 def _channels(c: Convolution) -> int:
-    """Of an item: few that are computed in vain."""
+    """Channels that an item computes: as few as possible beyond the last one."""
     return min((8, 4, 2, 1), key=lambda size: (-(-c.outputs // size) * (size + 1), size))

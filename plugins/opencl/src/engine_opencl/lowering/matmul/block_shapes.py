@@ -81,7 +81,7 @@ def block_of(facts: DeviceFacts, m: int, columns: tuple[int, int], k: int, batch
 
 
 def best_lanes(width: int, length: int) -> int:
-    """How columns in runs of `length` are cut: short runs compute less in vain, long ones are copied faster."""
+    """How columns in runs of `length` are cut: short runs waste less work, long ones are copied faster."""
     return min((n for n in (16, 8, 4) if n <= width), key=lambda n: _cut_cost(n, length))
 
 
