@@ -32,7 +32,7 @@ from engine.ops import (  # noqa: F401  they attach their rules and evaluations 
     reshape,
     resize,
     rotary,
-    sampling,
+    sample,
     select,
     sequences,
     signal,

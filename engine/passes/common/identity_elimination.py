@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from engine.ir import Constant, Node, TensorType
-from engine.ops import attribute
+from engine.ops.transpose import TransposeSpec
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 from engine.passes.surgery import replace_output_update_name
@@ -71,11 +71,8 @@ def _single(node: Node) -> int | None:
 
 
 def _transpose(node: Node) -> int | None:
-    perm = attribute(node, "perm")
-    if perm is not None:
-        return 0 if list(perm) == sorted(perm) else None
-    shape = node.input_value(0).shape
-    return 0 if shape.rank.is_static and len(shape) <= 1 else None
+    perm = TransposeSpec.of(node).perm
+    return 0 if perm is not None and list(perm) == sorted(perm) else None
 
 
 def _slice(node: Node) -> int | None:

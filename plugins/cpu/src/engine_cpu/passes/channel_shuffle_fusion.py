@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.ir import Output, f32
-from engine.ops import attribute
 from engine.ops.internal import ChannelShuffle
+from engine.ops.transpose import TransposeSpec
 from engine.passes import MatcherPass
 from engine.passes.fusion import dims_of, has_one_exit, replace_by
 from engine.passes.pattern import Matcher, any_input, wrap_type
@@ -32,8 +32,8 @@ class ChannelShuffleFusion(MatcherPass):
         nodes = [m.pattern_value_map[each].node for each in (self._split, self._turned)]
         source = m.pattern_value_map[self._x]
         groups = _groups(source, nodes[0].output(0), m.match_root.output(0))
-        order = list(attribute(nodes[1], "perm") or ())
-        if groups is None or order != [0, 2, 1, *range(3, len(order))]:
+        perm = TransposeSpec.of(nodes[1]).perm or ()
+        if groups is None or perm != (0, 2, 1, *range(3, len(perm))):
             return False
         return replace_by(m.match_root, [*nodes, m.match_root], [ChannelShuffle(source, groups=groups)])
 

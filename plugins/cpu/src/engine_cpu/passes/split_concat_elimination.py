@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from engine import ops
 from engine.ir import Output
-from engine.ops import attribute
+from engine.ops.slice import ConcatSpec, SplitSpec
 from engine.passes import MatcherPass
-from engine.passes.fusion import dims_of, replace_by
+from engine.passes.fusion import replace_by
 from engine.passes.pattern import Matcher, wrap_type
 
 
@@ -24,10 +24,11 @@ class SplitConcatElimination(MatcherPass):
         def callback(m: Matcher) -> bool:
             node = m.match_root
             values = [value for value in node.input_values if value is not None]
-            joined = _joined(values, int(attribute(node, "axis")))
+            axis = ConcatSpec.of(node).axis
+            joined = _joined(values, axis)
             if self.transformation_callback(node) or len(joined) == len(values):
                 return False
-            made = ops.Concat(*joined, axis=attribute(node, "axis"))
+            made = ops.Concat(*joined, axis=axis)
             return replace_by(node, [node], [made])
 
         self.register_matcher(Matcher(wrap_type("Concat"), "SplitConcatElimination"), callback)
@@ -52,5 +53,4 @@ def _is_split(value: Output, axis: int) -> bool:
     node = value.node
     if node.op_type != "Split" or node.domain:
         return False
-    dims = dims_of(node.input_value(0))
-    return dims is not None and (int(attribute(node, "axis")) - axis) % len(dims) == 0
+    return axis >= 0 and SplitSpec.of(node).axis == axis

@@ -1,35 +1,130 @@
-"""Interpolation at computed places: GridSample and DeformConv, which `onnx.reference` evaluates point by point."""
+"""Interpolation at computed places: GridSample, AffineGrid, RoiAlign, CenterCropPad; the evaluation of DeformConv.
+
+`onnx.reference` evaluates GridSample and DeformConv point by point.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
 from engine.errors import ModelError
+from engine.ir import Node
 from engine.ops.conv import DeformConvSpec
 from engine.ops.precision import widened
-from engine.ops.registry import evaluates
-from engine.ops.spec import evaluates_with_spec
+from engine.ops.spec import (
+    OperatorSpec,
+    check_choice,
+    evaluates_with_spec,
+    rank_of,
+    refuse,
+    refuse_rank,
+    resolved_axes,
+    specifies,
+)
 from engine.ops.tensors import Array
 
 Bound = tuple[float, float]
 
+TAPS: Final = {"nearest": 1, "linear": 2, "cubic": 4}
+"""How many elements along an axis each mode of interpolation reads."""
 
-@evaluates("GridSample")
-def grid_sample(x: Array, grid: Array, *, mode: str, padding_mode: str, align_corners: int) -> Array:
-    """x [N, C, D1..Dr] at the places of grid [N, O1..Or, r], whose last axis is reversed: (x, y) in -1..1 (ONNX
-    GridSample-22)."""
-    lengths = x.shape[2:]
-    if mode not in ("nearest", "linear", "cubic") or padding_mode not in ("zeros", "border", "reflection"):
-        raise ModelError(f"mode {mode!r} or padding_mode {padding_mode!r} is unknown")
+
+@specifies("GridSample")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridSampleSpec(OperatorSpec):
+    """GridSample (ONNX GridSample-22): input 0 is [N, C, D1..Dr], input 1 [N, O1..Or, r]."""
+
+    mode: str
+    padding_mode: str
+    align_corners: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "mode", given["mode"], TAPS)
+        check_choice(node, "padding_mode", given["padding_mode"], ("zeros", "border", "reflection"))
+        given["align_corners"] = bool(given["align_corners"])
+        rank = rank_of(node, 0)
+        if rank is not None and rank < 3:
+            refuse_rank(node, 0, rank, "3 or more, [N, C, D1..Dr]")
+
+    @property
+    def taps(self) -> int:
+        """How many elements along each axis a sample is made of."""
+        return TAPS[self.mode]
+
+
+@specifies("AffineGrid")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffineGridSpec(OperatorSpec):
+    """AffineGrid (ONNX AffineGrid-20)."""
+
+    align_corners: bool
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        given["align_corners"] = bool(given["align_corners"])
+
+
+@specifies("RoiAlign")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoiAlignSpec(OperatorSpec):
+    """RoiAlign (ONNX RoiAlign-22). A `sampling_ratio` of 0 adapts the number of samples to the region."""
+
+    mode: str
+    coordinate_transformation_mode: str
+    output_height: int
+    output_width: int
+    sampling_ratio: int
+    spatial_scale: float
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        check_choice(node, "mode", given["mode"], ("avg", "max"))
+        coordinates = "coordinate_transformation_mode"
+        check_choice(node, coordinates, given[coordinates], ("half_pixel", "output_half_pixel"))
+        for name, least in (("output_height", 1), ("output_width", 1), ("sampling_ratio", 0)):
+            if given[name] < least:
+                refuse(node, name, given[name], f"{least} or more")
+        for index, expected, layout in ((0, 4, "[N, C, H, W]"), (1, 2, "[rois, 4]"), (2, 1, "[rois]")):
+            rank = rank_of(node, index)
+            if rank not in (None, expected):
+                refuse_rank(node, index, rank, f"{expected}, {layout}")
+
+
+@specifies("CenterCropPad")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CenterCropPadSpec(OperatorSpec):
+    """CenterCropPad (ONNX CenterCropPad-18). `axes` is None while all axes are meant and the rank is unknown."""
+
+    axes: tuple[int, ...] | None
+
+    @classmethod
+    def resolve(cls, node: Node, given: dict[str, Any]) -> None:
+        """See `OperatorSpec`."""
+        rank, axes = rank_of(node, 0), given["axes"]
+        if axes is not None:
+            given["axes"] = resolved_axes(node, axes, rank)
+        elif rank is not None:
+            given["axes"] = tuple(range(rank))
+
+
+@evaluates_with_spec("GridSample")
+def _grid_sample(spec: GridSampleSpec, x: Array, grid: Array) -> Array:
+    """The last axis of the grid is reversed: (x, y) in -1..1."""
+    lengths, mode, padding_mode = x.shape[2:], spec.mode, spec.padding_mode
     places = widened(grid)[..., ::-1].reshape(grid.shape[0], -1, len(lengths))
     coordinates, bounds = [], []
     for axis, length in enumerate(lengths):
         place = places[..., axis]
-        if align_corners:
+        if spec.align_corners:
             coordinate, bound = (place + 1) / 2 * (length - 1), (0.0, length - 1.0)
         else:
             coordinate, bound = ((place + 1) * length - 1) / 2, (-0.5, length - 0.5)
