@@ -35,7 +35,7 @@ from engine.lowering.checks import (
 from engine.lowering.decisions import Decisions
 from engine.lowering.network import GraphNetwork, check_precision, constants_of, read_graph, write_graph
 from engine.lowering.plan_cache import PlanCache
-from engine.lowering.prepare import PreparedGraph, prepare, prepared_already
+from engine.lowering.prepare import PreparedGraph, prepare
 from engine.lowering.query import answer_query, query
 from engine.lowering.refusal import Refusal, RefusalCause
 from engine.lowering.specialize import Shapes, fold, is_static, known_shapes, shapes_of, specialize
@@ -68,7 +68,6 @@ __all__ = [
     "is_static",
     "known_shapes",
     "prepare",
-    "prepared_already",
     "query",
     "read_graph",
     "require_elements",

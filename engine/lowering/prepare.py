@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Self
 
 from engine.errors import ModelError, PassError, UnsupportedError
 from engine.ir import Model, Node
@@ -27,6 +27,11 @@ class PreparedGraph(Generic[LoweringT]):
 
     graph: Model
     decisions: Decisions[LoweringT]
+
+    @classmethod
+    def of(cls, graph: Model, table: LoweringTable[LoweringT]) -> Self:
+        """A graph that `prepare` made before, such as one that was exported, or a part of one."""
+        return cls(graph, Decisions(table))
 
     @property
     def is_static(self) -> bool:
@@ -80,8 +85,3 @@ def prepare(
         register(manager)
     manager.run_passes(graph)
     return PreparedGraph(graph, fold(graph, table))
-
-
-def prepared_already(graph: Model, table: LoweringTable[LoweringT]) -> PreparedGraph[LoweringT]:
-    """A graph that `prepare` made before, such as one that was exported, or a part of one."""
-    return PreparedGraph(graph, Decisions(table))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from engine_cpu.tuning import Candidate, CpuTuner
 from engine_cpu.tuning_cache import TuningCache
 
-from engine import ops
-from engine.ir import Parameter, f32
+from engine import Core, ops
+from engine.ir import Constant, Model, Parameter, f32
 from engine.native import default_isa
 
 NODE = ops.Relu(Parameter(f32, [1], "x"))
@@ -75,6 +76,17 @@ def test_a_cache_of_another_cpu_is_not_used(tmp_path: Path) -> None:
     stored["key"][0] = "another CPU"
     cache.path.write_text(json.dumps(stored))
     assert TuningCache(str(tmp_path)).get("a") is None
+
+
+def test_without_effort_nothing_that_was_measured_before_counts(tmp_path: Path) -> None:
+    """The outcome depends on nothing but the model and the CPU."""
+    x = Parameter(f32, [1, 16, 20, 20], "x")
+    weights = Constant(np.ones((32, 16, 3, 3), np.float32))
+    model = Model([ops.Conv(x, weights, pads=(1, 1, 1, 1))], [x])
+    core = Core()
+    config = {"CACHE_DIR": str(tmp_path), "COMPILE_EFFORT": "full"}
+    assert core.compile_model(model, "CPU", config).tuner.choices
+    assert core.compile_model(model, "CPU", {**config, "COMPILE_EFFORT": "none"}).tuner.choices == {}
 
 
 def test_a_choice_that_is_no_candidate_any_more_is_measured_again() -> None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from engine.errors import UnsupportedError
 from engine.ir import paused_collector
-from engine.lowering import PlanCache, Shapes, prepared_already, shapes_of
+from engine.lowering import PlanCache, PreparedGraph, Shapes, shapes_of
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
 from engine_cpu.grouping import group_nodes
@@ -69,7 +69,7 @@ class Compiler:
                 raise UnsupportedError(f"{node}: no native kernel ({reason}), and ALLOW_REFERENCE is off")
             return HostSegment(node), [v for v in node.input_values if v is not None], tuple(node.outputs)
         if segment.kind is SegmentKind.DEFERRED:
-            programs = self.programs(prepared_already(extract(segment), LOWERINGS))
+            programs = self.programs(PreparedGraph.of(extract(segment), LOWERINGS))
             return DeferredSegment(programs), segment.inputs, segment.outputs
         items = group_nodes(segment.nodes, segment.outputs, decisions)
         options = assign_layouts(items, segment.outputs, self.precision)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from engine.errors import BlobFormatError, UnsupportedError
 from engine.ir import Constant, Model
-from engine.lowering import GraphNetwork, check_precision, constants_of, prepared_already, read_graph, shapes_of
+from engine.lowering import GraphNetwork, PreparedGraph, check_precision, constants_of, read_graph, shapes_of
 from engine.native import built_isas, cores, default_isa, has_feature
 from engine.onnx.skeleton import INLINE_BYTES
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
@@ -74,7 +74,7 @@ class CpuNetwork(GraphNetwork):
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and the formats of weights follow from the threads that the network was compiled for.
-        prepared = prepared_already(graph, LOWERINGS)
+        prepared = PreparedGraph.of(graph, LOWERINGS)
         network._load(prepared, weights, CpuTuner(made.threads, choices=made.choices), made.precision)
         return network
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import BlobFormatError
 from engine.ir import Model
-from engine.lowering import GraphNetwork, check_precision, constants_of, known_shapes, prepared_already, read_graph
+from engine.lowering import GraphNetwork, PreparedGraph, check_precision, constants_of, known_shapes, read_graph
 from engine.lowering.tuning import read_choices, write_choices
 from engine.plugin_api import (
     BlobReader,
@@ -73,7 +73,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         network = cls(plugin, config, blob.manifest)
         check_precision(network.name, _precision_of(blob), config[INFERENCE_PRECISION_HINT])
         network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
-        prepared = prepared_already(read_graph(blob), LOWERINGS)
+        prepared = PreparedGraph.of(read_graph(blob), LOWERINGS)
         made_by, here = bytes(blob.section(COMPILER)).decode(errors="replace"), network.device.identity
         choices = read_choices(bytes(blob.section(CHOICES)))
         if made_by != here:
