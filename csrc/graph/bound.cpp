@@ -11,8 +11,8 @@
 namespace engine::graph {
 namespace {
 
-// The most devices whose pairs are all looked at; the search over their sets takes 2^kMostDevices steps.
-constexpr std::int32_t kMostDevices = 8;
+// The most devices whose pairs are all looked at; the search over their sets takes 2^kMaxDevices steps.
+constexpr std::int32_t kMaxDevices = 8;
 
 std::vector<std::int64_t> count_nodes(Span<std::int32_t> device, std::int32_t devices) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(devices));
@@ -27,7 +27,7 @@ class Bound {
     chosen_.resize(static_cast<std::size_t>(devices));
     std::iota(chosen_.begin(), chosen_.end(), 0);
     std::stable_sort(chosen_.begin(), chosen_.end(), [&](auto a, auto b) { return counts[a] > counts[b]; });
-    left_out_ = std::max(0, devices - kMostDevices);
+    left_out_ = std::max(0, devices - kMaxDevices);
     chosen_.resize(static_cast<std::size_t>(devices - left_out_));
     reached_.resize(static_cast<std::size_t>(dag.nodes()));
   }
@@ -116,7 +116,7 @@ std::int64_t longest_changes(const Dag& dag, Span<std::int32_t> device) {
 
 // 0 where the graph is too large.
 std::int64_t search_for_bound(const Dag& dag, Span<std::int32_t> device, std::int32_t devices) {
-  if (dag.nodes() > kMostReduced) return 0;
+  if (dag.nodes() > kMaxReduced) return 0;
   const Reduced reduced = reduce(dag, device);
   const std::optional<Exhaustive> found = search_exhaustively(reduced.dag, span_of(reduced.device), devices);
   return found ? found->bound : 0;

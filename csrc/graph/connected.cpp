@@ -10,7 +10,7 @@ namespace {
 // What one join may search, and all together for each part: what keeps the time linear.
 constexpr std::int64_t kVisitsOfJoin = 20'000;
 constexpr std::int64_t kVisitsOfPart = 50;
-constexpr int kMostRounds = 4;
+constexpr int kMaxRounds = 4;
 
 // Joins parts of a graph that stays acyclic. The parts keep a topological order that each join repairs locally (Pearce
 // and Kelly, ACM JEA 11, 2007).
@@ -45,7 +45,7 @@ class Joiner {
     std::stable_sort(wanted.begin(), wanted.end(),
                      [&](auto a, auto b) { return problem_.bytes[a] > problem_.bytes[b]; });
     bool is_joined = true;
-    for (int round = 0; round < kMostRounds && is_joined; ++round) {
+    for (int round = 0; round < kMaxRounds && is_joined; ++round) {
       is_joined = false;
       for (const std::int32_t i : wanted) {
         const Edge& edge = problem_.dag.edges()[i];

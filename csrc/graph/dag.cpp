@@ -10,14 +10,14 @@
 namespace engine::graph {
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 1;
+constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max() - 1;
 
 }  // namespace
 
 std::vector<Edge> checked_edges(std::int64_t nodes, const std::int64_t* edges, std::int64_t edge_count) {
-  if (nodes < 0 || nodes > kMost || edge_count < 0 || edge_count > kMost) {
+  if (nodes < 0 || nodes > kMax || edge_count < 0 || edge_count > kMax) {
     throw GraphError("a graph of " + std::to_string(nodes) + " nodes and " + std::to_string(edge_count) +
-                     " edges; expected at most " + std::to_string(kMost) + " of each");
+                     " edges; expected at most " + std::to_string(kMax) + " of each");
   }
   std::vector<Edge> checked(static_cast<std::size_t>(edge_count));
   for (std::int64_t i = 0; i < edge_count; ++i) {
@@ -34,7 +34,7 @@ std::vector<Edge> checked_edges(std::int64_t nodes, const std::int64_t* edges, s
 }
 
 Dag::Dag(std::int64_t nodes, const std::int64_t* edges, std::int64_t edge_count)
-    : Dag(static_cast<Node>(std::clamp<std::int64_t>(nodes, 0, kMost)), checked_edges(nodes, edges, edge_count)) {}
+    : Dag(static_cast<Node>(std::clamp<std::int64_t>(nodes, 0, kMax)), checked_edges(nodes, edges, edge_count)) {}
 
 Dag::Dag(Node nodes, std::vector<Edge> edges)
     : nodes_(nodes),

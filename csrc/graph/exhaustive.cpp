@@ -11,9 +11,9 @@ namespace engine::graph {
 namespace {
 
 // With more, there are too many turns to choose from.
-constexpr std::int32_t kMostDevices = 8;
+constexpr std::int32_t kMaxDevices = 8;
 // What sets of nodes a whole search may keep, in nodes of the graph: some 40 ms.
-constexpr std::size_t kMostVisits = 6'000'000;
+constexpr std::size_t kMaxVisits = 6'000'000;
 // The first search goes on with this many sets only, for something to beat.
 constexpr std::size_t kBeamWidth = 64;
 // Sets that others are compared with, as they may contain them.
@@ -76,7 +76,7 @@ class Search {
           std::find_if(next.begin(), next.end(), [&](const State& state) { return state.count == nodes(); });
       if (end != next.end()) return {sequence_to(levels, *end), turns};
       states += next.size();
-      if (is_whole && states * way_.size() > kMostVisits) return {{}, turns + 1};
+      if (is_whole && states * way_.size() > kMaxVisits) return {{}, turns + 1};
       if (!is_whole && next.size() > kBeamWidth) next.resize(kBeamWidth);
       levels.push_back(std::move(next));
     }
@@ -142,7 +142,7 @@ class Search {
 }  // namespace
 
 std::optional<Exhaustive> search_exhaustively(const Dag& dag, Span<std::int32_t> device, std::int32_t devices) {
-  if (dag.nodes() == 0 || devices > kMostDevices) return std::nullopt;
+  if (dag.nodes() == 0 || devices > kMaxDevices) return std::nullopt;
   if (dag.nodes() <= 64) return Search<1>(dag, device, devices).run();
   if (dag.nodes() <= 128) return Search<2>(dag, device, devices).run();
   if (dag.nodes() <= 256) return Search<4>(dag, device, devices).run();

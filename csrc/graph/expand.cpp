@@ -12,7 +12,7 @@ constexpr Node kLargestGraph = 20'000;
 // Nodes and edges in all cuts together: some 50 ms.
 constexpr std::int64_t kVisits = 300'000;
 // Sums of bytes and of prohibitive costs stay below 63 bits.
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;
 
 class Expansion {
  public:
@@ -22,7 +22,7 @@ class Expansion {
   }
 
   void run() {
-    if (problem_.dag.nodes() > kLargestGraph || all_bytes_ > kMostBytes) return;
+    if (problem_.dag.nodes() > kLargestGraph || all_bytes_ > kMaxBytes) return;
     if (!find_candidates()) return;
     bool is_better = true;
     while (is_better && visits_ > 0) {

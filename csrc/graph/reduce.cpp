@@ -6,7 +6,7 @@
 namespace engine::graph {
 namespace {
 
-constexpr int kMostPasses = 8;
+constexpr int kMaxPasses = 8;
 
 // One pass in one direction. The groups are numbered 0..count-1.
 std::vector<Node> join(const Dag& dag, const std::vector<std::int32_t>& device, bool is_backward, Node& count) {
@@ -44,7 +44,7 @@ Reduced contract(const Dag& dag, const std::vector<std::int32_t>& device, const 
 Reduced reduce(const Dag& dag, Span<std::int32_t> device) {
   Reduced reduced{dag, {device.begin(), device.end()}};
   int unchanged = 0;
-  for (int pass = 0; pass < kMostPasses && unchanged < 2; ++pass) {
+  for (int pass = 0; pass < kMaxPasses && unchanged < 2; ++pass) {
     Node count = 0;
     const std::vector<Node> group = join(reduced.dag, reduced.device, pass % 2 == 1, count);
     unchanged = count < reduced.dag.nodes() ? 0 : unchanged + 1;

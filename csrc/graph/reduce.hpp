@@ -9,7 +9,7 @@
 namespace engine::graph {
 
 // Graphs above are not worth it: what is left takes no search that would be too long for the whole.
-constexpr Node kMostReduced = 50'000;
+constexpr Node kMaxReduced = 50'000;
 
 struct Reduced {
   Dag dag;

@@ -10,7 +10,7 @@
 namespace engine::graph {
 namespace {
 
-constexpr int kMostRounds = 4;
+constexpr int kMaxRounds = 4;
 // Nodes in all rounds together: what keeps the time linear, and short for large graphs.
 constexpr std::int64_t kVisits = 150'000;
 // In graphs above, nodes move alone only.
@@ -46,7 +46,7 @@ class Refinement {
 
   void run() {
     const auto nodes = static_cast<std::int64_t>(problem_.dag.nodes());
-    const std::int64_t rounds = std::clamp<std::int64_t>(kVisits / std::max<std::int64_t>(nodes, 1), 1, kMostRounds);
+    const std::int64_t rounds = std::clamp<std::int64_t>(kVisits / std::max<std::int64_t>(nodes, 1), 1, kMaxRounds);
     for (std::int64_t round = 0; round < rounds; ++round) {
       const std::int64_t before = least_;
       sweep_nodes_both_ways();

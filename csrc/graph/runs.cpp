@@ -12,15 +12,15 @@ namespace engine::graph {
 namespace {
 
 // Passes that take out spare runs, from either end in turn.
-constexpr std::int64_t kMostPasses = 6;
+constexpr std::int64_t kMaxPasses = 6;
 constexpr std::int64_t kPassVisits = 400'000;
 // What drains side by side may cost, in visits of nodes: some 20 ms.
 constexpr std::int64_t kBeamVisits = 150'000'000;
 // Widths that are worth it, and that have stopped to help.
-constexpr std::int64_t kLeastWidth = 2;
-constexpr std::int64_t kMostWidth = 16;
+constexpr std::int64_t kMinWidth = 2;
+constexpr std::int64_t kMaxWidth = 16;
 // Drains begin with every device, unless there are more, or the graph is huge.
-constexpr std::int32_t kMostFirst = 8;
+constexpr std::int32_t kMaxFirst = 8;
 constexpr Node kHugeGraph = 500'000;
 // Turns that are looked for one by one, as most are near.
 constexpr std::int32_t kNear = 8;
@@ -89,7 +89,7 @@ class Search {
 
  private:
   Sequence best_drain(const View& view, const std::vector<std::int32_t>& ways, Turn turn) const {
-    if (problem_.devices > kMostFirst || problem_.dag.nodes() > kHugeGraph)
+    if (problem_.devices > kMaxFirst || problem_.dag.nodes() > kHugeGraph)
       return drain(problem_, view, ways, turn, kBest);
     Sequence best;
     for (std::int32_t first = 0; first < problem_.devices; ++first) {
@@ -102,8 +102,8 @@ class Search {
   void try_beam(const View& view, const std::vector<std::int32_t>& ways) {
     if (problem_.dag.nodes() > kLargeGraph) return;
     const std::int64_t visits = static_cast<std::int64_t>(best_.size()) * problem_.devices * problem_.dag.nodes();
-    const std::int64_t width = std::min(kMostWidth, kBeamVisits / std::max<std::int64_t>(visits, 1));
-    if (width >= kLeastWidth) offer(shortened(beam_drain(problem_, view, ways, static_cast<std::size_t>(width))));
+    const std::int64_t width = std::min(kMaxWidth, kBeamVisits / std::max<std::int64_t>(visits, 1));
+    if (width >= kMinWidth) offer(shortened(beam_drain(problem_, view, ways, static_cast<std::size_t>(width))));
   }
 
   void offer(Sequence sequence) {
@@ -111,7 +111,7 @@ class Search {
   }
 
   Sequence shortened(Sequence sequence) const {
-    const std::int64_t passes = std::clamp<std::int64_t>(kPassVisits / problem_.dag.nodes(), 2, kMostPasses);
+    const std::int64_t passes = std::clamp<std::int64_t>(kPassVisits / problem_.dag.nodes(), 2, kMaxPasses);
     int unchanged = 0;
     for (std::int64_t pass = 0; unchanged < 2 && pass < passes; ++pass) {
       const std::size_t before = sequence.size();
@@ -187,7 +187,7 @@ Runs find_runs(const Problem& problem) {
   if (problem.dag.nodes() == 0) return runs;
   if (problem.devices <= 2) {
     runs.device = alternate(problem);
-  } else if (problem.dag.nodes() <= kMostReduced) {
+  } else if (problem.dag.nodes() <= kMaxReduced) {
     const Reduced reduced = reduce(problem.dag, span_of(problem.device));
     const Problem smaller{reduced.dag, reduced.device, problem.devices};
     Search search(smaller);

@@ -26,12 +26,12 @@ struct TraceStep {
 // Steps up to a number of them and of nodes to be shown with them; the last one is `cut` where there were more.
 class Trace {
  public:
-  static constexpr std::size_t kMostSteps = 100000;
-  static constexpr std::size_t kMostNodes = 5000000;
+  static constexpr std::size_t kMaxSteps = 100000;
+  static constexpr std::size_t kMaxNodes = 5000000;
 
   const std::vector<TraceStep>& steps() const { return steps_; }
   std::vector<TraceStep>& steps() { return steps_; }
-  bool is_full() const { return steps_.size() > kMostSteps || shown_ > kMostNodes; }
+  bool is_full() const { return steps_.size() > kMaxSteps || shown_ > kMaxNodes; }
 
   // `shown` nodes belong to the step besides its own: those of the candidate and the rejected ones.
   void add(TraceStep step, std::size_t shown = 0) {

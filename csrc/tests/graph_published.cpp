@@ -162,7 +162,7 @@ void test_a_trace_that_is_full() {
     Trace trace;
     problem.trace = &trace;
     expect(rollback(problem, statistics).subgraph == labels.subgraph, "a full trace changes no result");
-    expect((trace.steps().size() == Trace::kMostSteps + 1) == (nodes == 400), "a trace has two limits");
+    expect((trace.steps().size() == Trace::kMaxSteps + 1) == (nodes == 400), "a trace has two limits");
     expect(trace.steps().back().kind == TraceStep::Kind::cut, "a full trace says so");
   }
 }

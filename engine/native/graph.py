@@ -19,7 +19,7 @@ from engine.native.extension import _core
 
 __all__ = [
     "CLOSURE_BYTES", "Closure", "Costs", "Cut", "RawPartition", "TraceStep", "check_partition", "lower_bound",
-    "min_cut", "partition", "strategies", "transitive_closure", "verify_runs",
+    "min_cut", "partition_graph", "strategies", "transitive_closure", "verify_runs",
 ]  # fmt: skip
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -58,7 +58,7 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True)
 class RawPartition:
-    """What `partition` found."""
+    """What `partition_graph` found."""
 
     subgraph: Integers
     """(N,): the subgraph of each node, 0..count-1."""
@@ -76,11 +76,11 @@ class RawPartition:
 
 
 def strategies() -> tuple[str, ...]:
-    """Return the names of the strategies that `partition` knows."""
+    """Return the names of the strategies that `partition_graph` knows."""
     return tuple(_core.graph.strategies())
 
 
-def partition(
+def partition_graph(
     edges: npt.ArrayLike,
     affinity: npt.ArrayLike,
     strategy: str = "potential",

@@ -12,7 +12,7 @@ from engine.ir import Constant, Model, Node, Output, Result
 from engine.ops import find_op
 from engine.passes.runtime_info import ORIGINS
 
-_MOST = 20
+_MAX = 20
 
 
 def compare_models(
@@ -34,7 +34,7 @@ def compare_models(
     """
     comparison = Comparison(attributes, constants, names, rt_info, types)
     comparison.models(a, b)
-    return comparison.found[:_MOST]
+    return comparison.found[:_MAX]
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Comparison:
     def nodes(self, a: Node, b: Node) -> None:
         """Compare two nodes and, without recursion, everything above them."""
         stack = [(a, b)]
-        while stack and len(self.found) < _MOST:
+        while stack and len(self.found) < _MAX:
             x, y = stack.pop()
             if self.pairs.get(x) is y:
                 continue

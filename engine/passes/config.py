@@ -86,17 +86,17 @@ class PassConfig:
         return texts
 
     @property
-    def run(self) -> Run | None:
+    def run(self) -> PipelineRun | None:
         """What the manager that is running asks of all that it runs; None outside of a run."""
         return self._shared.run
 
     @run.setter
-    def run(self, run: Run | None) -> None:
+    def run(self, run: PipelineRun | None) -> None:
         self._shared.run = run
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PipelineRun:
     """A run in progress: `depth` managers around, and what the outer ones asked for."""
 
     checked: bool = False
@@ -116,7 +116,7 @@ class _Shared:
         self.callbacks: dict[str, NodeCallback] = {}
         self.default: NodeCallback | None = None
         self.known: dict[str, type] = {}
-        self.run: Run | None = None
+        self.run: PipelineRun | None = None
 
     def note(self, name: str, kind: type) -> None:
         known = self.known.setdefault(name, kind)

@@ -19,7 +19,7 @@ from engine.ir.node import edits
 from engine.passes import regions
 from engine.passes.base import Pass, run_pass
 from engine.passes.checks import checked_run
-from engine.passes.config import PassConfig, Run
+from engine.passes.config import PassConfig, PipelineRun
 from engine.passes.rewrite import GraphRewrite, MatcherPass
 from engine.passes.settings import is_on
 from engine.passes.snapshots import ALL_FORMATS, Snapshots, tracing
@@ -102,7 +102,7 @@ class Manager(Pass):
         self.records: list[PassRecord] = []
         self._passes: list[tuple[Pass, bool]] = []
         self._validate = validate
-        self._run = Run(
+        self._run = PipelineRun(
             checked=checked,
             timed=profile or is_on(PROFILE),
             snapshots=None if snapshots is None else Snapshots(Path(snapshots), snapshot_formats),
@@ -168,7 +168,7 @@ class Manager(Pass):
     # -- one run ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _running(self, model: Model) -> Iterator[Run]:
+    def _running(self, model: Model) -> Iterator[PipelineRun]:
         """Ask what the outer managers and this one ask; restore a checked model that was broken."""
         outer = self.pass_config.run
         run = _joined(outer, self._run)
@@ -191,7 +191,7 @@ class Manager(Pass):
         if unknown:
             _log.warning("PassConfig switches passes that %s does not have: %s", self.name, ", ".join(unknown))
 
-    def _run_one(self, item: Pass, model: Model, run: Run) -> None:
+    def _run_one(self, item: Pass, model: Model, run: PipelineRun) -> None:
         before = _node_count(model, f"before pass {item.name}")
         start = time.perf_counter()
         changed = self._guarded(item, model, run)
@@ -206,7 +206,7 @@ class Manager(Pass):
         if changed and run.snapshots is not None and not isinstance(item, Manager):
             run.snapshots.take(model, self.name, item.name)
 
-    def _guarded(self, item: Pass, model: Model, run: Run) -> bool:
+    def _guarded(self, item: Pass, model: Model, run: PipelineRun) -> bool:
         """Run a pass; whatever goes wrong is told with its name."""
         if not isinstance(item, Manager):
             item.set_pass_config(self.pass_config)  # a pass may be in several pipelines
@@ -230,10 +230,10 @@ class Manager(Pass):
         return item is self or any(isinstance(inner, Manager) and inner._contains(item) for inner in self.passes)
 
 
-def _joined(outer: Run | None, own: Run) -> Run:
+def _joined(outer: PipelineRun | None, own: PipelineRun) -> PipelineRun:
     if outer is None:
         return replace(own, snapshots=own.snapshots or tracing())
-    return Run(
+    return PipelineRun(
         checked=outer.checked or own.checked,
         timed=outer.timed or own.timed,
         snapshots=own.snapshots or outer.snapshots,

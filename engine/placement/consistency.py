@@ -9,7 +9,7 @@ from math import isfinite
 
 from engine.placement.report import PlacementReport
 
-_MOST_LISTED = 10
+_MAX_LISTED = 10
 
 
 def inconsistencies(report: PlacementReport, operations: Collection[str] | None = None) -> tuple[str, ...]:
@@ -91,5 +91,5 @@ def _of_reasons(report: PlacementReport) -> Iterator[str]:
 
 def _about(what: str, names: Collection[str]) -> Iterator[str]:
     if names:
-        listed = ", ".join(f"`{name}`" for name in islice(names, _MOST_LISTED))
-        yield f"{len(names)} nodes are {what}: {listed}{', ...' if len(names) > _MOST_LISTED else ''}"
+        listed = ", ".join(f"`{name}`" for name in islice(names, _MAX_LISTED))
+        yield f"{len(names)} nodes are {what}: {listed}{', ...' if len(names) > _MAX_LISTED else ''}"

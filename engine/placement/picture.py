@@ -18,7 +18,7 @@ from engine.placement.text import placement_text
 SUFFIXES: Final = (".svg", ".html")
 
 _LONGEST_LINE = 240
-_MOST_FINDINGS = 10
+_MAX_FINDINGS = 10
 _MARGIN = 24
 _KEY = (
     "inside a box: its operations; thick border: placed by the user; dashed border: goes with its atom; "
@@ -83,7 +83,7 @@ def _heading(report: PlacementReport, model: str) -> Iterator[tuple[str, str]]:
     if report.measured_seconds is not None:
         times.append(f"{duration(report.measured_seconds)} measured")
     yield "; ".join([f"strategy {report.strategy}, mode {report.mode}, placement {report.placement}", *times]), ""
-    for finding in report.findings[:_MOST_FINDINGS]:
+    for finding in report.findings[:_MAX_FINDINGS]:
         yield finding, 'fill="#b00020"'
-    if (rest := len(report.findings) - _MOST_FINDINGS) > 0:
+    if (rest := len(report.findings) - _MAX_FINDINGS) > 0:
         yield f"and {rest} more findings", 'fill="#b00020"'

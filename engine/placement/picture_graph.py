@@ -13,10 +13,10 @@ from engine.drawing.table import count, duration
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
 from engine.placement.text import operator_summary, transfer_size
 
-_MOST_OPERATIONS = 400
+_MAX_OPERATIONS = 400
 """A picture with more operations shows only their subgraphs."""
-_MOST_LABELS = 200
-_MOST_IN_TOOLTIP = 40
+_MAX_LABELS = 200
+_MAX_IN_TOOLTIP = 40
 _PADDING = 6
 _OPERATION_CHARACTERS = 26
 _OPERATION_WIDTH = _OPERATION_CHARACTERS * CHARACTER_WIDTH + 4
@@ -46,7 +46,7 @@ class DrawnGraph:
 
 def draw_graph(report: PlacementReport, colours: Mapping[str, str], top: float) -> DrawnGraph:
     """Draw subgraphs below `top`, producers above consumers. Near-linear in subgraphs, operations and crossings."""
-    is_detailed = report.node_count <= _MOST_OPERATIONS
+    is_detailed = report.node_count <= _MAX_OPERATIONS
     painter = _Painter(report, colours, is_detailed)
     position = {subgraph.index: i for i, subgraph in enumerate(report.subgraphs)}
     bundles: dict[tuple[int, int], list[Crossing]] = {
@@ -87,7 +87,7 @@ class _Painter:
         """The element of a subgraph in its box."""
         colour = self._colours[subgraph.device]
         lines = self._lines(subgraph)
-        names = [*subgraph.nodes[:_MOST_IN_TOOLTIP], *(["..."] if len(subgraph.nodes) > _MOST_IN_TOOLTIP else [])]
+        names = [*subgraph.nodes[:_MAX_IN_TOOLTIP], *(["..."] if len(subgraph.nodes) > _MAX_IN_TOOLTIP else [])]
         parts = [
             tooltip([*lines, *names]),
             f'<rect x="{box.x:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" height="{box.height:.0f}" rx="5" '
@@ -143,7 +143,7 @@ def _edges(
     boxes: Sequence[Box], bundles: Mapping[tuple[int, int], Sequence[Crossing]]
 ) -> tuple[list[str], list[str], float]:
     """Edges, labels of the largest, and the width that boxes and edges take."""
-    largest = sorted(bundles, key=lambda pair: -_bytes(bundles[pair]))[:_MOST_LABELS]
+    largest = sorted(bundles, key=lambda pair: -_bytes(bundles[pair]))[:_MAX_LABELS]
     labelled = {pair for pair in largest if bundles[pair]}
     router = _Router(boxes)
     shapes, labels = [], []

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from engine.drawing.table import byte_count, count, duration, printable, table
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport
 
-_MOST_SUBGRAPHS = 30
-_MOST_CROSSINGS = 10
-_MOST_NAMES = 3
-_MOST_NUMBERS = 6
+_MAX_SUBGRAPHS = 30
+_MAX_CROSSINGS = 10
+_MAX_NAMES = 3
+_MAX_NUMBERS = 6
 _LONGEST_NAME = 60
 
 
@@ -99,15 +99,15 @@ def _subgraphs(report: PlacementReport, cut: _Cut) -> list[str]:
             _time(subgraph.measured_seconds),
             _numbers(subgraph.depends_on, cut),
         )
-        for subgraph in report.subgraphs[: cut.count(total, _MOST_SUBGRAPHS)]
+        for subgraph in report.subgraphs[: cut.count(total, _MAX_SUBGRAPHS)]
     ]
     header = ("SUBGRAPH", "DEVICE", "NODES", "OPERATORS", "IN", "OUT", "PREDICTED", "MEASURED", "READS FROM")
-    return _lines(table(rows, header, right=(4, 5, 6, 7)), cut.rest(total, _MOST_SUBGRAPHS, "subgraphs"))
+    return _lines(table(rows, header, right=(4, 5, 6, 7)), cut.rest(total, _MAX_SUBGRAPHS, "subgraphs"))
 
 
 def _numbers(numbers: Sequence[int], cut: _Cut) -> str:
-    shown = ", ".join(map(str, numbers[: cut.count(len(numbers), _MOST_NUMBERS)])) or "-"
-    return f"{shown}, ..." if len(numbers) > cut.count(len(numbers), _MOST_NUMBERS) else shown
+    shown = ", ".join(map(str, numbers[: cut.count(len(numbers), _MAX_NUMBERS)])) or "-"
+    return f"{shown}, ..." if len(numbers) > cut.count(len(numbers), _MAX_NUMBERS) else shown
 
 
 def _devices(report: PlacementReport) -> list[str]:
@@ -181,10 +181,10 @@ def _crossings(report: PlacementReport, cut: _Cut) -> list[str]:
             transfer_size([crossing]),
             _time(crossing.predicted_seconds),
         )
-        for crossing in largest[: cut.count(total, _MOST_CROSSINGS)]
+        for crossing in largest[: cut.count(total, _MAX_CROSSINGS)]
     ]
     header = ("LARGEST TRANSFERS", "FROM -> TO", "BYTES", "PREDICTED")
-    return _lines(table(rows, header, right=(2, 3)), cut.rest(total, _MOST_CROSSINGS, "transfers"))
+    return _lines(table(rows, header, right=(2, 3)), cut.rest(total, _MAX_CROSSINGS, "transfers"))
 
 
 def _refusals(report: PlacementReport, cut: _Cut) -> list[str]:
@@ -211,8 +211,8 @@ def _refusal_group(group: Sequence[NodeRefusal], where: dict[str, str], cut: _Cu
     if cut.is_complete:
         yield from (f"    {_name(refusal)}: {printable(refusal.reason) or 'without a reason'}" for refusal in group)
         return
-    names = ", ".join(map(_name, group[:_MOST_NAMES]))
-    yield "    " + " ".join(_lines([names], cut.rest(len(group), _MOST_NAMES, "nodes")))
+    names = ", ".join(map(_name, group[:_MAX_NAMES]))
+    yield "    " + " ".join(_lines([names], cut.rest(len(group), _MAX_NAMES, "nodes")))
     reasons = [printable(reason) for reason in dict.fromkeys(refusal.reason for refusal in group) if reason]
     yield from ("    " + " ".join(_lines([reason], cut.rest(len(reasons), 1, "reasons"))) for reason in reasons[:1])
 

@@ -110,9 +110,11 @@ def test_threads_partition_side_by_side() -> None:
     target = rng.integers(1, 5000, 8500)
     edges = np.stack([np.maximum(0, target - 1 - rng.integers(0, 50, target.size)), target], 1)
     affinity = rng.integers(0, 3, 5000)
-    alone = graph.partition(edges, affinity)
+    alone = graph.partition_graph(edges, affinity)
     results: list[graph.RawPartition] = []
-    threads = [threading.Thread(target=lambda: results.append(graph.partition(edges, affinity))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: results.append(graph.partition_graph(edges, affinity))) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

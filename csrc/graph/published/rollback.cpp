@@ -31,7 +31,7 @@ class KnownCandidates {
   const Candidate& find(Node root) const { return candidates_[root]; }
 
   const Candidate& keep(Candidate candidate, const std::vector<Node>& touched, const std::vector<char>& is_free) {
-    if (entries_ > kMostEntries) forget_all();
+    if (entries_ > kMaxEntries) forget_all();
     const Node root = candidate.root;
     for (const Node node : touched) {
       if (!is_free[node]) continue;
@@ -49,7 +49,7 @@ class KnownCandidates {
   }
 
  private:
-  static constexpr std::size_t kMostEntries = std::size_t{1} << 25;  // of 4 bytes
+  static constexpr std::size_t kMaxEntries = std::size_t{1} << 25;  // of 4 bytes
 
   void forget_all() {
     candidates_.assign(candidates_.size(), {});

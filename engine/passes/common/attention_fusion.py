@@ -75,7 +75,7 @@ class AttentionFusion(FusionPass):
             if not number:
                 return False
             scale *= number**power
-        parts = _Parts(scale)
+        parts = _AttentionInputs(scale)
         sources = parts.collect(values[self._q], values[self._k], values[self._v])
         if sources is None or not (0 < parts.scale < math.inf):
             return False
@@ -140,7 +140,7 @@ class InternalAttentionFusion(AttentionFusion):
 
 
 @dataclass(slots=True)
-class _Parts:
+class _AttentionInputs:
     """Collects what an attention reads once scales, transposes and repetitions before it are taken into it."""
 
     scale: float

@@ -47,7 +47,7 @@ class AttentionHeadsFusion(FusionPass):
         node = m.pattern_value_map[self._attention].node
         if self.transformation_callback(m.match_root) or not _is_plain(node):
             return False
-        split = _Heads()
+        split = _JoinedHeads()
         sources = [split.joined(node.input_value(index), has_scale=index < 2) for index in range(3)]
         if any(source is None for source in sources):
             return False
@@ -86,7 +86,7 @@ def _scale(node: Node) -> float:
 
 
 @dataclass(slots=True)
-class _Heads:
+class _JoinedHeads:
     """Finds [B, S, H * D] behind the inputs of an attention."""
 
     counts: list[int] = field(default_factory=list)

@@ -159,8 +159,8 @@ def test_equal_to_the_published_text_with_all_steps() -> None:
 def test_equal_where_the_closure_would_not_fit() -> None:
     for seed in range(300):
         edges, affinity = random_graph(random.Random(seed), 60)
-        dense = graph.partition(edges, affinity, "rollback")
-        searched = graph.partition(edges, affinity, "rollback", closure_bytes=0)
+        dense = graph.partition_graph(edges, affinity, "rollback")
+        searched = graph.partition_graph(edges, affinity, "rollback", closure_bytes=0)
         assert dense.subgraph.tolist() == searched.subgraph.tolist(), f"seed {seed}"
         assert searched.statistics["closure_bytes"] < dense.statistics["closure_bytes"] or len(affinity) == 1
 

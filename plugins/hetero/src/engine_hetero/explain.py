@@ -20,26 +20,26 @@ from engine.plugin_api import (
     SupportLevel,
 )
 from engine_hetero.device_list import DeviceList
+from engine_hetero.division import Divider, Division
 from engine_hetero.model_graph import ModelGraph, byte_size, has_known_size
 from engine_hetero.placing.placement import Claims, UnplaceableError
-from engine_hetero.planning import Plan, Planner
 from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
 
 
 def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) -> QueryResult:
     """How each of the model's own operations would run; one that is folded away runs nowhere, which is native."""
-    planner = Planner(core, model, devices, config)
-    graph = planner.graph
+    divider = Divider(core, model, devices, config)
+    graph = divider.graph
     originals = _originals(model, graph)
     try:
-        plan = planner.plan()
+        division = divider.divide()
     except UnplaceableError as e:
         refused = {n: Support.refused(RefusalCause.PLACEMENT, reason) for n, reason in e.reasons.items()}
         return QueryResult(_by_original_name(model, originals, refused))
-    claims = plan.placement.claims
-    supports = {number: claims.support(int(d), number) for number, d in enumerate(plan.placement.affinity)}
+    claims = division.placement.claims
+    supports = {number: claims.support(int(d), number) for number, d in enumerate(division.placement.affinity)}
     answers = _by_original_name(model, originals, supports)
-    return QueryResult(answers, placement=report(plan, config, originals, answers))
+    return QueryResult(answers, placement=report(division, config, originals, answers))
 
 
 Originals: TypeAlias = Sequence[Mapping[str, str]]
@@ -62,35 +62,35 @@ def _by_original_name(model: Model, originals: Originals, supports: Mapping[int,
     return answers
 
 
-def report(plan: Plan, config: Config, originals: Originals, operations: Iterable[str]) -> PlacementReport:
+def report(division: Division, config: Config, originals: Originals, operations: Iterable[str]) -> PlacementReport:
     """What a person wants to know of a division, in the names of the model's own operations."""
-    placement = plan.placement
-    crossings = _crossings(plan)
+    placement = division.placement
+    crossings = _crossings(division)
     sources = {name: source for names, source in zip(originals, placement.sources, strict=True) for name in names}
     return PlacementReport(
         devices=placement.claims.devices,
         strategy=config[PARTITION_STRATEGY],
-        mode=plan.mode,
+        mode=division.mode,
         placement=config[PLACEMENT],
-        subgraphs=_subgraphs(plan, crossings, originals),
+        subgraphs=_subgraphs(division, crossings, originals),
         crossings=crossings,
-        lower_bound=plan.partition.lower_bound,
-        refusals=tuple(_refusals(placement.claims, plan, originals)),
+        lower_bound=division.partition.lower_bound,
+        refusals=tuple(_refusals(placement.claims, division, originals)),
         sources=sources,
-        predicted_seconds=plan.predicted_seconds,
-        findings=plan.findings,
+        predicted_seconds=division.predicted_seconds,
+        findings=division.findings,
         cloned=tuple(name for name in operations if name not in sources),
-        costs=plan.costs.origin,
+        costs=division.costs.origin,
     )
 
 
-def _subgraphs(plan: Plan, crossings: Sequence[Crossing], originals: Originals) -> tuple[PlacedSubgraph, ...]:
-    needs: list[set[int]] = [set() for _ in plan.members]
+def _subgraphs(division: Division, crossings: Sequence[Crossing], originals: Originals) -> tuple[PlacedSubgraph, ...]:
+    needs: list[set[int]] = [set() for _ in division.members]
     for crossing in crossings:
         needs[crossing.target].add(crossing.source)
     placed = []
-    measured = plan.measured_part_seconds
-    for number, (device, members) in enumerate(zip(plan.devices(), plan.members, strict=True)):
+    measured = division.measured_part_seconds
+    for number, (device, members) in enumerate(zip(division.devices(), division.members, strict=True)):
         operations = {name: op_type for n in members for name, op_type in originals[n].items()}
         placed.append(
             PlacedSubgraph(
@@ -98,7 +98,7 @@ def _subgraphs(plan: Plan, crossings: Sequence[Crossing], originals: Originals) 
                 device,
                 tuple(operations),
                 tuple(sorted(needs[number])),
-                plan.part_seconds[number],
+                division.part_seconds[number],
                 measured[number],
                 op_types=tuple(operations.values()),
             )
@@ -106,12 +106,12 @@ def _subgraphs(plan: Plan, crossings: Sequence[Crossing], originals: Originals) 
     return tuple(placed)
 
 
-def _crossings(plan: Plan) -> tuple[Crossing, ...]:
+def _crossings(division: Division) -> tuple[Crossing, ...]:
     """Each value once for each subgraph that reads it."""
-    graph = plan.graph
-    part = plan.part_of_node()
-    affinity = plan.placement.affinity
-    edge_seconds = plan.costs.edge_seconds(graph, affinity, part)
+    graph = division.graph
+    part = division.part_of_node()
+    affinity = division.placement.affinity
+    edge_seconds = division.costs.edge_seconds(graph, affinity, part)
     found: dict[tuple[str, int, int], Crossing] = {}
     for (source, target), value, seconds in zip(graph.edges, graph.values, edge_seconds, strict=True):
         ends = int(part[source]), int(part[target])
@@ -121,10 +121,10 @@ def _crossings(plan: Plan) -> tuple[Crossing, ...]:
     return tuple(found.values())
 
 
-def _refusals(claims: Claims, plan: Plan, originals: Originals) -> Iterator[NodeRefusal]:
+def _refusals(claims: Claims, division: Division, originals: Originals) -> Iterator[NodeRefusal]:
     """Why each node is not on a device that was to be preferred, and why not natively on its own."""
     for number, operations in enumerate(originals):
-        for device in range(int(plan.placement.affinity[number]) + 1):
+        for device in range(int(division.placement.affinity[number]) + 1):
             support = claims.support(device, number)
             if support.level is SupportLevel.NATIVE:
                 continue

@@ -20,13 +20,13 @@ from engine.plugin_api import (
 )
 from engine.properties import DEVICE_ID, EXCLUSIVE_ASYNC_REQUESTS, OPTIMAL_NUMBER_OF_INFER_REQUESTS
 from engine_hetero.device_list import DeviceList
+from engine_hetero.division import Divider
 from engine_hetero.execution.dataflow import Dataflow
 from engine_hetero.execution.request import HeteroInferRequest
 from engine_hetero.parts.blob_parts import read_parts, write_parts
 from engine_hetero.parts.certificate import Certificate
 from engine_hetero.parts.compiling import Compiler
 from engine_hetero.parts.wiring import Wiring
-from engine_hetero.planning import Planner
 from engine_hetero.properties import SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_LOWER_BOUND
 
 
@@ -44,21 +44,21 @@ class HeteroNetwork(ExecutableNetwork):
         Each device that claimed nodes and refuses their subgraph is asked once more, and believed.
         """
         network = cls(plugin, config, model)
-        planner = Planner(plugin.core, model, devices, config)
+        divider = Divider(plugin.core, model, devices, config)
         compiler = Compiler(plugin.core, devices)
         asked_again: set[str] = set()
         while True:
-            plan = planner.plan()
-            parts, wiring = plan.split()
+            division = divider.divide()
+            parts, wiring = division.split()
             networks, refused = compiler.compile(parts)
             for each in refused:
                 if each.part.device in asked_again:
                     raise compiler.contradiction(each)
-                planner.withdraw(each.part.device, compiler.ask_again(each))
+                divider.withdraw(each.part.device, compiler.ask_again(each))
             asked_again |= {each.part.device for each in refused}
             if not refused:
                 break
-        network.certificate = Certificate.of(plan)
+        network.certificate = Certificate.of(division)
         network.connect(wiring, networks)
         return network
 

@@ -73,7 +73,7 @@ def partition(
     """
     is_logged = strategy == "rollback" and _log.isEnabledFor(logging.DEBUG)
     steps: list[graph.TraceStep] | None = [] if is_logged or trace is not None else None
-    raw = graph.partition(edges, affinity, strategy, mode, bytes, atoms=atoms, costs=costs, trace=steps)
+    raw = graph.partition_graph(edges, affinity, strategy, mode, bytes, atoms=atoms, costs=costs, trace=steps)
     if trace is not None and steps is not None:
         trace.extend(steps)
     if is_logged:

@@ -15,9 +15,9 @@ from engine_hetero.costs.cost_model import CostModel, Floats
 from engine_hetero.model_graph import Ints, ModelGraph
 from engine_hetero.placing.placement import REFUSED, Claims
 
-_MOST_EXAMINED: Final = 64
-_MOST_FINDINGS: Final = 5
-_LEAST_GAIN: Final = 0.01
+_MAX_EXAMINED: Final = 64
+_MAX_FINDINGS: Final = 5
+_MIN_GAIN: Final = 0.01
 """Of an inference: what saves less is within the error of any prediction."""
 
 
@@ -158,11 +158,11 @@ def findings(claims: Claims, costs: CostModel, affinity: Ints, subgraph: Ints, o
         return ()
     review = _Review(claims, costs, affinity, subgraph, predict(claims.graph, costs, affinity, subgraph, order))
     sizes = np.bincount(subgraph, costs.placed_seconds(affinity), len(order))
-    found = [move for each in np.argsort(sizes, kind="stable")[:_MOST_EXAMINED] for move in review.moves(int(each))]
+    found = [move for each in np.argsort(sizes, kind="stable")[:_MAX_EXAMINED] for move in review.moves(int(each))]
     best: dict[tuple[frozenset[int], int], _Move] = {}
     for move in sorted(found, key=lambda move: move.seconds):
         best.setdefault((frozenset((move.subgraph, *move.others)), move.device), move)
-    return tuple(review.sentence(move) for move in list(best.values())[:_MOST_FINDINGS])
+    return tuple(review.sentence(move) for move in list(best.values())[:_MAX_FINDINGS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class _Review:
             affinity[members] = device
             order = check_partition(self.claims.graph.edges, label[self.subgraph])
             seconds = predict(self.claims.graph, self.costs, affinity, label[self.subgraph], order).seconds
-            if seconds < self.schedule.seconds * (1 - _LEAST_GAIN):
+            if seconds < self.schedule.seconds * (1 - _MIN_GAIN):
                 moves.append(_Move(each, device, tuple(joined), seconds))
         return moves
 

@@ -18,7 +18,7 @@ from engine.ir import Constant, Model, Node, Output
 
 _FORMAT: Final = "engine.hetero.calibration"
 _VERSION: Final = 1
-_MOST_COUNTED: Final = 1_000_000
+_MAX_COUNTED: Final = 1_000_000
 _LONGEST: Final = 1e9
 _SMALL: Final = 64
 
@@ -35,7 +35,7 @@ class Figure:
         count = self.count + other.count
         seconds = (self.seconds * self.count + other.seconds * other.count) / count
         # Old figures must not outweigh new ones for ever.
-        return Figure(seconds, min(count, _MOST_COUNTED))
+        return Figure(seconds, min(count, _MAX_COUNTED))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _figure(device: str, name: str, value: Any) -> Figure:
     if isinstance(value, list) and len(value) == 2 and not any(isinstance(each, bool) for each in value):
         seconds, count = value
         is_time = isinstance(seconds, (int, float)) and 0 <= seconds < _LONGEST
-        if is_time and isinstance(count, int) and 1 <= count <= _MOST_COUNTED:
+        if is_time and isinstance(count, int) and 1 <= count <= _MAX_COUNTED:
             return Figure(float(seconds), count)
     raise ValueError(f"{name!r} of {device!r} is {value!r:.60}; expected [seconds >= 0, count >= 1]")
 

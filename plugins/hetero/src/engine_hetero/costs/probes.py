@@ -16,8 +16,8 @@ from engine.ir import Constant, Model, Node, Output, Parameter, PartialShape, Re
 from engine.plugin_api import CoreHandle, ExecutableNetwork
 from engine.runtime import AsyncInferRequest
 
-_LEAST_ROUNDS: Final = 7
-_MOST_ROUNDS: Final = 50
+_MIN_ROUNDS: Final = 7
+_MAX_ROUNDS: Final = 50
 _STEADY_SECONDS: Final = 0.02
 """Short inferences are repeated for so long, or as often as is allowed: their times scatter most."""
 
@@ -134,8 +134,8 @@ def run_probe(
     inputs = _warmed_up(network, request)
     walls: list[float] = []
     nodes: dict[str, list[float]] = {}
-    while len(walls) < _MOST_ROUNDS and not (walls and deadline.has_passed()):
-        if len(walls) >= _LEAST_ROUNDS and sum(walls) >= _STEADY_SECONDS:
+    while len(walls) < _MAX_ROUNDS and not (walls and deadline.has_passed()):
+        if len(walls) >= _MIN_ROUNDS and sum(walls) >= _STEADY_SECONDS:
             break
         start = time.perf_counter()
         request.infer(inputs)

@@ -18,7 +18,7 @@ from engine_hetero.model_graph import Ints
 from engine_hetero.parts.wiring import NETWORK, Wiring
 
 if TYPE_CHECKING:
-    from engine_hetero.planning import Plan
+    from engine_hetero.division import Division
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Certificate:
     lower_bound: int
 
     @classmethod
-    def of(cls, plan: Plan) -> Certificate:
+    def of(cls, division: Division) -> Certificate:
         """The certificate of a division."""
-        found = plan.partition
-        return cls(plan.graph.names, plan.graph.edges, plan.part_of_node(), found.run, found.lower_bound)
+        found = division.partition
+        return cls(division.graph.names, division.graph.edges, division.part_of_node(), found.run, found.lower_bound)
 
     def verify(self, wiring: Wiring) -> None:
         """Raise `BlobCorruptError` unless the numbers prove the division, and the parts are connected as it says."""

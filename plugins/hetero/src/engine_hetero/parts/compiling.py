@@ -18,8 +18,8 @@ from engine.plugin_api import (
 from engine_hetero.device_list import DeviceList
 from engine_hetero.parts.splitting import PartModel
 
-_MOST_THREADS = 16
-_MOST_NAMED = 5
+_MAX_THREADS = 16
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Compiler:
         """
         if not parts:
             return [], []
-        with ThreadPoolExecutor(min(len(parts), _MOST_THREADS), "HETERO:compile") as pool:
+        with ThreadPoolExecutor(min(len(parts), _MAX_THREADS), "HETERO:compile") as pool:
             networks = list(pool.map(self._compile, range(len(parts)), parts))
         refused = [each for each in networks if isinstance(each, Refused)]
         return [each for each in networks if not isinstance(each, Refused)], refused
@@ -91,5 +91,5 @@ def described(number: int, part: PartModel) -> str:
     names = [
         n.friendly_name for n in part.model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")
     ]
-    more = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"subgraph {number} on {part.device} ({', '.join(f'`{name}`' for name in names[:_MOST_NAMED])}{more})"
+    more = f", and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"subgraph {number} on {part.device} ({', '.join(f'`{name}`' for name in names[:_MAX_NAMED])}{more})"

@@ -14,9 +14,9 @@ from engine_hetero.model_graph import Ints
 from engine_hetero.placing.cost_cut import Groups, Values, cut
 from engine_hetero.placing.placement import REFUSED, UNPLACED, Claims, Placement, place_by_priority, settle
 
-_MOST_ROUNDS: Final = 20
+_MAX_ROUNDS: Final = 20
 """Each lowers the costs; more than a few are rare."""
-_LEAST_GAIN: Final = 1e-5
+_MIN_GAIN: Final = 1e-5
 """A round of exchanges that lowers the costs by less is the last."""
 
 
@@ -110,13 +110,13 @@ class _Search:
         if len(pairs) == 1:
             return self._cut(levels, affinity, pairs[0])
         seconds = self.seconds(affinity)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             before = seconds
             for pair in pairs:
                 candidate = self._cut(levels, affinity, pair)
                 if (lower := self.seconds(candidate)) < seconds:
                     affinity, seconds = candidate, lower
-            if seconds >= before * (1 - _LEAST_GAIN):
+            if seconds >= before * (1 - _MIN_GAIN):
                 break
         return affinity
 

@@ -19,7 +19,7 @@ _RANKS: Final = {
     SupportLevel.REFERENCE: REFERENCE,
     SupportLevel.NATIVE: NATIVE,
 }
-_MOST_LISTED: Final = 20
+_MAX_LISTED: Final = 20
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _require_placeable(claims: Claims, levels: Ints, stated: Ints) -> None:
         return
     reasons = {number: _why_unplaceable(claims, number, int(stated[number])) for number in unplaced}
     lines = []
-    for number, reason in list(reasons.items())[:_MOST_LISTED]:
+    for number, reason in list(reasons.items())[:_MAX_LISTED]:
         node = claims.graph.nodes[number]
         lines.append(f"  {node.op_type} `{node.friendly_name}`: {reason}")
     if (rest := len(unplaced) - len(lines)) > 0:

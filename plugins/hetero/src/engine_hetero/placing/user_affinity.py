@@ -26,7 +26,7 @@ AFFINITY: Final = "affinity"
 
 Affinities: TypeAlias = "Mapping[str, str] | Callable[[Node], str | None]"
 
-_MOST_LISTED: Final = 20
+_MAX_LISTED: Final = 20
 
 _MOVES: Final = frozenset({
     "Identity", "Dropout", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand",
@@ -97,7 +97,7 @@ def stated_affinity(
         if said:
             affinity[number] = _agreed(node, said, devices)
     if unused := sorted(stated.keys() - used):
-        shown = ", ".join(unused[:_MOST_LISTED]) + (", ..." if len(unused) > _MOST_LISTED else "")
+        shown = ", ".join(unused[:_MAX_LISTED]) + (", ..." if len(unused) > _MAX_LISTED else "")
         logger.info("the affinity of %d nodes has no effect, as they run nowhere by themselves: %s", len(unused), shown)
     return affinity
 
@@ -155,7 +155,7 @@ def _names(node: Node) -> Iterator[str]:
 
 def _agreed(node: Node, said: Mapping[str, str], devices: Sequence[str]) -> int:
     if len(set(said.values())) > 1:
-        listed = ", ".join(f"`{name}` on {device}" for name, device in list(said.items())[:_MOST_LISTED])
+        listed = ", ".join(f"`{name}` on {device}" for name, device in list(said.items())[:_MAX_LISTED])
         raise UnsupportedError(
             f"{node} stands for {len(said)} nodes whose affinities disagree: {listed}; they run as one, so give them "
             "one device, or say where only one of them runs"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from engine_hetero.planning import _worth_its_subgraphs
+from engine_hetero.division import _worth_its_subgraphs
 
 
 @dataclass
 class Candidate:
-    """What is asked of a plan."""
+    """What is asked of a division."""
 
     count: int
     seconds: float

@@ -26,12 +26,12 @@ from engine_hetero.placing.user_affinity import stated_affinity
 from engine_hetero.properties import AFFINITY_FILE, MEASURE_SECONDS, PARTITION_MODE, PARTITION_STRATEGY, PLACEMENT
 from engine_hetero.schedule import findings, predict
 
-_LEAST_GAIN: Final = 0.1
+_MIN_GAIN: Final = 0.1
 """The part of an inference's time that a division with more subgraphs must save."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class Division:
     """How a model is divided.
 
     Attributes:
@@ -113,8 +113,8 @@ class Plan:
         return findings(self.placement.claims, self.costs, affinity, found.subgraph, found.order)
 
 
-class Planner:
-    """Plans one model for one list of devices; asks each device once.
+class Divider:
+    """Divides one model over one list of devices; asks each device once.
 
     Raises `UnsupportedError` naming every node that cannot be placed, and what the devices raise when asked.
     """
@@ -141,7 +141,7 @@ class Planner:
         for device, names in self._withdrawn:
             self.claims = self.claims.without(device, names)
 
-    def plan(self) -> Plan:
+    def divide(self) -> Division:
         """Place every node and form the subgraphs."""
         file = self.config[AFFINITY_FILE]
         stated = stated_affinity(self.graph, self.devices.names, file, user_model=self.user_model)
@@ -149,9 +149,9 @@ class Planner:
             path, seconds = calibration_path(self.config), self.config[MEASURE_SECONDS]
             costs = measured_costs(self.core, self.claims, self.devices.config_of, path, seconds)
             placements = [*self._simple_placements(stated), place_by_cost(self.claims, stated, costs)]
-            return _worth_its_subgraphs([self._plan(placement, costs) for placement in placements])
+            return _worth_its_subgraphs([self._division(placement, costs) for placement in placements])
         costs = default_costs(self.graph, self.devices.names, self.claims.levels)
-        return self._plan(place_by_priority(self.claims, stated), costs)
+        return self._division(place_by_priority(self.claims, stated), costs)
 
     def _simple_placements(self, stated: Ints) -> list[Placement]:
         """By priority, and as much as users leave free on one device, for each device that runs all of it."""
@@ -165,13 +165,13 @@ class Planner:
                 found.append(replace(placement, sources=tuple(named)))
         return found
 
-    def _plan(self, placement: Placement, costs: CostModel) -> Plan:
+    def _division(self, placement: Placement, costs: CostModel) -> Division:
         found = self._partition(placement, costs)
         members: list[list[int]] = [[] for _ in range(found.count)]
         rank = {int(subgraph): position for position, subgraph in enumerate(found.order)}
         for number, subgraph in enumerate(found.subgraph):
             members[rank[int(subgraph)]].append(number)
-        return Plan(self.graph, placement, found, tuple(map(tuple, members)), costs, self.config[PARTITION_MODE])
+        return Division(self.graph, placement, found, tuple(map(tuple, members)), costs, self.config[PARTITION_MODE])
 
     def _partition(self, placement: Placement, costs: CostModel) -> Partition:
         source, target = placement.affinity[self.graph.edges].T
@@ -191,15 +191,15 @@ class Planner:
         )
 
 
-def _worth_its_subgraphs(plans: Sequence[Plan]) -> Plan:
-    """The plan that takes least, where more subgraphs count only if they save more than predictions are wrong by.
+def _worth_its_subgraphs(divisions: Sequence[Division]) -> Division:
+    """The division that takes least, where more subgraphs count only if they save more than predictions are wrong by.
 
     Times of single operations are noisy, and know nothing of what a device fuses: by them alone, every border would
     seem to be free.
     """
-    best, *others = sorted(plans, key=lambda plan: len(plan.members))
-    for plan in others:
-        gained = plan.seconds < (1 - _LEAST_GAIN) * best.seconds
-        if gained or (len(plan.members) == len(best.members) and plan.seconds < best.seconds):
-            best = plan
+    best, *others = sorted(divisions, key=lambda division: len(division.members))
+    for division in others:
+        gained = division.seconds < (1 - _MIN_GAIN) * best.seconds
+        if gained or (len(division.members) == len(best.members) and division.seconds < best.seconds):
+            best = division
     return best
