@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
-from engine import ops
+from engine import Core, ops
 from engine.errors import InputError, UnsupportedError
 from engine.ir import Constant, Model, Node, Parameter, PartialShape, f32, f64, i64
 from engine.lowering import (
@@ -31,6 +32,7 @@ from engine.ops.spec import OperatorSpec
 from engine.passes.folding import MAX_OUTPUT_BYTES
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import Support
+from engine.testing.behaviour.cases import make_model, tensor
 
 
 class F32Lowering(Lowering[OperatorSpec]):
@@ -196,3 +198,24 @@ def test_lengths_that_do_not_fit_are_the_inputs_error(
     prepared = prepare(f32_graph(ops.Relu(build(x)), x=x), table)
     with pytest.raises(InputError, match=r"model `case` cannot take inputs x \[150, 3, 2\]"):
         prepared.at(((150, 3, 2),))
+
+
+def test_a_branch_that_is_never_taken_may_not_fit(table: LoweringTable[F32Lowering]) -> None:
+    """As an exporter writes it for other lengths: folding what follows from lengths must not refuse it."""
+    then = helper.make_graph([helper.make_node("Add", ["x", "four"], ["sum"])], "then", [], [tensor("sum", None)])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["negative"])], "other", [], [tensor("negative", None)])
+    nodes = [
+        helper.make_node("Shape", ["x"], ["lengths"]),
+        helper.make_node("Mod", ["lengths", "seven"], ["target"]),
+        helper.make_node("Reshape", ["x", "target"], ["rows"]),
+        helper.make_node("If", ["condition"], ["chosen"], then_branch=then, else_branch=other),
+    ]
+    proto = make_model(
+        nodes,
+        [tensor("condition", [], TensorProto.BOOL), tensor("x", ["N"])],
+        [tensor("rows", ["M"]), tensor("chosen", None)],
+        {"four": np.zeros(4, np.float32), "seven": np.array([7])},
+    )
+    bound = prepare(Core().read_model(proto), table).at(((), (3,)))
+    assert [node.op_type for node in bound.refusals()] == ["If"]
+    assert bound.graph.results[0].input_value(0).shape == PartialShape([3])

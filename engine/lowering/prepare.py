@@ -56,10 +56,11 @@ class PreparedGraph(Generic[LoweringT]):
         graph = specialize(self.graph, shapes)
         try:
             return PreparedGraph(graph, fold(graph, self.decisions.table))
-        except PassError as e:
-            if isinstance(e.__cause__, ModelError):
-                raise unfit_inputs(self.graph, shapes, e.__cause__) from e
-            raise
+        except (ModelError, PassError) as e:
+            why = e.__cause__ if isinstance(e, PassError) else e
+            if not isinstance(why, ModelError):
+                raise
+            raise unfit_inputs(self.graph, shapes, why) from e
 
 
 def prepare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from engine.errors import InputError, ModelError
@@ -49,8 +49,7 @@ def specialize(model: Model, shapes: Shapes) -> Model:
         if shape is not None and isinstance(parameter.type, TensorType):
             parameter.type = TensorType(parameter.type.element_type, PartialShape(shape))
     try:
-        for node in copy.ordered_nodes():
-            _infer(node)
+        _infer_all(copy)
     except ModelError as e:
         raise unfit_inputs(model, shapes, e) from e
     return copy
@@ -60,15 +59,6 @@ def unfit_inputs(model: Model, shapes: Shapes, why: Exception) -> InputError:
     """The error for inputs whose lengths contradict each other, or the model."""
     listed = ", ".join(f"{p.friendly_name} {list(s or ())}" for p, s in zip(model.parameters, shapes, strict=True))
     return InputError(f"model `{model.name}` cannot take inputs {listed}: {why}")
-
-
-def _infer(node: Node) -> None:
-    """Infer types; a node with bodies keeps its own where that fails, as in a branch that is never taken."""
-    try:
-        node.infer_types()
-    except ModelError:
-        if not node.bodies:
-            raise
 
 
 def fold(graph: Model, table: LoweringTable[LoweringT]) -> Decisions[LoweringT]:
@@ -99,19 +89,34 @@ def _is_settled(graph: Model, decisions: Decisions[LoweringT]) -> bool:
 
 
 def _simplify(graph: Model) -> bool:
-    return _run("KnownShapes", graph, [ShapeSimplification(), ConstantFolding(), DeadCodeElimination()])
+    changed = _run(ShapeSimplification(), graph)
+    changed |= _run(ConstantFolding(), graph)
+    return _run(DeadCodeElimination(), graph) or changed
 
 
 def _fold_without_kernel(graph: Model, decisions: Decisions[LoweringT]) -> bool:
-    manager = Manager(name="KnownShapesWithoutKernel")
-    manager.register_pass(ConstantFolding(max_output_bytes=sys.maxsize))
-    manager.register_pass(DeadCodeElimination)
-    manager.pass_config.set_callback(ConstantFolding, callback=lambda node: decisions.refusal(node) is None)
-    return manager.run_passes(graph)
+    folding = ConstantFolding(max_output_bytes=sys.maxsize)
+    changed = _run(folding, graph, keep=lambda node: decisions.refusal(node) is None)
+    return _run(DeadCodeElimination(), graph) or changed
 
 
-def _run(name: str, graph: Model, passes: Sequence[Pass]) -> bool:
-    manager = Manager(name=name)
-    for item in passes:
-        manager.register_pass(item)
-    return manager.run_passes(graph)
+def _run(step: Pass, graph: Model, keep: Callable[[Node], bool] | None = None) -> bool:
+    """Run a pass, but for the nodes to `keep`, and infer types again where it changed something."""
+    manager = Manager(name="KnownShapes", validate=False)
+    manager.register_pass(step)
+    if keep is not None:
+        manager.pass_config.set_callback(type(step), callback=keep)
+    changed = manager.run_passes(graph)
+    if changed:
+        _infer_all(graph)
+    return changed
+
+
+def _infer_all(graph: Model) -> None:
+    """Infer types; a node with bodies keeps its own where that fails, as in a branch that is never taken."""
+    for node in graph.ordered_nodes():
+        try:
+            node.infer_types()
+        except ModelError:
+            if not node.bodies:
+                raise
