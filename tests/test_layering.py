@@ -65,10 +65,6 @@ BACK_REFERENCES = {
     # These are to be broken.
     "engine_cpu.lowering.registry": {"engine_cpu.item", "engine_cpu.segment"},
     "engine_opencl.expressions": {"engine_opencl.plan"},
-    "engine_opencl.lowering.matmul.block_shapes": {"engine_opencl.lowering.matmul.blocks"},
-    "engine_opencl.lowering.matmul.blocks": {"engine_opencl.lowering.matmul.matmul"},
-    "engine_opencl.lowering.matmul.tile_candidates": {"engine_opencl.lowering.matmul.matmul"},
-    "engine_opencl.lowering.matmul.tiles": {"engine_opencl.lowering.matmul.matmul"},
     "engine_opencl.lowering.registry": {"engine_opencl.plan"},
     "engine_opencl.tuning.site": {"engine_opencl.plan"},
 }

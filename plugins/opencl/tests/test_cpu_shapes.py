@@ -19,10 +19,10 @@ from engine_opencl.devices.device import device_of
 from engine_opencl.lowering.conv import block_convolution
 from engine_opencl.lowering.conv.winograd import Winograd
 from engine_opencl.lowering.matmul import block_shapes, blocks
+from engine_opencl.lowering.matmul.block_product import BlockProduct
 from engine_opencl.lowering.matmul.block_shapes import Block, block_of, blocks_of
-from engine_opencl.lowering.matmul.blocks import BlockProduct
-from engine_opencl.lowering.matmul.matmul import Epilogue
 from engine_opencl.lowering.matmul.packing import Matrices
+from engine_opencl.lowering.matmul.product import Epilogue
 from engine_opencl.plan import Buffer, Launch
 from engine_opencl.tuning.stopwatch import Stopwatch
 from numpy.typing import NDArray

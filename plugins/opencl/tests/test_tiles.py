@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from engine_opencl.devices.device import DeviceFacts, device_of
 from engine_opencl.lowering.matmul import tiles
-from engine_opencl.lowering.matmul.matmul import Product
+from engine_opencl.lowering.matmul.product import Product
 from engine_opencl.lowering.matmul.tile_candidates import TILES, Candidate, Direct, Narrow, Tile, candidates_of, cost
 
 from engine import Core, ops

@@ -16,7 +16,7 @@ from engine_opencl.lowering.conv import gpu_convolution
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import G, Winograd, is_winograd
 from engine_opencl.lowering.conv.winograd_rows import winograd_rows
-from engine_opencl.lowering.matmul.matmul import Epilogue
+from engine_opencl.lowering.matmul.product import Epilogue
 from engine_opencl.plan import Buffer, PlanBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -14,7 +14,8 @@ from engine.ops.recurrent import RecurrentActivation, RecurrentLengths, Recurren
 from engine_opencl.elements import stored_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.elementwise import literal
-from engine_opencl.lowering.matmul.matmul import Epilogue, Product, launch_product
+from engine_opencl.lowering.matmul.matmul import launch_product
+from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table

@@ -11,7 +11,8 @@ from engine.ir.element_type import boolean, f16, f32
 from engine.ops.attention import Heads
 from engine_opencl.elements import load_code, store_code, stored_c_type
 from engine_opencl.lowering.elementwise import literal
-from engine_opencl.lowering.matmul.matmul import Epilogue, Product, launch_product
+from engine_opencl.lowering.matmul.matmul import launch_product
+from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Buffer, Given, PlanBuilder
 from engine_opencl.source import kernel_source, kernel_text, strides_of

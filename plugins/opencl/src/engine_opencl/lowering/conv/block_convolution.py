@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import Winograd, is_winograd
 from engine_opencl.lowering.conv.winograd_rows import winograd_rows
+from engine_opencl.lowering.matmul.block_product import BlockProduct, Seen
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of, is_worth_measuring
-from engine_opencl.lowering.matmul.blocks import MAX_TAPS, BlockProduct, Seen, launch_block
-from engine_opencl.lowering.matmul.matmul import Epilogue
+from engine_opencl.lowering.matmul.blocks import MAX_TAPS, launch_block, launch_blocks
 from engine_opencl.lowering.matmul.packing import Matrices
+from engine_opencl.lowering.matmul.product import Epilogue
 from engine_opencl.plan import Buffer, PlanBuilder
 
 _MIN_CHANNELS: Final = 48
@@ -50,7 +51,7 @@ def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> Non
         if has_channels and is_worth_measuring(product) and is_winograd(b.facts, c):
             _launch_measured(b, c, epilogue, product)
         else:
-            product.launch(b)
+            launch_blocks(b, product)
 
 
 def _launch_measured(b: PlanBuilder, c: Convolution, epilogue: Epilogue, product: BlockProduct) -> None:

@@ -14,7 +14,8 @@ from engine_opencl.lowering.conv.depthwise_rows import depthwise_rows, is_depthw
 from engine_opencl.lowering.conv.gpu_convolution import launch_convolution
 from engine_opencl.lowering.conv.parts import is_pointwise
 from engine_opencl.lowering.conv.problem import Convolution
-from engine_opencl.lowering.matmul.matmul import Epilogue, Product, launch_product
+from engine_opencl.lowering.matmul.matmul import launch_product
+from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import PlanBuilder
 

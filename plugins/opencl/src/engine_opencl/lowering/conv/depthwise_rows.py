@@ -13,7 +13,7 @@ from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source, lanes_source
 
 if TYPE_CHECKING:
-    from engine_opencl.lowering.matmul.matmul import Epilogue
+    from engine_opencl.lowering.matmul.product import Epilogue
 
 _MAX_READ: Final = 4096
 """Numbers that an item copies at once, which then are in the cache next to the core."""

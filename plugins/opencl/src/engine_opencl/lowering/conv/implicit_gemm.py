@@ -9,7 +9,7 @@ from typing import Final
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.problem import Convolution, arranged_weights
-from engine_opencl.lowering.matmul.matmul import Product
+from engine_opencl.lowering.matmul.product import Product
 from engine_opencl.lowering.matmul.tile_candidates import TILES, Tile, cost, tiles_of
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import PlanBuilder

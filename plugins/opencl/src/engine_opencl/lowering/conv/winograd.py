@@ -19,7 +19,8 @@ from engine.ir.element_type import f32
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.problem import Convolution
-from engine_opencl.lowering.matmul.matmul import Epilogue, Product, launch_product
+from engine_opencl.lowering.matmul.matmul import launch_product
+from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tile_candidates import LAUNCH_COST, cost, moving_cost, tiles_of
 from engine_opencl.plan import PlanBuilder
 from engine_opencl.source import kernel_source

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.lowering.matmul.block_product import BlockProduct
 from engine_opencl.lowering.matmul.packing import Matrices
-
-if TYPE_CHECKING:
-    from engine_opencl.lowering.matmul.blocks import BlockProduct
 
 _PANELS: Final = 16
 """Panels of rows that use a copy before it is thrown away."""

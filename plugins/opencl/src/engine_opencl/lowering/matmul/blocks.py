@@ -9,89 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 from engine.ir import ElementType
 from engine.ir.element_type import f16, f32
 from engine_opencl.expressions import HELPERS
+from engine_opencl.lowering.matmul.block_product import BlockProduct, Seen
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of
-from engine_opencl.lowering.matmul.packing import Matrices, batch_code, packed, short_digest
+from engine_opencl.lowering.matmul.packing import Matrices, batch_code, packed
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import element_access, kernel_source, lanes_access, lanes_source, strides_of
-
-if TYPE_CHECKING:
-    from engine_opencl.lowering.matmul.matmul import Epilogue
 
 MAX_TAPS: Final = 1024
 """All taps of a channel are copied together, into memory that a driver takes from a thread's stack."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The right operand of a convolution: the channels of its input through taps.
-
-    Attributes:
-        inputs, outputs, strides: along the axes of space.
-        taps: for each tap its distance in the input from where a result's window begins.
-        first, step: where results are stored along each axis; shape: the lengths of what they are stored in.
-        size: elements of the whole input.
-        batch_steps: elements from one index to the next along each axis of the batch.
-    """
-
-    buffer: Buffer
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    strides: tuple[int, ...]
-    taps: tuple[tuple[int, ...], ...]
-    first: tuple[int, ...]
-    step: tuple[int, ...]
-    shape: tuple[int, ...]
-    size: int
-    batch_steps: tuple[int, ...]
-
-    def described(self) -> str:
-        """What decides how fast it is read."""
-        lengths = f"{self.inputs} to {self.outputs} by {self.strides} at {self.first} by {self.step} of {self.shape}"
-        return f"input {lengths} taps {short_digest(repr(self.taps))}"
-
-
-@dataclass(frozen=True, slots=True)
-class BlockProduct:
-    """C[batch] = A[batch] B[batch], each stored as `a.real`, with `a` as rows of [M, K] and C with rows of `n`.
-
-    Attributes:
-        bias_steps: how far the rows of the bias move from one index to the next along each axis of `a.batch`.
-    """
-
-    a: Matrices
-    right: Matrices | Seen
-    result: Buffer
-    n: int
-    epilogue: Epilogue
-    bias: Buffer | None = None
-    residual: Buffer | None = None
-    bias_steps: tuple[int, ...] = ()
-
-    @property
-    def runs(self) -> tuple[int, int]:
-        """How many runs of neighbouring columns there are, and how long they are."""
-        if isinstance(self.right, Matrices):
-            return 1, self.n
-        return math.prod(self.right.outputs[:-1]), self.right.outputs[-1]
-
-    def site(self) -> str:
-        """What is computed, for `PlanBuilder.choose`."""
-        a, right = self.a, self.right
-        given = f"{a.real.name} {a.length}x{self.n}x{a.k} {a.step} {a.k_step} batch {a.batch} {a.batch_steps}"
-        constant = "".join(name for name, x in (("A", a), ("B", right)) if x.buffer.weight is not None)
-        ending = f"{self.epilogue.lanes_code()} {self.bias is not None} {self.residual is not None} {self.bias_steps}"
-        return f"blocks {given} by {right.described()} constant [{constant}] ending {short_digest(ending)}"
-
-    def launch(self, b: PlanBuilder) -> None:
-        """Launch it in the shape that was chosen."""
-        if self.a.length:
-            b.choose(self.site(), blocks_of(b.facts, self), lambda builder, block: launch_block(builder, self, block))
+def launch_blocks(b: PlanBuilder, p: BlockProduct) -> None:
+    """Launch a product in the shape that was chosen."""
+    if p.a.length:
+        b.choose(p.site(), blocks_of(b.facts, p), lambda builder, block: launch_block(builder, p, block))
 
 
 def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:

@@ -3,94 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from engine.ir import ElementType, Output
-from engine.ir.element_type import f32
+from engine.ir import Output
 from engine.lowering import Refusal
-from engine.ops.internal import INTERNAL_DOMAIN, Activation
+from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine_opencl.elements import FLOATS
-from engine_opencl.lowering.elementwise import activation_code, literal
-from engine_opencl.lowering.matmul.blocks import BlockProduct
+from engine_opencl.lowering.matmul.block_product import BlockProduct
+from engine_opencl.lowering.matmul.blocks import launch_blocks
 from engine_opencl.lowering.matmul.integer_gemm import MULTIPLIED_AS, multiply_integers
 from engine_opencl.lowering.matmul.packing import Matrices
+from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tiles import Operands, launch_tiles
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import strides_of
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """C[batch] = alpha * A[batch] B[batch] + bias, with A: [M, K], B: [K, N] by their strides, C dense.
-
-    Attributes:
-        batch: the lengths of the axes of batches; a_batch, b_batch: strides along them, 0 where shared.
-        a, b: strides of rows and of columns.
-        real: how all of them are stored.
-    """
-
-    m: int
-    n: int
-    k: int
-    batch: tuple[int, ...]
-    a_batch: tuple[int, ...]
-    b_batch: tuple[int, ...]
-    a: tuple[int, int]
-    b: tuple[int, int]
-    real: ElementType = f32
-
-
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """What is done to a sum before it is stored: scale, then bias, residual and activation.
-
-    Attributes:
-        bias: strides along rows and columns of C; None without one.
-    """
-
-    alpha: float = 1.0
-    bias: tuple[int, int] | None = None
-    beta: float = 1.0
-    has_residual: bool = False
-    activation: Activation | None = None
-
-    def code(self) -> str:
-        """Statements on `v`, the sum at row `row` and column `col` of C, whose index is `at`."""
-        lines = []
-        if self.alpha != 1:
-            lines.append(f"v *= {literal(self.alpha)};")
-        if self.bias is not None:
-            scaled = "" if self.beta == 1 else f"{literal(self.beta)} * "
-            place = f"(ulong)(row) * {self.bias[0]} + (ulong)(col) * {self.bias[1]}"
-            lines.append(f"v += {scaled}load_real(bias, {place});")
-        if self.has_residual:
-            lines.append("v += load_real(residual, at);")
-        if self.activation is not None:
-            lines.append(f"v = {activation_code(self.activation, 'v')};")
-        return " ".join(lines)
-
-    def lanes_code(self) -> str:
-        """Statements on `v`, sums at the `count` columns from `col` on, for kernels with `lanes.cl`.
-
-        `bias_row` is the bias's row, `at` the first one's index in C, where columns lie C_STEP apart.
-        """
-        lines = []
-        if self.alpha != 1:
-            lines.append(f"v *= {literal(self.alpha)};")
-        if self.bias is not None:
-            scaled = "" if self.beta == 1 else f"{literal(self.beta)} * "
-            place = f"bias_row * {self.bias[0]}"
-            added = f"get_real(bias, {place} + col, 1, count)" if self.bias[1] else f"load_real(bias, {place})"
-            lines.append(f"v += {scaled}{added};")
-        if self.has_residual:
-            lines.append("v += get_real(residual, at, C_STEP, count);")
-        if self.activation is not None:
-            lines.append(f"v = {activation_code(self.activation, 'v')};")
-        return " ".join(lines)
 
 
 @lowers("MatMul", spec=MatMulSpec)
@@ -195,25 +125,11 @@ def launch_product(
         # One matrix for all batches: the batches are further rows.
         p = replace(p, m=p.m * math.prod(p.batch), batch=(), a_batch=(), b_batch=())
     if b.facts.kind == "cpu":
-        _launch_blocks(b, p, epilogue, x, y, result, bias, residual)
+        left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)
+        right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch, p.real)
+        launch_blocks(b, BlockProduct(left, right, result, p.n, epilogue, bias, residual))
     else:
         launch_tiles(b, Operands(p, epilogue, x, y, result, bias, residual))
-
-
-def _launch_blocks(
-    b: PlanBuilder,
-    p: Product,
-    epilogue: Epilogue,
-    x: Buffer,
-    y: Buffer,
-    result: Buffer,
-    bias: Buffer | None,
-    residual: Buffer | None,
-) -> None:
-    """The variant for CPUs."""
-    left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)
-    right = Matrices(y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch, p.real)
-    BlockProduct(left, right, result, p.n, epilogue, bias, residual).launch(b)
 
 
 def _is_dense(p: Product) -> bool:

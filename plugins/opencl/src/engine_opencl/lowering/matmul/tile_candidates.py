@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from engine.ir.element_type import f16
 from engine_opencl.devices.device import DeviceFacts
-
-if TYPE_CHECKING:
-    from engine_opencl.lowering.matmul.matmul import Product
+from engine_opencl.lowering.matmul.product import Product
 
 MAX_SHORT: Final = 8
 """Rows, or columns, up to which the long operand is read once, without tiles."""

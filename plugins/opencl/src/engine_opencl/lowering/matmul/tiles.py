@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.matmul.packing import batch_code
+from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tile_candidates import (
     Candidate,
     Direct,
@@ -23,9 +24,6 @@ from engine_opencl.lowering.matmul.tile_candidates import (
 )
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
-
-if TYPE_CHECKING:
-    from engine_opencl.lowering.matmul.matmul import Epilogue, Product
 
 _BAND: Final = 8
 """Rows of tiles that are gone through together."""
