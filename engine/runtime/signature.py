@@ -67,7 +67,8 @@ class Signature:
         And, by position, those of the given values of which only a copy is bound. `given` is a mapping by name or
         index, a list or tuple in input order, or one array. Raises `InputError`.
         """
-        bound, copied = list(current), dict[int, Value]()
+        bound = list(current)
+        copied: dict[int, Value] = {}
         checks, index = self.input_checks, self.input_index
         if type(given) is dict or isinstance(given, Mapping):  # the usual one is told without a look at its bases
             positions = []

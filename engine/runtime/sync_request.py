@@ -157,17 +157,15 @@ class SyncInferRequest(ABC):
         Arrays are used in place: do not change them while an inference runs. Those that are strided or unaligned,
         and the members of sequences, are copied when an inference begins. Raises `InputError`.
         """
-        self._bind_inputs(inputs)
-
-    def _bind_inputs(self, inputs: object) -> dict[int, Value]:
-        """Bind several inputs; return those of `_copied_inputs` that were bound before and still are."""
         bound, copied = self.signature.bind(self.inputs, inputs)
-        kept = self._copied_inputs
-        if kept or copied:
-            kept = {position: value for position, value in kept.items() if bound[position] is self.inputs[position]}
-            self._copied_inputs = kept | copied
+        if self._copied_inputs or copied:
+            self._copied_inputs = self._still_copied(bound) | copied
         self.inputs = bound
-        return kept
+
+    def _still_copied(self, bound: list[Value]) -> dict[int, Value]:
+        """Those of `_copied_inputs` that stay bound when the inputs become `bound`."""
+        inputs = self.inputs
+        return {position: v for position, v in self._copied_inputs.items() if bound[position] is inputs[position]}
 
     def set_input_tensor(self, key: str | int, value: Value) -> None:
         """Bind one input as `set_inputs` does. Raises `InputError`, and keeps the old one, where it does not fit."""
@@ -236,9 +234,15 @@ class SyncInferRequest(ABC):
 
     def begin(self, inputs: object = None) -> None:
         """Bind `inputs`, check that everything is there, and forget the last inference's outputs and profile."""
-        copied = self._copied_inputs if inputs is None else self._bind_inputs(inputs)
-        if copied:
-            self._read_again(copied)
+        stale = self._copied_inputs
+        if inputs is not None:
+            bound, copied = self.signature.bind(self.inputs, inputs)
+            if stale or copied:
+                stale = self._still_copied(bound)
+                self._copied_inputs = stale | copied
+            self.inputs = bound
+        if stale:
+            self._read_again(stale)
         for index, value in enumerate(self.inputs):
             if value is _MISSING:
                 port = self.signature.inputs[index]

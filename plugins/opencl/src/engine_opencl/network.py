@@ -120,7 +120,6 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
 
         Nobody waits on the thread that hands kernels over: the next request's are there before the last one's end.
         """
-        assert isinstance(request, OpenclInferRequest)
         return [
             (self.upload_executor, request.infer_preprocess),
             (self.compute_executor, request.start_pipeline),
