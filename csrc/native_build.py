@@ -192,7 +192,7 @@ def compiler() -> tuple[str, ...]:
             return tuple(command)
     raise BuildError(
         f"no C++ compiler: {' or '.join(candidates)} is not on PATH. engine's native core is built from C++17 sources: "
-        "install GCC 11 or newer (package g++) or Clang 12 or newer, or name a compiler in the environment variable CXX"
+        "install GCC 12 or newer (package g++) or Clang 14 or newer, or name a compiler in the environment variable CXX"
     )
 
 

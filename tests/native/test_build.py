@@ -119,7 +119,7 @@ def test_a_syntax_error_names_the_file(small: Path) -> None:
 def test_without_a_compiler_the_message_says_what_to_install(small: Path) -> None:
     result = in_build(COMPILE_CORE, small, PATH="/nowhere", CXX="")
     assert "no C++ compiler: g++ or c++ or clang++ is not on PATH" in result.stderr
-    assert "install GCC 11" in result.stderr
+    assert "install GCC 12" in result.stderr
 
 
 def test_a_family_without_its_prepare_file_is_named(small: Path) -> None:
