@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from engine_cpu.item import Item
 from engine_cpu.lowering import decisions
-from engine_cpu.segment import build_segment
+from engine_cpu.segment import lower_segment
 from engine_cpu.tuning import CpuTuner
 from engine_cpu.weights import WeightStore
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def check_layouts(case: OperatorCase, model: Model, feeds: Mapping[str, NDArray[
         if option.precision == "bf16":
             continue
         store = WeightStore(default_isa())
-        segment = build_segment([item], {item: option}, values, node.outputs, store, CpuTuner(2))
+        segment = lower_segment([item], {item: option}, values, node.outputs, store, CpuTuner(2))
         results = [np.full(v.shape.get_shape(), 77).astype(v.element_type.numpy) for v in node.outputs]
         Context(segment.plan).run([np.ascontiguousarray(feeds[v.node.friendly_name]) for v in values], results)
         assert_right(case, results)
