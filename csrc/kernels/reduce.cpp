@@ -83,8 +83,8 @@ constexpr float neutral(ReduceMap map) {
 
 template <ReduceMap kMap>
 ENGINE_INLINE Vec combine(Vec a, Vec b) {
-  if constexpr (kMap == ReduceMap::kMax) return (b > a) | (b != b) ? b : a;
-  if constexpr (kMap == ReduceMap::kMin) return (b < a) | (b != b) ? b : a;
+  if constexpr (kMap == ReduceMap::kMax) return ((b > a) | (b != b)) ? b : a;
+  if constexpr (kMap == ReduceMap::kMin) return ((b < a) | (b != b)) ? b : a;
   if constexpr (kMap == ReduceMap::kMultiply) return a * b;
   return a + b;
 }
