@@ -122,14 +122,15 @@ ENGINE_INLINE void combine_taps(const float* source, std::int64_t stride, const 
     combine_many(source, stride, tap, taps, to, count);
 }
 
-template <int kTaps>
-ENGINE_INLINE void combine_single_columns(const std::int32_t* columns, const float* row, float* to, std::int64_t begin,
-                                          std::int64_t end) {
+// Columns of single floats; where kHasSingle, one tap may have all the weight.
+template <int kTaps, bool kHasSingle>
+ENGINE_INLINE void combine_floats(const std::int32_t* columns, const float* row, float* to, std::int64_t begin,
+                                  std::int64_t end) {
   for (std::int64_t x = begin; x < end; ++x) {
     const ResizeTap tap = tap_of(columns, x, kTaps);
     float sum = tap.weight[0] * row[tap.index[0]];
     for (int k = 1; k < kTaps; ++k) sum += tap.weight[k] * row[tap.index[k]];
-    if (__builtin_expect(tap.only >= 0, 0)) sum = row[tap.index[tap.only]];
+    if (kHasSingle && __builtin_expect(tap.only >= 0, 0)) sum = row[tap.index[tap.only]];
     to[x] = sum;
   }
 }
@@ -157,7 +158,8 @@ void resize_columns(const ResizeArgs& args, const float* map, const ResizeTap& r
     combine_taps<kTaps>(source, row_floats, row, taps, scratch, (high - low) * inner);
   const float* const first = combined - low * inner;
   if constexpr (kTaps > 0) {
-    if (inner == 1) return combine_single_columns<kTaps>(columns, first, to, begin, end);
+    if (inner == 1 && args.has_single_columns == 0) return combine_floats<kTaps, false>(columns, first, to, begin, end);
+    if (inner == 1) return combine_floats<kTaps, true>(columns, first, to, begin, end);
   }
   for (std::int64_t x = begin; x < end; ++x) {
     const ResizeTap tap = tap_of(columns, x, taps);

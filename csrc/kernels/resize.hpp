@@ -27,8 +27,9 @@ struct ResizeArgs {
   std::int64_t pattern;  // eight bytes of the value outside, repeated
   std::int32_t taps;     // 1 for the nearest
   float outside;
-  std::int64_t chunk;    // columns of the destination for which a row of the source is combined at once
-  std::int64_t ascends;  // 0: columns are in no order, and a row of the source is combined as a whole
+  std::int64_t chunk;               // columns of the destination for which a row of the source is combined at once
+  std::int64_t ascends;             // 0: columns are in no order, and a row of the source is combined as a whole
+  std::int64_t has_single_columns;  // 0: in no column has one tap all the weight
 };
 
 }  // namespace engine

@@ -46,6 +46,14 @@ class TapTable {
   std::int32_t first(std::int64_t i) const { return table_[static_cast<std::size_t>(i) * words_]; }
   std::int32_t last(std::int64_t i) const { return table_[static_cast<std::size_t>(i) * words_ + taps_ - 1]; }
 
+  // Whether one tap has all the weight, somewhere.
+  bool has_single() const {
+    for (std::size_t at = 0; at < table_.size(); at += words_) {
+      if (table_[at + 2 * taps_] >= 0) return true;
+    }
+    return false;
+  }
+
   // Whether the first indices ascend, of all that do not lie outside.
   bool ascends() const {
     std::int32_t before = 0;
@@ -131,6 +139,7 @@ PreparedStep prepare_resize(const StepRequest& request, const char* kernel, Resi
   const TapTable columns(request.attributes, "column", args.in_w, args.out_w, args.taps, has_weights);
   if (out_bytes == 0) args.maps = 0;
   args.ascends = columns.ascends() ? 1 : 0;
+  args.has_single_columns = columns.has_single() ? 1 : 0;
   args.chunk = std::max<std::int64_t>(1, args.out_w);
   while (has_weights && args.ascends != 0 && args.chunk > 1 &&
          widest_part(args, columns, args.chunk) * args.inner > kScratchFloats) {
