@@ -21,7 +21,8 @@ ENGINE_INLINE bool is_nan(T x) {
 template <class T, bool kMin, bool kLast>
 ENGINE_INLINE bool is_better(T x, T best) {
   const bool is_beyond = kMin ? (kLast ? x <= best : x < best) : (kLast ? x >= best : x > best);
-  return is_beyond | (+is_nan(x) & (kLast | !is_nan(best)));  // without branches: columns are done as vectors
+  const bool yields = kLast | !is_nan(best);
+  return is_beyond | (is_nan(x) & yields);  // without branches: columns are done as vectors
 }
 
 template <bool kMin>
