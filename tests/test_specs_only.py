@@ -10,17 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 OTHERS = frozenset({"candidate", "program", "self", "g", "geometry"})
 """Names of what has `attributes` and is not a node: kernels' candidates and geometries."""
-PENDING: frozenset[str] = frozenset(
-    {
-        "plugins/cpu/src/engine_cpu/lowering/grid_sample.py",
-        "plugins/cpu/src/engine_cpu/passes/channel_shuffle_fusion.py",
-        "plugins/cpu/src/engine_cpu/passes/split_concat_elimination.py",
-        "plugins/opencl/src/engine_opencl/lowering/products/matmul.py",
-        "plugins/opencl/src/engine_opencl/lowering/quantization.py",
-        "plugins/opencl/src/engine_opencl/lowering/sample.py",
-    }
-)
-"""Files that still read attributes by name. Entries are only removed."""
 
 
 def reads(source: str) -> list[int]:
@@ -50,9 +39,8 @@ def _name(owner: ast.expr) -> str:
 def test_plugins_read_specs_not_attributes() -> None:
     files = sorted(ROOT.glob("plugins/*/src/**/*.py"))
     assert len(files) > 100
-    found = {file.relative_to(ROOT).as_posix(): lines for file in files if (lines := reads(file.read_text("utf-8")))}
-    unexpected = [f"{file}:{line}" for file, lines in found.items() if file not in PENDING for line in lines]
-    assert not unexpected, f"read the node's spec instead of its attributes by name: {', '.join(unexpected)}"
+    found = [f"{file.relative_to(ROOT)}:{line}" for file in files for line in reads(file.read_text("utf-8"))]
+    assert not found, f"read the node's spec instead of its attributes by name: {', '.join(found)}"
 
 
 def test_the_check_finds_reads() -> None:

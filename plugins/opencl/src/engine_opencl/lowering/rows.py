@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -112,14 +111,6 @@ def power_above(value: int) -> int:
 def power_within(value: int) -> int:
     """The largest power of two that is not more."""
     return 1 << (value.bit_length() - 1)
-
-
-def spans(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """The elements before, along and behind an axis; a scalar is one element."""
-    if not shape:
-        return 1, 1, 1
-    axis %= len(shape)
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 def launch_rows(
