@@ -168,7 +168,7 @@ class AttentionSpec(OperatorSpec):
 
     @property
     def window(self) -> tuple[int, int]:
-        """How many keys before and after its own position a query sees; -1 is no bound."""
+        """How many keys before and after its own position a query sees; -1 is any number."""
         return self.left_window_size, 0 if self.is_causal else self.right_window_size
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:
@@ -346,7 +346,7 @@ def _per_head_array(x: Array, heads: Heads) -> Array:
 
 
 def _visible(queries: int, keys: int, offset: Any, window: tuple[int, int]) -> Array:
-    """Which keys each query may see: those at most so far before and after its own place; -1 is no bound."""
+    """Which keys each query may see: those at most so far before and after its own position; -1 is any number."""
     ahead = np.arange(keys) - (np.arange(queries)[:, None] + offset)
     before, after = window
     allowed = np.ones(ahead.shape, dtype=np.bool_)

@@ -46,7 +46,7 @@ class RecurrentActivation:
         name: its name in ONNX, in lower case.
         alpha: its first parameter; 0 where it has none.
         beta: its second parameter; 0 where it has none.
-        clip: its input is limited to -clip..clip; None is no limit.
+        clip: its input is limited to -clip..clip; None where it is not limited.
     """
 
     name: str
@@ -84,7 +84,7 @@ class RecurrentSpec(OperatorSpec):
         activation_alpha: as stated; `activations` has each where it belongs.
         activation_beta: as stated; `activations` has each where it belongs.
         activations: for each direction f of RNN; f and g of GRU; f, g and h of LSTM.
-        clip: the limit of the activations' inputs; None is no limit.
+        clip: the limit of the activations' inputs; None where they are not limited.
         input_forget: whether the forget gate is 1 - i; of LSTM.
         layout: 0 for X [S, B, I] and states [D, B, H], 1 for X [B, S, I] and states [B, D, H].
         linear_before_reset: whether the reset gate is applied after the product with R; of GRU.

@@ -111,7 +111,7 @@ class FusedAttentionSpec(OperatorSpec):
 
     @property
     def window(self) -> tuple[int, int]:
-        """How many keys before and after its own position a query sees; -1 is no bound."""
+        """How many keys before and after its own position a query sees; -1 is any number."""
         return -1, 0 if self.is_causal else -1
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:

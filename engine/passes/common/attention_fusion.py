@@ -104,7 +104,7 @@ class AttentionFusion(FusionPass):
 
 
 class RelaxedAttentionFusion(AttentionFusion):
-    """`AttentionFusion` that takes two forms more, whose results differ where there is no number to agree on.
+    """`AttentionFusion` that takes two forms more, whose results differ where rows are NaN or see no key.
 
     A graph that replaces NaN after the Softmax (IsNaN -> Where) gives 0 for a row of NaN, the operator NaN. A graph
     that does not replace it gives NaN for a row of which the mask forbids every key, the operator 0. Disabled unless

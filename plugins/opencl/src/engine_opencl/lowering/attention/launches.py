@@ -31,7 +31,7 @@ class Softmax:
     """What happens between the two products.
 
     Attributes:
-        before, after: how many keys before and after its own position a query may see; -1 is no bound.
+        before, after: how many keys before and after its own position a query may see; -1 is any number.
         offset: the position of the first query among the keys.
         lengths: how many keys of each batch are valid, [batch] i64; queries are then the last of them.
         is_mask_cut: keys that the mask does not reach are forbidden; else the mask is broadcast.
