@@ -209,13 +209,13 @@ def private_uses(root: Path) -> list[str]:
     for path, base in modules(root).values():
         parts = path.relative_to(base).parts
         room = parts[0].removesuffix(".py") if base.name == "engine" else base.name
+        where = f"{base.name}/{path.relative_to(base)}"
         for node in nodes_of(path):
             defined[room] |= private_definitions(node)
-            where = f"{base.name}/{path.relative_to(base)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Attribute) and is_private(node.attr):
-                used.append((room, node.attr, where))
+                used.append((room, node.attr, f"{where}:{node.lineno}"))
             elif isinstance(node, ast.ImportFrom):
-                used += [(room, alias.name, where) for alias in node.names if is_private(alias.name)]
+                used += [(room, alias.name, f"{where}:{node.lineno}") for alias in node.names if is_private(alias.name)]
     return [
         f"{where}: `{name}` is private to {', '.join(sorted(owners))}; give it a public name there"
         for room, name, where in used
@@ -227,8 +227,13 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+_DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.Assign)
+
+
 def private_definitions(node: ast.AST) -> set[str]:
     """The private names that a statement or expression defines: functions, classes, variables, attributes, slots."""
+    if not isinstance(node, _DEFINING):
+        return set()
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             names = {name}
@@ -239,7 +244,7 @@ def private_definitions(node: ast.AST) -> set[str]:
         case ast.Assign(targets=[ast.Name(id="__slots__")], value=value):
             names = {each.value for each in ast.walk(value) if isinstance(each, ast.Constant)}
         case _:
-            names = set()
+            return set()
     return {name for name in names if is_private(name)}
 
 
