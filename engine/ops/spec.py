@@ -207,14 +207,20 @@ def check_spec(node: Node) -> None:
 
 
 def refuse(node: Node, name: str, found: object, allowed: object, cause: Exception | None = None) -> NoReturn:
-    """Raise `OperatorSpecError` for attribute `name`, whose value is `found`; `allowed` says what it may be."""
-    problem = f"attribute {name} is {found!r}; allowed: {allowed}"
-    raise OperatorSpecError(f"{node}: {problem}; {describe_inputs(node)}") from cause
+    """Raise `OperatorSpecError` for attribute or input `name` with value `found`; `allowed` says what it may be."""
+    op = find_op(node.op_type, node.domain)
+    kind = "input" if op is not None and any(port.name == name for port in op.inputs) else "attribute"
+    raise OperatorSpecError(_described(node, f"{kind} {name} is {found!r}; allowed: {allowed}")) from cause
 
 
 def refuse_rank(node: Node, index: int, rank: int, allowed: object) -> NoReturn:
     """Raise `OperatorSpecError` for the rank of input `index`; `allowed` says what it may be."""
-    raise OperatorSpecError(f"{node}: input {index} has rank {rank}; allowed: {allowed}; {describe_inputs(node)}")
+    raise OperatorSpecError(_described(node, f"input {index} has rank {rank}; allowed: {allowed}"))
+
+
+def _described(node: Node, problem: str) -> str:
+    """A message with the types of the inputs, which a spec that evaluates a node has left out."""
+    return f"{node}: {problem}; {describe_inputs(node)}" if node.num_inputs else f"{node}: {problem}"
 
 
 def check_choice(node: Node, name: str, found: str, allowed: Collection[str]) -> None:

@@ -45,7 +45,7 @@ def _is_comparable(case: OperatorCase) -> bool:
     return not types & {f64, bf16} and not case.name.startswith(("Div/edges-pairs-", "Mod/edges-pairs-"))
 
 
-@pytest.mark.parametrize("case", filter(_is_comparable, all_cases().values()), ids=str)
+@pytest.mark.parametrize("case", [*filter(_is_comparable, all_cases().values())], ids=str)
 def test_case(case: OperatorCase) -> None:
     if reason := difference(case.name):
         pytest.skip(reason)

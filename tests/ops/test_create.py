@@ -170,6 +170,6 @@ def test_type_errors_name_node_inputs_and_expectation(x: Parameter) -> None:
     with pytest.raises(TypeInferenceError) as caught:
         ops.Concat(x, x, axis=4, friendly_name="cat_3")
     assert str(caught.value) == (
-        "Concat `cat_3`: axis 4 is out of range for rank 2 of input 0; expected -2..1; "
-        "inputs: inputs[0] f32[1,N], inputs[1] f32[1,N]; attributes: axis=4"
+        "Concat `cat_3`: attribute axis is 4; allowed: -2..1, as the rank is 2; "
+        "inputs: inputs[0] f32[1,N], inputs[1] f32[1,N]"
     )

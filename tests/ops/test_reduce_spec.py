@@ -31,9 +31,9 @@ def test_reduced_axes(axes: list[int] | None, noop: int, expected: tuple[int, ..
 
 
 def test_axes_out_of_range_are_refused_once_they_are_known() -> None:
-    with pytest.raises(OperatorSpecError, match=r"ReduceMax `r`: attribute axes is 3; allowed: -3\.\.2"):
+    with pytest.raises(OperatorSpecError, match=r"ReduceMax `r`: input axes is 3; allowed: -3\.\.2"):
         ReduceSpec.of(ops.ReduceMax(X, friendly_name="r")).at(3, np.array([0, 3]))
-    with pytest.raises(OperatorSpecError, match=r"CumSum `c`: attribute axis is -2; allowed: -1\.\.0"):
+    with pytest.raises(OperatorSpecError, match=r"CumSum `c`: input axis is -2; allowed: -1\.\.0"):
         CumulativeSpec.of(ops.CumSum(ANY, ONE, friendly_name="c")).at((4,), [-2])
 
 
