@@ -24,19 +24,19 @@ PreparedStep prepare(const Target& target, const Step& step, const std::vector<s
   return registry.operation("elementwise").prepare({inputs, outputs, attributes, lookup});
 }
 
-void run_step(const Target& target, const Step& step, const std::vector<Bytes*>& inputs,
-              const std::vector<std::size_t>& input_bytes, const std::vector<Bytes*>& outputs,
+void run_step(const Target& target, const Step& step, const std::vector<GuardedBytes*>& inputs,
+              const std::vector<std::size_t>& input_bytes, const std::vector<GuardedBytes*>& outputs,
               const std::vector<std::size_t>& output_bytes, int workers, const std::string& what) {
   const PreparedStep prepared = prepare(target, step, input_bytes, output_bytes);
   std::vector<void*> buffers;
-  for (Bytes* bytes : inputs) buffers.push_back(bytes->data());
-  for (Bytes* bytes : outputs) buffers.push_back(bytes->data());
+  for (GuardedBytes* bytes : inputs) buffers.push_back(bytes->data());
+  for (GuardedBytes* bytes : outputs) buffers.push_back(bytes->data());
   const PreparedPhase& phase = prepared.phases[0];
-  Bytes args(phase.args.size() + 1, 0);
+  GuardedBytes args(phase.args.size() + 1, 0);
   std::memcpy(args.data(), phase.args.data(), phase.args.size());
   run({"elementwise", phase.run, nullptr}, args.data(), buffers, workers, phase.scratch_bytes);
-  for (Bytes* bytes : inputs) expect(bytes->intact(), what + ": input overrun");
-  for (Bytes* bytes : outputs) expect(bytes->intact(), what + ": output overrun");
+  for (GuardedBytes* bytes : inputs) expect(bytes->intact(), what + ": input overrun");
+  for (GuardedBytes* bytes : outputs) expect(bytes->intact(), what + ": output overrun");
 }
 
 }  // namespace engine::test

@@ -14,15 +14,15 @@ namespace engine::test {
 
 using Integers = std::vector<std::int64_t>;
 
-// Bytes between guards, at an address aligned to `alignment` and no more.
-class Bytes {
+// GuardedBytes between guards, at an address aligned to `alignment` and no more.
+class GuardedBytes {
  public:
-  Bytes(std::size_t count, std::size_t alignment)
+  GuardedBytes(std::size_t count, std::size_t alignment)
       : count_(count), storage_(count + 2 * kGuard + 128, kFill), offset_(kGuard) {
     while ((reinterpret_cast<std::uintptr_t>(storage_.data()) + offset_) % 64 != alignment) ++offset_;
   }
   template <class T>
-  explicit Bytes(const std::vector<T>& values) : Bytes(values.size() * sizeof(T), sizeof(T)) {
+  explicit GuardedBytes(const std::vector<T>& values) : GuardedBytes(values.size() * sizeof(T), sizeof(T)) {
     if (count_ > 0) std::memcpy(data(), values.data(), count_);
   }
   std::uint8_t* data() { return storage_.data() + offset_; }
@@ -76,8 +76,8 @@ PreparedStep prepare(const Target& target, const Step& step, const std::vector<s
                      const std::vector<std::size_t>& output_bytes);
 
 // Runs a step and expects the guards of its operands to be intact.
-void run_step(const Target& target, const Step& step, const std::vector<Bytes*>& inputs,
-              const std::vector<std::size_t>& input_bytes, const std::vector<Bytes*>& outputs,
+void run_step(const Target& target, const Step& step, const std::vector<GuardedBytes*>& inputs,
+              const std::vector<std::size_t>& input_bytes, const std::vector<GuardedBytes*>& outputs,
               const std::vector<std::size_t>& output_bytes, int workers, const std::string& what);
 
 // One instruction over flat operands; sources that are one value are constants or inputs of stride zero.
@@ -87,7 +87,7 @@ std::vector<R> apply(const Target& target, Operation operation, std::int64_t typ
   const std::size_t count = sources[0].size();
   Step step;
   step.dims = {static_cast<std::int64_t>(count)};
-  std::vector<Bytes> storage;
+  std::vector<GuardedBytes> storage;
   std::vector<std::size_t> bytes;
   Integers values;
   for (const auto& source : sources) {
@@ -112,9 +112,9 @@ std::vector<R> apply(const Target& target, Operation operation, std::int64_t typ
   if (operation.target >= 0) ids[1] = operation.target;
   step.program = {operation.opcode, type, ids[0], ids[1], ids[2]};
   step.outputs = {next_constant};
-  Bytes y(count * sizeof(R), sizeof(R));
-  std::vector<Bytes*> inputs;
-  for (Bytes& one : storage) inputs.push_back(&one);
+  GuardedBytes y(count * sizeof(R), sizeof(R));
+  std::vector<GuardedBytes*> inputs;
+  for (GuardedBytes& one : storage) inputs.push_back(&one);
   run_step(target, step, inputs, bytes, {&y}, {count * sizeof(R)}, 3, what);
   return y.values<R>();
 }

@@ -28,7 +28,7 @@ void check_broadcast(const Target& target, ElementCode type, const Integers& dim
   std::int64_t count = 1;
   for (const std::int64_t d : dims) count *= d;
   std::vector<std::vector<T>> values;
-  std::vector<Bytes> storage;
+  std::vector<GuardedBytes> storage;
   std::vector<std::size_t> bytes;
   Step step;
   step.dims = dims;
@@ -63,7 +63,7 @@ void check_broadcast(const Target& target, ElementCode type, const Integers& dim
   std::string what = "broadcast";
   for (const std::int64_t d : dims) what += " " + std::to_string(d);
   for (const int workers : {1, 2, 5}) {
-    Bytes y(static_cast<std::size_t>(count) * sizeof(T), sizeof(T));
+    GuardedBytes y(static_cast<std::size_t>(count) * sizeof(T), sizeof(T));
     run_step(target, step, {&storage[0], &storage[1], &storage[2]}, bytes, {&y},
              {static_cast<std::size_t>(count) * sizeof(T)}, workers, what);
     expect(y.values<T>() == expected, what + " of type " + std::to_string(code(type)));
@@ -127,9 +127,9 @@ void chains(const Target& target) {
                               {Opcode::kSub, {kF32, 6, 0, -1}},
                               {Opcode::kLess, {kF32, 5, 1, -1}}});
       step.outputs = {7, 5, 8, 7, 4};
-      Bytes in_x(x), in_w(w), in_b(b), out_y(size * 4, 4), out_sum(size * 4, 4), out_less(size, 1), again(size * 4, 4),
-          out_product(size * 4, 4);
-      Bytes& first = in_place ? in_x : out_y;
+      GuardedBytes in_x(x), in_w(w), in_b(b), out_y(size * 4, 4), out_sum(size * 4, 4), out_less(size, 1),
+          again(size * 4, 4), out_product(size * 4, 4);
+      GuardedBytes& first = in_place ? in_x : out_y;
       run_step(target, step, {&in_x, &in_w, &in_b}, {size * 4, size * 4, 4},
                {&first, &out_sum, &out_less, &again, &out_product}, {size * 4, size * 4, size, size * 4, size * 4}, 2,
                "chain");
@@ -168,7 +168,7 @@ void mixed_types(const Target& target) {
                           {Opcode::kAdd, {kF32, 3, 7, -1}},
                           {Opcode::kWhere, {kF32, 5, 2, 8}}});
   step.outputs = {9};
-  Bytes in_ids(ids), in_limit(limit), in_x(x), y(kCount * 4, 4);
+  GuardedBytes in_ids(ids), in_limit(limit), in_x(x), y(kCount * 4, 4);
   run_step(target, step, {&in_ids, &in_limit, &in_x}, {kCount * 8, 8, kCount * 4}, {&y}, {kCount * 4}, 2, "mask");
   expect_close(expected, y.values<float>(), 0, "mask");
 }
