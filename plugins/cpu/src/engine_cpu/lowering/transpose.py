@@ -34,7 +34,9 @@ class TransposeLowering(OpLowering[TransposeSpec]):
     def layouts(self, spec: TransposeSpec) -> Sequence[LayoutOption]:
         node = spec.node
         options = [LayoutOption.uniform(Layout.PLAIN, 1)]
-        if is_map(node.input_value(0)) and not _is_alias(spec):
+        # A map without channels has no blocks to copy.
+        is_empty = any(each.is_static and each.get_length() == 0 for each in node.input_value(0).shape)
+        if is_map(node.input_value(0)) and not is_empty and not _is_alias(spec):
             options.append(LayoutOption((Layout.BLOCKED,), (Layout.PLAIN,)))
             options.append(LayoutOption((Layout.PLAIN,), (Layout.BLOCKED,)))
             if _order(spec)[:2] == (0, 1):
