@@ -50,20 +50,6 @@ def arrays(heads: int, kv_heads: int, is_flat: bool, queries: int = 9, keys: int
     ]
 
 
-@pytest.mark.parametrize("is_flat", [False, True])
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("queries", [1, 3, 40])
-@pytest.mark.parametrize(
-    "attributes",
-    [{}, {"is_causal": 1}, {"scale": 0.1, "softcap": 0.5}, {"left_window_size": 2, "right_window_size": 1}],
-)
-def test_forms_of_the_operator(is_flat: bool, kv_heads: int, queries: int, attributes: dict[str, Any]) -> None:
-    given = arrays(4, kv_heads, is_flat, queries)
-    parameters = [parameter(name, array) for name, array in zip("qkv", given, strict=True)]
-    heads = {"q_num_heads": 4, "kv_num_heads": kv_heads} if is_flat else {}
-    check(ops.Attention(*parameters, **heads, **attributes), parameters, *given)
-
-
 @pytest.mark.parametrize("is_bool", [False, True])
 @pytest.mark.parametrize("is_causal", [0, 1])
 @pytest.mark.parametrize(
@@ -151,25 +137,6 @@ def test_what_no_kernel_computes_is_refused() -> None:
     reader = ops.Relu(wide.output(3))
     assert "qk_matmul_output" in str(decisions().refusal(reader.input_value(0).node))
     assert decisions().refusal(ops.Attention(q, k, v)) is None
-
-
-@pytest.mark.parametrize("is_flat", [False, True])
-@pytest.mark.parametrize("interleaved", [0, 1])
-@pytest.mark.parametrize("rotated", [0, 8])
-@pytest.mark.parametrize("has_positions", [False, True])
-def test_rotary_embedding(is_flat: bool, interleaved: int, rotated: int, has_positions: bool) -> None:
-    x = values(2, 9, 4 * 12) if is_flat else values(2, 4, 9, 12)
-    half = (rotated or 12) // 2
-    tables = [values(*((20, half) if has_positions else (2, 9, half)), seed=index) for index in (1, 2)]
-    source = parameter("x", x)
-    attributes = {"interleaved": interleaved, "rotary_embedding_dim": rotated, **({"num_heads": 4} if is_flat else {})}
-    if has_positions:
-        positions = np.random.default_rng(3).integers(0, 20, (2, 9))
-        node = ops.RotaryEmbedding(source, *(Constant(t) for t in tables), Constant(positions), **attributes)
-        check(node, [source], x)
-    else:
-        others = [parameter(name, table) for name, table in zip(("c", "s"), tables, strict=True)]
-        check(ops.RotaryEmbedding(source, *others, **attributes), [source, *others], x, *tables)
 
 
 def test_positions_that_kernels_cannot_check_are_refused() -> None:

@@ -69,75 +69,6 @@ def check(
     np.testing.assert_allclose(actual, expected, rtol=EPSILON * length, atol=50 * EPSILON * max(1, length) ** 0.5)
 
 
-def conv(x: Array, w: Array, bias: bool = True, op: str = "Conv", **attributes: Any) -> None:
-    group = attributes.get("group", 1)
-    channels = w.shape[0] if op == "Conv" else w.shape[1] * group
-    names = ["x", "w", "b"] if bias else ["x", "w"]
-    constants = {"w": w, "b": values("b", channels)}
-    node = helper.make_node(op, names, ["y"], **attributes)
-    length = int(np.prod(w.shape[1:])) if op == "Conv" else w.shape[0] // group * int(np.prod(w.shape[2:]))
-    check([node], {"x": x}, {name: constants[name] for name in names[1:]}, length)
-
-
-SHAPES = [(1, 3, 17, 23), (2, 16, 9, 14), (3, 20, 12, 7)]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize(("pads", "dilation"), [((0, 0, 0, 0), 1), ((1, 2, 0, 1), 1), ((2, 2, 2, 2), 2)])
-def test_convolution(shape: tuple[int, ...], kernel: int, stride: int, pads: tuple[int, ...], dilation: int) -> None:
-    if dilation * (kernel - 1) >= min(shape[2:]):
-        pytest.skip("the window does not fit")
-    w = values("w", 24, shape[1], kernel, kernel)
-    conv(values("x", *shape), w, strides=[stride] * 2, pads=pads, dilations=[dilation] * 2)
-
-
-@pytest.mark.parametrize("auto_pad", ["VALID", "SAME_UPPER", "SAME_LOWER"])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_padding_by_name(auto_pad: str, stride: int) -> None:
-    x, w = values("x", 1, 16, 11, 14), values("w", 16, 16, 4, 3)
-    conv(x, w, auto_pad=auto_pad, strides=[stride] * 2)
-    if auto_pad != "SAME_LOWER":  # where onnxruntime and ONNX differ in which side takes the odd one
-        conv(x, values("t", 16, 20, 4, 3), op="ConvTranspose", auto_pad=auto_pad, strides=[stride] * 2)
-
-
-@pytest.mark.parametrize(
-    ("group", "in_group", "out_group"),
-    [(2, 16, 32), (32, 1, 1), (20, 1, 1), (7, 1, 3), (8, 4, 4), (3, 20, 40), (4, 3, 5), (2, 48, 8)],
-)
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_groups(group: int, in_group: int, out_group: int, kernel: int) -> None:
-    w = values("w", group * out_group, in_group, kernel, kernel)
-    for batch in (1, 2):
-        conv(values("x", batch, group * in_group, 10, 13), w, group=group, pads=[kernel // 2] * 4)
-
-
-@pytest.mark.parametrize("group", [1, 2, 16])
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {},
-        {"strides": [2, 2]},
-        {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]},
-        {"strides": [3, 1], "dilations": [1, 2], "pads": [0, 2, 1, 0]},
-        {"strides": [2, 2], "output_shape": [12, 15]},
-    ],
-    ids=str,
-)
-def test_transposed(group: int, attributes: dict[str, Any]) -> None:
-    for kernel in (2, 3):
-        w = values("w", 16, 32 // group, kernel, kernel)
-        conv(values("x", 2, 16, 6, 7), w, op="ConvTranspose", group=group, **attributes)
-
-
-def test_one_dimension() -> None:
-    conv(values("x", 2, 20, 31), values("w", 24, 20, 3), pads=[1, 1], strides=[2])
-    conv(values("x", 1, 80, 50), values("w", 64, 80, 3), pads=[1, 1])
-    conv(values("x", 1, 32, 50), values("w", 32, 1, 5), pads=[0, 4], group=32, dilations=[2])
-    conv(values("x", 1, 16, 9), values("w", 16, 8, 4), op="ConvTranspose", strides=[2], pads=[1, 1])
-
-
 @pytest.mark.parametrize(
     "activation",
     [
@@ -180,15 +111,6 @@ def test_a_residual_is_not_lost_where_it_is_read_again() -> None:
     check(nodes, {"x": x}, {"v": values("v", 16, 16, 1, 1) / 4, "w": values("w", 16, 16, 3, 3) / 8}, 16 * 9)
 
 
-def test_weights_computed_at_run_time() -> None:
-    x = values("x", 2, 20, 9, 9)
-    for shape, group in (((24, 20, 3, 3), 1), ((20, 1, 3, 3), 20), ((40, 10, 1, 1), 2)):
-        node = helper.make_node("Conv", ["x", "w", "b"], ["y"], group=group)
-        check([node], {"x": x, "w": values("w", *shape), "b": values("b", shape[0])}, {}, int(np.prod(shape[1:])))
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])
-    check([node], {"x": x, "w": values("w", 20, 24, 2, 2)}, {}, 80)
-
-
 def test_unknown_lengths() -> None:
     """Weights are packed once for all shapes."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
@@ -199,32 +121,6 @@ def test_unknown_lengths() -> None:
         x = values("x", *shape)
         expected = run_ort(model, {"x": x}) if shape[0] else np.empty((0, 32, 4, 4), np.float32)
         np.testing.assert_allclose(compiled({"x": x})["y"], expected, rtol=EPSILON * 144, atol=240 * EPSILON)
-
-
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize("shape", [(1, 20, 13, 9), (2, 16, 8, 8), (2, 5, 11)], ids=str)
-@pytest.mark.parametrize("ceil", [0, 1])
-@pytest.mark.parametrize(("kernel", "stride", "pad"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 2)])
-def test_pooling(op: str, shape: tuple[int, ...], ceil: int, kernel: int, stride: int, pad: int) -> None:
-    axes = len(shape) - 2
-    window: dict[str, Any] = {
-        "kernel_shape": [kernel] * axes, "strides": [stride] * axes, "pads": [pad] * (2 * axes), "ceil_mode": ceil,
-    }  # fmt: skip
-    for extra in ({}, {"count_include_pad": 1}) if op == "AveragePool" else ({}, {"dilations": [2] * axes}):
-        check([helper.make_node(op, ["x"], ["y"], **window, **extra)], {"x": values("x", *shape)}, {}, kernel**axes)
-
-
-@pytest.mark.parametrize("auto_pad", ["VALID", "SAME_UPPER", "SAME_LOWER"])
-@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
-def test_pooling_padded_by_name(op: str, auto_pad: str) -> None:
-    node = helper.make_node(op, ["x"], ["y"], kernel_shape=[3, 2], strides=[2, 2], auto_pad=auto_pad)
-    check([node], {"x": values("x", 1, 17, 9, 12)}, {}, 6)
-
-
-@pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 33, 7, 7), (1, 64, 30), (3, 16, 5, 12)], ids=str)
-def test_global_pooling(op: str, shape: tuple[int, ...]) -> None:
-    check([helper.make_node(op, ["x"], ["y"])], {"x": values("x", *shape)}, {}, int(np.prod(shape[2:])))
 
 
 @pytest.mark.parametrize(

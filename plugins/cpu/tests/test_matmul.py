@@ -42,36 +42,6 @@ def run(node: Node, parameters: Sequence[Parameter], *inputs: Array) -> Array:
     return np.array(next(iter(network(list(inputs)).values())))
 
 
-SHAPES = [
-    ((5, 7), (7, 9)),
-    ((1, 128), (128, 128)),
-    ((3, 130, 40), (40, 33)),
-    ((2, 3, 4, 5), (2, 3, 5, 6)),
-    ((2, 1, 4, 5), (3, 5, 6)),
-    ((4, 5), (2, 3, 5, 6)),
-    ((2, 3, 1, 5), (1, 3, 5, 6)),
-    ((2, 1, 3, 1, 4, 5), (1, 2, 1, 3, 5, 2)),
-    ((7,), (7, 4)),
-    ((3, 6, 7), (7,)),
-    ((7,), (7,)),
-    ((7,), (2, 7, 4)),
-    ((2, 40, 64), (64, 1)),
-    ((3, 0, 4), (4, 2)),
-    ((3, 4, 0), (0, 2)),
-]
-
-
-@pytest.mark.parametrize("is_constant", [False, True])
-@pytest.mark.parametrize(("a_shape", "b_shape"), SHAPES)
-def test_matmul_broadcasts_as_numpy_does(a_shape: tuple[int, ...], b_shape: tuple[int, ...], is_constant: bool) -> None:
-    a, b = values(*a_shape), values(*b_shape, seed=1)
-    left, right = parameter("a", a_shape), parameter("b", b_shape)
-    node = ops.MatMul(left, Constant(b) if is_constant else right)
-    given = [a] if is_constant else [a, b]
-    result = run(node, [left] if is_constant else [left, right], *given)
-    close(result, np.matmul(a.astype(np.float64), b), a_shape[-1])
-
-
 def test_one_packed_matrix_serves_all_lengths() -> None:
     a, weights = parameter("a", [None, None, 24]), Constant(values(24, 50, seed=1))
     network = Core().compile_model(Model([ops.MatMul(a, weights)], [a]), "CPU", {"ALLOW_REFERENCE": False})
@@ -102,41 +72,6 @@ def test_fused_products(
     used = [(p, x) for p, x in zip(parameters, (a, b, bias, added), strict=True) if p.output(0).num_consumers]
     expected = ModelEvaluator(Model([node], [p for p, _ in used])).run([x for _, x in used])[0]
     close(run(node, [p for p, _ in used], *(x for _, x in used)), expected, 20)
-
-
-GEMM: list[tuple[dict[str, Any], tuple[int, ...] | None, bool]] = [
-    ({}, None, False),
-    ({"alpha": 0.5, "transB": 1}, (37,), False),
-    ({"beta": 2.0}, (37,), True),
-    ({"beta": 0.0}, (37,), True),
-    ({}, (1, 37), False),
-    ({"alpha": -1.5}, (9, 37), False),
-    ({"beta": -0.5}, (9, 37), True),
-    ({"beta": 3.0, "alpha": 2.0}, (9, 1), True),
-    ({"transB": 1}, (), True),
-    ({"transB": 1}, (1,), True),
-]
-
-
-@pytest.mark.parametrize("is_b_constant", [False, True])
-@pytest.mark.parametrize(("attributes", "c_shape", "is_c_constant"), GEMM)
-def test_gemm(
-    attributes: dict[str, Any], c_shape: tuple[int, ...] | None, is_c_constant: bool, is_b_constant: bool
-) -> None:
-    a, b = values(9, 20), values(*((37, 20) if attributes.get("transB") else (20, 37)), seed=1)
-    parameters, given = [parameter("a", a.shape)], [a]
-    inputs: list[Any] = [parameters[0]]
-    arrays = [(b, is_b_constant)] + ([] if c_shape is None else [(np.asarray(values(*c_shape, seed=2)), is_c_constant)])
-    for index, (array, is_constant) in enumerate(arrays):
-        if is_constant:
-            inputs.append(Constant(array))
-        else:
-            parameters.append(parameter(str(index), array.shape))
-            inputs.append(parameters[-1])
-            given.append(array)
-    node = ops.Gemm(*inputs, **attributes)
-    expected = ModelEvaluator(Model([node], parameters)).run(given)[0]
-    close(run(node, parameters, *given), expected, 20)
 
 
 @pytest.mark.parametrize("is_constant", [False, True])

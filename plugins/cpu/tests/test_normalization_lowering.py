@@ -66,37 +66,6 @@ def check(node: Node, inputs: Sequence[Array], layouts: int = 1, tolerance: floa
             np.testing.assert_allclose(actual, expected[value.index], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, -1])
-@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
-def test_softmax(op_type: str, axis: int) -> None:
-    check(ops.create(op_type, [x_of(5, 7, 19)], {"axis": axis}), [4 * values(5, 7, 19)])
-
-
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("p", [1, 2])
-def test_lp_normalization(p: int, axis: int) -> None:
-    x = np.abs(values(5, 7, 19))
-    x[:, 3] = 0
-    check(ops.create("LpNormalization", [x_of(5, 7, 19)], {"axis": axis, "p": p}), [x])
-
-
-@pytest.mark.parametrize(
-    ("axis", "scale", "bias"),
-    [
-        (-1, (19,), (19,)),
-        (-1, (19,), None),
-        (1, (7, 19), (1, 7, 19)),
-        (1, (19,), (7, 1)),
-        (-1, (), (1,)),
-        (0, (19,), ()),
-    ],
-)
-def test_layer_normalization(axis: int, scale: tuple[int, ...], bias: tuple[int, ...] | None) -> None:
-    parameters = [constant(*scale, seed=1), *([] if bias is None else [constant(*bias, seed=2)])]
-    node = ops.create("LayerNormalization", [x_of(5, 7, 19), *parameters], {"axis": axis, "epsilon": 1e-3})
-    check(node, [values(5, 7, 19)])
-
-
 def test_layer_normalization_stores_the_statistics_that_are_read() -> None:
     attributes = {"axis": 1}
     node = ops.create("LayerNormalization", [x_of(5, 7), constant(7, seed=1)], attributes, num_outputs=3)
@@ -112,48 +81,10 @@ def test_a_scale_that_is_computed() -> None:
     check(node, [values(5, 19), values(19, seed=1)])
 
 
-def test_rms_normalization() -> None:
-    check(ops.create("RMSNormalization", [x_of(5, 7, 19), constant(19, seed=1)]), [values(5, 7, 19)])
-    check(ops.create("RMSNormalization", [x_of(5, 7, 19), constant(1, seed=1)], {"axis": 1}), [values(5, 7, 19)])
-
-
 @pytest.mark.parametrize("bias", [False, True])
 def test_channel_normalization(bias: bool) -> None:
     node = ChannelNormalization(x_of(2, 21, 5, 3), constant(21, seed=1), constant(21, seed=2) if bias else None)
     check(node, [values(2, 21, 5, 3)], layouts=2)
-
-
-def test_instance_normalization() -> None:
-    parameters = [constant(21, seed=1), constant(21, seed=2)]
-    node = ops.create("InstanceNormalization", [x_of(2, 21, 5, 3), *parameters])
-    check(node, [values(2, 21, 5, 3)], layouts=2)
-
-
-@pytest.mark.parametrize("groups", [1, 3, 24])
-def test_group_normalization(groups: int) -> None:
-    parameters = [constant(24, seed=1), constant(24, seed=2)]
-    node = ops.create("GroupNormalization", [x_of(2, 24, 9), *parameters], {"num_groups": groups})
-    check(node, [values(2, 24, 9)], layouts=2)
-
-
-@pytest.mark.parametrize(
-    ("axes", "layouts"), [((0, 2, 3), 2), ((2, 3), 2), ((-3,), 2), ((1, 2, 3), 1), ((3,), 1), ((0, 1, 2, 3), 1)]
-)
-def test_mean_variance_normalization(axes: tuple[int, ...], layouts: int) -> None:
-    node = ops.create("MeanVarianceNormalization", [x_of(2, 21, 5, 3)], {"axes": axes})
-    check(node, [values(2, 21, 5, 3)], layouts=layouts)
-
-
-@pytest.mark.parametrize("size", [1, 4, 5, 50])
-def test_local_response_normalization(size: int) -> None:
-    node = ops.create("LRN", [x_of(2, 21, 5, 3)], {"size": size, "alpha": 0.3, "beta": 0.75})
-    check(node, [values(2, 21, 5, 3)], layouts=2)
-
-
-@pytest.mark.parametrize(("shape", "layouts"), [((2, 21, 5, 3), 2), ((2, 21), 1)])
-def test_batch_normalization(shape: tuple[int, ...], layouts: int) -> None:
-    statistics = [*(constant(21, seed=seed) for seed in (1, 2, 3)), Constant(np.abs(values(21, seed=4)) + 1, f32)]
-    check(ops.create("BatchNormalization", [x_of(*shape), *statistics]), [values(*shape)], layouts=layouts)
 
 
 @pytest.mark.parametrize(

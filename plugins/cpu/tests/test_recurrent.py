@@ -91,40 +91,6 @@ def assert_right(
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("layout", [0, 1])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("op_type", GATES)
-def test_equals_the_reference(op_type: str, direction: str, layout: int, full: bool) -> None:
-    for hidden in (16, 21):
-        assert_right(partial(layer, op_type, hidden, full=full, direction=direction, layout=layout), hidden)
-
-
-@pytest.mark.parametrize(
-    ("op_type", "attributes"),
-    [
-        ("LSTM", {"clip": 0.4}),
-        ("LSTM", {"input_forget": 1}),
-        ("LSTM", {"direction": "bidirectional", "activations": ["sigmoid", "TANH", "Tanh"] * 2}),
-        ("GRU", {"linear_before_reset": 1}),
-        ("GRU", {"linear_before_reset": 1, "clip": 0.3, "direction": "bidirectional", "layout": 1}),
-        ("GRU", {"clip": 0.3}),
-        ("RNN", {"activations": ["Relu"], "direction": "reverse"}),
-        ("RNN", {"activations": ["Sigmoid", "Sigmoid"], "direction": "bidirectional", "clip": 0.2}),
-        ("RNN", {"activations": ["Relu"], "clip": 0.1}),
-    ],
-)
-def test_attributes(op_type: str, attributes: dict[str, Any]) -> None:
-    for full in (False, True):
-        assert_right(partial(layer, op_type, 18, full=full, **attributes), 18)
-
-
-@pytest.mark.parametrize("op_type", GATES)
-def test_many_units_in_one_direction(op_type: str) -> None:
-    """All threads share each time step."""
-    assert_right(partial(layer, op_type, 200, full=True), 200, INFERENCE_NUM_THREADS=2)
-
-
 def test_lengths_that_come_with_the_input() -> None:
     made = partial(layer, "LSTM", 16, full=True, fixed=False)
     assert_right(made, 16)
