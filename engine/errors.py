@@ -76,7 +76,7 @@ class BlobError(EngineError):
 
 
 class BlobFormatError(BlobError):
-    """Bytes are no blob, are truncated, or contradict their own header and manifest."""
+    """Bytes are not a blob, are truncated, or contradict their own header and manifest."""
 
 
 class BlobCorruptError(BlobError):

@@ -36,7 +36,7 @@ class ChoicesFile:
     """Choices by problem, such as which kernel is fastest, in a file that processes share.
 
     They hold for what `key` says: the file's name contains a digest of it. A file that is damaged, or of another key,
-    is no error: it is logged and replaced. Used by one thread.
+    is not an error: it is logged and replaced. Used by one thread.
     """
 
     _FORMAT: Final = 1

@@ -169,7 +169,7 @@ class PluginRegistry(Participant):
     def _created(self, entry: _Entry) -> Plugin:
         if not is_device_name(entry.name):
             raise PluginContractError(
-                f"the entry point's name {entry.name!r} is no device name: an upper-case letter followed by "
+                f"the entry point's name {entry.name!r} is not a device name: an upper-case letter followed by "
                 "upper-case letters, digits and underscores"
             )
         made = _resolved(entry.source) if isinstance(entry.source, str) else entry.source

@@ -80,7 +80,7 @@ class QueryResult:
     Parameters, constants and results may be left out.
 
     `atoms` are sets of nodes that the device supports only together: no partitioner separates them.
-    `placement` is what a device that runs on others tells of how it would divide the model among them.
+    `placement` says how a device that runs on others would divide the model among them.
     """
 
     nodes: Mapping[str, Support]

@@ -196,7 +196,7 @@ def test_what_is_no_plugin_is_named(install: Install, registry: PluginRegistry, 
 
 def test_an_entry_point_that_no_device_string_can_name_is_isolated(install: Install, registry: PluginRegistry) -> None:
     install("vendor", {"lower": "vendor_lower:Device"}, vendor_lower=MODULE.format(name="lower"))
-    with pytest.raises(PluginLoadError, match="'lower' is no device name"):
+    with pytest.raises(PluginLoadError, match="'lower' is not a device name"):
         registry.get("lower")
 
 

@@ -51,7 +51,7 @@ std::vector<Binding> bind_arrays(const py::sequence& arrays, const char* kind, b
   for (std::size_t i = 0; i < count; ++i) {
     const py::object item = arrays[i];
     if (!py::isinstance<py::array>(item)) {
-      throw std::invalid_argument(std::string(kind) + " " + std::to_string(i) + " is no numpy array");
+      throw std::invalid_argument(std::string(kind) + " " + std::to_string(i) + " is not a numpy array");
     }
     bindings.push_back(bind_array(py::reinterpret_borrow<py::array>(item), kind, i, is_written));
   }

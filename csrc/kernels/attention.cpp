@@ -350,7 +350,7 @@ void exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& prog
   for (int v = 0; v < kVectors; ++v) progress.sum[v] = sum[v];
 }
 
-// A row of probabilities 0 times V, which is 0 unless V has what is no number.
+// A row of probabilities 0 times V, which is 0 unless V has NaN.
 ENGINE_NOINLINE void write_zero_row(const AttentionArgs& args, const float* values, float* y) {
   for (std::int64_t d = 0; d < args.value_size; ++d) y[d] = 0.0f;
   for (std::int64_t key = 0; key < args.keys; ++key)

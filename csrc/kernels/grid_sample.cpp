@@ -1,6 +1,6 @@
 // grid_sample_f32: see grid_sample.hpp.
 //
-// Operands: map, grid, destination; float alignment; they must not overlap. A coordinate that is no finite number gives
+// Operands: map, grid, destination; float alignment; they must not overlap. A coordinate that is not finite gives
 // NaN. Split over (image, chunk of points): where the points of a chunk come from is worked out once for all channels.
 #include "kernels/grid_sample.hpp"
 

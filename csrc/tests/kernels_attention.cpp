@@ -254,7 +254,7 @@ void large_scores(const Target& target) {
         }
 }
 
-// Rows without an allowed key, and what is no number, under each rule for such rows.
+// Rows without an allowed key, and NaN, under each rule for such rows.
 void not_finite(const Target& target) {
   for (const AttentionRows rows : {AttentionRows::kAttention, AttentionRows::kSoftmax, AttentionRows::kGuarded})
     for (const float wrong : {kNan, kInf, -kInf, 0.0f})

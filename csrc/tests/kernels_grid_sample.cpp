@@ -74,7 +74,7 @@ void not_finite(const Target& target) {
     for (const GridPadding padding : kPaddings) {
       const auto values = sample(target, 1, 1, {3, 4}, map, {kNan, 0, 0, kInf, -kInf, 0, 0, 0}, taps, padding, 0);
       expect(std::isnan(values[0]) && std::isnan(values[1]) && std::isnan(values[2]) && !std::isnan(values[3]),
-             "NaN where a coordinate is no finite number");
+             "NaN where a coordinate is not a finite number");
     }
 }
 

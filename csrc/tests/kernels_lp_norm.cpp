@@ -1,4 +1,4 @@
-// Division by the L1 and L2 norm against the formula in double: rows, columns, zeros, and what is no number.
+// Division by the L1 and L2 norm against the formula in double: rows, columns, zeros, and NaN.
 #include <cmath>
 #include <limits>
 

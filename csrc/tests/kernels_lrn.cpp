@@ -1,4 +1,4 @@
-// Local response normalization against the formula in double, in both layouts: windows, powers, what is no number.
+// Local response normalization against the formula in double, in both layouts: windows, powers, NaN.
 #include <algorithm>
 #include <cmath>
 #include <limits>

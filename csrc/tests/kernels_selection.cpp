@@ -1,4 +1,4 @@
-// Positions of extremes, the k best, and running sums, against scalar loops: ties, tails, what is no number.
+// Positions of extremes, the k best, and running sums, against scalar loops: ties, tails, NaN.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

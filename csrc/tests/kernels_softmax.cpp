@@ -1,4 +1,4 @@
-// Softmax and LogSoftmax against the formula in double: rows, columns, rows shared by workers, and what is no number.
+// Softmax and LogSoftmax against the formula in double: rows, columns, rows shared by workers, and NaN.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -155,7 +155,7 @@ def _plain(value: object, where: str, depth: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
     raise BlobError(
-        f"{where}: {type(value).__name__} is no JSON type; expected None, bool, int, float, str, list or dict"
+        f"{where}: {type(value).__name__} is not a JSON type; expected None, bool, int, float, str, list or dict"
     )
 
 

@@ -30,7 +30,7 @@ class BlobReader:
 
     All methods may be called from any thread.
 
-    Raises `BlobFormatError` where the bytes are no blob, are cut short or contradict themselves,
+    Raises `BlobFormatError` where the bytes are not a blob, are truncated or contradict themselves,
     `BlobIncompatibleError` for another format version, `BlobError` where file or stream cannot be read.
     """
 

@@ -176,7 +176,7 @@ def _mapped(file: BinaryIO, size: int, where: str) -> memoryview:
 
 
 def _flat(source: object) -> memoryview | None:
-    """The bytes of a buffer, in place and read-only; None for an object that is no buffer."""
+    """The bytes of a buffer, in place and read-only; None for an object that is not a buffer."""
     try:
         view = memoryview(source)  # type: ignore[arg-type]
     except TypeError:

@@ -32,7 +32,7 @@ class CompileCache:
     Args:
         folder: made if it is not there.
         max_bytes: after a network is stored, the entries that were not used for the longest time are deleted until
-            all of them together take at most this many bytes; 0 is no limit.
+            all of them together take at most this many bytes; 0 means no limit.
     """
 
     def __init__(self, folder: str, max_bytes: int = 0) -> None:

@@ -24,7 +24,7 @@ CACHE_MAX_BYTES: Final = Property(
     int,
     0,
     CONFIG,
-    "How many bytes the networks in CACHE_DIR may take together; the least recently used are deleted. 0 is no limit.",
+    "How many bytes the networks in CACHE_DIR may take together; the least recently used are deleted. 0: no limit.",
     minimum=0,
 )
 

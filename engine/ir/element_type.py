@@ -77,7 +77,7 @@ class ElementType:
         try:
             dtype = np.dtype(dtype)
         except TypeError as e:
-            raise ModelError(f"{dtype!r} is no numpy dtype: {e}") from e
+            raise ModelError(f"{dtype!r} is not a numpy dtype: {e}") from e
         found = _BY_NUMPY.get(dtype)
         if found is not None:
             return found

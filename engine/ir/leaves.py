@@ -65,7 +65,7 @@ class Constant(Node):
             their dtype. The array is not copied and must not be written afterwards.
         element_type: converts to this type where given: to real ones by rounding, to others only what they can hold.
 
-    Raises `ModelError` for what is no tensor: ragged lists, None, text that is not text throughout.
+    Raises `ModelError` for what is not a tensor: ragged lists, None, text that is not text throughout.
     """
 
     __slots__ = ("_data", "_load")
@@ -239,7 +239,7 @@ def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
 
 
 def _as_text(data: Array) -> Array:
-    """An object array of str. Raises `ModelError` for an element that is no text."""
+    """An object array of str. Raises `ModelError` for an element that is not text."""
     texts = np.empty(data.shape, object)
     for index, element in np.ndenumerate(data):
         try:

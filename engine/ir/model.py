@@ -23,7 +23,7 @@ class Model(Subgraph):
     Args:
         results: the outputs: `Result` nodes, or values, from which results are made under the values' names.
         parameters: the inputs, in order.
-        sinks: nodes that are kept for their effect; they have no consumers and are no results.
+        sinks: nodes that are kept for their effect; they have no consumers and are not results.
         name: the model's name.
         captures: for a body, further parameters whose values come from the outer graph: the node that holds the
             body lists them as inputs after its formal ones.
@@ -121,7 +121,7 @@ class Model(Subgraph):
         """Keep a node for its effect. Raises `GraphError` where something consumes it, or it is kept already."""
         if not isinstance(sink, Node) or isinstance(sink, (Parameter, Result)) or sink in self._sinks:
             raise GraphError(
-                f"a sink of model `{self.name}` is an operation that is no output and no sink of it yet; got {sink!r}"
+                f"a sink of model `{self.name}` must be an operation that is neither output nor sink yet; got {sink!r}"
             )
         _check_sink(sink)
         sink._pinned = True

@@ -194,7 +194,7 @@ def as_output(value: OutputLike) -> Output:
         if len(value._types) != 1:
             ports = ", ".join(f"output({i}): {t}" for i, t in enumerate(value._types))
             raise GraphError(
-                f"{value} has {len(value._types)} outputs and cannot stand for one value; choose of {ports or 'none'}"
+                f"{value} has {len(value._types)} outputs, so it is ambiguous; select one of {ports or 'none'}"
             )
         return Output(value, 0)
     raise GraphError(f"expected a Node or an Output, got {type(value).__name__}: {value!r}")

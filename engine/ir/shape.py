@@ -127,7 +127,7 @@ DimensionLike: TypeAlias = "int | str | Dimension | None"
 _ANY: Final = Dimension()
 _STATIC: Final = [Dimension(length) for length in range(1025)]
 _BOUNDED: Final = re.compile(r"(?:(?P<symbol>[^:\s]+):)?(?P<low>\d{1,19})\.\.(?P<high>\d{0,19})")
-_MAX_DIGITS: Final = 19  # of a 64-bit length; more are no number, and Python refuses to read thousands
+_MAX_DIGITS: Final = 19  # of a 64-bit length; more are not a length, and Python refuses to read thousands
 
 
 def as_dimension(value: DimensionLike) -> Dimension:

@@ -15,7 +15,7 @@ SHAPE_SOURCES = frozenset({"Shape", "Size"})
 
 
 def check_types(values: Iterable[Output | None], allowed: Collection[ElementType]) -> Refusal | None:
-    """A refusal where a value, omitted ones aside, is no tensor of an allowed element type and known rank."""
+    """A refusal where a value, omitted ones aside, is not a tensor of an allowed element type and known rank."""
     for value in values:
         if value is None or is_left_out(value):
             continue
@@ -33,7 +33,7 @@ def is_left_out(value: Output) -> bool:
 
 
 def check_tensor(value: Output) -> Refusal | None:
-    """A refusal where a value is no tensor of known rank."""
+    """A refusal where a value is not a tensor of known rank."""
     if not isinstance(value.type, TensorType):
         return Refusal(RefusalCause.ELEMENT_TYPE, f"{value.name} is {value.type}; expected a tensor")
     if value.shape.rank.is_dynamic:

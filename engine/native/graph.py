@@ -26,7 +26,7 @@ Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Reals: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 CLOSURE_BYTES = 1 << 30
-"""The most memory that a transitive closure takes unless told otherwise; enough for 130,000 nodes."""
+"""The most memory that a transitive closure takes by default; enough for 130,000 nodes."""
 
 
 @dataclass(frozen=True, slots=True)

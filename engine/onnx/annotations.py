@@ -79,7 +79,7 @@ def parse_rt_info(text: str) -> dict[str, Any]:
     try:
         info = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise ModelReadError(f"metadata `{RT_INFO}` is no JSON: {e}") from e
+        raise ModelReadError(f"metadata `{RT_INFO}` is not valid JSON: {e}") from e
     if not isinstance(info, dict):
         raise ModelReadError(f"metadata `{RT_INFO}` is a {type(info).__name__}; expected an object")
     return info

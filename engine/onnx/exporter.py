@@ -23,7 +23,7 @@ MAX_INLINE_BYTES: Final = (1 << 31) - (64 << 20)
 """Weights that one proto can hold: 2 GB less what a graph of a million nodes takes beside them."""
 
 _LOWEST_OPSET: Final = 13  # below it, runtimes of today leave out types (onnxruntime: Max-6 of f64)
-_LOWEST_IR: Final = 4  # initializers that are no inputs
+_LOWEST_IR: Final = 4  # initializers that are not inputs
 _IR_OF_METADATA: Final = 10
 _IR_OF_TYPE: Final = {
     "f8e4m3fn": 9, "f8e4m3fnuz": 9, "f8e5m2": 9, "f8e5m2fnuz": 9, "i4": 10, "u4": 10, "f4e2m1": 11, "f8e8m0": 12,

@@ -41,7 +41,7 @@ class ExternalData:
         if start + needed > len(data):
             raise ExternalDataError(
                 f"tensor `{tensor.name}` needs {needed} bytes at offset {start} of its external data `{location}`, "
-                f"and {max(0, len(data) - start)} are available (the file has {len(data)}); the file is cut off or "
+                f"and {max(0, len(data) - start)} are available (the file has {len(data)}); the file is truncated or "
                 "belongs to another model"
             )
         return data[start : start + needed]
@@ -105,6 +105,6 @@ def _number(tensor: onnx.TensorProto, entries: dict[str, str], key: str, default
         return default
     if not (text.isascii() and text.isdecimal() and len(text) <= 20):
         raise ExternalDataError(
-            f"tensor `{tensor.name}`: external {key} {text[:40]!r} is no number of bytes; expected digits"
+            f"tensor `{tensor.name}`: external {key} {text[:40]!r} is not a number of bytes; expected digits"
         )
     return int(text)

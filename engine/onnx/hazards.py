@@ -124,7 +124,7 @@ def _is_misjudged(node: onnx.NodeProto) -> bool:
 
 
 def _is_harmless(tensor: onnx.TypeProto.Tensor | None) -> bool:
-    """Whether a value is no vector, or one of known length."""
+    """Whether a value is not a vector, or one of known length."""
     if tensor is None or not tensor.HasField("shape"):
         return False
     dims = tensor.shape.dim

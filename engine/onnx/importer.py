@@ -39,7 +39,7 @@ def read_model(source: ModelSource) -> Model:
         source: a path (a str is always one), bytes, a binary stream, or a `ModelProto`.
 
     Raises:
-        ModelReadError: the file is missing, cut off or no ONNX model; `ExternalDataError` where its data is.
+        ModelReadError: the file is missing, truncated or not an ONNX model; `ExternalDataError` where its data is.
         GraphError: a cycle, a value that nothing defines, or one that is defined twice.
         TypeInferenceError: an operator cannot take what it is given.
         UnsupportedError: the model is valid, and newer or of another kind than what is known here.
@@ -61,7 +61,7 @@ def _weightless(opened: OpenedModel) -> tuple[Skeleton, onnx.ModelProto]:
         found = describe_other_format(opened.data)
         if found is not None:
             raise ModelReadError(f"{opened.label} is {found}") from e
-        raise ModelReadError(f"{opened.label} is no ONNX model, or is cut off: {e}") from e
+        raise ModelReadError(f"{opened.label} is not a valid ONNX model, or is truncated: {e}") from e
 
 
 def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto) -> Model:
@@ -115,7 +115,7 @@ def describe_model(model: Model, proto: onnx.ModelProto) -> None:
 def _check_versions(opened: OpenedModel, proto: onnx.ModelProto) -> None:
     if not proto.opset_import and proto.ir_version >= _FIRST_IR_WITH_OPSETS:
         raise ModelReadError(
-            f"{opened.label} imports no opset, so nothing says what its operators mean; perhaps it is cut off"
+            f"{opened.label} imports no opset, so nothing says what its operators mean; perhaps the file is truncated"
         )
     for domain, version in opsets_of(proto).items():
         if version < 1:

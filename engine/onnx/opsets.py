@@ -30,12 +30,12 @@ def resolve_version(op_type: str, domain: str, opset: int) -> int:
     schema = _schema(op_type, domain, opset)
     if schema is None:
         raise UnknownOperatorError(
-            f"{op_type} is no operator of domain {domain!r} at opset {opset}; {_introduced(op_type, domain)}"
+            f"{op_type} is not an operator of domain {domain!r} at opset {opset}; {_introduced(op_type, domain)}"
         )
     version: int = schema.since_version
     if schema.deprecated and (domain, op_type) not in KEPT_DEPRECATED and _is_last(schema, domain_opset):
         raise UnknownOperatorError(
-            f"{op_type} is no operator of domain {domain!r} since opset {version}, which deprecated it"
+            f"{op_type} is not an operator of domain {domain!r} since opset {version}, which deprecated it"
         )
     if version > domain_opset:
         raise UnsupportedError(

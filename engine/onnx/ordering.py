@@ -25,7 +25,7 @@ def order_graph(graph: onnx.GraphProto, checker: CallChecker | None = None) -> N
     """
     for name, reader in _order(graph, checker).items():
         raise GraphError(
-            f"{reader} reads `{name}`, which is no input, no initializer and no output of another node: "
+            f"{reader} reads `{name}`, which is neither an input, nor an initializer, nor an output of another node: "
             "the model lacks an initializer, or was cut apart"
         )
 

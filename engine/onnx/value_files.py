@@ -183,7 +183,7 @@ def _read_proto(path: Path, value_type: ValueType | None) -> tuple[str, Any]:
         return proto.name, None if value_type is None else _from_proto(proto)
     except (OSError, ModelError) as e:
         raise InputError(f"{path}: {_reason(e)}") from e
-    except Exception as e:  # protobuf's DecodeError; protobuf comes with onnx and is no dependency of ours
+    except Exception as e:  # protobuf's DecodeError; protobuf comes with onnx and is not a dependency of ours
         raise InputError(f"{path}: it is no {type(proto).__name__}: {e}") from e
 
 

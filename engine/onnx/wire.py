@@ -93,7 +93,7 @@ def varint(data: Buffer, start: int, end: int) -> tuple[int, int]:
         if position - start == _VARINT_BYTES:
             break
     else:
-        raise WireError(start, "an integer is cut off")
+        raise WireError(start, "an integer is truncated")
     raise WireError(start, "an integer has more than 64 bits")
 
 
@@ -113,20 +113,20 @@ def encode_length(number: int, length: int) -> bytes:
 
 
 def count_varints(data: Buffer) -> int:
-    """How many integers a packed field holds. Raises `WireError` where the last one is cut off."""
+    """How many integers a packed field holds. Raises `WireError` where the last one is truncated."""
     flat = np.frombuffer(data, dtype=np.uint8)
     count = 0
     for start in range(0, flat.size, _CHUNK):
         count += int(np.count_nonzero(flat[start : start + _CHUNK] < 0x80))
     if flat.size and flat[-1] >= 0x80:
-        raise WireError(int(flat.size), "an integer is cut off")
+        raise WireError(int(flat.size), "an integer is truncated")
     return count
 
 
 def decode_varints(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The integers of a packed field, cut to the width of `dtype`, by a few megabytes of scratch memory.
 
-    Raises `WireError` where one is cut off or longer than ten bytes.
+    Raises `WireError` where one is truncated or longer than ten bytes.
     """
     flat = np.frombuffer(data, dtype=np.uint8)
     result = np.empty(count_varints(data), dtype=dtype)

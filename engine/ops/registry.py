@@ -53,7 +53,7 @@ class Port:
         name: its name in the schema.
         elements: the element types that a tensor may have here; empty where no tensor may come.
         others: the types of sequences, optionals and maps, as ONNX writes them (`seq(tensor(float))`).
-        type_name: ports of one type name have one type, unless that is no type variable.
+        type_name: ports of one type name have one type, unless that is not a type variable.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class AttributeDef:
-    """An attribute of an operator: `kind` is a value of `AttributeProto.AttributeType`; None is no default."""
+    """An attribute of an operator: `kind` is a value of `AttributeProto.AttributeType`; None means no default."""
 
     name: str
     kind: int
@@ -309,7 +309,7 @@ def _attribute(attribute: onnx.defs.OpSchema.Attribute) -> AttributeDef:
 
 
 class _Ops(dict[str, "OpDef | None"]):
-    """The operators of a domain by name, each made when it is first looked up; None for what is no operator."""
+    """The operators of a domain by name, each made when it is first looked up; None for what is not an operator."""
 
     __slots__ = ("_domain",)
 

@@ -136,7 +136,7 @@ def encode_text(text: str | bytes) -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """`data` as text; bytes that are no UTF-8 become surrogates, which `encode_text` turns back."""
+    """`data` as text; bytes that are not UTF-8 become surrogates, which `encode_text` turns back."""
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -26,7 +26,7 @@ def checked_run(item: Pass, model: Model) -> bool:
     happened, lost friendly names or rt_info, a constant subgraph left unfolded, and, for matcher passes, edits of
     nodes after the root.
     """
-    # What the types would become anyway is no change of the pass, and what is wrong already is not its fault.
+    # What the types would become anyway is not a change of the pass, and what is wrong already is not its fault.
     _validate(model, f"model `{model.name}` is broken before pass {item.name}")
     with _origins(model):
         reference = model.clone()

@@ -207,7 +207,7 @@ class Manager(Pass):
             run.snapshots.take(model, self.name, item.name)
 
     def _guarded(self, item: Pass, model: Model, run: PipelineRun) -> bool:
-        """Run a pass; whatever goes wrong is told with its name."""
+        """Run a pass; an error names the pass."""
         if not isinstance(item, Manager):
             item.set_pass_config(self.pass_config)  # a pass may be in several pipelines
         nodes, count = model.ordered_nodes(), edits.count

@@ -1,4 +1,4 @@
-"""What a device that runs on others tells of where it puts a model: the report behind `engine query --why`."""
+"""Where a device that runs on others puts a model, and why: the report behind `engine query --why`."""
 
 from engine.placement.consistency import inconsistencies
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport

@@ -292,7 +292,7 @@ class AsyncInferRequest(Participant):
         if is_input != is_output and isinstance(name, str):
             return is_input
         if not isinstance(name, str) or is_input:
-            reason = "names an input and an output" if isinstance(name, str) else "is no name"
+            reason = "names an input and an output" if isinstance(name, str) else "is not a name"
             raise InputError(f"{self._name}: {name!r} {reason}; use set_/get_input_tensor or _output_tensor")
         listed = ", ".join(port.name for port in (*signature.inputs, *signature.outputs))
         raise InputError(f"{self._name}: no tensor is called {name!r}; tensors: {listed}")

@@ -32,7 +32,9 @@ def random_inputs(
     names = [port.name for port in ports]
     for name in given:
         if name not in names:
-            raise InputError(f"a shape is given for {name!r}, which is no input; inputs: {', '.join(names) or 'none'}")
+            raise InputError(
+                f"a shape is given for {name!r}, which is not an input; inputs: {', '.join(names) or 'none'}"
+            )
     symbols: dict[str, int] = {}
     for port in ports:
         if port.name in given:

@@ -98,7 +98,7 @@ def require_callable(callback: object) -> None:
 
 
 def seconds(value: float, what: str, *, zero: bool = False) -> float:
-    """Return a time limit that a user gave. Raises `InferError` where it is no positive number."""
+    """Return a time limit that a user gave. Raises `InferError` where it is not a positive number."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not (value > 0 or (zero and value == 0)):
         least = "0 or more" if zero else "more than 0"

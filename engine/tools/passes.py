@@ -109,7 +109,7 @@ def _make(name: str) -> Pass:
 
 
 def _plugin_packages() -> list[str]:
-    """The packages of installed plugins; one that cannot be imported is told and left out."""
+    """The packages of installed plugins; one that cannot be imported is reported and left out."""
     from importlib import metadata
 
     from engine.registry import GROUP

@@ -187,7 +187,7 @@ class TestWrongArrays:
             context.run([x[:9]], [y])
         with pytest.raises(InputError, match="the run has 0 outputs; the plan has 1"):
             context.run([x], [])
-        with pytest.raises(InputError, match="input 0 is no numpy array"):
+        with pytest.raises(InputError, match="input 0 is not a numpy array"):
             context.run([x.tolist()], [y])  # type: ignore[list-item]
         with pytest.raises(InputError, match="not contiguous"):
             context.run([values(20)[::2]], [y])

@@ -138,9 +138,9 @@ def test_a_download_cache_of_links_is_read(tmp_path: Path) -> None:
         ({"location": "w.bin"}, b"x" * 95, "needs 96 bytes at offset 0 .* and 95 are available"),
         ({"location": "w.bin", "offset": 50}, b"x" * 96, "needs 96 bytes at offset 50 .* and 46 are available"),
         ({"location": "w.bin", "offset": 2**63 - 1}, b"x" * 96, "and 0 are available"),
-        ({"location": "w.bin", "offset": 2**70}, b"x" * 96, "is no number of bytes"),
-        ({"location": "w.bin", "offset": -4}, b"x" * 96, "external offset '-4' is no number of bytes"),
-        ({"location": "w.bin", "length": "many"}, b"x" * 96, "external length 'many' is no number of bytes"),
+        ({"location": "w.bin", "offset": 2**70}, b"x" * 96, "is not a number of bytes"),
+        ({"location": "w.bin", "offset": -4}, b"x" * 96, "external offset '-4' is not a number of bytes"),
+        ({"location": "w.bin", "length": "many"}, b"x" * 96, "external length 'many' is not a number of bytes"),
         ({"location": "w.bin", "length": 40}, b"x" * 96, "takes 96 bytes, and its external data .* have 40"),
         ({"location": "w.bin"}, b"", "is empty; 96 bytes of it are needed"),
         ({"location": "w.bin"}, None, "cannot be opened: No such file or directory; 96 bytes"),
@@ -261,5 +261,7 @@ def test_a_reader_of_a_truncated_weight_says_where(tmp_path: Path) -> None:
     big = numpy_helper.from_array(np.zeros(5000, np.float32), "w")
     data = model_of(big).SerializeToString()
     (tmp_path / "m.onnx").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ModelReadError, match=r"m\.onnx` is no ONNX model, or is cut off: byte \d+: field \d+ needs"):
+    with pytest.raises(
+        ModelReadError, match=r"m\.onnx` is not a valid ONNX model, or is truncated: byte \d+: field \d+ needs"
+    ):
         read_model(tmp_path / "m.onnx")

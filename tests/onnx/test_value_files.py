@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         "empty.pb": "element type|undefined",
         "pickle.npy": "allow_pickle",
         "liar.npy": "cannot be read as .npy",
-        "other.npz": "'q', which is no input of the model; inputs: x",
+        "other.npz": "'q', which is not an input of the model; inputs: x",
         "folder": r"no input_0\.pb",
         "many": "the model has 1 inputs: x",
         "missing.npy": "No such file",

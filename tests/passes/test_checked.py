@@ -88,7 +88,7 @@ def refused(item: object, message: str, build: Callable[[], Model] = sample) -> 
     consumers = [sorted(str(t) for o in n.outputs for t in o.target_inputs) for n in nodes]
     readers = {n: sorted(str(i) for m in nodes for i in m.inputs if m.has_input(i.index) and i.source_output.node is n)
                for n in nodes}  # fmt: skip
-    assert consumers == [readers[n] for n in nodes], "whoever was made meanwhile is no consumer any more"
+    assert consumers == [readers[n] for n in nodes], "whoever was made meanwhile is not a consumer any more"
     assert ToAbs().run_on_model(model), "the model can be transformed as if nothing had happened"
 
 
@@ -158,7 +158,7 @@ def test_names_and_types_that_a_pass_exists_for_pass() -> None:
     assert run(InitNodeInfo(), model)
     assert node(model, "relu").rt_info == {"fused_names": ("relu",)}
     assert not run(InitNodeInfo(), model)
-    assert not run(Validate(), model), "types are up to date before a pass runs, so this is no change"
+    assert not run(Validate(), model), "types are up to date before a pass runs, so this is not a change"
     assert run(Script(lambda m: bool(m.metadata.update(author="another")) or True), model)
     assert run(Script(lambda m: bool(node(m, "conv").rt_info.update(affinity="GPU")) or True), model)
 

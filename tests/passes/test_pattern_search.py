@@ -174,7 +174,7 @@ def check_binding(pattern: Node, matcher: Matcher, value: Output) -> None:
     for binding, symbols in solutions(pattern, value, ({}, {})):
         if {p: v for p, v in binding.items() if v[1] >= 0} == bound and symbols == matcher.symbols:
             return
-    raise AssertionError(f"{bound} is no match")
+    raise AssertionError(f"{bound} is not a match")
 
 
 def test_a_search_that_fails_does_not_try_all_orders_of_what_is_independent() -> None:

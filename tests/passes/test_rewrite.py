@@ -86,7 +86,7 @@ def test_a_pass_applies_to_one_node_and_leaves_the_others(relu_chain: Chain) -> 
     a, _, c, _ = model.ordered_nodes()[1:5]
     replace = Replace("Relu", "Neg")
     assert replace.apply(c)
-    assert not replace.apply(a.input_value(0).node), "a Parameter is no Relu"
+    assert not replace.apply(a.input_value(0).node), "a Parameter is not a Relu"
     assert kinds(model) == ["Relu", "Relu", "Neg", "Relu"]
     assert replace.apply(a.output(0))
     assert kinds(model) == ["Neg", "Relu", "Neg", "Relu"]

@@ -77,7 +77,7 @@ def test_edges_are_as_wide_as_what_crosses(report: PlacementReport) -> None:
     found = edges(to_svg(wide, "wide"))
     widths = [float(found[f"v{i}"].get("stroke-width", "")) for i in range(len(sizes))]
     assert all(a < b for a, b in pairwise(widths))
-    assert found["v4"].get("stroke-dasharray"), "a size that is not known is no size"
+    assert found["v4"].get("stroke-dasharray"), "a size that is not known is not a size"
     assert not found["v3"].get("stroke-dasharray")
     assert "1.0 MB" in tooltip(found["v2"])
 

@@ -102,7 +102,7 @@ def test_tensors_set_before_are_used_and_kept(make_network, x):
     np.testing.assert_array_equal(mine, x * 2)
     with pytest.raises(InputError, match="no tensor is called 'z'; tensors: x, y"):
         request.set_tensor("z", x)
-    with pytest.raises(InputError, match="is no name"):
+    with pytest.raises(InputError, match="is not a name"):
         request.get_tensor(0)
     assert request.get_input_tensor(0) is x
 

@@ -64,7 +64,7 @@ def test_optionals_are_absent() -> None:
         ([port("x", "N", 3, None)], {}, r"input `x` is f32\[N,3,\?\]: give its shape, such as x=1,3,1"),
         ([Port("x", TensorType(f32, PartialShape.dynamic()))], {}, "shape is not known"),
         ([port("x", "N", 3)], {"x": (2, 4)}, r"input `x` is f32\[N,3\] and cannot have the shape \(2, 4\)"),
-        ([port("x", 2)], {"y": (2,)}, "'y', which is no input; inputs: x"),
+        ([port("x", 2)], {"y": (2,)}, "'y', which is not an input; inputs: x"),
         ([port("x", "N"), port("y", "N")], {"x": (2,), "y": (3,)}, "dimension N"),
         ([port("x", "N", "N")], {"x": (2, 3)}, "cannot have the shape"),
         ([Port("s", SequenceType(TensorType(f32, PartialShape([1]))))], {}, r"`s` is seq\(f32\[1\]\)"),

@@ -29,7 +29,7 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "no file": ("run -d TEMPLATE", 2, ("FILE",)),
     "missing model": ("run nowhere.onnx -d TEMPLATE", 3, ("nowhere.onnx", "No such file")),
     "folder as model": ("query . -d TEMPLATE", 3, ("directory",)),
-    "text as model": ("compile text.onnx -d TEMPLATE", 3, ("text.onnx", "no ONNX model")),
+    "text as model": ("compile text.onnx -d TEMPLATE", 3, ("text.onnx", "not a valid ONNX model")),
     "empty model": ("inspect empty.onnx", 3, ("empty.onnx", "empty")),
     "missing blob": ("inspect nowhere.blob", 3, ("nowhere.blob", "No such file")),
     "truncated blob": ("benchmark truncated.blob", 3, ("truncated",)),
@@ -84,7 +84,7 @@ NONSENSE: dict[str, tuple[str, int, tuple[str, ...]]] = {
 
 @pytest.fixture(scope="module")
 def folder(files: Path) -> Path:
-    (files / "text.onnx").write_text("this is no model, whatever its name says\n")
+    (files / "text.onnx").write_text("this is not a model, whatever its name says\n")
     onnx.save(next(case.model for case in CASES if case.name == "dynamic_batch"), files / "dynamic.onnx")
     (files / "basic").write_text("in the way\n")
     (files / "text.npy").write_text("1 2 3\n")

@@ -127,7 +127,7 @@ void read_restraints(const Attributes& attributes, AttentionArgs& args) {
   args.offset = read_or(attributes, "offset", -kLargest, kLargest, 0);
   args.scale = static_cast<float>(attributes.real("scale"));
   args.softcap = static_cast<float>(attributes.real_or("softcap", 0.0));
-  if (!std::isfinite(args.scale)) throw PlanError("attribute \"scale\" is no finite number");
+  if (!std::isfinite(args.scale)) throw PlanError("attribute \"scale\" is not a finite number");
   if (!(args.softcap >= 0 && std::isfinite(args.softcap)))
     throw PlanError("attribute \"softcap\" is " + std::to_string(args.softcap) + "; expected 0 or more");
 }

@@ -66,7 +66,7 @@ const Attributes::Slot& Attributes::require(std::string_view name) const {
 
 std::int64_t Attributes::integer(std::string_view name) const {
   if (const auto* value = std::get_if<std::int64_t>(&require(name).value)) return *value;
-  throw PlanError("attribute " + quoted(name) + " is no integer");
+  throw PlanError("attribute " + quoted(name) + " is not an integer");
 }
 
 std::int64_t Attributes::integer(std::string_view name, std::int64_t minimum, std::int64_t maximum) const {
@@ -82,12 +82,12 @@ double Attributes::real(std::string_view name) const {
   const Value& value = require(name).value;
   if (const auto* real = std::get_if<double>(&value)) return *real;
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);
-  throw PlanError("attribute " + quoted(name) + " is no number");
+  throw PlanError("attribute " + quoted(name) + " is not a number");
 }
 
 const std::vector<std::int64_t>& Attributes::integers(std::string_view name) const {
   if (const auto* value = std::get_if<std::vector<std::int64_t>>(&require(name).value)) return *value;
-  throw PlanError("attribute " + quoted(name) + " is no list of integers");
+  throw PlanError("attribute " + quoted(name) + " is not a list of integers");
 }
 
 std::vector<double> Attributes::reals(std::string_view name) const {
@@ -95,7 +95,7 @@ std::vector<double> Attributes::reals(std::string_view name) const {
   if (const auto* reals = std::get_if<std::vector<double>>(&value)) return *reals;
   if (const auto* integers = std::get_if<std::vector<std::int64_t>>(&value))
     return {integers->begin(), integers->end()};
-  throw PlanError("attribute " + quoted(name) + " is no list of numbers");
+  throw PlanError("attribute " + quoted(name) + " is not a list of numbers");
 }
 
 const std::string& Attributes::text(std::string_view name) const {

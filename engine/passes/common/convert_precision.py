@@ -24,7 +24,8 @@ class ConvertPrecision(ModelPass):
 
     Constants are converted once. What stays in f32, and is cast where it meets the rest, tells
     `precision_rules.kept_nodes`. Where f32 becomes the narrower type, what is beyond its range becomes its largest
-    number, infinities too, so that a mask of -1e9 is no NaN behind a softmax of nothing else; NaN stays. Values that
+    number, infinities too, so that a mask of -1e9 does not become NaN behind a softmax of nothing else; NaN stays.
+    Values that
     are computed in the narrower type overflow to infinity as they do in every model of that type.
 
     Args:
@@ -82,7 +83,7 @@ class _Conversion:
         if not indices:
             return None
         made = node.clone_with_new_inputs(inputs)
-        made.forget_inferred_types()  # inputs that were converted before are no news to the clone
+        made.forget_inferred_types()  # the clone has inputs of the converted types already
         made.infer_types()
         return made
 

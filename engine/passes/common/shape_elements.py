@@ -36,7 +36,7 @@ class Shapes:
         return tuple([_length(value, axis, dim) for axis, dim in enumerate(dims)])
 
     def elements(self, value: Output) -> tuple[tuple[Length, ...], int] | None:
-        """The elements of `value` and its rank, 0 or 1; None where it is no small tensor of integers."""
+        """The elements of `value` and its rank, 0 or 1; None where it is not a small tensor of integers."""
         if value not in self._found:
             self._found[value] = None
             self._found[value] = self._compute(value)
@@ -61,7 +61,7 @@ class Shapes:
 
 
 def _whole_numbers(constant: Constant) -> tuple[Length, ...]:
-    """The elements of a constant; those that are no whole numbers as unknown ones."""
+    """The elements of a constant; those that are not whole numbers as unknown ones."""
     if not (constant.element_type.is_integral or constant.element_type.is_real):
         return (None,) * constant.output(0).shape.size()
     return tuple([int(x) if float(x).is_integer() else None for x in constant.data.reshape(-1).tolist()])

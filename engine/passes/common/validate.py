@@ -7,7 +7,7 @@ from engine.passes.base import ModelPass
 
 
 class Validate(ModelPass):
-    """Runs `Model.validate`: for pipelines whose manager was told not to validate by itself."""
+    """Runs `Model.validate`: for pipelines whose manager does not validate by itself."""
 
     is_transformation = False
 

@@ -200,7 +200,7 @@ class TypeStep(Step):
         """Sources and steps, those left out that the pattern wants omitted; None where they do not fit."""
         sources = _without_trailing(node.sources)
         if len(sources) > len(steps) and node.has_bodies:
-            sources = _without_trailing(node.sources[: node.num_formal_inputs])  # what bodies capture is no input
+            sources = _without_trailing(node.sources[: node.num_formal_inputs])  # what bodies capture is not an input
         if len(sources) > len(steps) or len(sources) < len(_without_trailing(steps)):
             if state.trace is not None:
                 reason = f"{node} has {len(sources)} inputs, the pattern wants {len(_without_trailing(steps))}"

@@ -364,7 +364,7 @@ def one_value_twice() -> _Built:
 
 @_case
 def unusual_names() -> _Built:
-    """Names that are no identifiers and no file names."""
+    """Names that are not identifiers and no file names."""
     node = helper.make_node("Relu", ["a/b:0"], ["größe 1"], name="../node")
     model = make_model([node], [tensor("a/b:0", [2])], [tensor("größe 1", [2])], name="a model/of: ünusual name")
     return model, [Run({"a/b:0": np.array([-1, 2], np.float32)}, {"größe 1": np.array([0, 2], np.float32)})]

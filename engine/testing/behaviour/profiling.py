@@ -57,7 +57,7 @@ class ProfilingChecks(DeviceChecks):
         assert infos[0] != infos[2]
 
     def test_profiles_name_their_request(self, core: Core) -> None:
-        """The records of two requests can be told apart."""
+        """The records of two requests can be distinguished."""
         network = self.compile(core, basic_model(), PERF_COUNT=True)
         ids = set()
         for _ in range(3):

@@ -133,7 +133,7 @@ def _wrong_models() -> dict[str, bytes]:
     missing = [helper.make_node("Add", ["x", "nowhere"], ["y"])]
     return {
         "empty": b"",
-        "text": b"this is no model",
+        "text": b"this is not a model",
         "truncated": sound[: len(sound) * 2 // 3],
         "cycle": make_model(cycle, *ports).SerializeToString(),
         "missing input": make_model(missing, *ports).SerializeToString(),

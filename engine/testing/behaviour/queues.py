@@ -14,7 +14,7 @@ from engine.testing.behaviour.cases import basic_run
 
 
 class QueueChecks(DeviceChecks):
-    """A queue runs every job once, keeps to its length, and tells of what failed."""
+    """A queue runs every job once, keeps to its length, and reports what failed."""
 
     @pytest.mark.parametrize("jobs", [0, 1, 3])
     def test_every_job_runs_once(self, network: ExecutableNetwork, jobs: int) -> None:

@@ -169,7 +169,7 @@ def test_weights_are_rearranged_when_the_model_is_built() -> None:
 
 
 def test_a_diagonal_of_no_square_fails_when_it_runs() -> None:
-    """Where nothing is known of the lengths before; every fourth of six elements is no diagonal."""
+    """Where nothing is known of the lengths before; every fourth of six elements is not a diagonal."""
     model = model_of("ii->i", [Dimension(), Dimension()])
     assert EinsumDecomposition().run_on_model(model)
     with pytest.raises(EngineError, match="Reshape"):

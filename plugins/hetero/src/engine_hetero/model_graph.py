@@ -81,7 +81,7 @@ class ModelGraph:
 
 
 def byte_size(value: Output, unknown: int = 1) -> int:
-    """The bytes of a value; a length that is not known counts as `unknown`, a value that is no tensor as nothing."""
+    """The bytes of a value; a length that is not known counts as `unknown`, a value that is not a tensor as nothing."""
     if not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
         return 0
     count = 1

@@ -152,7 +152,7 @@ def findings(claims: Claims, costs: CostModel, affinity: Ints, subgraph: Ints, o
     """Sentences on subgraphs that would better be part of a neighbour, the one that gains most first.
 
     Each of the smallest subgraphs is tried as a part of its neighbours on any one device that claims all of its nodes,
-    as long as that leaves the subgraphs acyclic. What saves less than a hundredth of an inference is not told.
+    as long as that leaves the subgraphs acyclic. Savings below a hundredth of an inference are not reported.
     """
     if len(order) < 2:
         return ()

@@ -63,7 +63,7 @@ def binary_cache(folder: Path) -> BinaryCache:
 class BinaryCache:
     """What a device compiled, by key. A file that is there was compiled, and ran, without harm. Thread-safe.
 
-    A damaged file is no error: it is logged and taken as absent. A folder that cannot be written to is logged.
+    A damaged file is not an error: it is logged and taken as absent. A folder that cannot be written to is logged.
     Of more than `max_bytes`, what was not used for longest is removed; a process that is about to read it compiles
     it again. A file's time says when it was used last.
     """

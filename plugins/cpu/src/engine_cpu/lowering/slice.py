@@ -68,7 +68,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
         starts, is_by_lane = starts_of(counts), layout.is_blocked and axis == 1
         whole = whole_blocks(counts) if is_by_lane else len(counts)
         if shape[0] != 1 and whole < len(counts):
-            whole = 0  # what is left is no piece of memory of its own
+            whole = 0  # what is left is not a piece of memory of its own
         has_places = any(b.is_placed(node, index) for index in range(whole))
         copies = []
         for index in range(whole):
@@ -79,7 +79,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
             places = physical(shape, layout).slice(axis, start, elements.shape[axis])
             size = item_size(y.element_type, layout)
             if has_places:
-                # The source may lie in a part of the output that is written already, so the rest is no output.
+                # The source may lie in a part of the output that is written already, so the rest is not an output.
                 piece = b.part(target, places.offset * size, math.prod(elements.shape) * size)
                 copies.append(Copy(sources[index], elements, piece, Strided.row_major(elements.shape)))
             else:

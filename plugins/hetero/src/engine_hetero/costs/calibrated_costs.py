@@ -34,7 +34,7 @@ ConfigOf: TypeAlias = Callable[[str], Mapping[str, Any]]
 
 _DEFAULT_FILE: Final = "hetero-calibration.json"
 _WITHOUT_EFFECT: Final = frozenset({PERF_COUNT.name, CACHE_DIR.name, ENABLE_MMAP.name, DEVICE_ID.name})
-"""On how long nodes take; the device itself is told by its full name."""
+"""On how long nodes take; the device itself is identified by its full name."""
 
 
 def calibration_path(config: Config) -> str:
@@ -53,7 +53,7 @@ def measured_costs(core: CoreHandle, claims: Claims, config_of: ConfigOf, path: 
         seconds: how long to measure. A device's share is what the devices before it have left, evenly divided.
 
     Raises `PropertyError` for a damaged calibration file, and what a device raises that cannot be compiled for at all.
-    A node that cannot be measured is no error: it keeps its default figure, and the log says why.
+    A node that cannot be measured is not an error: it keeps its default figure, and the log says why.
     """
     known = read_calibration(path) if path else Calibration()
     costs = default_costs(claims.graph, claims.devices, claims.levels)

@@ -106,12 +106,12 @@ def update_calibration(path: str | os.PathLike[str], measured: Calibration) -> N
 def _calibration(read: Any) -> Calibration:
     """Raises `ValueError`."""
     if not isinstance(read, dict) or read.get("format") != _FORMAT:
-        raise ValueError(f'it is no calibration file: expected an object with "format": "{_FORMAT}"')
+        raise ValueError(f'it is not a calibration file: expected an object with "format": "{_FORMAT}"')
     if read.get("version") != _VERSION:
         raise ValueError(f"its version is {read.get('version')!r:.40}; this release reads version {_VERSION}")
     devices = read.get("devices")
     if not isinstance(devices, dict) or not all(isinstance(entries, dict) for entries in devices.values()):
-        raise ValueError('"devices" is no object of objects')
+        raise ValueError('"devices" is not an object of objects')
     return Calibration(
         {
             device: {name: _figure(device, name, value) for name, value in entries.items()}

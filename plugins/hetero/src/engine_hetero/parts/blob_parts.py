@@ -37,7 +37,7 @@ def read_parts(
     try:
         wiring = Wiring.from_json(json.loads(bytes(blob.section(_WIRING))))
     except (ValueError, RecursionError) as e:
-        raise BlobFormatError(f"the wiring of the parts is no JSON: {e}") from e
+        raise BlobFormatError(f"the wiring of the parts is not valid JSON: {e}") from e
     ports = len(blob.manifest.inputs), len(blob.manifest.outputs)
     if (wiring.input_count, len(wiring.outputs)) != ports:
         raise BlobCorruptError(

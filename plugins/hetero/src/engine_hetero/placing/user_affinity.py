@@ -43,7 +43,7 @@ def set_affinity(model: Model, affinity: Affinities) -> None:
             which it has nothing to say. Nodes that are left out keep what they have. Nodes in the bodies of If, Loop
             and Scan are asked about, too; they run where the node that holds them runs.
 
-    Raises `ModelError` for a name that no operation has, and for what is no device string; the model is unchanged then.
+    Raises `ModelError` for a name that no operation has, and for what is not a device string; the model is unchanged.
     """
     operations = [node for node in all_nodes(model) if is_operation(node)]
     if isinstance(affinity, Mapping):

@@ -227,5 +227,5 @@ def _last_uses(plan: LaunchPlan) -> Mapping[Buffer, int | None]:
 
 
 def _bytes(value: Any) -> Any:
-    """An array as pyopencl takes it: bool is no type of the device."""
+    """An array as pyopencl takes it: bool is not a type of the device."""
     return value.reshape(-1).view(np.uint8)

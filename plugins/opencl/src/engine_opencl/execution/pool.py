@@ -45,7 +45,7 @@ class ContextPool:
         return self.take_for(shapes_of(values))
 
     def take_for(self, shapes: Shapes) -> Context:
-        """As `take`; an input that is no tensor has no shape."""
+        """As `take`; an input that is not a tensor has no shape."""
         require_first_process()
         plan = self.plans.get(shapes)
         with self._lock:
