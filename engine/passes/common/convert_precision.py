@@ -25,8 +25,7 @@ class ConvertPrecision(ModelPass):
     Constants are converted once. What stays in f32, and is cast where it meets the rest, tells
     `precision_rules.kept_nodes`. Where f32 becomes the narrower type, what is beyond its range becomes its largest
     number, infinities too, so that a mask of -1e9 does not become NaN behind a softmax of nothing else; NaN stays.
-    Values that
-    are computed in the narrower type overflow to infinity as they do in every model of that type.
+    Values that are computed in the narrower type overflow to infinity as they do in every model of that type.
 
     Args:
         target: the type; f16.
