@@ -10,6 +10,7 @@ import pytest
 
 from engine.errors import PlanError
 from engine.native import cpu_features, isas_within, pack, run_kernel
+from engine.testing.values import values
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -27,10 +28,6 @@ CONV: dict[str, Any] = {
     "activation": "clip",
     "alpha": 0.0,
 }
-
-
-def values(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def padded(channels: int) -> int:

@@ -10,14 +10,11 @@ import pytest
 
 from engine.errors import PlanError
 from engine.native import PlanBuilder, cpu_features, isas_within, run_kernel
+from engine.testing.values import values
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 ISAS = isas_within(cpu_features().isa)
-
-
-def values(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def apply(kernel: str, inputs: list[Array], attributes: Mapping[str, Any], isa: str, threads: int = 2) -> Array:

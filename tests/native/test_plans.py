@@ -11,6 +11,7 @@ import pytest
 
 from engine.errors import Busy, EngineError, InputError, OutOfMemoryError, PlanError
 from engine.native import Context, Plan, PlanBuilder, kernels, run_kernel
+from engine.testing.values import values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,10 +25,6 @@ def chain(length: int, nbytes: int) -> Plan:
         builder.add_step("copy", [last], [following], name=f"copy_{index}")
         last = following
     return builder.build()
-
-
-def values(count: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 100_003, 1 << 22])
@@ -54,7 +51,7 @@ def test_a_concatenation_of_views_needs_no_copy_of_its_parts() -> None:
     plan = builder.build()
     assert plan.arena_bytes == 0
     assert plan.barriers == 0
-    x, y, result = values(100), values(200, 1), np.empty(300, np.float32)
+    x, y, result = values(100), values(200, seed=1), np.empty(300, np.float32)
     Context(plan).run([x, y], [result])
     np.testing.assert_array_equal(result, np.concatenate([x, y]))
 

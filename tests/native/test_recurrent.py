@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from engine.errors import PlanError
 from engine.native import PlanBuilder, cpu_features, isas_within, run_kernel
+from engine.testing.values import values as random_values
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -17,8 +19,7 @@ GATES = {"rnn": 1, "lstm": 4, "gru": 3, "gru_linear": 3}
 STEPS, BATCH, HIDDEN, PADDED = 6, 2, 160, 160
 
 
-def values(*shape: int, seed: int = 0) -> Array:
-    return (np.random.default_rng(seed).standard_normal(shape) * 0.1).astype(np.float32)
+values = functools.partial(random_values, scale=0.1)
 
 
 def layer(cell: str, **changes: Any) -> tuple[list[Array], list[Array], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from engine.ir import Constant, ElementType, Model, Node, Parameter, boolean, f1
 from engine.onnx import read_model
 from engine.ops.evaluator import ModelEvaluator
 from engine.ops.internal import FusedAttention
+from engine.testing.values import values as random_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 EXPORTS = Path(__file__).parents[3] / "tests" / "fixtures" / "exports"
@@ -23,8 +25,7 @@ EXPORTS = Path(__file__).parents[3] / "tests" / "fixtures" / "exports"
 CLOSE = {"rtol": 2e-6, "atol": 2e-5}
 
 
-def values(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+values = functools.partial(random_values, is_uniform=True)
 
 
 def parameter(name: str, array: Array, element_type: ElementType = f32) -> Parameter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from onnx import helper, numpy_helper
 from engine.core import Core
 from engine.native import default_isa, has_feature, isas_within, pack
 from engine.testing.networks import seeded_network
+from engine.testing.values import values as random_values
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -34,8 +34,8 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "precision_of", lambda config, isa: config["INFERENCE_PRECISION_HINT"])
 
 
-def values(name: str, *shape: int) -> Array:
-    return np.random.default_rng(zlib.crc32(name.encode())).uniform(-1, 1, shape).astype(np.float32)
+def named(name: str, *shape: int) -> Array:
+    return random_values(*shape, seed=name, is_uniform=True)
 
 
 def rounded(array: Array) -> Array:
@@ -94,12 +94,12 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
 def test_convolution(case: str) -> None:
     x_shape, w_shape, attributes = CONVOLUTIONS[case]
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)
-    check_one_product([node], values("x", *x_shape), {"w": values("w", *w_shape), "b": values("b", w_shape[0])})
+    check_one_product([node], named("x", *x_shape), {"w": named("w", *w_shape), "b": named("b", w_shape[0])})
 
 
 @pytest.mark.usefixtures("everywhere")
 def test_winograd_is_as_close_as_its_transforms_allow() -> None:
-    x, w = rounded(values("x", 1, 64, 28, 28)), values("w", 64, 64, 3, 3)
+    x, w = rounded(named("x", 1, 64, 28, 28)), named("w", 64, 64, 3, 3)
     model = model_of([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], x, {"w": w})
     # Weights stay f32 there; where the direct kernel is chosen they are rounded, too.
     actual, expected = run_cpu(model, x), run_ort(model, x)
@@ -112,19 +112,19 @@ def test_winograd_is_as_close_as_its_transforms_allow() -> None:
 )
 def test_product(x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    check_one_product([node], values("x", *x_shape), {"w": values("w", *w_shape)})
+    check_one_product([node], named("x", *x_shape), {"w": named("w", *w_shape)})
 
 
 @pytest.mark.usefixtures("everywhere")
 def test_product_with_bias_and_activation() -> None:
-    x, w, b = values("x", 9, 40), values("w", 24, 40), values("b", 24)
+    x, w, b = named("x", 9, 40), named("w", 24, 40), named("b", 24)
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["g"], transB=1), helper.make_node("Relu", ["g"], ["y"])]
     check_one_product(nodes, x, {"w": w, "b": b})
 
 
 def residual_network() -> tuple[onnx.ModelProto, Array]:
     """Every kind of node that keeps maps in bf16, and some that do not."""
-    node, x = helper.make_node, values("image", 2, 3, 33, 35)
+    node, x = helper.make_node, named("image", 2, 3, 33, 35)
     nodes = [
         node("Conv", ["x", "w0", "b0"], ["c0"], strides=[2, 2], pads=[1, 1, 1, 1]),
         node("Relu", ["c0"], ["r0"]),
@@ -147,10 +147,10 @@ def residual_network() -> tuple[onnx.ModelProto, Array]:
     ]
     flat = 20 * 8 * 8
     constants = {
-        "w0": values("w0", 24, 3, 3, 3) / 3, "b0": values("b0", 24), "w1": values("w1", 24, 24, 3, 3) / 8,
-        "w2": values("w2", 24, 1, 3, 3) / 2, "w3": values("w3", 24, 24, 1, 1) / 3, "b3": values("b3", 24),
-        "w4": values("w4", 24, 24, 1, 1) / 3, "w5": values("w5", 24, 20, 2, 2) / 3,
-        "w6": values("w6", flat, 10) / np.float32(flat**0.5),
+        "w0": named("w0", 24, 3, 3, 3) / 3, "b0": named("b0", 24), "w1": named("w1", 24, 24, 3, 3) / 8,
+        "w2": named("w2", 24, 1, 3, 3) / 2, "w3": named("w3", 24, 24, 1, 1) / 3, "b3": named("b3", 24),
+        "w4": named("w4", 24, 24, 1, 1) / 3, "w5": named("w5", 24, 20, 2, 2) / 3,
+        "w6": named("w6", flat, 10) / np.float32(flat**0.5),
     }  # fmt: skip
     return model_of(nodes, x, constants), x
 
@@ -214,7 +214,7 @@ def test_a_cpu_without_bf16_says_so_and_computes_in_f32(
 @pytest.mark.parametrize("layout", [Layout.PLAIN_BF16, Layout.BLOCKED, Layout.BLOCKED_BF16])
 @pytest.mark.parametrize("other", list(Layout))
 def test_reorders_there_and_back(shape: tuple[int, ...], layout: Layout, other: Layout) -> None:
-    array = rounded(values("map", *shape))
+    array = rounded(named("map", *shape))
     there = reordered_array(array, layout, default_isa())
     if other not in (layout, Layout.PLAIN):
         there = pack(reorder_kernel(layout, other), [there], reorder_attributes(layout, other, shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from engine.core import Core
 from engine.errors import UnsupportedError
+from engine.testing.values import values as random_values
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -23,8 +23,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 EPSILON = float(np.finfo(np.float32).eps)
 
 
-def values(name: str, *shape: int) -> Array:
-    return np.random.default_rng(zlib.crc32(name.encode())).uniform(-1, 1, shape).astype(np.float32)
+def named(name: str, *shape: int) -> Array:
+    return random_values(*shape, seed=name, is_uniform=True)
 
 
 def network(
@@ -82,7 +82,7 @@ def test_fused_ends(activation: tuple[str, dict[str, Any]], kind: str) -> None:
     """A bias, a residual and an activation become one step with the convolution."""
     op, attributes = activation
     channels = 3 if kind == "planar" else 32
-    x, r = values("x", 2, channels, 8, 9), values("r", 2, 32, 8, 9)
+    x, r = named("x", 2, channels, 8, 9), named("r", 2, 32, 8, 9)
     shape = {"depthwise": (32, 1, 3, 3), "transposed": (32, 32, 3, 3)}.get(kind, (32, channels, 3, 3))
     group = 32 if kind == "depthwise" else 1
     convolution = "ConvTranspose" if kind == "transposed" else "Conv"
@@ -91,7 +91,7 @@ def test_fused_ends(activation: tuple[str, dict[str, Any]], kind: str) -> None:
         helper.make_node("Add", ["c", "r"], ["s"]),
         helper.make_node(op, ["s"], ["y"], **attributes),
     ]
-    constants = {"w": values("w", *shape), "b": values("b", 32)}
+    constants = {"w": named("w", *shape), "b": named("b", 32)}
     model = network(nodes, {"x": x, "r": r}, constants)
     check(nodes, {"x": x, "r": r}, constants, 9 * channels)
     compiled = Core().compile_model(model, "CPU", {"PERF_COUNT": True})
@@ -100,7 +100,7 @@ def test_fused_ends(activation: tuple[str, dict[str, Any]], kind: str) -> None:
 
 def test_a_residual_is_not_lost_where_it_is_read_again() -> None:
     """The result may take the memory of its residual only where that has no other reader."""
-    x = values("x", 1, 16, 8, 8)
+    x = named("x", 1, 16, 8, 8)
     nodes = [
         helper.make_node("Conv", ["x", "v"], ["a"]),
         helper.make_node("Conv", ["a", "w"], ["c"], pads=[1, 1, 1, 1]),
@@ -108,17 +108,17 @@ def test_a_residual_is_not_lost_where_it_is_read_again() -> None:
         helper.make_node("Conv", ["s", "v"], ["t"]),
         helper.make_node("Add", ["t", "a"], ["y"]),
     ]
-    check(nodes, {"x": x}, {"v": values("v", 16, 16, 1, 1) / 4, "w": values("w", 16, 16, 3, 3) / 8}, 16 * 9)
+    check(nodes, {"x": x}, {"v": named("v", 16, 16, 1, 1) / 4, "w": named("w", 16, 16, 3, 3) / 8}, 16 * 9)
 
 
 def test_unknown_lengths() -> None:
     """Weights are packed once for all shapes."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
-    w = values("w", 32, 16, 3, 3)
-    model = network([node], {"x": values("x", 1, 16, 8, 8)}, {"w": w}, dynamic=True)
+    w = named("w", 32, 16, 3, 3)
+    model = network([node], {"x": named("x", 1, 16, 8, 8)}, {"w": w}, dynamic=True)
     compiled = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
     for shape in ((1, 16, 8, 8), (2, 16, 5, 9), (1, 16, 1, 1), (0, 16, 4, 4)):
-        x = values("x", *shape)
+        x = named("x", *shape)
         expected = run_ort(model, {"x": x}) if shape[0] else np.empty((0, 32, 4, 4), np.float32)
         np.testing.assert_allclose(compiled({"x": x})["y"], expected, rtol=EPSILON * 144, atol=240 * EPSILON)
 
@@ -134,8 +134,8 @@ def test_unknown_lengths() -> None:
 def test_what_has_no_kernel_is_told(
     node: onnx.NodeProto, shape: tuple[int, ...], constants: dict[str, tuple[int, ...]], message: str
 ) -> None:
-    inputs = {"x": values("x", *shape)}
-    weights = {name: values(name, *shape) for name, shape in constants.items()}
+    inputs = {"x": named("x", *shape)}
+    weights = {name: named(name, *shape) for name, shape in constants.items()}
     model = network([node], inputs, weights)
     with pytest.raises(UnsupportedError, match=message):
         run_cpu(model, inputs)

@@ -36,6 +36,7 @@ from engine.native import default_isa, has_feature, isas_within
 from engine.ops import evaluate_model
 from engine.testing.behaviour.cases import CASES
 from engine.testing.networks import seeded_network
+from engine.testing.values import values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,10 +44,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @pytest.fixture(scope="module")
 def core() -> Core:
     return Core()
-
-
-def values(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def convolutional(*shape: int | str) -> Model:

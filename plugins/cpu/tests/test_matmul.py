@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +20,12 @@ from engine.ops.einsum import EinsumSpec
 from engine.ops.evaluator import ModelEvaluator
 from engine.ops.internal import Activation, FusedMatMul
 from engine.plugin_api import SupportLevel
+from engine.testing.values import values as random_values
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def values(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+values = functools.partial(random_values, is_uniform=True)
 
 
 def close(actual: Array, expected: Array, length: int) -> None:

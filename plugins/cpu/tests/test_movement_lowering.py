@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,14 +22,14 @@ from engine.native import Context, cpu_features, default_isa, isas_within
 from engine.ops import evaluate_model
 from engine.ops.internal import ChannelShuffle
 from engine.ops.reference import evaluate
+from engine.testing.values import values as random_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SUM_OF_TAPS = 16 * float(np.finfo(np.float32).eps)
 ISAS = isas_within(cpu_features().isa)
 
 
-def values(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
-    return (np.random.default_rng(seed).standard_normal(shape) * 100).astype(dtype)
+values = functools.partial(random_values, scale=100)
 
 
 def x_of(*shape: int | str, element_type: ElementType = f32) -> Parameter:

@@ -19,12 +19,9 @@ from engine.ir import Constant, Model, Node, Parameter, f32, f64
 from engine.native import Context, default_isa
 from engine.ops.internal import Activation, ChannelNormalization, ScaleShift
 from engine.ops.reference import evaluate
+from engine.testing.values import values
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
-
-
-def values(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def x_of(*shape: int | str) -> Parameter:

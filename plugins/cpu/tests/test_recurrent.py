@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ import pytest
 from engine import Core, ops
 from engine.errors import EngineError
 from engine.ir import Constant, ElementType, Model, Parameter, PartialShape, f32, f64, i32
+from engine.testing.values import values as random_values
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -20,8 +22,7 @@ DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 STEPS, BATCH, INPUTS = 7, 3, 10
 
 
-def values(*shape: int, seed: int = 0) -> Array:
-    return (np.random.default_rng(seed).standard_normal(shape) * 0.5).astype(np.float32)
+values = functools.partial(random_values, scale=0.5)
 
 
 Layer: TypeAlias = "tuple[Model, dict[str, Array]]"

@@ -18,6 +18,7 @@ from engine.ir import Constant, Model, Parameter, Result
 from engine.ir.element_type import ElementType
 from engine.ops.internal import FusedAttention
 from engine.plugin_api import SupportLevel
+from engine.testing.values import values
 
 
 @pytest.fixture(params=["cpu", "gpu"])
@@ -26,10 +27,6 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     device = device_of("0")
     monkeypatch.setattr(device, "facts", replace(device.facts, kind=request.param))
     return str(request.param)
-
-
-def values(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
 
 
 def operands(queries: int, keys: int, heads: int = 2, shared: int | None = None) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from engine.ir.element_type import f16, i64
 from engine.plugin_api import ExecutableNetwork, SupportLevel
 from engine.testing.models import relative_error
 from engine.testing.networks import NETWORKS, seeded_network, storage_tolerance
+from engine.testing.values import values
 
 UNIT = 2.0**-11
 HINT: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f16"}
@@ -41,10 +42,6 @@ def both(core: Core, model: Model, *inputs: Any) -> tuple[np.ndarray, np.ndarray
     (found,) = core.compile_model(model, "OPENCL", HINT)(list(inputs)).values()
     (expected,) = core.compile_model(model, "CPU")(list(inputs)).values()
     return found, expected
-
-
-def values(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NETWORKS])
