@@ -3,8 +3,8 @@
     python benchmarks/operators.py [DEVICE] [--only Conv,MatMul] [--rounds 7] [--least-us 50]
 
 A case is one node: what it costs includes a request's own few microseconds, so that cases which take less than
-`--least-us` in both say little and are left out. Blocks of both engines alternate with a rest between, since one's spinning
-threads tax the other; medians are reported.
+`--least-us` in both say little and are left out. Blocks of both engines alternate with a rest between, since one's
+spinning threads tax the other; medians are reported.
 """
 
 from __future__ import annotations
