@@ -23,7 +23,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "csrc"
-OBJECTS = ROOT / "build" / "native" / f"{sysconfig.get_platform()}-{sysconfig.get_config_var('SOABI') or 'python'}"
+# Objects name their sources from the root: another copy of the same sources may take them up.
+_FOLDER = Path(os.environ.get("ENGINE_BUILD_OBJECTS") or ROOT / "build" / "native")
+OBJECTS = _FOLDER / f"{sysconfig.get_platform()}-{sysconfig.get_config_var('SOABI') or 'python'}"
 
 WARNINGS = ("-Wall", "-Wextra")
 BASE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS)

@@ -68,8 +68,9 @@ def distributions(checkout: Path) -> Path:
     """The source distributions of the root and of every plugin, and the wheels built from them."""
     out = checkout.parent / "dist"
     for folder in (checkout, *sorted((checkout / "plugins").iterdir())):
-        # What is in a package does not depend on the flags, and the native core compiles faster.
-        run(sys.executable, "-m", "build", "--outdir", out, folder, cwd=checkout.parent, CXXFLAGS="-O1")
+        # A source that the archive lacks is compiled anew, which fails; the others' objects are those of the checkout.
+        objects = str(checkout / "build" / "native")
+        run(sys.executable, "-m", "build", "--outdir", out, folder, cwd=checkout.parent, ENGINE_BUILD_OBJECTS=objects)
     return out
 
 
