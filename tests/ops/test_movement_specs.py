@@ -143,7 +143,7 @@ def test_lengths_of_other_operators() -> None:
     ("at", "message"),
     [
         (lambda: spec(SliceSpec, 2).at((4, 5), integers(0), integers(1, 2)), "1 starts, 2 ends, 1 axes and 1 steps"),
-        (lambda: spec(SliceSpec, 2).at((4, 5), integers(0), integers(1), integers(2)), r"attribute axes is 2"),
+        (lambda: spec(SliceSpec, 2).at((4, 5), integers(0), integers(1), integers(2)), r"input axes is 2"),
         (lambda: spec(SliceSpec, 1).at((4,), integers(0), integers(1), None, integers(0)), r"steps are \[0\]"),
         (lambda: spec(SplitSpec, 1, outputs=2).at((4,), integers(1, 2)), r"sizes \[1, 2\] do not divide length 4"),
         (lambda: spec(TileSpec, 2).at((4, 5), integers(2)), "1 repeats do not fit 2 axes"),

@@ -165,6 +165,6 @@ def test_the_default_is_what_wins_on_large_and_small_maps() -> None:
 
 def test_candidates_are_few_and_apart() -> None:
     for problem in (geometry(64, 64, 56), geometry(512, 512, 7), geometry(16, 24, 9, 1), geometry(24, 24, 9, 3, 3)):
-        names = [each.name for each in conv_candidates(ConvProblem(problem, {}, True, True, Layout.BLOCKED, "v3", 1))]
+        names = [each.name for each in conv_candidates(ConvProblem(problem, {}, True, True, Layout.BLOCKED, "avx2", 1))]
         assert 1 <= len(names) <= 8
         assert len(set(names)) == len(names)

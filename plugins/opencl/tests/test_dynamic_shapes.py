@@ -28,7 +28,7 @@ def network(core: Core | None = None) -> Any:
     return (core or Core()).compile_model(Model([Result(y, "y")], [x]), "OPENCL", {"PLAN_CACHE_SIZE": 2})
 
 
-def rows(n: int) -> np.ndarray:
+def numbers(n: int) -> np.ndarray:
     return np.random.default_rng(n).normal(size=(n, 3)).astype(np.float32)
 
 
@@ -36,7 +36,7 @@ def test_weights_of_plans_that_are_dropped_are_let_go() -> None:
     compiled = network()
     held = compiled.pool._weights._buffers
     for n in (1, 2, 3, 4, 5, 3, 1):
-        np.testing.assert_array_equal(compiled({"x": rows(n)})["y"], -rows(n) * FACTORS)
+        np.testing.assert_array_equal(compiled({"x": numbers(n)})["y"], -numbers(n) * FACTORS)
         held = compiled.pool._weights._buffers
         kept = {name for plan in compiled.pool.plans.plans() for name in plan.weights}
         assert set(held) <= kept
@@ -49,37 +49,37 @@ def test_programs_of_plans_that_are_dropped_are_let_go() -> None:
     compiled, twin = network(core), network(core)
     seen: dict[int, list[weakref.ref[Any]]] = {}
     for n in (1, 2, 3, 4):
-        compiled({"x": rows(n)})
+        compiled({"x": numbers(n)})
         newest = compiled.pool.plans.plans()[-1]
         assert set(newest.programs) == {launch.source for launch in newest.launches}
         seen[n] = [weakref.ref(program) for program in newest.programs.values()]
-    twin({"x": rows(4)})
+    twin({"x": numbers(4)})
     shared = twin.pool.plans.plans()[-1].programs
     assert all(any(each() is program for each in seen[4]) for program in shared.values())
     kept = {id(program) for plan in compiled.pool.plans.plans() for program in plan.programs.values()}
     del newest
     gc.collect()
     assert not any(each() is not None and id(each()) not in kept for each in seen[1] + seen[2])
-    np.testing.assert_array_equal(compiled({"x": rows(1)})["y"], -rows(1) * FACTORS)
+    np.testing.assert_array_equal(compiled({"x": numbers(1)})["y"], -numbers(1) * FACTORS)
 
 
 def test_an_inference_goes_on_whose_plan_is_dropped_meanwhile() -> None:
     compiled = network()
-    context = compiled.pool.take([rows(7)])
+    context = compiled.pool.take([numbers(7)])
     for n in (1, 2, 3):
-        compiled({"x": rows(n)})
+        compiled({"x": numbers(n)})
     assert all(plan is not context.plan for plan in compiled.pool.plans.plans())
-    context.upload([rows(7)])
+    context.upload([numbers(7)])
     context.compute(lambda: None)
     context.wait()
     result = np.empty((7, 3), np.float32)
     context.download(0, result)
-    np.testing.assert_array_equal(result, -rows(7) * FACTORS)
+    np.testing.assert_array_equal(result, -numbers(7) * FACTORS)
 
 
 def test_inferences_go_on_while_other_lengths_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = network()
-    compiled({"x": rows(1)})
+    compiled({"x": numbers(1)})
     build, begun, may_go_on = Programs.build, threading.Event(), threading.Event()
 
     def held_up(*arguments: Any) -> Any:
@@ -89,14 +89,14 @@ def test_inferences_go_on_while_other_lengths_are_compiled(monkeypatch: pytest.M
 
     monkeypatch.setattr(Programs, "build", held_up)
     with ThreadPoolExecutor(2) as threads:
-        slow = threads.submit(compiled, {"x": rows(2)})
+        slow = threads.submit(compiled, {"x": numbers(2)})
         assert begun.wait(60)
-        quick = threads.submit(compiled, {"x": rows(1)})
+        quick = threads.submit(compiled, {"x": numbers(1)})
         try:
-            np.testing.assert_array_equal(quick.result(60)["y"], -rows(1) * FACTORS)
+            np.testing.assert_array_equal(quick.result(60)["y"], -numbers(1) * FACTORS)
         finally:
             may_go_on.set()
-        np.testing.assert_array_equal(slow.result(60)["y"], -rows(2) * FACTORS)
+        np.testing.assert_array_equal(slow.result(60)["y"], -numbers(2) * FACTORS)
 
 
 def test_what_lengths_alone_decide_needs_no_kernel() -> None:
@@ -109,4 +109,4 @@ def test_what_lengths_alone_decide_needs_no_kernel() -> None:
     assert core.query_model(model, "OPENCL").is_supported
     compiled = core.compile_model(model, "OPENCL")
     for n in (1, 4):
-        np.testing.assert_array_equal(compiled({"x": rows(n)})["y"], -rows(n))
+        np.testing.assert_array_equal(compiled({"x": numbers(n)})["y"], -numbers(n))
