@@ -30,15 +30,15 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Computed:
     """What a kernel before has computed of the expression, for every element of the result."""
 
     buffer: Buffer
     type: str
 
 
-Expression: TypeAlias = "Leaf | Part | Operation"
-Read: TypeAlias = "Leaf | Part"
+Expression: TypeAlias = "Leaf | Computed | Operation"
+Read: TypeAlias = "Leaf | Computed"
 _MAX_OPERANDS: Final = 3
 _MAX_OPERATIONS: Final = 128
 """Of one kernel: the time that compiling takes grows faster, and beside so many, storing a value costs nothing."""
@@ -105,7 +105,7 @@ def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: 
     shape = b.shape(result)
     reads = _reads(expression)
     strides = [
-        strides_of(shape) if isinstance(each, Part) else _broadcast(b.shape(each.value), shape) for each in reads
+        strides_of(shape) if isinstance(each, Computed) else _broadcast(b.shape(each.value), shape) for each in reads
     ]
     lengths, steps = collapsed(shape, *strides)
     names = [f"i{number}" for number in range(len(reads))]
@@ -119,7 +119,7 @@ def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: 
         f"{HELPERS}__kernel void elementwise({', '.join([*inputs, f'__global {stored}* out'])}) {{\n"
         f"  const ulong i = get_global_id(0);\n  {body}\n}}\n"
     )
-    buffers = [each.buffer if isinstance(each, Part) else b.input(each.value) for each in reads]
+    buffers = [each.buffer if isinstance(each, Computed) else b.input(each.value) for each in reads]
     b.launch(source, "elementwise", [*buffers, to], (result.shape.size(),))
 
 
@@ -138,15 +138,15 @@ def _divided(expression: Expression, result: Output, b: PlanBuilder) -> Expressi
             if length <= _MAX_OPERATIONS and len(reads) <= most:
                 break
             longest = max(range(len(operands)), key=lambda number: operands[number][1])
-            part = _part(operands[longest][0], result, b)
+            part = _computed(operands[longest][0], result, b)
             operands[longest] = part, 0, frozenset([part])
         done[id(each)] = Operation(each.code, tuple(operand for operand, _, _ in operands), each.type), length, reads
     return done[id(expression)][0]
 
 
-def _part(expression: Expression, result: Output, b: PlanBuilder) -> Part:
+def _computed(expression: Expression, result: Output, b: PlanBuilder) -> Computed:
     assert isinstance(expression, Operation), expression
-    part = Part(b.temporary(_BYTES[expression.type] * result.shape.size()), expression.type)
+    part = Computed(b.temporary(_BYTES[expression.type] * result.shape.size()), expression.type)
     _launch(result, expression, part.buffer, part.type, b)
     return part
 
@@ -168,15 +168,15 @@ def _operands_first(expression: Expression) -> list[Expression]:
 
 
 def _type(read: Read) -> str:
-    return read.type if isinstance(read, Part) else c_type(read.value.element_type)
+    return read.type if isinstance(read, Computed) else c_type(read.value.element_type)
 
 
 def _stored(read: Read) -> str:
-    return read.type if isinstance(read, Part) else stored_c_type(read.value.element_type)
+    return read.type if isinstance(read, Computed) else stored_c_type(read.value.element_type)
 
 
 def _load(read: Read, pointer: str, index: str) -> str:
-    return f"{pointer}[{index}]" if isinstance(read, Part) else load_code(read.value.element_type, pointer, index)
+    return f"{pointer}[{index}]" if isinstance(read, Computed) else load_code(read.value.element_type, pointer, index)
 
 
 def _code(expression: Expression, names: dict[Read, str], lines: list[str]) -> str:

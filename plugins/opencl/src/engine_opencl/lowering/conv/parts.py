@@ -10,7 +10,7 @@ from engine.ops.windows import WindowGeometry
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OutputPart:
     """A convolution that gives the results at `first`, `first + step` ... along each axis.
 
     Attributes:
@@ -26,16 +26,16 @@ class Part:
     reach: tuple[tuple[tuple[int, int], ...], ...]
 
 
-def only_part(g: WindowGeometry) -> Part:
+def only_part(g: WindowGeometry) -> OutputPart:
     """All of a convolution that is not transposed."""
     reach = tuple(
         tuple((k, k * dilation - before) for k in range(kernel))
         for kernel, dilation, before in zip(g.kernel, g.dilations, g.pads_begin, strict=True)
     )
-    return Part((0,) * 3, (1,) * 3, g.outputs, g.strides, reach)
+    return OutputPart((0,) * 3, (1,) * 3, g.outputs, g.strides, reach)
 
 
-def transposed_parts(g: WindowGeometry) -> list[Part]:
+def transposed_parts(g: WindowGeometry) -> list[OutputPart]:
     """One for each phase of the strides: a result at `first + step * j` reads the input at `j + distance`."""
     parts = []
     for first in itertools.product(*(range(stride) for stride in g.strides)):
@@ -45,7 +45,7 @@ def transposed_parts(g: WindowGeometry) -> list[Part]:
             places = [(k, f + before - k * dilation) for k in range(g.kernel[axis])]
             reach.append(tuple((k, place // stride) for k, place in places if place % stride == 0))
             outputs.append(max(-(-(g.outputs[axis] - f) // stride), 0))
-        parts.append(Part(first, g.strides, tuple(outputs), (1,) * 3, tuple(reach)))
+        parts.append(OutputPart(first, g.strides, tuple(outputs), (1,) * 3, tuple(reach)))
     return parts
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from engine.ir import ElementType
 from engine.ops.windows import WindowGeometry
-from engine_opencl.lowering.conv.parts import Part, only_part, transposed_parts
+from engine_opencl.lowering.conv.parts import OutputPart, only_part, transposed_parts
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, PlanBuilder
 from engine_opencl.source import kernel_source
@@ -74,7 +74,7 @@ class Convolution:
     code: str
 
     @functools.cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[OutputPart]:
         """One, or one for each phase."""
         return transposed_parts(self.geometry) if self.is_transposed else [only_part(self.geometry)]
 
@@ -160,7 +160,7 @@ class Convolution:
         distances = [distance for part in self.parts for _, distance in part.reach[axis]]
         return bool(distances) and (min(distances) < 0 or last + max(distances) >= self.geometry.inputs[axis])
 
-    def _taps(self, part: Part) -> list[tuple[int, tuple[int, ...]]]:
+    def _taps(self, part: OutputPart) -> list[tuple[int, tuple[int, ...]]]:
         """The number of each tap in the kernel, and its entry in the table."""
         (_, height, width), (_, kh, kw) = self.geometry.inputs, self.geometry.kernel
         found: list[tuple[int, tuple[int, ...]]] = []
