@@ -75,7 +75,7 @@ def test_parts_of_every_type(few_arguments: None) -> None:
 
 def test_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is longer than a kernel by one, and one by far: as many kernels as are needed, and no more."""
-    monkeypatch.setattr(expressions, "_MOST_OPERATIONS", 4)
+    monkeypatch.setattr(expressions, "_MAX_OPERATIONS", 4)
     for length, kernels in ((4, 1), (5, 2), (8, 2), (21, 6)):
         x = Parameter(f32, [3], "x")
         value = reduce(lambda value, number: (ops.Abs if number % 2 else ops.Neg)(value), range(length), x)
