@@ -101,7 +101,7 @@ def _read_archive(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
     for name in arrays:
         if name not in types:
             listed = ", ".join(types) or "none"
-            raise InputError(f"{path}: it holds {name!r}, which is no {kind} of the model; {kind}s: {listed}")
+            raise InputError(f"{path}: it holds {name!r}, which is not an {kind} of the model; {kind}s: {listed}")
     return {name: _typed(array, types[name]) for name, array in arrays.items()}
 
 
@@ -184,7 +184,7 @@ def _read_proto(path: Path, value_type: ValueType | None) -> tuple[str, Any]:
     except (OSError, ModelError) as e:
         raise InputError(f"{path}: {_reason(e)}") from e
     except Exception as e:  # protobuf's DecodeError; protobuf comes with onnx and is not a dependency of ours
-        raise InputError(f"{path}: it is no {type(proto).__name__}: {e}") from e
+        raise InputError(f"{path}: it is not a valid {type(proto).__name__}: {e}") from e
 
 
 def _message(value_type: ValueType | None) -> Any:

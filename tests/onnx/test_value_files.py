@@ -118,7 +118,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     expected = {
         "text.npy": "cannot be read as .npy",
         "text.npz": "cannot be read as .npz",
-        "text.pb": "no TensorProto",
+        "text.pb": "not a valid TensorProto",
         "text.txt": r"expected \.npy, \.npz",
         "empty.npz": "cannot be read",
         "empty.pb": "element type|undefined",
