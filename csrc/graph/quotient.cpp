@@ -91,7 +91,8 @@ void verify_runs(const Dag& dag, Span<std::int64_t> subgraph, Span<std::int64_t>
     throw PartitionError("the edge from node " + std::to_string(edge.from) + " (subgraph " +
                          std::to_string(subgraph[edge.from]) + ", run " + std::to_string(run[edge.from]) +
                          ") to node " + std::to_string(edge.to) + " (subgraph " + std::to_string(subgraph[edge.to]) +
-                         ", run " + std::to_string(run[edge.to]) + ") leads to a run that is not later; this is not a certificate");
+                         ", run " + std::to_string(run[edge.to]) +
+                         ") leads to a run that is not later; this is not a certificate");
   }
 }
 
