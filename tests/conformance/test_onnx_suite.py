@@ -1,7 +1,6 @@
 """The ONNX backend suite on TEMPLATE and CPU, through the public API. If it fails on TEMPLATE, the reference is wrong;
 on CPU, a kernel, its lowering, or what runs between them gives users wrong answers.
 
-The node cases on CPU are in its operator suite.
 `EXCEPTIONS` lists each case that cannot pass on any device, with its reason: `fail` must fail, so that the list
 cannot rot; `random` must run and give values of the right shape and type.
 """
@@ -32,15 +31,8 @@ def test_the_suite_is_whole_and_the_list_is_short() -> None:
     assert len(CASES) - len(EXCEPTIONS) >= _MUST_PASS
 
 
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        (device, name)
-        for name in sorted(set(CASES) - set(EXCEPTIONS))
-        for device in DEVICES
-        if device == "TEMPLATE" or CASES[name].kind != "node"
-    ],
-)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", sorted(set(CASES) - set(EXCEPTIONS)))
 def test_case(core: Core, device: str, name: str) -> None:
     for got, expected in run_case(core, CASES[name], device):
         assert_same(got, expected, CASES[name])
