@@ -17,6 +17,7 @@ from engine.testing.operators import assert_right
 _ZERO_LENGTH = "a sequence of length 0 ends in its initial state; onnxruntime gives zeros"
 _FRACTION = "ONNX's reference places elements by the scale; onnxruntime by the rounded length"
 _MIDDLE = "a coordinate in the middle of two elements: onnxruntime rounds it to f32 first"
+_OVERFLOW = "the result fits although exp of an element does not; onnxruntime 1.32 gives infinity"
 DIFFERENT = {
     **{f"{op}/many-units": _ZERO_LENGTH for op in ("RNN", "GRU", "LSTM")},
     "Sign/edges-f16": "the sign of NaN is NaN, as it is in f32; onnxruntime gives 0",
@@ -24,6 +25,8 @@ DIFFERENT = {
     "ArgMax/edges": "of two NaN the last is asked for; onnxruntime gives the first",
     "ArgMin/edges": "of two NaN the last is asked for; onnxruntime gives the first",
     "Attention/causal-past": "onnxruntime wants a mask as long as past and present together",
+    "ReduceLogSumExp/edges": _OVERFLOW,
+    "ReduceLogSumExp/large-exponents": _OVERFLOW,
     "Resize/nearest-half_pixel": _MIDDLE,
     "Resize/nearest-pytorch_half_pixel": _MIDDLE,
 }
