@@ -1,7 +1,7 @@
-"""Who may import whom, downwards only.
+"""Components import downwards only.
 
-An upward import is what turns rooms that can be read and replaced alone into one that cannot; a plugin that
-reaches into the core is a plugin that no third party could have written.
+Upward imports would merge components that can be read and replaced separately; a plugin that reaches into the core
+could not have been written by a third party.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# A room is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names.
-# An arrow allows the rooms that its target may import, too. `native` alone imports the extension `_core`.
+# A component is a module or a package directly in `engine`; `__init__` is `engine` itself, the public names.
+# An arrow allows the components that its target may import, too. `native` alone imports the extension `_core`.
 ARROWS = {
     "__main__": {"tools"},
     "tools": {"__init__", "core", "passes"},
@@ -56,8 +56,8 @@ IMPORT_NAMES = {"protobuf": "google"}
 # Imports that need an extra of the distribution, not its dependencies.
 EXTRAS = {"testing": {"pytest", "hypothesis"}}
 
-# Imports for types alone that close a circle within a room, by importer. Elsewhere a circle is broken by moving down
-# what both sides need, or by giving the lower side what it needs instead of the whole upper one.
+# Imports for types only that close a cycle within a component, by importer. Break any other cycle by moving what both
+# sides need to a lower module, or by passing the lower side only what it needs instead of the whole upper object.
 BACK_REFERENCES = {
     "engine.ir.node": {"engine.ir.model"},  # the bodies of a node are models
     "engine_template.network": {"engine_template.plugin"},  # a network is generic in its plugin's type
@@ -70,26 +70,26 @@ BACK_REFERENCES = {
 }
 
 
-def allowed(room: str) -> set[str]:
-    """The rooms that `room` may import: those that its arrows reach, and itself."""
-    reached, ahead = {room}, {room}
+def allowed(component: str) -> set[str]:
+    """The components that `component` may import: those that its arrows reach, and itself."""
+    reached, ahead = {component}, {component}
     while ahead:
         ahead = {target for source in ahead for target in ARROWS.get(source, ())} - reached
         reached |= ahead
-    return reached if room == "native" else reached - {"_core"}
+    return reached if component == "native" else reached - {"_core"}
 
 
 def violations(root: Path) -> list[str]:
-    """All imports of `engine` and `plugins` that the tables forbid, and all rooms that they do not know."""
+    """All imports of `engine` and `plugins` that the tables forbid, and all components that they do not know."""
     found = []
     for path in sorted((root / "engine").rglob("*.py")):
         parts = path.relative_to(root / "engine").parts
-        room = parts[0].removesuffix(".py")
-        if room not in ARROWS:
-            found.append(f"{path.relative_to(root)}: room `{room}` is not in the table of this test")
+        component = parts[0].removesuffix(".py")
+        if component not in ARROWS:
+            found.append(f"{path.relative_to(root)}: component `{component}` is not in the table of this test")
             continue
-        packages = declared(root) | EXTRAS.get(room, set())
-        found += check(path, root / "engine", room, allowed(room), packages)
+        packages = declared(root) | EXTRAS.get(component, set())
+        found += check(path, root / "engine", component, allowed(component), packages)
     for folder in sorted(path for path in (root / "plugins").glob("*") if path.is_dir()):
         package = f"engine_{folder.name}"
         known = declared(folder) | {package}
@@ -107,20 +107,20 @@ def nodes_of(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
 
 
-def check(path: Path, base: Path, room: str, rooms: set[str], packages: set[str]) -> Iterator[str]:
+def check(path: Path, base: Path, component: str, components: set[str], packages: set[str]) -> Iterator[str]:
     for line, module, name in imports(path, base):
         top, *rest = module.split(".")
         where = f"{base.name}/{path.relative_to(base)}:{line}"
         if top == "engine":
             target = room_of(rest, name)
-            if target not in rooms:
-                yield f"{where}: `{room}` must not import `{target}`; it may import {sorted(rooms)}"
+            if target not in components:
+                yield f"{where}: `{component}` must not import `{target}`; it may import {sorted(components)}"
         elif top not in packages and top not in sys.stdlib_module_names:
             yield f"{where}: `{top}` is not a declared dependency; the distribution has {sorted(packages)}"
 
 
 def room_of(rest: list[str], name: str | None) -> str:
-    """The room of `import engine.<rest>` or of `from engine.<rest> import <name>`."""
+    """The component of `import engine.<rest>` or of `from engine.<rest> import <name>`."""
     if rest:
         return rest[0]
     return name if name in ARROWS or name == "_core" else "__init__"
@@ -204,22 +204,24 @@ def circles(root: Path) -> list[str]:
 
 
 def private_uses(root: Path) -> list[str]:
-    """Uses of a name with an underscore that another room, or another plugin, defines, and the own one does not."""
+    """Uses of private names that another component or plugin defines, and the importing one does not."""
     defined, used = defaultdict(set), []
     for path, base in modules(root).values():
         parts = path.relative_to(base).parts
-        room = parts[0].removesuffix(".py") if base.name == "engine" else base.name
+        component = parts[0].removesuffix(".py") if base.name == "engine" else base.name
         where = f"{base.name}/{path.relative_to(base)}"
         for node in nodes_of(path):
-            defined[room] |= private_definitions(node)
+            defined[component] |= private_definitions(node)
             if isinstance(node, ast.Attribute) and is_private(node.attr):
-                used.append((room, node.attr, f"{where}:{node.lineno}"))
+                used.append((component, node.attr, f"{where}:{node.lineno}"))
             elif isinstance(node, ast.ImportFrom):
-                used += [(room, alias.name, f"{where}:{node.lineno}") for alias in node.names if is_private(alias.name)]
+                used += [
+                    (component, alias.name, f"{where}:{node.lineno}") for alias in node.names if is_private(alias.name)
+                ]
     return [
         f"{where}: `{name}` is private to {', '.join(sorted(owners))}; give it a public name there"
-        for room, name, where in used
-        if name not in defined[room] and (owners := {other for other in defined if name in defined[other]})
+        for component, name, where in used
+        if name not in defined[component] and (owners := {other for other in defined if name in defined[other]})
     ]
 
 
@@ -263,7 +265,7 @@ def test_nothing_private_is_used_across_rooms() -> None:
 def test_every_arrow_leads_to_a_room() -> None:
     assert {target for targets in ARROWS.values() for target in targets} - set(ARROWS) == {"_core"}
     assert set(ARROWS) >= PLUGIN
-    cyclic = {room for room in ARROWS for target in ARROWS[room] if room in allowed(target)}
+    cyclic = {component for component in ARROWS for target in ARROWS[component] if component in allowed(target)}
     assert cyclic == set()
 
 
@@ -319,8 +321,8 @@ def test_allowed_imports_pass(tmp_path: Path, path: str, text: str) -> None:
         ),
         ("engine/onnx/a.py", "importlib.import_module('engine.core')\n", "must not import `core`"),
         ("engine/onnx/a.py", "import onnxruntime\n", "`onnxruntime` is not a declared dependency"),
-        ("engine/helpers.py", "", "room `helpers` is not in the table"),
-        ("engine/helpers/a.py", "", "room `helpers` is not in the table"),
+        ("engine/helpers.py", "", "component `helpers` is not in the table"),
+        ("engine/helpers/a.py", "", "component `helpers` is not in the table"),
         ("plugins/one/src/engine_one/a.py", "from engine.core import Core\n", "must not import `core`"),
         ("plugins/one/src/engine_one/a.py", "from engine import Core\n", "must not import `__init__`"),
         (
