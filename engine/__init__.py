@@ -1,4 +1,4 @@
-"""An inference engine: ONNX models in, discovered devices, portable compiled networks.
+"""An inference engine: compiles ONNX models for devices that plugins provide, into portable networks.
 
     from engine import Core
 
@@ -6,7 +6,7 @@
     network = core.compile_model("model.onnx", "TEMPLATE")
     result = network({"x": array})["y"]
 
-These names are for applications. A plugin's author reads `engine.plugin_api`; `engine.errors` has every error,
+These names are for applications. Authors of plugins use `engine.plugin_api`; `engine.errors` has every error,
 `engine.ir` the graph, `engine.properties` the properties.
 """
 
@@ -29,7 +29,7 @@ __all__ = [
     "QueryResult", "__version__",
 ]  # fmt: skip
 
-# Loaded when first used, so that `import engine` takes no time and a plugin imports only the parts that it names.
+# Loaded on first use, so that `import engine` is fast and a plugin imports only the modules that it uses.
 _HOMES = {
     "AsyncInferQueue": "engine.runtime",
     "AsyncInferRequest": "engine.runtime",

@@ -1,4 +1,4 @@
-"""SHA-256 from a module that is loaded with its first use: OpenSSL takes 4 MB, which compiling does without."""
+"""SHA-256, whose module is loaded on first use: OpenSSL takes 4 MB, and compiling does not need it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def sha256(data: bytes | memoryview = b"") -> _Hash:
-    """As `hashlib.sha256`."""
+    """Like `hashlib.sha256`."""
     import hashlib
 
     return hashlib.sha256(data)

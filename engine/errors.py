@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base of every error of the SDK; catch this to catch all of them."""
+    """Base class of every error of the SDK; catch it to catch all of them."""
 
 
 class ModelError(EngineError):
-    """A model is wrong: it cannot be read, or its graph is not a valid one."""
+    """A model is invalid: it cannot be read, or its graph is not valid."""
 
 
 class ModelReadError(ModelError):
@@ -16,7 +16,7 @@ class ModelReadError(ModelError):
 
 
 class ExternalDataError(ModelReadError):
-    """External tensor data is missing, too short, or lies outside the model's folder."""
+    """External tensor data is missing, too short, or outside the model's folder."""
 
 
 class ModelWriteError(ModelError):
@@ -28,27 +28,27 @@ class GraphError(ModelError):
 
 
 class TypeInferenceError(ModelError):
-    """The element types or shapes that a node is given cannot be taken by its operator."""
+    """The element types or shapes of a node's inputs are not allowed by its operator."""
 
 
 class OperatorSpecError(TypeInferenceError):
-    """An attribute or a rank of a node is not one that its operator allows; the message names both."""
+    """An attribute or a rank is not allowed by the node's operator; the message gives its value and what is allowed."""
 
 
 class UnsupportedError(EngineError):
-    """A device, or the engine, does not support what a model asks for; the message names node and reason."""
+    """A device, or the engine, does not support something that a model uses; the message gives node and reason."""
 
 
 class UnknownOperatorError(UnsupportedError, AttributeError):
-    """An operator's name is not in the operator set; the message names close matches."""
+    """An operator is not in the operator set; the message lists similar names."""
 
 
 class PassError(EngineError):
-    """A transformation pass failed or broke its contract; the message names the pass and the node."""
+    """A transformation pass failed or violated its contract; the message names the pass and the node."""
 
 
 class PropertyError(EngineError):
-    """A property is unknown, read-only, or given a value that it cannot take."""
+    """A property is unknown or read-only, or the value for it is not allowed."""
 
 
 class PluginError(EngineError):
@@ -56,19 +56,19 @@ class PluginError(EngineError):
 
 
 class DeviceNotFoundError(PluginError):
-    """No plugin answers for a device name, or the plugin has no such device."""
+    """No plugin provides the device, or the plugin has no device of this id."""
 
 
 class PluginLoadError(PluginError):
-    """A plugin was found and failed to import, to be created, or has another API version."""
+    """A plugin was found, but importing or creating it failed, or its API version differs."""
 
 
 class PluginConflictError(PluginError):
-    """Two plugins claim one device name."""
+    """Two plugins claim the same device name."""
 
 
 class PluginContractError(PluginError):
-    """A plugin returned or did something that the plugin API does not allow."""
+    """A plugin violated the plugin API, for example by what it returned."""
 
 
 class BlobError(EngineError):
@@ -76,15 +76,15 @@ class BlobError(EngineError):
 
 
 class BlobFormatError(BlobError):
-    """Bytes are not a blob, are truncated, or contradict their own header and manifest."""
+    """The data is not a blob, is truncated, or contradicts its own header or manifest."""
 
 
 class BlobCorruptError(BlobError):
-    """A section's content does not have the hash that the manifest records."""
+    """A section's content does not match its hash in the manifest."""
 
 
 class BlobIncompatibleError(BlobError):
-    """A blob is sound and cannot be used here: another device, version or instruction set."""
+    """A blob is intact, but is for another device, version or instruction set."""
 
 
 class InferError(EngineError):
@@ -116,7 +116,7 @@ class DeviceError(InferError):
 
 
 class NativeCoreError(EngineError):
-    """The native core is not installed, or cannot be loaded here."""
+    """The native core is not installed or cannot be loaded."""
 
 
 class PlanError(EngineError):
@@ -124,8 +124,8 @@ class PlanError(EngineError):
 
 
 class PartitionError(EngineError):
-    """A graph cannot be partitioned as asked, or a partition is none: the message names nodes and subgraphs."""
+    """A graph cannot be partitioned as requested, or a partition is invalid: the message names nodes and subgraphs."""
 
 
 class OutOfMemoryError(EngineError, MemoryError):
-    """Memory that a model or a plan needs cannot be had."""
+    """Memory for a model or a plan cannot be allocated."""

@@ -1,4 +1,4 @@
-"""Files that appear when they are complete, and choices that are kept in one."""
+"""Files that are written atomically, and a file of tuning choices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from engine.digest import sha256
 
 @contextmanager
 def complete_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file that gets the name `path` when the block ends well, and is removed when it does not.
+    """A temporary file that is renamed to `path` if the block succeeds, and deleted if it raises.
 
-    One that was there is replaced then. Raises `OSError`, and `ValueError` for a path that no file can have.
+    An existing file is replaced. Raises `OSError`, and `ValueError` for an invalid path.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(6).hex()}.tmp")
@@ -33,10 +33,10 @@ def complete_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 class ChoicesFile:
-    """Choices by problem, such as which kernel is fastest, in a file that processes share.
+    """Choices by problem, such as the fastest kernel, in a file that processes share.
 
-    They hold for what `key` says: the file's name contains a digest of it. A file that is damaged, or of another key,
-    is not an error: it is logged and replaced. Used by one thread.
+    `key` identifies the device and versions for which they are valid; the file's name contains its digest. A file that
+    is damaged or has another key is logged and replaced, not an error. Not thread-safe.
     """
 
     _FORMAT: Final = 1
@@ -50,18 +50,18 @@ class ChoicesFile:
         self._is_changed = False
 
     def get(self, problem: str) -> str | None:
-        """The choice for a problem, where one is known."""
+        """The choice for a problem; None if there is none."""
         return self._entries.get(problem)
 
     def put(self, problem: str, choice: str) -> None:
-        """Remember a choice until `save`."""
+        """Record a choice, which `save` writes."""
         self._entries[problem] = choice
         self._is_changed = True
 
     def save(self) -> None:
-        """Write what is new, whole or not at all; what another process has written meanwhile is kept.
+        """Write new choices atomically, merged with those that other processes have written meanwhile.
 
-        A folder that cannot be written to is logged: compiling does not fail for it.
+        A failure to write is logged: it must not make compiling fail.
         """
         if not self._is_changed:
             return
@@ -80,9 +80,9 @@ class ChoicesFile:
             read = json.loads(self.path.read_text(encoding="utf-8"))
             if read["format"] == self._FORMAT and read["key"] == self._key:
                 return {str(problem): str(choice) for problem, choice in read["choices"].items()}
-            self._logger.warning("the tuning cache %s is of another device or version; it is measured again", self.path)
+            self._logger.warning("the tuning cache %s is for another device or version; tuning again", self.path)
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-            self._logger.warning("the tuning cache %s cannot be read (%s); it is measured again", self.path, e)
+            self._logger.warning("the tuning cache %s cannot be read (%s); tuning again", self.path, e)
         return {}

@@ -5,32 +5,32 @@ A device is a Python package with an entry point in the group `engine.plugins`, 
 | class               | hook                        |          | what it does                                        |
 |---------------------|-----------------------------|----------|-----------------------------------------------------|
 | `Plugin`            | `compile_model`             | required | compiles a model for the device                     |
-|                     | `query_model`               | required | says how the device runs each operation of a model  |
+|                     | `query_model`               | required | reports how the device runs each operation          |
 |                     | `import_network`            | optional | rebuilds an exported network                        |
-|                     | `device_ids`                | optional | says which devices are there                        |
-|                     | `metric`                    | optional | answers the device's metrics                        |
-|                     | `host_features`             | optional | says what is here of what blobs may require         |
+|                     | `device_ids`                | optional | lists the devices of this machine                   |
+|                     | `metric`                    | optional | returns the device's metrics                        |
+|                     | `host_features`             | optional | returns this machine's features that blobs require  |
 | `ExecutableNetwork` | `create_infer_request_impl` | required | makes a request                                     |
-|                     | `pipeline`                  | optional | says which executor runs which stage                |
+|                     | `pipeline`                  | optional | assigns stages to executors                         |
 |                     | `export_sections`           | optional | writes what `import_network` reads                  |
-|                     | `requirements`              | optional | says what a machine must have to import the network |
-|                     | `metric`                    | optional | answers the network's metrics                       |
+|                     | `requirements`              | optional | returns what a machine needs to import the network  |
+|                     | `metric`                    | optional | returns the network's metrics                       |
 | `SyncInferRequest`  | `start_pipeline`            | required | computes, or hands the work to the device           |
-|                     | `infer_preprocess`          | optional | prepares the inputs on the host, before             |
+|                     | `infer_preprocess`          | optional | prepares the inputs on the host before that         |
 |                     | `wait_pipeline`             | optional | waits for the device                                |
 |                     | `infer_postprocess`         | optional | brings the results to the host                      |
-|                     | `abort_pipeline`            | optional | lets go of the device after an error                |
-|                     | `request_cancel`            | optional | stops what runs on the device                       |
-|                     | `clear_tensors`             | optional | lets go of memory                                   |
+|                     | `abort_pipeline`            | optional | releases the device after an error                  |
+|                     | `request_cancel`            | optional | stops the work on the device                        |
+|                     | `clear_tensors`             | optional | releases memory                                     |
 
-Attributes of classes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
-`ExecutableNetwork.metrics` declare what the device has beside the properties of all devices.
+Class attributes: `Plugin.name`, `version` and `api_version` are required; `Plugin.properties` and
+`ExecutableNetwork.metrics` declare properties in addition to those of all devices.
 
-All else comes from the engine: the asynchronous request, the queue, configuration, metrics, checks of tensors, files
-and exception wrapping. A hook may raise any `EngineError`, which reaches the user as it is; another exception is
-wrapped in one, as its cause.
+The engine provides everything else: the asynchronous request, the queue, configuration, metrics, checks of tensors,
+files and exception wrapping. A hook may raise any `EngineError`, which reaches the user unchanged; any other exception
+becomes the cause of one.
 
-Everything that these signatures mention can be imported from here.
+Everything that these signatures use can be imported from here.
 """
 
 from __future__ import annotations
@@ -99,22 +99,22 @@ __all__ = [
 
 
 class Plugin(HostedPlugin):
-    """A kind of device. One instance a `Core`; all methods may be called from any thread.
+    """A kind of device. One instance per `Core`; all methods may be called from any thread.
 
-    Created with the core's handle, `self.core`; a subclass that needs more defines `__init__(self, core)` and calls
-    this one. Creating it should be quick and must not fail because no device is there: `device_ids` is for that.
+    Created with the core's handle, `self.core`; a subclass with state defines `__init__(self, core)` and calls
+    this one. The constructor should be fast and must not fail for lack of a device: `device_ids` reports that.
 
-    From the engine: `config`, the defaults of this device; `declared`, its properties; `resolve_device_id`.
+    Provided by the engine: `config`, the defaults of this device; `declared`, its properties; `resolve_device_id`.
     """
 
     name: ClassVar[str]
-    """Required. The device's name in device strings: upper-case letters, digits, underscores."""
+    """Required. The device's name in device strings: an upper-case letter, then upper-case letters, digits, `_`."""
     version: ClassVar[str]
-    """Required. The version of the plugin; blobs of another major or minor version are not imported."""
+    """Required. The plugin's version; blobs of another major or minor version are not imported."""
     api_version: ClassVar[int]
-    """Required. The `API_VERSION` that the plugin was written for, as a number."""
+    """Required. The `API_VERSION` that the plugin was written for, as an int literal."""
     properties: ClassVar[Iterable[Property[Any]]] = ()
-    """Optional. The device's own metrics and config keys, beside those of all devices, which it may refine."""
+    """Optional. The device's own metrics and config keys; those of all devices may be redeclared with other limits."""
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__()
@@ -122,41 +122,41 @@ class Plugin(HostedPlugin):
 
     @abstractmethod
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
-        """Required. Compile `model`, which must not be changed (clone it), with a complete, validated configuration.
+        """Required. Compile `model`, which must not be changed (clone it); `config` is complete and validated.
 
-        Raise `UnsupportedError` naming node and reason where the device cannot run a node.
+        Raise `UnsupportedError` with node and reason if the device cannot run a node.
         """
 
     @abstractmethod
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        """Required. Say for every operation of `model`, by friendly name, how the device supports it.
+        """Required. Return for every operation of `model`, by friendly name, how the device supports it.
 
         The model must not be changed.
         """
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
-        """Optional. Rebuild a network from what its `export_sections` wrote; the manifest has been checked already.
+        """Optional. Rebuild a network from what its `export_sections` wrote; the manifest has already been checked.
 
-        `config` is the exported configuration, overridden by the one given on import. Leave it undefined, and
-        IMPORT_EXPORT_SUPPORT is False.
+        `config` is the exported configuration, overridden by the one given on import. If this method is not
+        overridden, IMPORT_EXPORT_SUPPORT is False.
         """
         raise UnsupportedError(f"{self.name} cannot import compiled networks; compile the model instead")
 
     def device_ids(self) -> Sequence[str]:
-        """Optional. The ids of the devices that are there now, the default first; none: the plugin is unavailable."""
+        """Optional. The ids of the present devices, the default first; if empty, the plugin is unavailable."""
         return ("0",)
 
     def metric(self, name: str, device_id: str) -> object:
-        """Optional. The value of a metric in `properties` for one of `device_ids`; None for the declared default.
+        """Optional. The value of a metric of `properties` for one of `device_ids`; None for the declared default.
 
-        Override it for FULL_DEVICE_NAME, which is `name` otherwise, OPTIMIZATION_CAPABILITIES and your own.
+        Override it for FULL_DEVICE_NAME, by default `name`, OPTIMIZATION_CAPABILITIES and your own metrics.
         """
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
-        """Optional. What is here of the things that blobs may require (`ExecutableNetwork.requirements`).
+        """Optional. The features of this machine that `ExecutableNetwork.requirements` of a blob are compared with.
 
-        It is part of the key of networks in CACHE_DIR: include what changes a compilation, such as a driver's version.
+        They are part of the key of networks in CACHE_DIR: include what affects compilation, such as a driver's version.
         """
         return {}
 
@@ -167,37 +167,37 @@ class Plugin(HostedPlugin):
 class ExecutableNetwork(HostedNetwork[PluginT]):
     """A model compiled for a device. Holds what its requests share; all methods are thread-safe.
 
-    The constructor takes the arguments below and compiles nothing. A subclass has a class method for each way in which
-    a network comes about, which calls the constructor and then sets what the network consists of: `compiled(plugin,
-    config, model)` for `Plugin.compile_model`, and `imported(plugin, config, blob)` for `Plugin.import_network`.
-    A network that reads attributes of its plugin names the plugin's class: `ExecutableNetwork["MyPlugin"]`.
+    The constructor takes the arguments below and compiles nothing. A subclass has one class method for each way of
+    creating a network, which calls the constructor and then sets the subclass's attributes: `compiled(plugin, config,
+    model)` for `Plugin.compile_model`, and `imported(plugin, config, blob)` for `Plugin.import_network`. A network
+    that reads attributes of its plugin names the plugin's class for type checkers: `ExecutableNetwork["MyPlugin"]`.
 
-    From the engine: `plugin`, `config`, `name`, `signature` with `inputs` and `outputs`, `is_profiling`, and the
+    Provided by the engine: `plugin`, `config`, `name`, `signature` with `inputs` and `outputs`, `is_profiling`, and the
     executors `task_executor`, with NUM_STREAMS threads, and `callback_executor`.
 
     Args:
-        plugin: whose network it is.
+        plugin: the plugin that creates the network.
         config: the complete configuration.
-        source: where names, inputs and outputs come from: the model as the user gave it, or a blob's manifest.
+        source: names, inputs and outputs are read from it: the model as the user passed it, or a blob's manifest.
     """
 
     metrics: ClassVar[Iterable[Property[Any]]] = ()
-    """Optional. The network's own metrics, beside those of all networks."""
+    """Optional. The network's own metrics, in addition to those of all networks."""
 
     graph: Any = None
-    """Optional. The transformed graph that requests run, in whatever form; for people who look into a network."""
+    """Optional. The transformed graph that requests run, in any form; for inspecting a network."""
 
     def __init__(self, plugin: PluginT, config: Config, source: Model | BlobManifest) -> None:
         super().__init__(plugin, config, source)
 
     @abstractmethod
     def create_infer_request_impl(self) -> SyncInferRequest:
-        """Required. Return a new synchronous request. Never called by two threads at once."""
+        """Required. Return a new synchronous request. Never called by two threads at the same time."""
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
         """Optional. The executors on which the stages of an asynchronous request run, in order.
 
-        By default all stages run on the task executor. A device with a queue of its own puts host and device
+        By default all stages run on the task executor. A device with its own queue puts host and device
         stages on different executors, so that stages of several requests overlap. Adjacent stages of one executor
         run without a hop between them.
         """
@@ -206,20 +206,20 @@ class ExecutableNetwork(HostedNetwork[PluginT]):
         return [(executor, stage) for stage in stages]
 
     def export_sections(self, writer: BlobWriter) -> None:
-        """Optional. Add what `Plugin.import_network` needs to rebuild this network."""
+        """Optional. Write the sections from which `Plugin.import_network` rebuilds this network."""
         raise UnsupportedError(f"{self.plugin.name} cannot export compiled networks")
 
     def requirements(self) -> Features:
-        """Optional. What a machine must have for this network's blob to run there; compared with `host_features`."""
+        """Optional. The features that a machine needs to run this network's blob; compared with `host_features`."""
         return {}
 
     def metric(self, name: str) -> object:
-        """Optional. The value of a metric in `metrics` or of all networks; None where it is the declared default."""
+        """Optional. The value of a metric of `metrics` or of all networks; None for the declared default."""
         return None
 
 
 class CoreHandle(Protocol):
-    """What a plugin may ask of the `Core` that created it. Thread-safe."""
+    """The part of the `Core` that plugins created by it may use. Thread-safe."""
 
     def read_model(self, model: Any) -> Model:
         """Import an ONNX model from a path, bytes, a stream or a ModelProto."""
@@ -233,11 +233,11 @@ class CoreHandle(Protocol):
         """Import a compiled network from a path, bytes or a stream."""
 
     def query_model(self, model: Any, device: str, config: Mapping[str, object] | None = None) -> QueryResult:
-        """Ask a device which nodes of a model it supports."""
+        """Return how a device supports each node of a model."""
 
     def get_property(self, device: str, name: str) -> Any:
         """Read a metric or config value of a device."""
 
     @property
     def available_devices(self) -> Sequence[str]:
-        """The devices that can be compiled for."""
+        """The devices for which models can be compiled."""

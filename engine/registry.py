@@ -1,4 +1,4 @@
-"""`PluginRegistry`: finds plugins by entry point, creates each when it is first used, and isolates broken ones."""
+"""`PluginRegistry`: finds plugins by entry point, creates each on first use, and isolates broken ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.plugin_api import API_VERSION, CoreHandle, Plugin
 from engine.runtime.lifecycle import Participant, lifecycle
 
 GROUP: Final = "engine.plugins"
-"""The entry-point group: each entry is a device's name and the `Plugin` subclass that serves it."""
+"""The entry-point group: each entry maps a device name to a `Plugin` subclass."""
 
 PluginSource: TypeAlias = "type[Plugin] | Callable[[CoreHandle], Plugin] | str"
 """A subclass of `Plugin`, a function that makes one, or "module:name" of either."""
@@ -45,19 +45,19 @@ class PluginOrigin:
 
 
 class PluginRegistry(Participant):
-    """The plugins of one core, each created at its first use; nothing is imported before. Thread-safe.
+    """The plugins of one core, each imported and created on first use. Thread-safe.
 
-    A plugin that fails to be imported or created, or does not keep the contract, stays out of use until `unload`:
+    A plugin that cannot be imported or created, or that violates the contract, stays unusable until `unload`:
     each `get` raises the same failure, and no other plugin is affected.
 
     Args:
-        core: what every plugin is created with.
+        core: passed to every plugin on creation.
     """
 
     def __init__(self, core: CoreHandle) -> None:
         self._core = core
         self._entries: dict[str, _Entry] | None = None
-        # One lock for all: plugins that ask for each other while they are created cannot deadlock.
+        # One lock for all plugins: those that request each other while being created cannot deadlock.
         self._lock = threading.RLock()
         lifecycle.track(self)
 
@@ -67,14 +67,14 @@ class PluginRegistry(Participant):
         return list(self._found())
 
     def origins(self, name: str) -> tuple[PluginOrigin, ...]:
-        """Where the plugin of that name comes from; several where they conflict. Raises `DeviceNotFoundError`."""
+        """Where the plugin `name` comes from; several origins if they conflict. Raises `DeviceNotFoundError`."""
         return self._entry(name).origins
 
     def get(self, name: str) -> Plugin:
-        """Return the plugin of that name, creating it at its first use.
+        """Return the plugin `name`, creating it on first use.
 
-        Raises `DeviceNotFoundError` where there is none, `PluginConflictError` where two distributions claim the
-        name, `PluginLoadError` with the original cause where it cannot be created.
+        Raises `DeviceNotFoundError` if there is none, `PluginConflictError` if two distributions claim the
+        name, `PluginLoadError` with the original cause if it cannot be created.
         """
         entry = self._entry(name)
         plugin = entry.plugin
@@ -86,9 +86,9 @@ class PluginRegistry(Participant):
             return entry.plugin
 
     def register(self, name: str, source: PluginSource) -> None:
-        """Add a plugin under a name; a class is given that name, whatever its own.
+        """Add a plugin under a name, which replaces the `name` attribute of a class.
 
-        Raises `PluginError` for a malformed name or source, `PluginConflictError` where the name is taken and has
+        Raises `PluginError` for a malformed name or source, `PluginConflictError` if the name is taken and has
         not been unloaded.
         """
         if not is_device_name(name):
@@ -113,10 +113,10 @@ class PluginRegistry(Participant):
             self._entries = {**entries, name: _Entry(name, source, (origin,), is_registered=True)}
 
     def unload(self, name: str) -> None:
-        """Forget the plugin's instance, or its failure; it is created anew at its next use.
+        """Discard the plugin's instance or its failure; it is created again on next use.
 
-        Networks and requests that it made stay usable. The name may be registered again. Raises
-        `DeviceNotFoundError` where there is no such plugin.
+        Its networks and requests stay usable. The name may be registered again. Raises
+        `DeviceNotFoundError` if there is no such plugin.
         """
         with self._lock:
             entry = self._entry(name)
@@ -133,7 +133,7 @@ class PluginRegistry(Participant):
         return entries[name]
 
     def _found(self) -> dict[str, _Entry]:
-        """All entries; never changed in place, so that readers need no lock."""
+        """All entries; replaced rather than changed in place, so that readers need no lock."""
         entries = self._entries
         if entries is not None:
             return entries
@@ -152,7 +152,7 @@ class PluginRegistry(Participant):
             )
         if entry.failure is None:
             if entry.is_creating:
-                raise PluginLoadError(f"plugin {entry.name} asks for itself while it is being created")
+                raise PluginLoadError(f"plugin {entry.name} requests itself while it is being created")
             entry.is_creating = True
             try:
                 return self._created(entry)
@@ -163,7 +163,7 @@ class PluginRegistry(Participant):
                 entry.is_creating = False
         raise PluginLoadError(
             f"plugin {entry.name} ({entry.origins[0]}) cannot be loaded: {_said(entry.failure)}; "
-            f"after mending it, start again or call unload_plugin({entry.name!r})"
+            f"after fixing it, restart Python or call unload_plugin({entry.name!r})"
         ) from entry.failure
 
     def _created(self, entry: _Entry) -> Plugin:
@@ -178,24 +178,24 @@ class PluginRegistry(Participant):
         elif entry.is_registered and callable(made):
             plugin = made(self._core)
         else:
-            raise PluginContractError(f"expected a subclass of engine.plugin_api.Plugin; it is {_described(made)}")
+            raise PluginContractError(f"expected a subclass of engine.plugin_api.Plugin; got {_described(made)}")
         _check_plugin(plugin, entry)
         return plugin
 
     def _after_fork(self) -> None:
-        """Be usable in a child process, whichever thread of the parent was creating a plugin."""
+        """Become usable in a child process, even if a thread of the parent was creating a plugin."""
         self._lock = threading.RLock()
         for entry in (self._entries or {}).values():
             entry.is_creating = False
 
 
 def is_device_name(name: object) -> bool:
-    """Whether `name` can be a device's name: an upper-case letter, then upper-case letters, digits, underscores."""
+    """Whether `name` is a valid device name: an upper-case letter, then upper-case letters, digits, underscores."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 class _Entry:
-    """One name. `source` is called, or looked up and called, to create the plugin."""
+    """The plugin of one name. `source` is called, or imported and called, to create it."""
 
     __slots__ = ("failure", "is_creating", "is_registered", "is_unloaded", "name", "origins", "plugin", "source")
 
@@ -224,10 +224,10 @@ def _discover() -> dict[str, _Entry]:
 
 
 def _plugin_distributions() -> Iterator[tuple[str, list[metadata.EntryPoint]]]:
-    """Each distribution with plugins, as "name version", once: where `sys.path` has two, the first counts."""
+    """Each distribution with plugins, as "name version", once: if `sys.path` has two, the first is used."""
     seen: set[str] = set()
     for distribution in metadata.distributions():
-        # One by one: damaged metadata of any distribution must not hide the plugins of all others.
+        # Caught per distribution: damaged metadata of one must not hide the plugins of the others.
         try:
             entry_points = [e for e in distribution.entry_points if e.group == GROUP]
             if not entry_points:
@@ -243,7 +243,7 @@ def _plugin_distributions() -> Iterator[tuple[str, list[metadata.EntryPoint]]]:
 
 
 def _resolved(target: str) -> object:
-    """What "module:name" (or "module:name.of.attribute", as entry points allow) refers to."""
+    """The object at "module:name" (or "module:name.of.attribute", as entry points allow)."""
     match = _TARGET.match(target)
     if match is None:
         raise PluginContractError(f'expected "module:name"; got {target!r}')
@@ -267,7 +267,7 @@ def _checked_class(made: type, entry: _Entry) -> type[Plugin]:
         raise PluginContractError(
             f"the entry point is called {entry.name!r} and {made.__name__}.name is {own_name!r}; make them equal"
         )
-    # A subclass, so that the name is right in everything that the constructor derives from it.
+    # A subclass, so that everything that the constructor derives from the name is right.
     return type(made.__name__, (made,), {"name": entry.name, "__module__": made.__module__, "__doc__": made.__doc__})
 
 
@@ -275,8 +275,8 @@ def _check_versions(made: type[Plugin]) -> None:
     api_version, version = getattr(made, "api_version", None), getattr(made, "version", None)
     if not isinstance(api_version, int) or isinstance(api_version, bool):
         raise PluginContractError(
-            f"{made.__name__}.api_version must be the number of the API_VERSION that the plugin was written for, "
-            f"now {API_VERSION}; got {api_version!r}"
+            f"{made.__name__}.api_version must be the API_VERSION, an int, that the plugin was written for "
+            f"(currently {API_VERSION}); got {api_version!r}"
         )
     if api_version != API_VERSION:
         raise PluginLoadError(
@@ -312,7 +312,7 @@ def _listed(origins: tuple[PluginOrigin, ...]) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """The error's own words; its class too, unless it is one of ours, which speak for themselves."""
+    """The error's message; preceded by its class unless it is an `EngineError`."""
     if isinstance(error, PluginError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

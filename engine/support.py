@@ -1,4 +1,4 @@
-"""What a device answers to a query: how it runs each operation, and why not better."""
+"""A device's answer to a query: how it runs each operation, and why not natively."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class SupportLevel(enum.Enum):
 
     NATIVE = "native"
     REFERENCE = "reference"
-    """Correctly and slowly, on the host's reference evaluator."""
+    """On the host's reference evaluator: correct, but slow."""
     REFUSED = "refused"
 
 
 class RefusalCause(enum.StrEnum):
-    """Why a device does not run a node, for programs: the same thing has the same cause on every device."""
+    """Why a device does not run a node, for programs: a limitation has the same cause on every device."""
 
     OP = "op"
-    """The device has no kernel for the operator, or not for the outputs of it that are read."""
+    """The device has no kernel for the operator, or none that computes all outputs that are read."""
     ELEMENT_TYPE = "element type"
     RANK = "rank"
-    """The number of dimensions of a value."""
+    """The number of dimensions of a value is not supported."""
     SHAPE = "shape"
-    """The lengths of a value."""
+    """The dimensions of a value are not supported."""
     ATTRIBUTE = "attribute"
     DYNAMIC_SHAPE = "dynamic shape"
     """A rank or a length is known only during an inference."""
@@ -40,9 +40,9 @@ class RefusalCause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """How a device runs one node, and why not better.
+    """How a device runs one node, and why not natively.
 
-    `cause` is for programs; `reason` is a sentence for people: what was found, what is supported, and the way out.
+    `cause` is for programs; `reason` is for people: what was found, what is supported, and how to change the model.
     """
 
     level: SupportLevel
@@ -77,10 +77,10 @@ class Support:
 class QueryResult:
     """A device's answer for every operation of a model, by friendly name.
 
-    Parameters, constants and results may be left out.
+    Parameters, constants and results may be omitted.
 
-    `atoms` are sets of nodes that the device supports only together: no partitioner separates them.
-    `placement` says how a device that runs on others would divide the model among them.
+    `atoms` are sets of nodes that the device supports only together: a partitioner must not separate them.
+    `placement` is set by a device that runs on others: how it would divide the model among them.
     """
 
     nodes: Mapping[str, Support]
@@ -89,11 +89,11 @@ class QueryResult:
 
     def __post_init__(self) -> None:
         if not isinstance(self.nodes, Mapping) or not all(isinstance(s, Support) for s in self.nodes.values()):
-            raise PluginContractError(f"a QueryResult maps friendly names to Support; got {self.nodes!r:.120}")
+            raise PluginContractError(f"a QueryResult must map friendly names to Support; got {self.nodes!r:.120}")
         if not isinstance(self.atoms, tuple) or not all(isinstance(atom, frozenset) for atom in self.atoms):
-            raise PluginContractError(f"a QueryResult's atoms are a tuple of frozensets; got {self.atoms!r:.120}")
+            raise PluginContractError(f"a QueryResult's atoms must be a tuple of frozensets; got {self.atoms!r:.120}")
         if not isinstance(self.placement, (PlacementReport, type(None))):
-            raise PluginContractError(f"a QueryResult's placement is a PlacementReport; got {self.placement!r:.120}")
+            raise PluginContractError(f"a QueryResult's placement must be PlacementReport; got {self.placement!r:.120}")
 
     def at(self, level: SupportLevel) -> dict[str, Support]:
         """Return the nodes of one level."""

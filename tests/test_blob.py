@@ -837,7 +837,7 @@ def test_too_little_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
         return empty(size, dtype)
 
     monkeypatch.setattr(np, "empty", little)
-    with pytest.raises(BlobError, match="no memory for 1048576 bytes; open a file with mmap=True"):
+    with pytest.raises(BlobError, match="cannot allocate 1048576 bytes; open a file with mmap=True"):
         BlobReader(path)
     with BlobReader(path, mmap=True) as reader:
         reader.verify()
@@ -868,14 +868,17 @@ def test_a_blob_of_this_host_is_compatible(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"device": "CPU"}, "device: the blob was compiled for 'TEMPLATE', here is 'CPU'"),
-        ({"plugin_name": "other"}, "plugin: the blob was compiled for 'engine-plugin-template', here is 'other'"),
-        ({"plugin_version": "0.2.0"}, "plugin version: the blob has 0.1.0, here is 0.2.0"),
+        ({"device": "CPU"}, "device: the blob was compiled for 'TEMPLATE', this host has 'CPU'"),
+        ({"plugin_name": "other"}, "plugin: the blob was compiled for 'engine-plugin-template', this host has 'other'"),
+        ({"plugin_version": "0.2.0"}, "plugin version: the blob has 0.1.0, this host has 0.2.0"),
         ({"plugin_version": "1"}, "plugin version"),
-        ({"engine_version": "1.1.0"}, "engine version: the blob has 0.1.0, here is 1.1.0"),
+        ({"engine_version": "1.1.0"}, "engine version: the blob has 0.1.0, this host has 1.1.0"),
         ({"api_version": "2"}, "plugin API version"),
         ({"available": {"isa": "avx2", "driver": "3.1"}}, "requirement 'isa': the blob needs fma, this host has avx2"),
-        ({"available": {"isa": ["avx2", "fma"]}}, "requirement 'driver': the blob needs 3.1, this host has nothing"),
+        (
+            {"available": {"isa": ["avx2", "fma"]}},
+            "requirement 'driver': the blob needs 3.1, this host has no such",
+        ),
         ({"available": {"isa": ["avx2", "fma"], "driver": "3.2"}}, "requirement 'driver': the blob needs 3.1, this"),
         ({"available": {"isa": [], "driver": ["3.1"]}}, "requirement 'isa': the blob needs avx2, fma, this host"),
     ],

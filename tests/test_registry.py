@@ -150,7 +150,7 @@ BROKEN = {
 }
 OUT_OF_CONTRACT = {
     "is builtins:int": "Device = int",
-    "is vendor_broken:Device": "def Device(core): ...",
+    "got vendor_broken:Device": "def Device(core): ...",
     "an object of builtins:dict": "Device = {}",
     "api_version must be": MODULE.format(name="BROKEN") + "    api_version = '1'",
     "api_version must": MODULE.format(name="BROKEN") + "    api_version = True",
@@ -222,7 +222,7 @@ def test_a_plugin_that_needs_itself_to_be_created_is_told_so(registry: PluginReg
             registry.get("CIRCULAR")
 
     registry.register("CIRCULAR", Circular)
-    with pytest.raises(PluginLoadError, match="asks for itself"):
+    with pytest.raises(PluginLoadError, match="requests itself"):
         registry.get("CIRCULAR")
 
 

@@ -104,14 +104,14 @@ def check_manifest(
 def _unequal(what: str, of_blob: str, here: str | None) -> list[str]:
     if here is None or of_blob == here:
         return []
-    return [f"{what}: the blob was compiled for {of_blob!r}, here is {here!r}; {_EXPORT_AGAIN} for {here!r}"]
+    return [f"{what}: the blob was compiled for {of_blob!r}, this host has {here!r}; {_EXPORT_AGAIN} for {here!r}"]
 
 
 def _other_release(what: str, of_blob: str, here: str | None) -> list[str]:
     if here is None or _release(of_blob) == _release(here):
         return []
     return [
-        f"{what} version: the blob has {of_blob}, here is {here}; expected equal major and minor: "
+        f"{what} version: the blob has {of_blob}, this host has {here}; expected equal major and minor numbers: "
         f"{_EXPORT_AGAIN} with {here}"
     ]
 
@@ -125,7 +125,7 @@ def _unmet(key: str, required: frozenset[str], here: str | Collection[str] | Non
     missing = required - (_as_set(here) if here is not None else frozenset())
     if here is not None and not missing:
         return []
-    has = "nothing of that name" if here is None else ", ".join(sorted(_as_set(here))) or "none"
+    has = "no such feature" if here is None else ", ".join(sorted(_as_set(here))) or "none"
     return [
         f"requirement {key!r}: the blob needs {', '.join(sorted(missing)) or 'it'}, this host has {has}; "
         f"{_EXPORT_AGAIN} on this host"

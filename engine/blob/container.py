@@ -22,7 +22,7 @@ MAX_MANIFEST_SIZE = 16 * 2**20
 _MAGIC = b"\x93EBLOB\r\n"
 _HEADER = struct.Struct("<8sQQQ32s")
 HEADER_SIZE = _HEADER.size + 32
-_AGAIN = "it was damaged after it was written: export it again"
+_AGAIN = "the blob was damaged after it was written; export it again"
 
 
 def is_blob(path: str | os.PathLike[str]) -> bool:
@@ -55,13 +55,13 @@ def read_prologue(source: Source) -> Prologue:
     data_start = aligned(HEADER_SIZE + manifest_size)
     if manifest_size > MAX_MANIFEST_SIZE or data_start > blob_size:
         raise BlobFormatError(
-            f"{source.where}: the header gives a manifest of {manifest_size} bytes in a blob of {blob_size}; "
+            f"{source.where}: the header declares a manifest of {manifest_size} bytes in a blob of {blob_size}; "
             f"expected at most {MAX_MANIFEST_SIZE}, and inside the blob"
         )
     _check_size(source, blob_size)
     manifest_bytes = bytes(source.read(manifest_size))
     if sha256(manifest_bytes).digest() != digest:
-        raise BlobFormatError(f"{source.where}: the manifest does not have the hash in the header; {_AGAIN}")
+        raise BlobFormatError(f"{source.where}: the manifest does not match its hash in the header; {_AGAIN}")
     try:
         manifest = decode_manifest(manifest_bytes)
         data_size = _laid_out(manifest.sections)
@@ -69,7 +69,7 @@ def read_prologue(source: Source) -> Prologue:
         raise BlobFormatError(f"{source.where}: {e}") from e
     if data_start + data_size != blob_size:
         raise BlobFormatError(
-            f"{source.where}: the header gives {blob_size} bytes, header, manifest and sections "
+            f"{source.where}: the header declares {blob_size} bytes, but header, manifest and sections "
             f"take {data_start + data_size}"
         )
     return Prologue(manifest, data_start - HEADER_SIZE - manifest_size, data_size)
@@ -98,12 +98,12 @@ def _read_header(source: Source) -> tuple[int, int, bytes]:
         raise BlobFormatError(f"{source.where}: not a blob; it starts with {magic!r}, expected {_MAGIC!r}")
     if source.size is not None and source.size < HEADER_SIZE:
         raise BlobFormatError(
-            f"{source.where}: truncated; {source.size} bytes are there, the header takes {HEADER_SIZE}"
+            f"{source.where}: truncated; it has {source.size} bytes, the header alone takes {HEADER_SIZE}"
         )
     rest = bytes(source.read(HEADER_SIZE - len(magic)))
     head, check = (magic + rest)[: _HEADER.size], rest[-32:]
     if sha256(head).digest() != check:
-        raise BlobFormatError(f"{source.where}: the header does not have its own hash; {_AGAIN}")
+        raise BlobFormatError(f"{source.where}: the header does not match its own hash; {_AGAIN}")
     _, version, manifest_size, blob_size, digest = _HEADER.unpack(head)
     if version != FORMAT_VERSION:
         raise BlobIncompatibleError(
@@ -117,7 +117,7 @@ def _check_size(source: Source, blob_size: int) -> None:
     if source.size is None or blob_size == source.size:
         return
     if blob_size > source.size:
-        raise BlobFormatError(f"{source.where}: truncated; {source.size} bytes are there, the header gives {blob_size}")
+        raise BlobFormatError(f"{source.where}: truncated; it has {source.size} bytes, the header declares {blob_size}")
     if source.is_exact:
         raise BlobFormatError(
             f"{source.where}: {source.size - blob_size} bytes follow the blob's end at {blob_size}; to read "

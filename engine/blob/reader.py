@@ -75,7 +75,7 @@ class BlobReader:
             raise BlobFormatError(f"{self._where}: no section {name!r}; it has {available}")
         data = self._data
         if data is None:
-            raise BlobError(f"{self._where}: section {name!r} asked for after close")
+            raise BlobError(f"{self._where}: section {name!r} requested after close")
         view = data[entry.section.offset : entry.section.offset + entry.section.size]
         with entry.lock:
             if not entry.is_verified:

@@ -89,7 +89,9 @@ class ViewSource:
         """The next `count` bytes of the buffer itself."""
         start, self._position = self._position, self._position + count
         if self._position > len(self._view):
-            raise BlobFormatError(f"{self.where}: truncated; no {count} bytes at {start} of {len(self._view)}")
+            raise BlobFormatError(
+                f"{self.where}: truncated; {count} bytes at {start} exceed its {len(self._view)} bytes"
+            )
         return self._view[start : self._position]
 
     def rewind(self) -> None:
@@ -132,7 +134,7 @@ class StreamSource:
         try:
             self._stream.seek(-self._position, os.SEEK_CUR)
         except Exception as e:
-            raise BlobError(f"{self.where}: the stream cannot be put back to the blob's start: {e}") from e
+            raise BlobError(f"{self.where}: the stream cannot seek back to the blob's start: {e}") from e
 
     def _read_some(self, limit: int) -> bytes:
         try:
@@ -141,7 +143,7 @@ class StreamSource:
             raise BlobError(f"{self.where}: reading failed at byte {self._position}: {e}") from e
         if not isinstance(chunk, (bytes, bytearray, memoryview)) or len(chunk) > limit:
             got = f"{len(chunk)} bytes" if isinstance(chunk, bytes) else type(chunk).__name__
-            raise BlobError(f"{self.where}: read({limit}) gave {got}; expected a blocking binary stream")
+            raise BlobError(f"{self.where}: read({limit}) returned {got}; expected a blocking binary stream")
         if not chunk:
             raise BlobFormatError(f"{self.where}: truncated; the data ends at byte {self._position}")
         self._position += len(chunk)
@@ -151,7 +153,7 @@ class StreamSource:
         try:
             memory = np.empty(size + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError) as e:
-            raise BlobError(f"{self.where}: no memory for {size} bytes; open a file with mmap=True") from e
+            raise BlobError(f"{self.where}: cannot allocate {size} bytes; open a file with mmap=True") from e
         start = -memory.ctypes.data % ALIGNMENT
         return memory.data[start : start + size]
 
@@ -182,7 +184,7 @@ def _flat(source: object) -> memoryview | None:
     except TypeError:
         return None
     except (BufferError, ValueError) as e:
-        raise BlobError(f"blob in memory: {type(source).__name__} gives no plain bytes: {e}") from e
+        raise BlobError(f"blob in memory: {type(source).__name__} does not expose its bytes: {e}") from e
     if not view.c_contiguous:
         raise BlobError("blob in memory: expected contiguous bytes, got a strided buffer; pass bytes() of it")
     return (view.cast("B") if view.nbytes else memoryview(b"")).toreadonly()

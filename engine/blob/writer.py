@@ -209,7 +209,7 @@ def _target(path: str | os.PathLike[str]) -> str:
         name = os.fsdecode(path)
         target = os.path.realpath(name)
         if not os.path.basename(name):
-            raise BlobError(f"cannot write blob {name!r}: that names a folder; add a file name")
+            raise BlobError(f"cannot write blob {name!r}: it names a folder; add a file name")
         mode = os.stat(name).st_mode
     except FileNotFoundError:
         return target

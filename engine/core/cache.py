@@ -1,4 +1,4 @@
-"""`CompileCache`: compiled networks in a folder, found again by the hash of everything that went into them."""
+"""`CompileCache`: compiled networks in a folder, keyed by the hash of everything that a compilation depends on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from engine.errors import EngineError
 from engine.plugin_api import ExecutableNetwork
 
 _SUFFIX: Final = ".blob"
-# Nothing else is deleted, in case the folder is not the cache's alone.
+# No other file is deleted: the folder may have other uses.
 _ENTRY: Final = re.compile(r"[0-9a-f]{64}\.blob")
 _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{32}\.tmp")
-# Longer than any export takes: what is older was left by a process that died while it wrote.
+# Longer than any export takes: an older temporary file was left by a process that died while writing.
 _ABANDONED_SECONDS: Final = 24 * 3600.0
 _log = logging.getLogger("engine.cache")
 
@@ -26,13 +26,13 @@ _log = logging.getLogger("engine.cache")
 class CompileCache:
     """The folder CACHE_DIR. Any number of threads and processes may use one folder at once.
 
-    An entry appears whole or not at all, and is never changed. Nothing that goes wrong with the folder keeps a
-    model from being compiled: it is logged as a warning to "engine.cache".
+    An entry is written atomically and never changed. Problems with the folder never keep a model from being
+    compiled: they are logged as warnings to "engine.cache".
 
     Args:
-        folder: made if it is not there.
-        max_bytes: after a network is stored, the entries that were not used for the longest time are deleted until
-            all of them together take at most this many bytes; 0 means no limit.
+        folder: created if it does not exist.
+        max_bytes: after a network is stored, the least recently used entries are deleted until all entries
+            together take at most this many bytes; 0 means no limit.
     """
 
     def __init__(self, folder: str, max_bytes: int = 0) -> None:
@@ -40,9 +40,9 @@ class CompileCache:
         self.max_bytes = max_bytes
 
     def load(self, key: str, load: Callable[[str], ExecutableNetwork]) -> ExecutableNetwork | None:
-        """Return the network of `key` as `load` reads it from its file; None where there is none that can be used.
+        """Return the network of `key` as `load` reads it from its file; None if there is no usable file.
 
-        A file that `load` refuses with an `EngineError` cannot, and is replaced by the next `store`.
+        A file for which `load` raises an `EngineError` is unusable; the next `store` replaces it.
         """
         path = self._path(key)
         if not os.path.lexists(path):
@@ -54,11 +54,11 @@ class CompileCache:
             return None
         network.loaded_from_cache = True
         with contextlib.suppress(OSError):
-            os.utime(path)  # what `_prune` goes by
+            os.utime(path)  # `_prune` orders entries by it
         return network
 
     def store(self, key: str, network: ExecutableNetwork) -> None:
-        """Keep the network of `key`, then delete what there is no room for."""
+        """Store the network of `key`, then delete the entries that exceed `max_bytes`."""
         try:
             os.makedirs(self.folder, exist_ok=True)
             network.export_model(self._path(key))

@@ -29,9 +29,9 @@ def check_for_plugin(plugin: Plugin, manifest: BlobManifest, device_id: str) -> 
 
 
 def host_features(plugin: Plugin, device_id: str) -> Mapping[str, str | Collection[str]]:
-    """What the plugin finds on this machine of what blobs may require.
+    """The features of this machine that the plugin reports, to compare with the requirements of blobs.
 
-    Raises `DeviceNotFoundError` for an unknown device id, `PluginContractError` for a malformed answer.
+    Raises `DeviceNotFoundError` for an unknown device id, `PluginContractError` for a malformed return value.
     """
     device_id = plugin.resolve_device_id(device_id)
     with plugin_errors(plugin.name, "host_features"):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PluginVersion:
-    """What provides a device: the plugin's own version, the API that it was written for, where it comes from."""
+    """The plugin that provides a device: its version, the API that it was written for, where it comes from."""
 
     device: str
     version: str
@@ -49,15 +49,15 @@ class PluginVersion:
 
 
 class Core:
-    """The engine of an application: its plugins, and the defaults for what it compiles.
+    """The engine of an application: its plugins, and the defaults of its compilations.
 
         core = Core()
         network = core.compile_model("model.onnx", "TEMPLATE")
         result = network({"x": array})["y"]
 
-    A device string is a plugin's name ("CPU"), with the id of one of its devices ("OPENCL.1"), or with the devices
-    that it shall run on ("HETERO:OPENCL.1,CPU"). Plugins are found in the entry-point group `engine.plugins` and
-    loaded when they are first asked for; a broken one affects no other.
+    A device string is a plugin's name ("CPU"), optionally with the id of one of its devices ("OPENCL.1"), or with the
+    devices that it runs on ("HETERO:OPENCL.1,CPU"). Plugins are found in the entry-point group `engine.plugins` and
+    loaded on first use; a broken one affects no other.
 
     Cores share nothing with each other. All methods may be called from any thread. Networks outlive their core.
     """
@@ -78,13 +78,13 @@ class Core:
     def compile_model(
         self, model: Model | ModelSource, device: str, config: Mapping[str, object] | None = None
     ) -> ExecutableNetwork:
-        """Compile a model, or what `read_model` takes, for a device.
+        """Compile a model, or anything that `read_model` takes, for a device.
 
-        `config` overrides the defaults that `set_property` made. Where CACHE_DIR is set and the device can export
-        networks, an equal compilation is loaded from there; LOADED_FROM_CACHE tells. The model is not changed, and
-        changing it later does not change the network.
+        `config` overrides the defaults that `set_property` has set. If CACHE_DIR is set and the device can export
+        networks, the result of an equal compilation is loaded from there, as the metric LOADED_FROM_CACHE tells. The
+        model is not changed, and later changes to it do not affect the network.
 
-        Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` naming the
+        Raises `DeviceNotFoundError`, `PluginLoadError`, `PropertyError`, `ModelError`, `UnsupportedError` with the
         node that the device cannot run, and other `EngineError`s of the device.
         """
         plugin, stated = self._settled(device, config)
@@ -99,7 +99,7 @@ class Core:
         network = cache.load(key, lambda path: self._load(plugin, path, complete))
         if network is None:
             network = compile_network(plugin, ready, stated)
-            # Defaults and files that were changed meanwhile may be in the network, and are not in the key.
+            # If defaults or files changed meanwhile, the network may use the new ones, and the key the old ones.
             if plugin.config is defaults and self._identity(plugin, complete) == identity:
                 cache.store(key, network)
         return network
@@ -109,35 +109,35 @@ class Core:
     ) -> ExecutableNetwork:
         """Import a compiled network from a path, bytes or a binary stream, which is read to the blob's end.
 
-        `device` is the one that the blob was compiled for, unless given. The configuration is the exported one,
-        overridden by `config`. A file is read into memory; with ENABLE_MMAP it is mapped.
+        `device` defaults to the one that the blob was compiled for. The configuration is the exported one,
+        overridden by `config`. A file is read into memory, or mapped with ENABLE_MMAP.
 
-        Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, and what
-        `compile_model` raises for device and configuration.
+        Raises `BlobFormatError`, `BlobCorruptError`, `BlobIncompatibleError` with every reason, and, for device and
+        configuration, the errors of `compile_model`.
         """
         reader = None if isinstance(blob, (str, os.PathLike)) else BlobReader(blob)
         manifest = _manifest_of(blob) if reader is None else reader.manifest
         plugin, stated = self._settled(manifest.device if device is None else device, config, manifest.config)
         if reader is None:
-            # Whether to map is never taken from the blob: that is the risk of who imports it.
+            # ENABLE_MMAP is never taken from the blob: the importing application decides on its risk.
             reader = BlobReader(blob, mmap=plugin.config.merged(stated)[ENABLE_MMAP])
         return self._import(plugin, reader, stated)
 
     def query_model(
         self, model: Model | ModelSource, device: str, config: Mapping[str, object] | None = None
     ) -> QueryResult:
-        """Ask, for every node of a model, whether a device runs it natively, by reference evaluation, or not at all.
+        """Return for every node of a model whether a device runs it natively, by reference evaluation, or not at all.
 
-        Raises what `compile_model` raises for model, device and configuration.
+        Raises the errors of `compile_model` for model, device and configuration.
         """
         plugin, stated = self._settled(device, config)
         return query_network(plugin, self._ready(model), stated)
 
     def check_blob(self, blob: BlobInput, device: str | None = None) -> BlobCheck:
-        """Say whether a blob would load here, and every reason against it, from its header and manifest alone.
+        """Check from its header and manifest alone whether a blob would load here, and give every reason against it.
 
-        `device` is the one that the blob was compiled for, unless given. A stream that can seek is put back.
-        Raises `BlobFormatError` for what is damaged or no blob, `BlobError` where it cannot be read.
+        `device` defaults to the one that the blob was compiled for. The position of a seekable stream is restored.
+        Raises `BlobFormatError` if the data is damaged or not a blob, `BlobError` if it cannot be read.
         """
         target = None if device is None else self._parse(device)
         check = read_manifest(blob)
@@ -155,16 +155,15 @@ class Core:
 
     @property
     def available_devices(self) -> list[str]:
-        """The devices that can be used now: "CPU", or "OPENCL.0" and "OPENCL.1" where a plugin has several.
+        """The usable devices: "CPU", or "OPENCL.0" and "OPENCL.1" if a plugin has several.
 
-        Loads every plugin; those that fail, and those that find no device, are left out: see
-        `unavailable_devices`.
+        Loads every plugin; those that fail or find no device are in `unavailable_devices` instead.
         """
         return self._survey()[0]
 
     @property
     def unavailable_devices(self) -> dict[str, EngineError]:
-        """Why each of the other plugins cannot be used, by device name."""
+        """Why each of the other plugins is unusable, by device name."""
         return self._survey()[1]
 
     def get_versions(self) -> dict[str, PluginVersion]:
@@ -178,16 +177,17 @@ class Core:
         return versions
 
     def register_plugin(self, name: str, plugin: PluginSource) -> None:
-        """Add a plugin to this core: a `Plugin` subclass, a function of the core that makes one, or "module:name".
+        """Add a plugin to this core: a `Plugin` subclass, a function that takes the core and returns one, or its
+        "module:name".
 
-        A class serves under `name` whatever its own name is, so that one class may be added under several.
-        Nothing is imported or created before its first use. Raises `PluginError` for a malformed name or plugin,
-        `PluginConflictError` where the name is taken and was not unloaded.
+        `name` replaces the name of a class, so one class may be added under several names. Nothing is imported
+        or created before the first use. Raises `PluginError` for a malformed name or plugin, `PluginConflictError`
+        if the name is taken and was not unloaded.
         """
         self._registry.register(name, plugin)
 
     def unload_plugin(self, name: str) -> None:
-        """Forget a plugin's instance with its defaults, or why it failed; its next use creates it anew.
+        """Discard a plugin's instance with its defaults, or its failure; it is created again on next use.
 
         Its networks and requests stay usable, and the name can be registered again. Raises `DeviceNotFoundError`.
         """
@@ -198,7 +198,7 @@ class Core:
     def get_property(self, device: str, name: str | None = None) -> Any:
         """Read a property: `get_property("TEMPLATE", "FULL_DEVICE_NAME")`, or the core's: `get_property("CACHE_DIR")`.
 
-        Of a config key, the value that the next compilation takes. Raises `PropertyError` listing what there is.
+        For a config key, this is the value that the next compilation uses. Raises `PropertyError` listing all names.
         """
         if name is None:
             return self._defaults[device]
@@ -215,7 +215,7 @@ class Core:
     def set_property(self, device: str | Mapping[str, object], values: Mapping[str, object] | None = None) -> None:
         """Set defaults for later compilations: `set_property("TEMPLATE", {"PERF_COUNT": True})`, or for all devices.
 
-        A device's own default goes before one for all devices: `set_property({"CACHE_DIR": "cache"})`. All values
+        A device's own default overrides one for all devices: `set_property({"CACHE_DIR": "cache"})`. All values
         are set, or none. Raises `PropertyError` for unknown names and values that are not allowed.
         """
         if isinstance(device, Mapping) and values is None:
@@ -224,13 +224,13 @@ class Core:
             return
         if not isinstance(device, str) or not isinstance(values, Mapping):
             raise PropertyError(
-                "set_property takes a device and a mapping of names to values, or such a mapping alone for all devices"
+                "set_property takes a device and a mapping of names to values, or only the mapping for all devices"
             )
         target, plugin = self._resolve(device)
         if str(target) != target.name:
             raise PropertyError(
-                f"defaults are set for a plugin as a whole: {target.name!r}, not {device!r}; give what is "
-                "for one device to compile_model"
+                f"defaults apply to a whole plugin: set them for {target.name!r}, not {device!r}; pass properties of "
+                "a single device to compile_model"
             )
         plugin.set_config(values)
 
@@ -259,7 +259,7 @@ class Core:
         return f"available devices: {devices or 'none; install a plugin, such as engine-plugin-template'}"
 
     def _survey(self) -> tuple[list[str], dict[str, EngineError]]:
-        """What can be used, and why the rest cannot."""
+        """The usable devices, and why the other plugins are unusable."""
         available: list[str] = []
         unavailable: dict[str, EngineError] = {}
         for name in self._registry.names:
@@ -272,7 +272,7 @@ class Core:
     def _settled(
         self, device: str, config: Mapping[str, object] | None, exported: Mapping[str, Any] | None = None
     ) -> tuple[Plugin, dict[str, Any]]:
-        """The plugin of a device string, and all that is said over its own defaults and the exported values."""
+        """The plugin of a device string, and the values that override its own defaults and the exported values."""
         target, plugin = self._resolve(device)
         stated = stated_config(plugin, target, config)
         return plugin, with_core_defaults(plugin, stated, self._defaults, exported or {})
@@ -293,12 +293,12 @@ class Core:
     def _load(self, plugin: Plugin, path: str, complete: Config) -> ExecutableNetwork:
         """Load a cached network as if it had been compiled with the configuration `complete`."""
         reader = BlobReader(path, mmap=True)
-        # Where it came from, and how the device was named, may differ from when it was stored.
+        # The blob's own configuration may name another device string or CACHE_DIR than this compilation.
         exported = {name: complete[name] for name in reader.manifest.config if name in complete}
         return self._import(plugin, reader, {**exported, **complete.explicit})
 
     def _identity(self, plugin: Plugin, config: Config, above: tuple[Plugin, ...] = ()) -> dict[str, Any]:
-        """What a compilation depends on: the plugin, its configuration, and those of the devices it runs on."""
+        """The identity of the plugin and its configuration, with the identities of the devices that it runs on."""
         targets = []
         if DEVICE_PRIORITIES in plugin.declared:
             listed = config[DEVICE_PRIORITIES]
@@ -317,7 +317,7 @@ def _manifest_of(blob: BlobInput) -> BlobManifest:
 
 
 def _device_id(plugin: Plugin, manifest: BlobManifest, stated: str) -> str:
-    """Which device a blob is for: as asked for, else as exported, else the plugin's default."""
+    """The id of the device for a blob: as requested, else as exported, else the plugin's default."""
     exported = manifest.config.get(DEVICE_ID.name)
     return stated or (exported if isinstance(exported, str) else plugin.config[DEVICE_ID])
 

@@ -1,4 +1,4 @@
-"""Device strings: which plugin an application asks for, which of its devices, and which devices it may use."""
+"""Device strings: a plugin, optionally with the id of one of its devices and the devices that it runs on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FORMS = '"CPU", "OPENCL.1" or "HETERO:OPENCL.1,CPU"'
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """A device string in its parts: `NAME`, `NAME.ID`, `NAME:TARGETS` or `NAME.ID:TARGETS`.
+    """The parts of a device string: `NAME`, `NAME.ID`, `NAME:TARGETS` or `NAME.ID:TARGETS`.
 
-    `device_id` is "" and `targets` empty where the string has none.
+    `device_id` is "" and `targets` empty if the string has none.
     """
 
     name: str
@@ -36,10 +36,9 @@ class DeviceName:
 
 
 def parse_device(text: object, known: Iterable[str] = ()) -> DeviceName:
-    """Read a device string; `known` are the names to suggest from.
+    """Parse a device string; `known` are the names for suggestions.
 
-    Raises `DeviceNotFoundError` saying what is wrong with the string; whether there is such a device is not
-    asked here.
+    Raises `DeviceNotFoundError` for a malformed string. Whether the device exists is not checked.
     """
     if not isinstance(text, str):
         raise DeviceNotFoundError(f"a device is a string such as {_FORMS}; got {text!r} ({type(text).__name__})")
@@ -51,8 +50,8 @@ def parse_device(text: object, known: Iterable[str] = ()) -> DeviceName:
     parts = tail.split(",")
     if ":" in tail or not all(parts):
         raise DeviceNotFoundError(
-            f"device {text!r}: what follows the colon is a list of devices, each once, separated by single "
-            f"commas, such as {_FORMS}"
+            f"device {text!r}: expected a list of devices, separated by single commas, after the colon, "
+            f"such as {_FORMS}"
         )
     targets = tuple(_parse_single(part, text, names) for part in parts)
     if len(set(targets)) < len(targets):
@@ -62,7 +61,7 @@ def parse_device(text: object, known: Iterable[str] = ()) -> DeviceName:
 
 
 def is_device_id(text: str) -> bool:
-    """Whether `text` can be the id of one of a plugin's devices."""
+    """Whether `text` is a valid device id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -80,7 +79,7 @@ def _parse_single(part: str, whole: str, known: tuple[str, ...]) -> DeviceName:
         )
     if dot and not is_device_id(device_id):
         raise DeviceNotFoundError(
-            f"{where}: after the dot stands a device id of letters, digits, - and _, such as {_FORMS}; "
+            f"{where}: expected a device id of letters, digits, - and _ after the dot, such as {_FORMS}; "
             f"got {device_id!r}"
         )
     return DeviceName(name, device_id)

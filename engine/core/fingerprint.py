@@ -1,4 +1,4 @@
-"""What a compilation depends on, as one hash: the key of a cached network."""
+"""The hash of everything that a compilation depends on: the key of a cached network."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from engine.plugin_api import API_VERSION, Config, Plugin, engine_version
 from engine.properties import CACHE_DIR, DEVICE_ID, ENABLE_MMAP, FULL_DEVICE_NAME
 
 _WITHOUT_EFFECT: Final = frozenset({CACHE_DIR.name, ENABLE_MMAP.name, DEVICE_ID.name})
-"""Config keys that say where a network comes from, and not what it is; the device is resolved beside them."""
+"""Config keys that do not affect the network; the device is resolved separately."""
 
 
 def cache_key(model: Model, identity: dict[str, Any]) -> str:
-    """SHA-256, in hex, of a model with all its weights and of what `plugin_identity` returned.
+    """SHA-256, in hex, of a model with all its weights and of an identity from `plugin_identity`.
 
-    Linear in the weights' bytes, at 2 to 3 GB/s. Names that were made up for unnamed nodes do not count, nor does
-    what `rt_info` holds that a blob cannot. Raises `ModelError` where the model cannot be written as ONNX.
+    Linear in the weights' bytes, at 2 to 3 GB/s. Generated names of unnamed nodes are ignored, and so are entries of
+    `rt_info` that a blob cannot hold. Raises `ModelError` if the model cannot be written as ONNX.
     """
     from engine.onnx import split_model
 
@@ -56,7 +56,7 @@ def plugin_identity(plugin: Plugin, config: Config, targets: list[dict[str, Any]
 
 
 def _content(path: str) -> str:
-    """A hash of what a file holds; of one that cannot be read, the compilation says so."""
+    """The hash of a file's content; if the file cannot be read, compiling reports that."""
     try:
         with open(path, "rb") as file:
             return sha256(file.read()).hexdigest()
@@ -65,7 +65,7 @@ def _content(path: str) -> str:
 
 
 def _with_stable_names(model: Model) -> Model:
-    """`model`, or a copy in which unnamed nodes are named by position: made-up names differ between processes."""
+    """`model`, or a copy in which unnamed nodes are named by position: generated names differ between processes."""
     if all(node.has_own_name for node in _all_nodes(model)):
         return model
     copy = model.clone()
@@ -85,12 +85,12 @@ def _all_nodes(model: Model) -> Iterator[Node]:
 def _full_name(plugin: Plugin, device_id: str) -> str:
     try:
         return str(plugin.get_metric(FULL_DEVICE_NAME.name, device_id))
-    except EngineError:  # a plugin need not have it
+    except EngineError:  # the metric is optional
         return ""
 
 
 def _add(digest: Any, part: Any) -> None:
-    """Hash a part with its length before it, so that no two lists of parts look alike."""
+    """Hash the length of `part`, then `part`, so that different lists of parts never hash the same bytes."""
     view = memoryview(part).cast("B")
     digest.update(len(view).to_bytes(8, "little"))
     digest.update(view)

@@ -1,4 +1,4 @@
-"""How the core calls a plugin: with a complete configuration, and what comes back is checked."""
+"""How the core calls a plugin: with a complete configuration, and with checks of the return values."""
 
 from __future__ import annotations
 
@@ -42,19 +42,18 @@ def query_network(plugin: Plugin, model: Model, config: Mapping[str, object] | N
     if not isinstance(answer, QueryResult):
         raise wrong_return(plugin.name, "query_model", answer, "QueryResult")
     if model.ordered_nodes() != nodes:
-        raise PluginContractError(f"plugin {plugin.name}: query_model changed `{model.name}`; let it clone the model")
+        raise PluginContractError(f"plugin {plugin.name}: query_model changed `{model.name}`; it must clone the model")
     names = {node.friendly_name for node in nodes}
     operations = {node.friendly_name for node in nodes if not isinstance(node, (Parameter, Constant, Result))}
     answered = answer.nodes.keys() | {name for atom in answer.atoms for name in atom}
     if wrong := (operations - answer.nodes.keys()) | (answered - names):
         listed = ", ".join(sorted(wrong)[:10])
         raise PluginContractError(
-            f"plugin {plugin.name}: query_model must answer for each of the model's operations, and no others; "
-            f"see {listed}"
+            f"plugin {plugin.name}: query_model must report each of the model's operations, and no others; see {listed}"
         )
     if answer.placement is not None and (faults := inconsistencies(answer.placement)):
         listed = "; ".join(faults[:3])
-        raise PluginContractError(f"plugin {plugin.name}: query_model reports a placement that cannot be: {listed}")
+        raise PluginContractError(f"plugin {plugin.name}: query_model reports an inconsistent placement: {listed}")
     return answer
 
 

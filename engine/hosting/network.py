@@ -1,4 +1,4 @@
-"""`HostedNetwork`: what every network gets from the engine. Its hooks are documented in `engine.plugin_api`."""
+"""`HostedNetwork`: the engine's part of every network. Its hooks are documented in `engine.plugin_api`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ else:
     HostedPluginT = TypeVar("HostedPluginT", covariant=True)
 
 Features: TypeAlias = Mapping[str, str | Sequence[str]]
-"""What a blob needs, by kind: `{"isa": ["avx2", "fma"], "driver": "3.1"}`."""
+"""The requirements of a blob, by kind: `{"isa": ["avx2", "fma"], "driver": "3.1"}`."""
 
 
 class HostedNetwork(ABC, Generic[HostedPluginT]):
@@ -103,7 +103,7 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
     @final
     @property
     def plugin(self) -> HostedPluginT:
-        """The plugin that made the network."""
+        """The plugin that created the network."""
         return self._plugin
 
     # -- inference ----------------------------------------------------------------------------------------
@@ -134,9 +134,9 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
     def __call__(self, inputs: object = None) -> InferResult:
         """Run one inference in this thread: `network({"x": array})["y"]`.
 
-        `inputs`: a mapping of names to values, a list of values in input order, or the one array; none for a network
-        that takes none. Threads that call at once each use a request of their own, kept for the next call. Raises
-        what `SyncInferRequest.infer` does.
+        `inputs`: a mapping of names to values, a list of values in input order, or a single array; None for a network
+        without inputs. Threads that call concurrently use separate requests, which are kept for later calls. Raises
+        the errors of `SyncInferRequest.infer`.
         """
         request = self._idle_request() or self._new_request()
         try:
@@ -148,12 +148,12 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
     def _idle_request(self) -> SyncInferRequest | None:
         try:
             return self._idle_requests.pop()
-        except IndexError:  # asking first would race with other threads
+        except IndexError:  # checking first would race with other threads
             return None
 
     @final
     def create_infer_request(self) -> AsyncInferRequest:
-        """Return a new request; it keeps the network alive."""
+        """Return a new request, which keeps the network alive."""
         request = self._new_request()
         with plugin_errors(self.plugin.name, "pipeline"):
             pipeline = self.pipeline(request)
@@ -216,9 +216,9 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
 
     @final
     def export_model(self, target: str | os.PathLike[str] | BinaryIO) -> None:
-        """Write the compiled network to a path, where it appears whole or not at all, or to a binary stream.
+        """Write the compiled network to a path, atomically, or to a binary stream.
 
-        Raises `BlobError` where writing fails, `UnsupportedError` where the device cannot export.
+        Raises `BlobError` if writing fails, `UnsupportedError` if the device cannot export.
         """
         with plugin_errors(self.plugin.name, "exporting a network"):
             writer = BlobWriter(self._manifest())
@@ -228,7 +228,7 @@ class HostedNetwork(ABC, Generic[HostedPluginT]):
         elif hasattr(target, "write"):
             writer.write(target)
         else:
-            raise PluginError(f"a network is exported to a path or a binary stream; got {type(target).__name__}")
+            raise PluginError(f"cannot export a network to {type(target).__name__}; expected a path or a binary stream")
 
     def _manifest(self) -> BlobManifest:
         return BlobManifest(
@@ -253,7 +253,7 @@ def _interface(source: Model | BlobManifest) -> tuple[str, list[Port], list[Port
     if isinstance(source, Model):
         return source.name, [Port.of(p) for p in source.parameters], [Port.of(r) for r in source.results]
     if not isinstance(source, BlobManifest):
-        raise PluginContractError(f"a network's source is the model or the blob's manifest; got {source!r:.80}")
+        raise PluginContractError(f"a network's source must be the model or the blob's manifest; got {source!r:.80}")
     name = source.metadata.get("network_name")
     if not isinstance(name, str):
         raise BlobFormatError(f"the manifest's metadata has no network_name; got {name!r}")

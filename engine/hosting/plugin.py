@@ -1,4 +1,4 @@
-"""`HostedPlugin`: what every plugin gets from the engine. Its hooks are documented in `engine.plugin_api`."""
+"""`HostedPlugin`: the engine's part of every plugin. Its hooks are documented in `engine.plugin_api`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.runtime.lifecycle import ForkSafeLock
 
 
 class HostedPlugin(ABC):
-    """Configuration and metrics of a device, and its ids. All methods may be called from any thread."""
+    """Configuration, metrics and ids of a device. All methods may be called from any thread."""
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -41,13 +41,13 @@ class HostedPlugin(ABC):
     @final
     @property
     def declared(self) -> PropertySet:
-        """Every property of the device: those of all devices, and its own."""
+        """All properties of the device: those common to all devices, and its own."""
         return self._declared
 
     @final
     @property
     def config(self) -> Config:
-        """The configuration that `set_config` made the default of this device."""
+        """The default configuration of this device, as changed by `set_config`."""
         return self._config
 
     @final
@@ -94,7 +94,7 @@ class HostedPlugin(ABC):
 
     @final
     def resolve_device_id(self, device_id: str) -> str:
-        """Return `device_id`, or the first one where it is empty. Raises `DeviceNotFoundError`."""
+        """Return `device_id`, or the first device's id if it is empty. Raises `DeviceNotFoundError`."""
         ids = self._device_ids()
         if not ids:
             raise DeviceNotFoundError(f"{self.name} finds no device on this machine")

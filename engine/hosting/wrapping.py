@@ -1,4 +1,4 @@
-"""Exception wrapping, and the errors for a plugin that does not keep to the contract."""
+"""Exception wrapping, and the errors for a plugin that violates the contract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.properties import METRIC, PropertySet
 
 @contextmanager
 def plugin_errors(plugin: str, doing: str) -> Iterator[None]:
-    """Let `EngineError`s pass, and wrap every other exception of a plugin with its cause."""
+    """Pass on `EngineError`s, and wrap every other exception of a plugin in a `PluginError`."""
     try:
         yield
     except EngineError:
@@ -22,18 +22,18 @@ def plugin_errors(plugin: str, doing: str) -> Iterator[None]:
 
 
 def not_initialised(plugin: str, made: object, arguments: str) -> PluginContractError:
-    """The error for an object whose class does not call the constructor of its base class."""
+    """The error for an object whose class does not call its base class's constructor."""
     name = type(made).__name__
     return PluginContractError(f"plugin {plugin}: {name}.__init__ must call super().__init__({arguments})")
 
 
 def wrong_return(plugin: str, method: str, value: object, expected: str) -> PluginContractError:
-    """The error for a hook that returned something of another type."""
+    """The error for a hook that returned a value of the wrong type."""
     return PluginContractError(f"plugin {plugin}: {method} returned {type(value).__name__}, expected {expected}")
 
 
 def metric_value(declared: PropertySet, name: str, ask: Callable[[], object], where: str) -> Any:
-    """The value of metric `name` as `ask` gives it; the declared default where that is None.
+    """The value of metric `name` that `ask` returns; the declared default if that is None.
 
     Raises `PropertyError` listing the metrics, `PluginContractError` for a value that the declaration does not allow.
     """
@@ -45,4 +45,4 @@ def metric_value(declared: PropertySet, name: str, ask: Callable[[], object], wh
     try:
         return found.validate(value)
     except PropertyError as e:
-        raise PluginContractError(f"plugin {where} reports a wrong metric: {e}") from e
+        raise PluginContractError(f"plugin {where} reports an invalid metric: {e}") from e

@@ -138,7 +138,7 @@ class Constant(Node):
         self._load = self._discarded
 
     def _discarded(self) -> Array:
-        raise ModelError(f"{self}: its data was discarded, since the device keeps it in another form")
+        raise ModelError(f"{self}: its data was discarded because the device keeps it in another form")
 
     def shares_data(self, other: Constant) -> bool:
         """True where both are of one tensor in memory or in a file, as a constant and its clones are."""
@@ -217,7 +217,7 @@ class Result(Node):
 def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
     """`value` as an array of the element type's dtype in this machine's byte order; strings as an object array."""
     if not isinstance(element_type, (ElementType, type(None))) or element_type is undefined:
-        raise ModelError(f"a constant's element type is one such as engine.ir.f32; got {element_type!r}")
+        raise ModelError(f"a constant's element type must be one such as engine.ir.f32; got {element_type!r}")
     try:
         data = np.asarray(value)
     except ValueError as e:
@@ -234,7 +234,7 @@ def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
         return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
     default = {"f": f32, "i": i64, "b": boolean}.get(data.dtype.kind)
     if default is None:
-        raise ModelError(f"a constant cannot be made of {type(value).__name__} {value!r:.60}; give a numpy array")
+        raise ModelError(f"a constant cannot be made of {type(value).__name__} {value!r:.60}; pass a numpy array")
     return data.astype(default.numpy)
 
 
@@ -249,7 +249,7 @@ def _as_text(data: Array) -> Array:
         if not isinstance(texts[index], str):
             raise ModelError(
                 f"element {list(index)} of a constant is {type(element).__name__} {element!r:.60}; expected only "
-                "text, or only numbers that a numpy dtype holds"
+                "text, or only numbers of a numpy dtype"
             )
     return texts
 

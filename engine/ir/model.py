@@ -172,7 +172,7 @@ class Model(Subgraph):
         for node in self.ordered_nodes():
             if isinstance(node, Parameter) and node not in known:
                 raise GraphError(
-                    f"model `{self.name}` reads {node}, which is none of its parameters; "
+                    f"model `{self.name}` reads {node}, which is not one of its parameters; "
                     f"add it with add_parameter, or replace it"
                 )
             for source in node._sources:
@@ -238,7 +238,7 @@ def _listed(nodes: Iterable[_T], what: str) -> list[_T]:
     try:
         return list(nodes)
     except TypeError:
-        raise GraphError(f"the {what} of a model are a list; got {nodes!r}") from None
+        raise GraphError(f"the {what} of a model must be a list; got {nodes!r}") from None
 
 
 def _as(kind: type[Parameter], node: Node) -> Parameter:

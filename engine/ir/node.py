@@ -369,7 +369,7 @@ class Node:
             raise GraphError(f"{self} has no input {index}; it has {len(self._sources)}")
         source = self._sources[index]
         if source is None:
-            raise GraphError(f"optional input {index} of {self} is omitted; ask has_input({index}) first")
+            raise GraphError(f"optional input {index} of {self} is omitted; check has_input({index}) first")
         return source
 
     @property

@@ -31,7 +31,7 @@ class Dimension:
         self.min = 0 if low is None else _length(low)
         self.max = high if high is None else _length(high)
         if symbol is not None and not isinstance(symbol, str):
-            raise ModelError(f"a dimension's symbol is text; got {symbol!r}")
+            raise ModelError(f"a dimension's symbol must be a str; got {symbol!r}")
         self.symbol = symbol or None
         if self.min < 0 or (self.max is not None and self.max < self.min):
             raise ModelError(f"dimension {low}..{high} is empty; lengths are non-negative and min <= max")
@@ -118,7 +118,7 @@ def _length(value: object) -> int:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ModelError(
-            f"a dimension is a whole number, a symbol, a Dimension, or None for any length; got {value!r}"
+            f"a dimension must be an int, a symbol, a Dimension, or None for any length; got {value!r}"
         ) from None
 
 
@@ -180,7 +180,7 @@ class PartialShape:
             self._dims = tuple([as_dimension(dim) for dim in dims])
         except TypeError:
             raise ModelError(
-                f"a shape is a list of dimensions, or None where the rank is unknown; got {dims!r}"
+                f"a shape must be a list of dimensions, or None for an unknown rank; got {dims!r}"
             ) from None
         lengths = [dim.min for dim in self._dims if dim.min == dim.max]
         self._static = tuple(lengths) if len(lengths) == len(self._dims) else None

@@ -225,7 +225,7 @@ def _integers(values: npt.ArrayLike, name: str) -> Integers:
     if array.dtype.kind not in "iu" and array.size > 0:
         raise PartitionError(f"{name} has elements of type {array.dtype}; expected integers")
     if array.dtype == np.uint64 and array.size > 0 and int(array.max()) > np.iinfo(np.int64).max:
-        raise PartitionError(f"{name} has the number {array.max()}; expected numbers of 64 bits with a sign")
+        raise PartitionError(f"{name} has the value {array.max()}; expected signed 64-bit integers")
     return np.ascontiguousarray(array, np.int64)
 
 

@@ -70,7 +70,7 @@ def _huge_block(nbytes: int) -> Array:
         # Private, since the huge pages of shared memory are another setting, off by default.
         pages = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
-        raise MemoryError(f"no memory for weights of {nbytes} bytes") from error
+        raise MemoryError(f"cannot allocate {nbytes} bytes for weights") from error
     start = -np.frombuffer(pages, np.uint8).ctypes.data % _HUGE_PAGE
     with contextlib.suppress(OSError):  # a kernel without huge pages
         pages.madvise(mmap.MADV_HUGEPAGE, start, nbytes // _HUGE_PAGE * _HUGE_PAGE)

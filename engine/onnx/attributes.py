@@ -65,7 +65,7 @@ def read_constant(proto: onnx.NodeProto, store: TensorStore) -> Constant:
     attribute = proto.attribute[0]
     read = _VALUES.get(attribute.name)
     if read is None:
-        raise ModelReadError(f"attribute `{attribute.name}` is none of Constant's: {', '.join(_VALUES)}")
+        raise ModelReadError(f"Constant has no attribute `{attribute.name}`; it has {', '.join(_VALUES)}")
     constant = read(attribute, store)
     constant.friendly_name = proto.output[0]
     return constant

@@ -58,8 +58,8 @@ def lowest_opsets(model: Model) -> dict[str, int]:
         high, other = ceilings[domain]
         if low > high:
             raise ModelWriteError(
-                f"{node} needs opset {low} or later of domain {domain!r} and {other} opset {high} or earlier, so no "
-                "one model can hold both; replace one of them"
+                f"{node} needs opset {low} or later of domain {domain!r} and {other} opset {high} or earlier, so one "
+                "model cannot hold both; replace one of them"
             )
     return {domain: max(low, _OLDEST.get(domain, 1)) for domain, (low, _) in floors.items()}
 

@@ -41,7 +41,7 @@ def model_to_proto(model: Model) -> onnx.ModelProto:
     weights = weight_bytes(model)
     if weights > MAX_INLINE_BYTES:
         raise ModelWriteError(
-            f"model `{model.name}` has {weights} bytes of weights, and a ModelProto holds at most 2 GB; "
+            f"model `{model.name}` has {weights} bytes of weights, but a ModelProto holds at most 2 GB; "
             "write it to a path, where weights go to a file beside it"
         )
     return export_proto(model, lambda constant, name, _: tensor_to_proto(constant.data, name))

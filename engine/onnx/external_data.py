@@ -31,8 +31,8 @@ class ExternalData:
         length = _number(tensor, entries, "length", needed)
         if length != needed:
             raise ExternalDataError(
-                f"tensor `{tensor.name}` takes {needed} bytes, and its external data in `{location}` is said to have "
-                f"{length}"
+                f"tensor `{tensor.name}` takes {needed} bytes, but states a length of {length} for its external data "
+                f"`{location}`"
             )
         if not needed:
             self._resolve(tensor, location)
@@ -41,7 +41,7 @@ class ExternalData:
         if start + needed > len(data):
             raise ExternalDataError(
                 f"tensor `{tensor.name}` needs {needed} bytes at offset {start} of its external data `{location}`, "
-                f"and {max(0, len(data) - start)} are available (the file has {len(data)}); the file is truncated or "
+                f"but {max(0, len(data) - start)} are available (the file has {len(data)}); the file is truncated or "
                 "belongs to another model"
             )
         return data[start : start + needed]
@@ -61,8 +61,8 @@ class ExternalData:
         """The real path of `location`, which lies in one of the model's folders."""
         if self._model is None:
             raise ExternalDataError(
-                f"tensor `{tensor.name}` has its data in the file `{location}`, and the model was not read from a "
-                "path; read it by its path, or put the data into the model (onnx.external_data_helper)"
+                f"tensor `{tensor.name}` has its data in the file `{location}`, but the model was not read from a "
+                "path; pass its path, or move the data into the model (onnx.external_data_helper)"
             )
         if not location or "\0" in location:
             raise ExternalDataError(f"tensor `{tensor.name}` has external data with no usable location: {location!r}")
@@ -85,8 +85,8 @@ class ExternalData:
 
 def _outside(tensor: onnx.TensorProto, location: str) -> str:
     return (
-        f"tensor `{tensor.name}` has its data at `{location}`, outside of the model's folder, where it is not read; "
-        "move the file beside the model and name it relative to it"
+        f"tensor `{tensor.name}` has its data at `{location}`, outside the model's folder; only files inside are "
+        "read: move it beside the model and store its relative path"
     )
 
 

@@ -286,8 +286,8 @@ class GraphBuilder:
         if captured:
             names = ", ".join(f"`{value.name}`" for value in captured)
             raise UnsupportedError(
-                f"body `{graph.name}`, one of a list of bodies, reads {names} of the graph around it; "
-                "pass these as inputs of the node"
+                f"body `{graph.name}`, one of a list of bodies, reads {names} of the enclosing graph; "
+                "pass them as inputs of the node"
             )
         return body
 
@@ -319,10 +319,10 @@ def _check_declared(source: Output, declared: ValueType, name: str) -> None:
     if declared == UNKNOWN or found == UNKNOWN:
         return
     if type(found) is not type(declared):
-        raise TypeInferenceError(f"output `{name}` is declared as {declared}, and its value is a {found}")
+        raise TypeInferenceError(f"output `{name}` is declared as {declared}, but its value is a {found}")
     if isinstance(found, TensorType) and isinstance(declared, TensorType):
         pair = (found.element_type, declared.element_type)
         if pair[0] is not pair[1] and undefined not in pair:
-            raise TypeInferenceError(f"output `{name}` is declared as {declared}, and its value is {found}")
+            raise TypeInferenceError(f"output `{name}` is declared as {declared}, but its value is {found}")
         if not found.shape.compatible(declared.shape):
-            _log.warning("output `%s` is declared as %s; what is computed is %s", name, declared, found)
+            _log.warning("output `%s` is declared as %s, but computed as %s", name, declared, found)

@@ -119,7 +119,7 @@ class GraphWriter:
         except ModelError as e:
             raise ModelWriteError(f"{node} cannot be written: {e}") from e
         except DecodeError as e:  # of protobuf, which writes a message by reading another
-            raise ModelWriteError(f"{node} cannot be written: bodies are nested deeper than protobuf reads: {e}") from e
+            raise ModelWriteError(f"{node} cannot be written: bodies are nested too deep for protobuf: {e}") from e
         self._annotate(proto, node, name)
         if node.num_outputs and node in self._sinks:
             proto.metadata_props.add(key=SINK, value="kept for its effect")

@@ -50,7 +50,7 @@ def check_values(node: onnx.NodeProto) -> None:
                     )
         elif name == "num_outputs" and op_type == "Split" and attribute.i != len(node.output):
             raise ModelReadError(
-                f"{describe(node)}: num_outputs is {attribute.i}, and it has {len(node.output)} outputs"
+                f"{describe(node)}: num_outputs is {attribute.i}, but the node has {len(node.output)} outputs"
             )
         elif name == "equation":
             _check_equation(node, attribute.s.decode("utf-8", "replace"))
@@ -132,9 +132,7 @@ def _is_harmless(tensor: onnx.TypeProto.Tensor | None) -> bool:
 
 
 def _too_many(node: str, index: int | None) -> TypeInferenceError:
-    return TypeInferenceError(
-        f"{node}: input {index} has an element for each axis; more than {_MAX_AXES} are not possible"
-    )
+    return TypeInferenceError(f"{node}: input {index} has one element per axis; at most {_MAX_AXES} are allowed")
 
 
 def _lacks_axes(node: onnx.NodeProto) -> bool:

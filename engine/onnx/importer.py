@@ -115,7 +115,7 @@ def describe_model(model: Model, proto: onnx.ModelProto) -> None:
 def _check_versions(opened: OpenedModel, proto: onnx.ModelProto) -> None:
     if not proto.opset_import and proto.ir_version >= _FIRST_IR_WITH_OPSETS:
         raise ModelReadError(
-            f"{opened.label} imports no opset, so nothing says what its operators mean; perhaps the file is truncated"
+            f"{opened.label} imports no opset, so the versions of its operators are unknown; it may be truncated"
         )
     for domain, version in opsets_of(proto).items():
         if version < 1:

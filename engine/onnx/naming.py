@@ -160,7 +160,7 @@ class Scope:
         if not name or name in self._taken:
             problem = "has no name" if not name else f"`{name}` has the name of another input or output"
             raise ModelWriteError(
-                f"model `{self.model.name}`: an {what} {problem}; rename it, ONNX tells them apart by name"
+                f"model `{self.model.name}`: an {what} {problem}; rename it: ONNX identifies inputs and outputs by name"
             )
         return self._taken.take(name)
 

@@ -85,4 +85,4 @@ def _introduced(op_type: str, domain: str) -> str:
     ]
     if not versions:
         return "check its name and domain"
-    return f"it came with opset {min(versions)}, which the model must import at least"
+    return f"it was introduced in opset {min(versions)}; import that opset or a later one"

@@ -26,7 +26,7 @@ def order_graph(graph: onnx.GraphProto, checker: CallChecker | None = None) -> N
     for name, reader in _order(graph, checker).items():
         raise GraphError(
             f"{reader} reads `{name}`, which is neither an input, nor an initializer, nor an output of another node: "
-            "the model lacks an initializer, or was cut apart"
+            "an initializer is missing, or the model is only a part of another"
         )
 
 

@@ -140,7 +140,7 @@ class _SectionTensors(TensorStore):
         value_type = stored_type(tensor)
 
         def load() -> Any:
-            raise ModelReadError(f"the data of constant `{tensor.name}`, {value_type}, was left out of the skeleton")
+            raise ModelReadError(f"the data of constant `{tensor.name}`, {value_type}, is not in the skeleton")
 
         return Constant.lazy(value_type, load, friendly_name=tensor.name)
 
@@ -152,6 +152,6 @@ class _SectionTensors(TensorStore):
         data = memoryview(self._load(entries[0].value)).cast("B")
         if len(data) != needed:
             raise ModelReadError(
-                f"tensor `{tensor.name}` takes {needed} bytes, and section `{entries[0].value}` has {len(data)}"
+                f"tensor `{tensor.name}` takes {needed} bytes, but section `{entries[0].value}` has {len(data)}"
             )
         return RAW_DATA, data

@@ -102,7 +102,7 @@ class TensorStore(ABC):
         needed = _byte_size(name, element_type, sparse.shape)
         if needed > _MAX_DENSE_BYTES or len(sparse.shape) > _MAX_RANK:
             raise ModelReadError(
-                f"sparse tensor `{name}` of shape {list(sparse.shape)} takes {needed} bytes when it is made dense; "
+                f"sparse tensor `{name}` of shape {list(sparse.shape)} takes {needed} bytes in dense form; "
                 f"at most {_MAX_DENSE_BYTES} are allowed"
             )
         value_type = TensorType(element_type, PartialShape(sparse.shape))
@@ -190,7 +190,7 @@ def _byte_size(name: str, element_type: ElementType, shape: tuple[int, ...]) -> 
             f"expected at most {_MAX_RANK} lengths, none negative"
         )
     if not element_type.bits:
-        raise ModelReadError(f"tensor `{name}`: {element_type} tensors have no raw form; expected string_data")
+        raise ModelReadError(f"tensor `{name}`: {element_type} tensors cannot have raw_data; expected string_data")
     return element_type.byte_size(math.prod(shape))
 
 

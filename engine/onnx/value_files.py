@@ -66,9 +66,9 @@ def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types:
         _write_archive(path, values)
         return [path]
     if path.suffix:
-        raise InputError(f"{path}: values are written to a .npz archive, or to a folder, whose name has no suffix")
+        raise InputError(f"{path}: expected a .npz archive, or a folder, whose name has no suffix")
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path}: it is a file, and values are written to a folder or a .npz archive; choose another")
+        raise InputError(f"{path}: it is a file; expected a folder or a .npz archive")
     contents = {
         path / f"{kind}_{position}.pb": _to_proto(value, types[name], name).SerializeToString()
         for position, (name, value) in enumerate(values.items())
@@ -130,7 +130,7 @@ def _typed(array: Any, value_type: ValueType) -> Any:
 def _write_archive(path: Path, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(value, np.ndarray):
-            raise InputError(f"{path}: `{name}` is a {type(value).__name__}, which no .npz holds; write to a folder")
+            raise InputError(f"{path}: `{name}` is a {type(value).__name__}, which .npz cannot hold; write to a folder")
     # Not np.savez, to which an output called "file" would be its own argument.
     with _replaced(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, value in values.items():
@@ -160,7 +160,7 @@ def _read_single(path: Path, types: Types, kind: Kind) -> tuple[str, Any]:
     elif only is not None:
         return only, read_value(path, types[only])
     raise InputError(
-        f"{path}: it does not say which {kind} it is; write NAME={path}, NAME being one of {', '.join(types) or 'none'}"
+        f"{path}: its {kind} is unknown; write NAME={path}, where NAME is one of {', '.join(types) or 'none'}"
     )
 
 

@@ -34,7 +34,7 @@ class Values:
         if value is not None:
             return value
         if self._outer is None:
-            raise GraphError(f"graph `{self.name}` reads `{name}`, which nothing defines")
+            raise GraphError(f"graph `{self.name}` reads `{name}`, which is not defined")
         source = self._outer.get(name)
         if isinstance(source.node, Constant) and source.node.byte_size <= INLINE_BYTES:
             value = source.node.clone_with_new_inputs([]).output(0)

@@ -53,7 +53,7 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
         wire = tag & 7
         number = tag >> 3
         if not 0 < number <= _MAX_FIELD:
-            raise WireError(begin, f"field number {number} does not exist")
+            raise WireError(begin, f"field number {number} is not valid")
         if wire == LENGTH:
             length = data[position] if position < end else 0x80
             if length < 0x80:
@@ -72,7 +72,7 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
             raise WireError(begin, f"wire type {wire} is not used by ONNX")
         if position > end:
             raise WireError(
-                begin, f"field {number} needs {position - payload} bytes and its message has {end - payload} left"
+                begin, f"field {number} needs {position - payload} bytes, but its message has {end - payload} left"
             )
         yield number, wire, begin, payload, position
 

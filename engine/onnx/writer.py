@@ -49,7 +49,7 @@ def write_model(model: Model, destination: Destination, *, external_data: int | 
         return
     if not is_path:
         raise ModelWriteError(
-            f"model `{model.name}` cannot go to a stream: its weights need a file of their own; give a path"
+            f"model `{model.name}` cannot be written to a stream: its weights need a separate file; pass a path"
         )
     _write_external(model, Path(destination), external_data)  # type: ignore[arg-type]
 
@@ -81,7 +81,7 @@ def _write_inline(model: Model, file: BinaryIO) -> None:
 
 def _write_external(model: Model, path: Path, threshold: int) -> None:
     if threshold < 0:
-        raise ModelWriteError(f"external_data is {threshold}; expected the least size in bytes, or None")
+        raise ModelWriteError(f"external_data is {threshold}; expected the minimum size in bytes, or None")
     location = f"{path.name}.data"
     placed: list[tuple[int, Constant]] = []
     end = 0
@@ -109,7 +109,7 @@ def _write_external(model: Model, path: Path, threshold: int) -> None:
         try:
             _write(file, proto.SerializeToString())
         except ValueError as e:
-            raise ModelWriteError(f"model `{model.name}` has more than 2 GB beside its external data: {e}") from e
+            raise ModelWriteError(f"model `{model.name}` has more than 2 GB without its external data: {e}") from e
         for offset, constant in placed:
             assert data is not None
             data.seek(offset)

@@ -160,11 +160,11 @@ def _compare_elements(node: Node) -> None:
     if data is None or indices is None:
         return
     if len(data) != len(indices):
-        fail(node, f"indices of rank {len(indices)} do not fit data of rank {len(data)}; expected one rank")
+        fail(node, f"indices of rank {len(indices)} do not fit data of rank {len(data)}; expected equal ranks")
     axis = normalize_axis(node, attribute(node, "axis"), len(data))
     for position, (length, wanted) in enumerate(zip(data, indices, strict=True)):
         if position != axis and length.max is not None and wanted.min > length.max:
-            fail(node, f"indices are {wanted} long along axis {position}; data is {length}")
+            fail(node, f"indices have length {wanted} along axis {position}; data has {length}")
 
 
 @compares("GatherND", "ScatterND")
@@ -207,7 +207,7 @@ def _compare_sequences(node: Node) -> None:
     batch = normalize_axis(node, attribute(node, "batch_axis"), len(data), "batch_axis")
     normalize_axis(node, attribute(node, "time_axis"), len(data), "time_axis")
     if not lengths.compatible(PartialShape([data[batch]])):
-        fail(node, f"sequence_lens has shape {lengths}; expected one length a sequence, [{data[batch]}]")
+        fail(node, f"sequence_lens has shape {lengths}; expected one length per sequence, [{data[batch]}]")
 
 
 # -- blocks, quantization and convolutions ----------------------------------------------------------------
@@ -251,14 +251,14 @@ def _compare_convolution(node: Node) -> None:
     if group < 1 or (weight[0].is_static and weight[0].min % group):
         fail(node, f"group {group} does not divide the {weight[0]} output channels of w")
     if data[1].is_static and weight[1].is_static and data[1].min != weight[1].min * group:
-        fail(node, f"x has {data[1]} channels; w takes {weight[1]} a group and group is {group}")
+        fail(node, f"x has {data[1]} channels; w takes {weight[1]} per group, and group is {group}")
     per_channel = (3,) if node.op_type == "ConvInteger" else (4, 5, 8)
     for index in per_channel:
         shape = _shape(node, index)
         if shape is None or (index != 8 and _is_single(shape)):
             continue
         if not shape.compatible(PartialShape([weight[0]])):
-            fail(node, f"input {index} has shape {shape}; expected one value an output channel, [{weight[0]}]")
+            fail(node, f"input {index} has shape {shape}; expected one value per output channel, [{weight[0]}]")
 
 
 @compares("ConvTranspose")
@@ -268,7 +268,7 @@ def _compare_bias(node: Node) -> None:
         return
     count = as_dimension(weight[1].min * attribute(node, "group") if weight[1].is_static else None)
     if not bias.compatible(PartialShape([count])):
-        fail(node, f"B has shape {bias}; expected one value an output channel, [{count}]")
+        fail(node, f"B has shape {bias}; expected one value per output channel, [{count}]")
 
 
 @compares("DeformConv")
@@ -278,7 +278,7 @@ def _compare_offsets(node: Node) -> None:
         return
     group, dims = attribute(node, "group"), weight.dims
     if data[1].is_static and dims[1].is_static and data[1].min != dims[1].min * group:
-        fail(node, f"X has {data[1]} channels; W takes {dims[1]} a group and group is {group}")
+        fail(node, f"X has {data[1]} channels; W takes {dims[1]} per group, and group is {group}")
     if offset is None or len(offset) != len(data) or any(dim.is_dynamic for dim in dims[2:]):
         return
     count = attribute(node, "offset_group") * (len(data) - 2) * prod(dim.min for dim in dims[2:])
@@ -333,4 +333,4 @@ def _compare_labels(node: Node) -> None:
     if labels is not None and not labels.compatible(PartialShape([scores[0], *scores.dims[2:]])):
         fail(node, f"labels have shape {labels}; expected that of scores without its second axis, {scores}")
     if weights is not None and not weights.compatible(PartialShape([scores[1]])):
-        fail(node, f"weights have shape {weights}; expected one value a class, [{scores[1]}]")
+        fail(node, f"weights have shape {weights}; expected one value per class, [{scores[1]}]")

@@ -120,7 +120,7 @@ class AttentionSpec(OperatorSpec):
         """See `OperatorSpec.resolve`."""
         ranks = {check_rank(node, index, 3, 4) for index in range(3)} - {None}
         if len(ranks) > 1:
-            raise OperatorSpecError(f"{node}: some of Q, K and V have rank 3, others 4; allowed: one rank for all")
+            raise OperatorSpecError(f"{node}: some of Q, K and V have rank 3, others 4; allowed: equal ranks")
         for name in ("q_num_heads", "kv_num_heads"):
             heads = given[name]
             if (heads is None and 3 in ranks) or (heads is not None and heads < (1 if 3 in ranks else 0)):
@@ -244,7 +244,7 @@ def _check_cache(node: Node) -> None:
     if past[0] != past[1] or (past[0] and node.has_input(_LENGTHS)):
         given = [name for index, name in enumerate(_CACHE, _PAST_KEY) if node.has_input(index)]
         raise OperatorSpecError(
-            f"{node}: of the optional inputs, {' and '.join(given)} is given; allowed: past_key and past_value "
+            f"{node}: the given optional inputs are {' and '.join(given)}; allowed: past_key and past_value "
             "together, or nonpad_kv_seqlen"
         )
 

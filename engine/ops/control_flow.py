@@ -42,7 +42,7 @@ _MAX_ROUNDS = 4
 @infers("If")
 def _infer_if(node: Node) -> Sequence[ValueType]:
     if node.num_formal_inputs != 1:
-        fail(node, f"If takes its condition and what its bodies capture, got {node.num_inputs} inputs")
+        fail(node, f"If takes its condition and the values that its bodies capture, got {node.num_inputs} inputs")
     branches = [
         infer_body(node, name, _body(node, name, 0, node.num_outputs), []) for name in ("then_branch", "else_branch")
     ]
@@ -74,7 +74,7 @@ def _infer_scan(node: Node) -> Sequence[ValueType]:
         element, dim = _without_axis(node, value_type, axis, num_state + position)
         elements.append(element)
         if not length.compatible(dim):
-            fail(node, f"the scan inputs have sequence lengths {length} and {dim}; expected equal ones")
+            fail(node, f"the scan inputs have sequence lengths {length} and {dim}; expected equal lengths")
         length = length.merge(dim)
     results, states = _infer_repeated(node, body, [], _types(node, 0, num_state), elements, 0)
     stacked = results[num_state:]
@@ -299,7 +299,7 @@ def _compile_scan(node: Node) -> Evaluator:
         ]
         lengths = {len(sequence) for sequence in sequences}
         if len(lengths) != 1:
-            raise ModelError(f"the scan inputs have sequence lengths {sorted(lengths)}; expected one length")
+            raise ModelError(f"the scan inputs have sequence lengths {sorted(lengths)}; expected equal lengths")
         stacks: list[list[Any]] = [[] for _ in stacked_types]
         for elements in zip(*sequences, strict=True):
             outputs = body.run([*states, *(np.asarray(element) for element in elements), *captured])
@@ -325,7 +325,7 @@ def _compile_sequence_map(node: Node) -> Evaluator:
         for value in inputs[1:formal]:
             if isinstance(value, list) and len(value) != length:
                 raise ModelError(
-                    f"a sequence of {len(value)} is mapped along with one of {length}; expected one length"
+                    f"sequences of lengths {len(value)} and {length} are mapped together; expected equal lengths"
                 )
         columns: list[list[Any]] = [[] for _ in range(num_outputs)]
         for position in range(length):
@@ -345,7 +345,7 @@ def _stack(values: list[Any], value_type: ValueType, axis: int) -> Any:
     if values:
         return np.stack(values, axis=axis)
     if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
-        raise ModelError("no iteration ran, and the shape of a scan output is not known without one")
+        raise ModelError("no iteration ran, so the shape of a scan output is unknown")
     shape = [dim.min if dim.is_static else 0 for dim in value_type.shape]
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 0)
     return np.empty(shape, dtype=value_type.element_type.numpy)

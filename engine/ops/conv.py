@@ -68,7 +68,7 @@ class ConvSpec(WindowSpec):
     def at(self, x: Sequence[int], w: Sequence[int]) -> WindowGeometry:
         """The geometry over an input of shape `x` with weights of shape `w`."""
         if self.kernel_shape not in (None, tuple(w[2:])):
-            raise ModelError(f"weights of shape {tuple(w)} do not have kernel_shape {self.kernel_shape}")
+            raise ModelError(f"weights of shape {tuple(w)} do not match kernel_shape {self.kernel_shape}")
         window = self.window(w[2:])
         if not self.transposed:
             return window.at(x[2:])
@@ -124,13 +124,13 @@ def _check_channels(node: Node, group: int, data: PartialShape, weight: PartialS
     if data[1].is_static and weight[1].is_static and data[1].min != weight[1].min * group:
         fail(
             node,
-            f"X has {data[1]} channels; W takes {weight[1]} a group and group is {group}, "
-            f"so {weight[1].min * group} were expected",
+            f"X has {data[1]} channels; W takes {weight[1]} per group, and group is {group}, "
+            f"so {weight[1].min * group} are expected",
         )
     if node.has_input(2):
         bias = tensor_type(node, 2).shape
         if not bias.compatible(PartialShape([weight[0]])):
-            fail(node, f"B has shape {bias}; expected one value an output channel, [{weight[0]}]")
+            fail(node, f"B has shape {bias}; expected one value per output channel, [{weight[0]}]")
 
 
 @evaluates_with_spec("Conv")

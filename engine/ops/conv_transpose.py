@@ -54,7 +54,7 @@ def _transposed_dims(spec: ConvSpec, dims: Sequence[Dimension], kernel: Sequence
         if length < 0:
             size = (dim.min - 1) * window.strides[axis] + window.reach(axis)
             pads = None if window.pads is None else window.pads[axis]
-            fail(spec.node, f"pads {pads} cut more than the {size} positions of spatial dimension {axis}")
+            fail(spec.node, f"pads {pads} remove more than the {size} positions of spatial dimension {axis}")
         found.append(length)
     return found
 

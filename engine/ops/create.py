@@ -44,7 +44,7 @@ def create(
         TypeInferenceError: the operator cannot take these inputs.
     """
     if op_type == "Constant" and not domain:
-        raise ModelError("a constant is made by ops.Constant(value), not by create")
+        raise ModelError("create does not make constants; use ops.Constant(value)")
     if domain == "ai.onnx":
         domain = ""
     return _build(get_op(op_type, domain), tuple(inputs), attributes, num_outputs, friendly_name)
@@ -89,7 +89,7 @@ def _build(
         _check_count(op, count, checked)
     for index, source in enumerate(inputs):
         if source is None and not op.input_port(index).is_optional:
-            raise ModelError(f"{op}: input {index} ({op.input_name(index)}) is required and was given as None")
+            raise ModelError(f"{op}: input {index} ({op.input_name(index)}) is required, but is None")
     if num_outputs is None:
         num_outputs = _count_outputs(op, inputs, checked)
     elif not op.min_outputs <= num_outputs <= op.max_outputs:

@@ -78,7 +78,7 @@ def element_type_of(node: Node, name: str, number: int) -> ElementType:
     try:
         return ElementType.from_onnx(number)
     except ModelError as e:
-        refuse(node, name, number, "a number of TensorProto.DataType", e)
+        refuse(node, name, number, "a value of TensorProto.DataType", e)
 
 
 @infers("Shape")

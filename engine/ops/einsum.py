@@ -14,7 +14,7 @@ from engine.ops.registry import infers
 from engine.ops.rules import broadcast_shapes, fail, tensor_type
 from engine.ops.spec import OperatorSpec, rank_of, refuse, specifies
 
-EQUATION_FORM: Final = "terms of letters and '...' between commas, and perhaps '->' and a last one"
+EQUATION_FORM: Final = "comma-separated terms of letters and '...', optionally with '->' and an output term"
 
 _TERM: Final = r"[A-Za-z\s]*(?:\.\.\.)?[A-Za-z\s]*"
 _EQUATION: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?", re.ASCII)
@@ -120,12 +120,12 @@ def _label_lengths(node: Node, equation: Equation, shapes: Sequence[Sequence[Dim
         for label, dim in zip(labels, dims, strict=True):
             known = own.setdefault(label, dim)
             if not known.compatible(dim):
-                fail(node, f"label {label} is {known} and {dim} long in one operand; expected one length")
+                fail(node, f"label {label} has lengths {known} and {dim} in one operand; expected one length")
             own[label] = known.merge(dim)
         for label, dim in own.items():
             known = lengths.get(label, dim)
             try:
                 (lengths[label],) = broadcast_shapes(node, [PartialShape([known]), PartialShape([dim])]).dims
             except TypeInferenceError as e:
-                fail(node, f"label {label} is {known} and {dim} long; expected equal lengths or 1", e)
+                fail(node, f"label {label} has lengths {known} and {dim}; expected equal lengths or 1", e)
     return lengths

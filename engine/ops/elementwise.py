@@ -81,7 +81,7 @@ class CastSpec(ConversionSpec):
         super(CastSpec, cls).resolve(node, given)
         given["to"] = element_type_of(node, "to", given["to"])
         if given["to"] not in get_op("Cast").outputs[0].elements:
-            refuse(node, "to", given["to"].name, "a type to which ONNX converts")
+            refuse(node, "to", given["to"].name, "a type to which ONNX can convert")
 
 
 # The output is what the only input is.

@@ -102,7 +102,7 @@ def _flex_attention(
     """ONNX FlexAttention-1: query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]."""
     heads, shared = query.shape[1], key.shape[1]
     if heads % shared or value.shape[1] != shared:
-        raise ModelError(f"{heads} query heads do not fit {shared} key and {value.shape[1]} value heads")
+        raise ModelError(f"{heads} query, {shared} key and {value.shape[1]} value heads do not fit each other")
     key, value = (np.repeat(x, heads // shared, axis=1) for x in (key, value))
     # The specification scales both factors by the root, so that narrow types do not overflow.
     root = np.sqrt(np.float32(scale or default_scale(query.shape[-1]))).astype(query.dtype)

@@ -76,7 +76,7 @@ def apply_activation(value: Output, activation: Activation) -> Output:
         raise ModelError(f"activation {activation.name!r} is unknown; known are {', '.join(ACTIVATIONS)}")
     if len(names) != len(activation.parameters):
         raise ModelError(
-            f"activation {activation.name} takes {len(names)} numbers ({', '.join(names) or 'none'}), "
+            f"activation {activation.name} takes {len(names)} parameters ({', '.join(names) or 'none'}), "
             f"got {len(activation.parameters)}"
         )
     if activation.name == "Clip":

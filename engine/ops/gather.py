@@ -166,7 +166,7 @@ class TensorScatterSpec(OperatorSpec):
         rank = rank_of(node, 0)
         axis = resolved_axis(node, given["axis"], rank)
         if axis == 0:
-            refuse(node, "axis", given["axis"], "any but 0, which is the axis of samples")
+            refuse(node, "axis", given["axis"], "any axis but 0, which counts the samples")
         given["axis"] = axis
 
     def at(self, shape: Sequence[int]) -> AxisLengths:
@@ -187,7 +187,7 @@ class ReverseSequenceSpec(OperatorSpec):
         """See `OperatorSpec`."""
         for name in ("batch_axis", "time_axis"):
             if given[name] not in (0, 1):
-                refuse(node, name, given[name], "0, 1")
+                refuse(node, name, given[name], "0 or 1")
         if given["batch_axis"] == given["time_axis"]:
             refuse(node, "time_axis", given["time_axis"], f"{1 - given['batch_axis']}, as batch_axis is the other")
         rank = rank_of(node, 0)

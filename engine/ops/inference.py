@@ -152,7 +152,7 @@ def _clean(message: str) -> str:
     """What ONNX says, without its own naming of the place."""
     message = re.sub(r"\(op_type:[^)]*\):?\s*", "", message)
     message = re.sub(r"\[\w+Error\]\s*", "", message).strip()
-    return re.sub(r"\bx(\d+)\b", r"input \1", message) or "ONNX's type inference refuses it"
+    return re.sub(r"\bx(\d+)\b", r"input \1", message) or "ONNX's type inference rejects the node"
 
 
 set_inferencer(infer)

@@ -233,7 +233,7 @@ def _check_groups(spec: GroupNormalizationSpec, value_type: TensorType) -> None:
     for index in (1, 2):
         shape = tensor_type(node, index).shape
         if not shape.compatible(PartialShape([channels])):
-            fail(node, f"input {index} has shape {shape}; expected one value a channel, [{channels}]")
+            fail(node, f"input {index} has shape {shape}; expected one value per channel, [{channels}]")
 
 
 # -- evaluation -------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class PadSpec(OperatorSpec):
         amounts = pads.reshape(-1).tolist()
         if len(amounts) != 2 * len(resolved):
             raise OperatorSpecError(
-                f"{self.node}: {len(amounts)} pads do not fit {len(resolved)} axes; expected two an axis"
+                f"{self.node}: {len(amounts)} pads do not fit {len(resolved)} axes; expected two per axis"
             )
         before, after = [0] * len(shape), [0] * len(shape)
         for index, axis in enumerate(resolved):
@@ -62,7 +62,7 @@ class PadSpec(OperatorSpec):
         kept = tuple(n + min(a, 0) + min(b, 0) for n, a, b in sides)
         result = tuple(a + n + b for n, a, b in sides)
         if min(result, default=0) < 0:
-            raise OperatorSpecError(f"{self.node}: pads {amounts} cut off more than an input {list(shape)} has")
+            raise OperatorSpecError(f"{self.node}: pads {amounts} remove more than an input {list(shape)} has")
         return PadLengths(tuple(before), tuple(after), kept, result)
 
 

@@ -274,7 +274,7 @@ def _resize(
     result = x if is_nearest else x.astype(np.float64)
     for each in spec.at(x.shape, roi, scales, sizes).axes:
         if each.size and not each.length:
-            raise ModelError(f"axis {each.axis} has no elements of which {each.size} could be made")
+            raise ModelError(f"axis {each.axis} is empty and cannot be resized to {each.size}")
         if not each.size:
             result = np.zeros((*result.shape[: each.axis], 0, *result.shape[each.axis + 1 :]), result.dtype)
             continue

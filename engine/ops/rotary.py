@@ -74,7 +74,9 @@ class RotarySpec(OperatorSpec):
         found = Heads.of(x, heads)
         rotated = self.rotary_embedding_dim or found.size
         if rotated % 2 or rotated > found.size:
-            raise OperatorSpecError(f"{self.node}: {rotated} of the {found.size} elements of a head cannot be rotated")
+            raise OperatorSpecError(
+                f"{self.node}: cannot rotate {rotated} of the {found.size} elements of a head; allowed: an even number"
+            )
         rows = (found.batch, found.rows)
         expected = (*rows, rotated // 2) if positions is None else ((cosines or (0,))[0], rotated // 2)
         if cosines != expected or sines != expected or positions not in (None, rows):

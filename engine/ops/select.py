@@ -80,7 +80,7 @@ class NonMaxSuppressionSpec(OperatorSpec):
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """See `OperatorSpec`."""
         if given["center_point_box"] not in (0, 1):
-            refuse(node, "center_point_box", given["center_point_box"], "0, 1")
+            refuse(node, "center_point_box", given["center_point_box"], "0 or 1")
         given["center_point_box"] = bool(given["center_point_box"])
 
 

@@ -26,7 +26,7 @@ def optional_has_element(value: Any = None) -> Any:
 def optional_get_element(value: Any) -> tuple[Any]:
     """What an optional holds (ONNX OptionalGetElement-18)."""
     if value is None:
-        raise ModelError("the optional is empty; ask OptionalHasElement first")
+        raise ModelError("the optional is empty; check OptionalHasElement first")
     return (value,)
 
 

@@ -54,9 +54,9 @@ class SliceSpec(OperatorSpec):
         strides = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
         if not len(first) == len(last) == len(names) == len(strides):
             lengths = f"{len(first)} starts, {len(last)} ends, {len(names)} axes and {len(strides)} steps"
-            raise OperatorSpecError(f"{self.node}: {lengths}; allowed: as many of each")
+            raise OperatorSpecError(f"{self.node}: {lengths}; allowed: equal numbers")
         if 0 in strides:
-            raise OperatorSpecError(f"{self.node}: steps are {strides}; allowed: any but 0")
+            raise OperatorSpecError(f"{self.node}: steps are {strides}; allowed: any number but 0")
         return tuple(
             _taken(axis, shape[axis], start, end, step)
             for axis, start, end, step in zip(
@@ -170,7 +170,7 @@ def _infer_concat(node: Node) -> Sequence[ValueType]:
     element_type = next((t.element_type for t in types if t.element_type is not undefined), undefined)
     ranks = {len(t.shape) for t in types if t.shape.rank.is_static}
     if len(ranks) > 1:
-        fail(node, f"all inputs must have one rank, got ranks {sorted(ranks)}")
+        fail(node, f"all inputs must have equal ranks, got ranks {sorted(ranks)}")
     if not ranks:
         return (TensorType(element_type, PartialShape.dynamic()),)
     rank = ranks.pop()
@@ -207,7 +207,7 @@ class TileSpec(OperatorSpec):
         found = tuple(repeats.reshape(-1).tolist())
         if len(found) != len(shape):
             raise OperatorSpecError(
-                f"{self.node}: {len(found)} repeats do not fit {len(shape)} axes; expected one an axis"
+                f"{self.node}: {len(found)} repeats do not fit {len(shape)} axes; expected one per axis"
             )
         if min(found, default=0) < 0:
             raise OperatorSpecError(f"{self.node}: repeats are {list(found)}; allowed: 0 or more")

@@ -44,7 +44,7 @@ def tensor_from_raw(data: Buffer, element_type: ElementType, shape: Sequence[int
     Raises `ModelReadError` where the length of `data` is not that of `shape`, and for strings.
     """
     if element_type.bits == 0:
-        raise ModelReadError(f"tensor `{name}`: {element_type} tensors have no raw form; expected string_data")
+        raise ModelReadError(f"tensor `{name}`: {element_type} tensors cannot have raw_data; expected string_data")
     flat = np.frombuffer(data, dtype=np.uint8)
     count = _count(shape, name)
     expected = element_type.byte_size(count)
@@ -64,7 +64,7 @@ def tensor_to_raw(array: Array) -> Buffer:
     """
     element_type = ElementType.from_numpy(array.dtype)
     if element_type.bits == 0:
-        raise ModelError(f"a {element_type} tensor has no raw form")
+        raise ModelError(f"a {element_type} tensor cannot be stored as raw bytes")
     if element_type.is_packed:
         codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return _pack(codes, element_type.bits)

@@ -43,9 +43,9 @@ def _of_subgraphs(report: PlacementReport) -> Iterator[str]:
     for subgraph in report.subgraphs:
         where = f"subgraph {subgraph.index}"
         if subgraph.index in earlier:
-            yield f"{where}: another one has this number"
+            yield f"{where}: another subgraph has this number"
         if subgraph.device not in report.devices:
-            yield f"{where}: its device {subgraph.device} is none of {', '.join(report.devices)}"
+            yield f"{where}: its device {subgraph.device} is not one of {', '.join(report.devices)}"
         if not subgraph.nodes:
             yield f"{where}: it has no nodes"
         if subgraph.op_types and len(subgraph.op_types) != len(subgraph.nodes):
@@ -72,7 +72,7 @@ def _of_reasons(report: PlacementReport) -> Iterator[str]:
     for refusal in report.refusals:
         where = f"`{refusal.node}` on {refusal.device}"
         if refusal.device not in report.devices:
-            yield f"{where}: the device is none of {', '.join(report.devices)}"
+            yield f"{where}: the device is not one of {', '.join(report.devices)}"
         if refusal.level not in ("refused", "reference"):
             yield f"{where}: the level is {refusal.level!r}; expected 'refused' or 'reference'"
         if refusal.level == "refused" and not (refusal.cause and refusal.reason):

@@ -131,7 +131,7 @@ def _devices(report: PlacementReport) -> list[str]:
 
 def _totals(report: PlacementReport) -> list[str]:
     subgraphs, bound = len(report.subgraphs), report.lower_bound
-    fewest = "the fewest that there can be" if subgraphs == bound else f"no partition has fewer than {bound}"
+    fewest = "the minimum" if subgraphs == bound else f"no partition has fewer than {bound}"
     unknown = sum(crossing.byte_size is None for crossing in report.crossings)
     rest = f"; the lengths of {unknown} are known only during an inference" if unknown else ""
     transfers = _sum(crossing.predicted_seconds for crossing in report.crossings)
@@ -153,8 +153,8 @@ def _predicted(report: PlacementReport) -> str:
     ]
     parts = [subgraph.predicted_seconds for subgraph in report.subgraphs if subgraph.predicted_seconds is not None]
     if not times and not parts:
-        return "none: nothing is known of what these devices take"
-    guess = ", which only serve to compare" if report.costs == "default" else ""
+        return "none: the costs of these devices are unknown"
+    guess = ", for comparison only" if report.costs == "default" else ""
     return f"{', '.join(times) or f'{duration(sum(parts))} for all subgraphs'}; from {report.costs} costs{guess}"
 
 
@@ -165,8 +165,8 @@ def _measured(report: PlacementReport) -> str:
     if measured:
         return f"{duration(sum(measured))} for the operations of {len(measured)} of {len(report.subgraphs)} subgraphs"
     if report.placement == "measured":
-        return "nothing was measured of these subgraphs"
-    return "nothing was measured; the device does with --config PLACEMENT=measured"
+        return "none: these subgraphs were not measured"
+    return "none: --config PLACEMENT=measured measures them"
 
 
 def _crossings(report: PlacementReport, cut: _Cut) -> list[str]:
@@ -192,10 +192,10 @@ def _refusals(report: PlacementReport, cut: _Cut) -> list[str]:
     for refusal in report.refusals:
         groups[refusal.device, refusal.level, refusal.op_type, refusal.cause].append(refusal)
     if not groups:
-        return ["every operation runs natively, and no device that comes first refused one"]
+        return ["every operation runs natively, and no device listed earlier refused one"]
     where = {name: subgraph.device for subgraph in report.subgraphs for name in subgraph.nodes}
     order = {device: position for position, device in enumerate(report.devices)}
-    lines = ["not native on a device that comes first, or evaluated on the host, and why:"]
+    lines = ["not native on a device listed earlier, or evaluated on the host, and why:"]
     for key in sorted(groups, key=lambda k: (order.get(k[0], len(order)), k[1] != "refused", -len(groups[k]), k)):
         lines += _refusal_group(groups[key], where, cut)
     return lines
@@ -209,7 +209,7 @@ def _refusal_group(group: Sequence[NodeRefusal], where: dict[str, str], cut: _Cu
     now = "" if targets == first.device else f", now on {targets}"
     yield f"  {first.device} {verb} {len(group)} {printable(first.op_type)}{cause}{now}"
     if cut.is_complete:
-        yield from (f"    {_name(refusal)}: {printable(refusal.reason) or 'without a reason'}" for refusal in group)
+        yield from (f"    {_name(refusal)}: {printable(refusal.reason) or 'no reason given'}" for refusal in group)
         return
     names = ", ".join(map(_name, group[:_MAX_NAMES]))
     yield "    " + " ".join(_lines([names], cut.rest(len(group), _MAX_NAMES, "nodes")))
@@ -225,9 +225,9 @@ def _findings(report: PlacementReport) -> list[str]:
     if report.findings:
         return ["findings:", *(f"  {printable(finding)}" for finding in report.findings)]
     if not report.crossings:
-        return ["nothing crosses, so that no transfer or split costs more than it gains"]
+        return ["no value crosses, so no transfer or split costs more than it gains"]
     if not report.predicted_seconds:
-        return ["whether a transfer or a split costs more than it gains is not known without predictions"]
+        return ["whether a transfer or a split costs more than it gains is unknown without predictions"]
     return ["no transfer or split is known to cost more than it gains"]
 
 

@@ -1,4 +1,4 @@
-"""Typed properties: declared once; validation, listing, reading and documentation derive from that."""
+"""Typed properties: validation, listing, parsing and documentation follow from one declaration."""
 
 from engine.properties.common import (
     AVAILABLE_DEVICES,

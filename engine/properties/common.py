@@ -8,10 +8,10 @@ from engine.properties.declaration import CONFIG, METRIC, Property
 # -- metrics of devices and of networks ---------------------------------------------------------------------
 
 SUPPORTED_METRICS: Property[tuple[str, ...]] = Property(
-    "SUPPORTED_METRICS", tuple, (), METRIC, "The names of all metrics that can be asked for here."
+    "SUPPORTED_METRICS", tuple, (), METRIC, "The names of all metrics that can be read here."
 )
 SUPPORTED_CONFIG_KEYS: Property[tuple[str, ...]] = Property(
-    "SUPPORTED_CONFIG_KEYS", tuple, (), METRIC, "The names of all config keys, those of the executors included."
+    "SUPPORTED_CONFIG_KEYS", tuple, (), METRIC, "The names of all config keys, including those of the executors."
 )
 AVAILABLE_DEVICES: Property[tuple[str, ...]] = Property(
     "AVAILABLE_DEVICES", tuple, None, METRIC, "The ids of the plugin's devices; the first one is the default."
@@ -34,7 +34,7 @@ OPTIMAL_NUMBER_OF_INFER_REQUESTS = Property(
     int,
     1,
     METRIC,
-    "How many concurrent requests keep the device busy; what AsyncInferQueue takes by default.",
+    "How many concurrent requests keep the device busy; the default of AsyncInferQueue.",
     minimum=1,
 )
 EXECUTION_DEVICES: Property[tuple[str, ...]] = Property(
@@ -71,26 +71,26 @@ EXCLUSIVE_ASYNC_REQUESTS = Property(
     CONFIG,
     "Background inferences of all networks with this setting run one after the other on the device.",
 )
-DEVICE_ID = Property("DEVICE_ID", str, "", CONFIG, "Which of the plugin's devices to use; empty is the first.")
+DEVICE_ID = Property("DEVICE_ID", str, "", CONFIG, "Which of the plugin's devices to use; empty selects the first.")
 PERF_COUNT = Property("PERF_COUNT", bool, False, CONFIG, "Record when each stage and node of an inference runs.")
 PERFORMANCE_HINT = Property(
     "PERFORMANCE_HINT",
     str,
     "LATENCY",
     CONFIG,
-    "What the device optimises for where other settings leave it the choice.",
+    "What the device optimises for unless other settings decide it.",
     choices=("LATENCY", "THROUGHPUT"),
 )
 CACHE_DIR = Property(
-    "CACHE_DIR", str, "", CONFIG, "The folder in which compiled networks are kept and found again; empty is none."
+    "CACHE_DIR", str, "", CONFIG, "The folder that caches compiled networks; if empty, nothing is cached."
 )
 ENABLE_MMAP = Property(
     "ENABLE_MMAP",
     bool,
     False,
     CONFIG,
-    "Map a blob's file instead of reading it. Quick, but if another process truncates the file while the "
-    "network lives, this process is killed.",
+    "Map a blob's file instead of reading it. This is fast, but if another process truncates the file while the "
+    "network exists, this process is killed.",
 )
 DEVICE_PRIORITIES = Property(
     "DEVICE_PRIORITIES",
@@ -115,7 +115,7 @@ DEVICE_PROPERTIES = PropertySet(
     IMPORT_EXPORT_SUPPORT,
     *CONFIG_PROPERTIES,
 )
-"""What can be asked of every device."""
+"""The metrics of every device."""
 
 NETWORK_METRICS = PropertySet(
     SUPPORTED_METRICS,

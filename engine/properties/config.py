@@ -1,4 +1,4 @@
-"""`PropertySet`, what can be asked and set; `Config`, what was set; and their documentation."""
+"""`PropertySet`, a set of declarations; `Config`, validated values; and their documentation."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class PropertySet:
         self._by_name: dict[str, Property[Any]] = {}
         for declared in properties:
             if not isinstance(declared, Property):
-                raise PluginContractError(f"properties are declared by Property(name, type, ...); got {declared!r}")
+                raise PluginContractError(f"a property must be declared as Property(name, type, ...); got {declared!r}")
             if declared.name in self._by_name:
                 raise PluginContractError(f"property {declared.name} is declared twice")
             self._by_name[declared.name] = declared
 
     def combined(self, others: Iterable[Property[Any]]) -> PropertySet:
-        """Return these and `others`; one of a name already here refines it and must keep its type and use."""
+        """Return these and `others`, which override those of the same name, but must keep their type and mutability."""
         if isinstance(others, Property) or not isinstance(others, Iterable):
-            raise PluginContractError(f"properties are a tuple of Property, also where it is one; got {others!r}")
+            raise PluginContractError(f"properties must be a tuple of Property, even for a single one; got {others!r}")
         merged = dict(self._by_name)
         for other in PropertySet(*others):
             known = merged.get(other.name, other)
@@ -42,7 +42,7 @@ class PropertySet:
         return PropertySet(*merged.values())
 
     def of(self, mutability: Mutability) -> PropertySet:
-        """Return those of one mutability."""
+        """Return the properties of one mutability."""
         return PropertySet(*(p for p in self if p.mutability is mutability))
 
     @property
@@ -51,7 +51,7 @@ class PropertySet:
         return tuple(self._by_name)
 
     def require(self, name: str, mutability: Mutability | None = None, *, where: str = "") -> Property[Any]:
-        """Return the property `name`; `PropertyError` with the allowed names where it is no such one."""
+        """Return the property `name`. Raises `PropertyError` with the allowed names if there is none."""
         prefix = f"{where}: " if where else ""
         known = self._by_name.get(name) if isinstance(name, str) else None
         if known is not None and mutability in (None, known.mutability):
@@ -135,7 +135,7 @@ class Config(Mapping[str, Any]):
 
     @classmethod
     def from_json(cls, properties: PropertySet, values: object, *, where: str = "") -> Config:
-        """Read what `to_json` returned; it is validated like any user's values."""
+        """Read the result of `to_json`, validated like a user's values."""
         if not isinstance(values, Mapping):
             raise PropertyError(f"a configuration is a mapping of names to values; got {shown(values)}")
         return cls(properties, values, where=where)
@@ -150,7 +150,7 @@ class Config(Mapping[str, Any]):
         return self._explicit.get(name, declared.default)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value of `key`, or `default` where there is no such key."""
+        """Return the value of `key`, or `default` if there is no such key."""
         if key not in self:
             return default
         return self[key]

@@ -1,4 +1,4 @@
-"""`Property`: the declaration of one property, and the validation that follows from it."""
+"""`Property`: the declaration of one property, which validates its values."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _BOOL_TEXTS |= {"false": False, "no": False, "off": False, "0": False}
 
 
 class Mutability(enum.Enum):
-    """Who determines a property's value, and when."""
+    """Who sets a property's value, and when."""
 
     METRIC = "metric"
-    """A fact that a device or network reports; nobody sets it."""
+    """Reported by a device or network; cannot be set."""
     CONFIG = "config"
     """Chosen by the user before a network is compiled or imported; readable afterwards."""
 
@@ -44,10 +44,10 @@ class Property(Generic[T]):
     """The declaration of one property.
 
     `type` is `bool`, `int`, `float`, `str`, `tuple` (of `str`) or `dict` (`str` keys, JSON values). A
-    `CONFIG` property needs a `default`; a metric's default is what is reported unless the device answers.
+    `CONFIG` property needs a `default`; a metric's default is reported unless the device returns a value.
     `choices` limits a `str`, and each element of a `tuple`; `minimum` and `maximum` limit a number.
-    `is_file` says that a `str` is the path of a file, or empty, and that what the file holds matters.
-    Raises `PluginContractError` where the declaration contradicts itself.
+    `is_file` means that a `str` is the path of a file, or empty, and that the file's content affects compilation.
+    Raises `PluginContractError` if the declaration contradicts itself.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Property(Generic[T]):
             raise PluginContractError(f"property name {self.name!r} is not an UPPER_CASE identifier")
         if self.type not in _TYPE_NAMES:
             allowed = ", ".join(t.__name__ for t in _TYPE_NAMES)
-            raise PluginContractError(f"property {self.name}: type {self.type!r} is none of {allowed}")
+            raise PluginContractError(f"property {self.name}: type {self.type!r} is not one of {allowed}")
         if self.choices is not None and self.type not in (str, tuple):
             raise PluginContractError(f"property {self.name}: choices are for str and tuple properties")
         if (self.minimum is not None or self.maximum is not None) and self.type not in (int, float):
@@ -90,7 +90,7 @@ class Property(Generic[T]):
 
     @property
     def allowed(self) -> str:
-        """What a value may be, in words: "int, at least 0", "one of LATENCY, THROUGHPUT"."""
+        """The allowed values, in words: "int, at least 0", "one of LATENCY, THROUGHPUT"."""
         if self.choices is not None:
             listed = ", ".join(self.choices)
             return f"one of {listed}" if self.type is str else f"tuple of any of {listed}"
@@ -103,9 +103,9 @@ class Property(Generic[T]):
         return self.type_name
 
     def validate(self, value: object) -> T:
-        """Return `value` in its stored, immutable form; `PropertyError` where it is not allowed.
+        """Return `value` in its stored, immutable form. Raises `PropertyError` if it is not allowed.
 
-        Nothing is converted but an `int` for a `float`, a list for a tuple, and any mapping for a mapping.
+        The only conversions are from `int` to `float`, from list to tuple, and from any mapping to a read-only one.
         """
         try:
             checked = _CHECKS[self.type](self, value)
@@ -116,7 +116,7 @@ class Property(Generic[T]):
         return checked  # type: ignore[no-any-return]
 
     def parse(self, text: str) -> T:
-        """Read a value from text, as a command line gives it; `PropertyError` where it is not allowed.
+        """Parse a value from a command line's text. Raises `PropertyError` if it is not allowed.
 
         bool: true/false, yes/no, on/off, 1/0; tuple: separated by commas; mapping: JSON.
         """
@@ -175,7 +175,7 @@ def _require_within(declared: Property[Any], value: float) -> None:
 def _check_str(declared: Property[Any], value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    # str.__str__ also turns members of a str enumeration into plain strings.
+    # str.__str__ also converts members of a str enumeration to plain strings.
     text = str.__str__(value)
     text.encode()  # lone surrogates could not be written to a blob
     if declared.choices is not None and text not in declared.choices:

@@ -1,4 +1,4 @@
-"""`AsyncInferRequest`: runs the stages of a synchronous request on executors. The request that users hold."""
+"""`AsyncInferRequest`, the request that users hold: runs the stages of a synchronous request on executors."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ Callback: TypeAlias = "Callable[[AsyncInferRequest, EngineError | None], object]
 
 
 class AsyncInferRequest(Participant):
-    """One inference at a time, run in the background or in place; reusable after any outcome.
+    """Runs one inference at a time, in the background or in the calling thread; reusable after any outcome.
 
-    Made by `ExecutableNetwork.create_infer_request`. Adjacent stages of one executor run without a hop between
-    them. Every method may be called from any thread; those that touch tensors raise `Busy` while an inference
+    Created by `ExecutableNetwork.create_infer_request`. Adjacent stages of one executor run without a hop between
+    them. Every method may be called from any thread; those that access tensors raise `Busy` while an inference
     runs. The request keeps its network alive, and an inference in flight keeps the request alive.
 
     Args:
-        request: whose stages run; it must be used through this object only.
+        request: its stages are run; it must be used through this object only.
         pipeline: (executor, stage) in order; together they do what `request.infer` does.
-        callback_executor: where the completion callback runs.
-        network: kept alive.
+        callback_executor: runs the completion callback.
+        network: the network that created the request.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AsyncInferRequest(Participant):
     def infer(self, inputs: object = None) -> InferResult:
         """Run all stages in this thread and return the outputs; no callback is called.
 
-        `inputs`: a mapping by name or index, a list in input order, or one array; those left out keep the
+        `inputs`: a mapping by name or index, a list in input order, or one array; omitted inputs keep the
         tensors set before. Raises `Busy`, `InputError`, `Cancelled`, `DeviceError` and the device's errors.
         """
         with self._lock:
@@ -90,14 +90,14 @@ class AsyncInferRequest(Participant):
         try:
             return run.outcome()
         finally:
-            # The error's traceback keeps this frame, which must not keep the request that keeps the error.
+            # The error's traceback refers to this frame: a reference from here to the request would be a cycle.
             del self, run
 
     def start_async(self, inputs: object = None, *, deadline: float | None = None) -> None:
         """Start an inference in the background.
 
         `inputs` as for `infer`; the arrays must not be changed until it is done. After `deadline` seconds it is
-        cancelled and ends with `DeadlineExceeded`. Raises `Busy` and `InputError`, and then nothing has started.
+        cancelled and ends with `DeadlineExceeded`. Raises `Busy` and `InputError` without starting anything.
         """
         time_limit = None if deadline is None else seconds(deadline, "deadline")
         with self._lock:
@@ -105,7 +105,7 @@ class AsyncInferRequest(Participant):
             self._request.begin(inputs)
             run = Run(self._callback)
             if time_limit is not None:
-                late = DeadlineExceeded(f"{self._name} was not done after its deadline of {time_limit:g} s")
+                late = DeadlineExceeded(f"{self._name} did not finish within its deadline of {time_limit:g} s")
                 run.deadline = deadline_timer.call_after(time_limit, partial(self._cancel, run, late))
             former, self._run = self._run, run
             self._starts += 1
@@ -113,10 +113,10 @@ class AsyncInferRequest(Participant):
         self._submit(run)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the last started inference is done, its callback included; raise its error, if any.
+        """Wait until the last started inference and its callback are done; raise its error, if any.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, where the inference goes on and can be waited for again;
-        `CallbackError`, once, where the callback raised; `InferError` where nothing was started, and on a thread
+        Raises `DeadlineExceeded` after `timeout` seconds, but the inference keeps running and can be waited for again;
+        `CallbackError`, once, if the callback raised; `InferError` if nothing was started, and on a thread
         that the inference itself needs, such as its callback's.
         """
         run = self._started()
@@ -125,7 +125,7 @@ class AsyncInferRequest(Participant):
             self._require_may_wait(run)
             with self._lock:
                 if not self._done.wait_for(lambda: run.is_done, time_limit):
-                    raise DeadlineExceeded(f"{self._name} is not done after waiting {time_limit:g} s; it goes on")
+                    raise DeadlineExceeded(f"{self._name} has not finished after {time_limit:g} s; it keeps running")
         error = self._take_error(run)
         if error is not None:
             try:
@@ -134,14 +134,14 @@ class AsyncInferRequest(Participant):
                 del self, run, error  # see `infer`
 
     def __await__(self) -> Generator[Any, None, InferResult]:
-        """Wait as `wait` does, without blocking the event loop, and return the results.
+        """Wait like `wait`, without blocking the event loop, and return the results.
 
-        Cancelling the task that awaits cancels the inference.
+        Cancelling the awaiting task cancels the inference.
         """
         return self._awaited().__await__()
 
     async def _awaited(self) -> InferResult:
-        import asyncio  # 6 MB, which who awaits has already
+        import asyncio  # 6 MB; a caller that awaits has loaded it already
 
         run = self._started()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -164,9 +164,9 @@ class AsyncInferRequest(Participant):
             del self, run, error  # see `infer`
 
     def cancel(self) -> None:
-        """Stop the inference that runs, if any: at once while it is queued, else at its next check.
+        """Stop the running inference, if any: at once while it is queued, else at its next `check_cancelled`.
 
-        It then ends with `Cancelled`, even where its last stage does not check. Never blocks.
+        It then ends with `Cancelled`, even if its last stage does not check. Never blocks.
         """
         if self._run is not None:
             self._cancel(self._run, self._cancelled())
@@ -174,10 +174,10 @@ class AsyncInferRequest(Participant):
     def set_callback(self, callback: Callback | None) -> None:
         """Have `callback(request, error)` called after each background inference; `error` is None on success.
 
-        It runs on the network's callback executor, when the request is idle again: it may read results, set tensors
-        and start the request, but not wait for it. What it raises reaches one waiter, as `CallbackError`; it is
-        logged by `engine.runtime` where nobody has waited when the request begins its next inference, is freed, or
-        the interpreter exits. Raises `Busy`, and `InferError` for what cannot be called.
+        It runs on the network's callback executor when the request is idle again: it may read results, set tensors
+        and start the request, but not wait for it. An exception that it raises reaches one waiter, as `CallbackError`;
+        if nobody has waited by the time that the request begins its next inference, is freed, or the interpreter exits,
+        the logger `engine.runtime` logs it. Raises `Busy`, and `InferError` if `callback` is not callable.
         """
         require_callable(callback)
         with self._lock:
@@ -211,19 +211,19 @@ class AsyncInferRequest(Participant):
 
     @property
     def error(self) -> EngineError | None:
-        """The error with which the last inference ended; None where it succeeded or there was none."""
+        """The error with which the last inference ended; None if it succeeded or there was none."""
         with self._lock:
             self._require_idle("error")
             return self._run.error if self._run is not None else None
 
     @property
     def results(self) -> InferResult:
-        """The outputs of the last inference. Raises its error, where it failed; `Busy` while it runs."""
+        """The outputs of the last inference. Raises its error if it failed; `Busy` while it runs."""
         with self._lock:
             self._require_idle("results")
             run = self._run
         if run is None:
-            raise InferError(f"{self._name} has no results; infer, or start it and wait")
+            raise InferError(f"{self._name} has no results; call infer, or start_async and wait")
         try:
             return run.outcome()
         finally:
@@ -231,7 +231,7 @@ class AsyncInferRequest(Participant):
 
     @property
     def profiling_info(self) -> ProfilingInfo:
-        """What the last inference recorded; empty unless compiled with PERF_COUNT. Raises `Busy`."""
+        """The profile of the last inference; empty unless compiled with PERF_COUNT. Raises `Busy`."""
         with self._lock:
             self._require_idle("profiling_info")
             return self._request.profiling_info
@@ -241,22 +241,22 @@ class AsyncInferRequest(Participant):
     def set_input_tensor(self, key: str | int, value: Value) -> None:
         """Bind one input by name or index; arrays and DLPack tensors in host memory are used in place.
 
-        Each inference reads the values that they have when it starts: one that is strided or unaligned, and the
-        members of a sequence, are copied then; anything else is read while the inference runs. Raises `InputError`,
-        and keeps the tensor bound before, where the value does not fit; `Busy`.
+        When an inference starts, it copies strided and unaligned arrays and the members of sequences; anything else
+        is read while the inference runs. Raises `Busy`, and `InputError` if the value does not fit, which leaves the
+        previous tensor bound.
         """
         with self._lock:
             self._require_idle("set_input_tensor")
             self._request.set_input_tensor(key, value)
 
     def set_output_tensor(self, key: str | int, array: Array | None) -> None:
-        """Have inferences write an output into `array`; None takes that back. Raises `InputError`, `Busy`."""
+        """Have inferences write an output into `array`; None undoes that. Raises `InputError`, `Busy`."""
         with self._lock:
             self._require_idle("set_output_tensor")
             self._request.set_output_tensor(key, array)
 
     def get_input_tensor(self, key: str | int) -> Value:
-        """Return what is bound to an input. Raises `InputError` where nothing is; `Busy`."""
+        """Return the value bound to an input. Raises `InputError` if there is none; `Busy`."""
         with self._lock:
             self._require_idle("get_input_tensor")
             return self._request.get_input_tensor(key)
@@ -268,7 +268,7 @@ class AsyncInferRequest(Participant):
             return self._request.get_output_tensor(key)
 
     def clear_tensors(self) -> None:
-        """Let go of all tensors, those of the last inference included, as if none had been set. Raises `Busy`."""
+        """Release all tensors, including the results of the last inference. Raises `Busy`."""
         with self._lock:
             self._require_idle("clear_tensors")
             self._request.clear_tensors()
@@ -308,7 +308,7 @@ class AsyncInferRequest(Participant):
             del self, run  # see `infer`
 
     def _advance(self, run: Run) -> None:
-        """Run one step's stages and go on to the next step. Called by an executor."""
+        """Run one step's stages and submit the next step. Called by an executor."""
         with self._lock:
             if run.ended:
                 return
@@ -333,7 +333,7 @@ class AsyncInferRequest(Participant):
             del self, run  # see `infer`
 
     def _fail(self, run: Run, error: BaseException, stage: Stage | None) -> None:
-        """End a run that `stage`, or the runtime where it is None, could not finish."""
+        """End a run that failed in `stage`, or in the runtime if `stage` is None."""
         if run.has_begun:
             self._request.abort(error)
         if isinstance(error, EngineError):
@@ -342,7 +342,7 @@ class AsyncInferRequest(Participant):
         if stage is not None:
             wrapped: EngineError = self._request.device_error(stage, error)
         else:
-            wrapped = InferError(f"{self._name} cannot go on: {type(error).__name__}: {error}")
+            wrapped = InferError(f"{self._name} cannot continue: {type(error).__name__}: {error}")
         wrapped.__cause__ = error
         self._end(run, wrapped)
 
@@ -369,7 +369,7 @@ class AsyncInferRequest(Participant):
             run.deadline.cancel()
 
     def _notify(self, run: Run) -> None:
-        """Call the callback, then let waiters go on."""
+        """Call the callback, then wake the waiters."""
         if run.callback is None:
             self._release(run)
             return
@@ -393,7 +393,7 @@ class AsyncInferRequest(Participant):
 
     def _callback_failed(self, run: Run, error: BaseException) -> None:
         if error is run.error:
-            return  # the callback passed the inference's own error on
+            return  # the callback raised the inference's own error
         run.callback_failure = CallbackFailure(f"{self._name}: the callback", error)
 
     def _release(self, run: Run) -> None:
@@ -403,7 +403,7 @@ class AsyncInferRequest(Participant):
         _wake_all(waiters)
 
     def _mark_done(self, run: Run) -> list[asyncio.Future[None]]:
-        """Let those go on that wait in threads; return those that wait on event loops. Called with the lock held."""
+        """Wake waiting threads; return the futures of waiting event loops. Called with the lock held."""
         run.thread = None
         run.is_done = True
         self._done.notify_all()
@@ -445,12 +445,12 @@ class AsyncInferRequest(Participant):
         if run.thread == threading.get_ident() or any(e.owns_current_thread() for e in needed):
             thread = threading.current_thread().name
             raise InferError(
-                f"{self._name}: waiting on thread {thread}, which the inference itself needs, would never end; "
-                f"wait on another thread (in a callback the results are there already)"
+                f"{self._name}: waiting on thread {thread}, which the inference itself needs, would deadlock; "
+                f"wait on another thread (in a callback the results are already available)"
             )
 
     def _take_error(self, run: Run) -> EngineError | None:
-        """Return the run's error, each time, or the callback's, once."""
+        """Return the run's error, or else the callback's, the latter only once."""
         with self._lock:
             failure, run.callback_failure = run.callback_failure, None
         callback_error = None if failure is None else failure.take()
@@ -492,10 +492,10 @@ def _wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
 
 
 def _checked(request: SyncInferRequest, pipeline: Pipeline) -> Pipeline:
-    """`pipeline`, if it can do what `request.infer` does. Raises `PluginContractError`."""
+    """Return `pipeline` if it runs the same stages as `request.infer`. Raises `PluginContractError`."""
     where = f"{request.signature.network}: the pipeline"
     if not isinstance(pipeline, Sequence) or not pipeline:
-        raise PluginContractError(f"{where} is a list of (executor, stage) with at least one; got {pipeline!r:.80}")
+        raise PluginContractError(f"{where} must be a non-empty list of (executor, stage); got {pipeline!r:.80}")
     order = [request.infer_preprocess, request.start_pipeline, request.wait_pipeline, request.infer_postprocess]
     last = -1
     for position, pair in enumerate(pipeline):
@@ -522,12 +522,12 @@ def _checked(request: SyncInferRequest, pipeline: Pipeline) -> Pipeline:
     left_out = [each.__name__ for each in order if each not in used and _is_defined(each)]
     if left_out and all(stage in order for stage in used):
         raise PluginContractError(
-            f"{where} leaves out {', '.join(left_out)}, which {type(request).__name__} defines; add it in its order"
+            f"{where} omits {', '.join(left_out)}, which {type(request).__name__} defines; add it at its position"
         )
     return pipeline
 
 
 def _is_defined(stage: Callable[[], object]) -> bool:
-    """Whether the device defines the stage, so that leaving it out would leave work undone."""
+    """Whether the device overrides the stage, so that a pipeline must not omit it."""
     name = stage.__name__
     return getattr(type(getattr(stage, "__self__", None)), name, None) is not getattr(SyncInferRequest, name)

@@ -1,4 +1,4 @@
-"""Measuring a network: the latency of its inferences, one after the other or several at once, and their rate."""
+"""Measures the latency and throughput of a network's inferences, one after the other or several at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from engine.runtime.queue import QueueNetwork
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
-    """What `measure` found.
+    """The result of `measure`.
 
     Attributes:
-        requests: how many inferences were in flight at once; 0 where they ran in the calling thread.
+        requests: how many inferences were in flight at once; 0 if they ran in the calling thread.
         seconds: from the first start to the last end.
         latencies_ns: of each inference, in order of completion: from its start to its result, int64.
     """
@@ -35,11 +35,11 @@ class Measurement:
 
     @property
     def throughput(self) -> float:
-        """Inferences a second."""
+        """Inferences per second."""
         return self.count / self.seconds
 
     def latency(self, percent: float) -> float:
-        """The latency in milliseconds that `percent` of the inferences did not exceed: 50 is the median."""
+        """The `percent`-th percentile of the latencies in milliseconds; 50 is the median."""
         return float(np.percentile(self.latencies_ns, percent)) / 1e6
 
 
@@ -55,15 +55,15 @@ def measure(
     """Run inferences until `seconds` have passed or `count` have been started, whichever comes first.
 
     Every inference uses the same `inputs`. With `requests` of 0 they run one after the other in this thread;
-    otherwise so many are kept in flight, each started by the callback of the one before it. Before the clock starts
-    each request runs `warm_up` inferences. At least one inference is measured. Raises `InferError` where there is
-    neither limit, and what inferences raise.
+    otherwise that many are kept in flight, each started by the callback of the one before it. Before the clock starts,
+    each request runs `warm_up` inferences. At least one inference is measured. Raises `InferError` if no limit
+    is given, and the errors of inferences.
     """
     if seconds is None and count is None:
-        raise InferError("measuring needs an end: give seconds, a count, or both")
+        raise InferError("measuring has no end; pass seconds, count, or both")
     if requests < 0 or warm_up < 0 or (seconds is not None and seconds < 0) or (count is not None and count < 1):
         raise InferError(
-            f"measuring takes a count of 1 or more and no negative numbers; got requests={requests}, "
+            f"count must be 1 or more, and no number negative; got requests={requests}, "
             f"seconds={seconds}, count={count}, warm_up={warm_up}"
         )
     limit = _Limit(seconds, count)
@@ -78,7 +78,7 @@ class _Limit:
     count: int | None
 
     def has_passed(self, started: int, begin_ns: int) -> bool:
-        """Whether no inference should be started after `started` of them."""
+        """Whether no more inferences should be started once `started` of them have been."""
         if self.count is not None and started >= self.count:
             return True
         return started > 0 and self.seconds is not None and time.perf_counter_ns() - begin_ns >= self.seconds * 1e9

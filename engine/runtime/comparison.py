@@ -1,4 +1,4 @@
-"""Comparing results with what they should be: how far off they are, where they differ, and in what."""
+"""Compares results with expected ones: how many elements differ, and by how much."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Comparison:
     """How one tensor compares with the expected one.
 
     Attributes:
-        name: the output's name; of an element of a sequence, with its index.
+        name: the output's name, with the index for an element of a sequence.
         size: the number of elements compared.
         mismatches: how many elements are further off than the tolerance.
-        max_absolute: the largest absolute difference of numbers; NaN where one is a number and the other is not.
-        max_relative: the largest difference divided by the expected magnitude, where that is not zero.
-        problem: why the two cannot be compared element by element; empty where they can.
+        max_absolute: the largest absolute difference; NaN if any element is NaN in only one of the two.
+        max_relative: the largest difference divided by the expected magnitude, among elements expected to be nonzero.
+        problem: why the two cannot be compared element by element; empty if they can.
     """
 
     name: str
@@ -43,11 +43,11 @@ def compare_results(
 ) -> list[Comparison]:
     """Compare the outputs that `expected` names, tensor by tensor.
 
-    Numbers are close where `|actual - expected| <= atol + rtol * |expected|`; NaN is close to NaN, an infinity to
-    itself. Integers are compared exactly but for `atol`: they are indices more often than measurements. Booleans
-    and strings are equal or not. Nothing is cast: a different element type or shape is a problem of its own.
+    Floating-point numbers are close if `|actual - expected| <= atol + rtol * |expected|`; NaN is close to NaN, an
+    infinity to itself. Integers may differ by `atol`, but not relatively, since they are often indices. Booleans
+    and strings must be equal. Nothing is cast: a different element type or shape is reported as a `problem`.
 
-    Raises `InputError` where `expected` names an output that `actual` does not have.
+    Raises `InputError` if `expected` names an output that `actual` does not have.
     """
     comparisons: list[Comparison] = []
     for name, value in expected.items():
@@ -87,7 +87,7 @@ def _compare_tensors(name: str, actual: Array, expected: Array, rtol: float, ato
 
 
 def _compare_integers(name: str, actual: Array, expected: Array, atol: float) -> Comparison:
-    # Unsigned subtraction wraps to the right distance, also between the ends of int64.
+    # Unsigned subtraction wraps to the correct distance, even between the smallest and largest int64.
     above = actual > expected
     wide_actual, wide_expected = actual.astype(np.uint64), expected.astype(np.uint64)
     distance = np.where(above, wide_actual - wide_expected, wide_expected - wide_actual)

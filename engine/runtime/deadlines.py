@@ -16,7 +16,7 @@ _log = logging.getLogger("engine.runtime")
 
 
 class Deadline:
-    """One pending call; `cancel` makes it a no-op and drops what it refers to."""
+    """One pending call; `cancel` makes it a no-op and drops its references."""
 
     __slots__ = ("_action",)
 
@@ -24,7 +24,7 @@ class Deadline:
         self._action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Forget the call; harmless after it was made."""
+        """Drop the call; harmless after it was made."""
         self._action = None
 
     def fire(self) -> None:
@@ -35,7 +35,7 @@ class Deadline:
 
 
 class DeadlineTimer(Participant):
-    """Calls functions at points in time, on a daemon thread that starts with the first of them. Thread-safe."""
+    """Calls functions at given times, on a daemon thread that starts with the first call. Thread-safe."""
 
     def __init__(self) -> None:
         self._order = itertools.count()
@@ -47,7 +47,7 @@ class DeadlineTimer(Participant):
     def call_after(self, seconds: float, action: Callable[[], None]) -> Deadline:
         """Call `action`, which must be short, `seconds` from now unless the returned deadline is cancelled.
 
-        Raises `InferError` where no thread can be started.
+        Raises `InferError` if no thread can be started.
         """
         deadline = Deadline(action)
         with self._changed:

@@ -1,4 +1,4 @@
-"""Executors: where the stages of asynchronous requests run."""
+"""Executors, which run the stages of asynchronous requests."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _log = logging.getLogger("engine.runtime")
 
 
 class Executor(ABC):
-    """Runs tasks, each once, in the order of submission where it has one thread.
+    """Runs tasks, each once; an executor with one thread runs them in the order of submission.
 
-    A device with a queue of its own may implement it. `name` appears in profiles and thread names.
+    A device with its own queue may implement it. `name` appears in profiles and thread names.
     """
 
     name: str = "executor"
 
     @abstractmethod
     def submit(self, task: Task) -> None:
-        """Run `task` now or later. Thread-safe. Raises `InferError` where the executor is shut down."""
+        """Run `task` now or later. Thread-safe. Raises `InferError` if the executor is shut down."""
 
     def owns_current_thread(self) -> bool:
         """Whether the calling thread is one of this executor's, where waiting for its tasks may deadlock."""
@@ -38,7 +38,7 @@ class Executor(ABC):
 
 
 class InlineExecutor(Executor):
-    """Runs each task at once in the thread that submits it."""
+    """Runs each task immediately in the thread that submits it."""
 
     name = "inline"
 
@@ -48,11 +48,11 @@ class InlineExecutor(Executor):
 
 
 class ThreadExecutor(Executor, Participant):
-    """Runs tasks on at most `threads` threads of its own, first come, first served.
+    """Runs tasks on at most `threads` own threads, first in, first out.
 
-    Threads start when tasks arrive, stop when the executor is shut down or garbage collected (tasks that wait
-    keep alive what they refer to), start anew in a child after a fork, and never hold up the interpreter's
-    exit for longer than `lifecycle.EXIT_GRACE_SECONDS`. The tasks of a parent process do not run in its child.
+    Threads start when tasks arrive, stop when the executor is shut down or garbage collected (queued tasks
+    keep the objects alive that they refer to), start again in a child after a fork, and never delay the interpreter's
+    exit by more than `lifecycle.EXIT_GRACE_SECONDS`. The tasks of a parent process do not run in its child.
     """
 
     def __init__(self, name: str, threads: int = 1) -> None:
@@ -73,7 +73,7 @@ class ThreadExecutor(Executor, Participant):
         return threading.current_thread() in self._pool.threads
 
     def shutdown(self, timeout: float | None = None) -> bool:
-        """Take no more tasks, run those that wait, and wait for them; False where `timeout` (s) passes first."""
+        """Refuse new tasks and wait until the queued ones have run; False if `timeout` (s) passes first."""
         self._pool.close()
         return self._pool.join(timeout)
 
@@ -91,7 +91,7 @@ class ThreadExecutor(Executor, Participant):
 
 
 class _Pool:
-    """The queue and threads of a `ThreadExecutor`; threads refer to it, and not to the executor."""
+    """The queue and threads of a `ThreadExecutor`; threads refer to it rather than to the executor."""
 
     def __init__(self, name: str, limit: int) -> None:
         self.name = name
@@ -101,7 +101,7 @@ class _Pool:
         self._idle = 0
         self._closed = False
         self._abandoned = False
-        # The lock is reentrant since a garbage collection inside it may run an executor's finalizer.
+        # The lock is reentrant because a garbage collection while it is held may run an executor's finalizer.
         self._changed = threading.Condition()
 
     def submit(self, task: Task) -> None:
@@ -176,7 +176,7 @@ os.register_at_fork(
 
 
 def shared_executor(key: str) -> ThreadExecutor:
-    """The one single-threaded executor of `key` in this process, for as long as anything holds it.
+    """The process-wide single-threaded executor of `key`, which exists as long as it is referred to.
 
     Networks of one device that are compiled with EXCLUSIVE_ASYNC_REQUESTS share it. Thread-safe.
     """

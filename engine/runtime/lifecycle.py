@@ -1,4 +1,4 @@
-"""What must happen to live requests and executors when the process forks or the interpreter exits."""
+"""Prepares live requests and executors for a fork of the process and for the interpreter's exit."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import time
 import weakref
 
 EXIT_GRACE_SECONDS = 5.0
-"""How long the interpreter's exit waits for stages that are running; later it leaves them behind."""
+"""How long the interpreter's exit waits for running stages before it abandons them."""
 
 
 class Participant:
-    """An object whose threads or locks do not survive a fork, or whose threads must end before the interpreter."""
+    """An object whose threads or locks do not survive a fork, or whose threads must end before the interpreter does."""
 
     def _after_fork(self) -> None:
-        """Become usable in the child, where no other thread runs and any lock may be left locked."""
+        """Become usable in the child, where no other thread runs and any lock may have been left locked."""
 
     def _begin_exit(self) -> None:
-        """End soon what runs; must not block."""
+        """Make running work end soon; must not block."""
 
     def _is_busy(self) -> bool:
-        """Whether the exit should wait for what runs."""
+        """Whether the exit should wait for running work."""
         return False
 
     def _end_exit(self, timeout: float) -> None:
-        """End; wait at most `timeout` seconds."""
+        """Stop the threads; wait at most `timeout` seconds."""
 
 
 class Lifecycle:
@@ -37,21 +37,21 @@ class Lifecycle:
         self._participants: weakref.WeakSet[Participant] = weakref.WeakSet()
 
     def track(self, participant: Participant) -> None:
-        """Include a participant for as long as it lives."""
+        """Track a participant for as long as it lives."""
         with self._lock:
             self._participants.add(participant)
 
     def live(self) -> list[Participant]:
-        """Everything that is alive."""
+        """All live participants."""
         with self._lock:
             return list(self._participants)
 
     def before_fork(self) -> None:
-        """Keep the sets from being changed, half-way, by a thread that the child will not have."""
+        """Lock the sets, so that no thread is changing them while the process is copied."""
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
-        """Let the sets change again."""
+        """Unlock the sets."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
@@ -61,12 +61,12 @@ class Lifecycle:
             participant._after_fork()
 
     def exit(self) -> None:
-        """Cancel requests, let callbacks run, stop executors; wait a bounded time for what is running."""
+        """Cancel requests, let callbacks run and stop executors; wait a limited time for running work."""
         participants = self.live()
         for participant in participants:
             participant._begin_exit()
         end = time.monotonic() + EXIT_GRACE_SECONDS
-        # One executor's last task may submit to another, so none is stopped before all are idle.
+        # A task of one executor may submit to another, so none is stopped before all are idle.
         while time.monotonic() < end and any(participant._is_busy() for participant in participants):
             time.sleep(0.001)
         for participant in participants:
@@ -75,8 +75,8 @@ class Lifecycle:
 
 lifecycle = Lifecycle()
 
-# The threads are daemons, so that a stage that never returns cannot keep the process from ending; this
-# hook gives the others the time to leave native code, which must not outlive the interpreter.
+# The threads are daemons, so that a stage that never returns cannot keep the process from exiting; this
+# hook gives the others time to return from native code, which must not outlive the interpreter.
 atexit.register(lifecycle.exit)
 os.register_at_fork(
     before=lifecycle.before_fork,
@@ -86,7 +86,7 @@ os.register_at_fork(
 
 
 class ForkSafeLock(Participant):
-    """A lock that is free in a child process, whoever held it in the parent."""
+    """A lock that is free in a child process, even if a thread of the parent held it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -25,10 +25,10 @@ from engine.ir import (
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One input or output: what a user must give, or gets.
+    """One input or output: its name and type.
 
-    `layout` ("NCHW") and `preprocess` (how the application prepares the data, JSON values) inform the user;
-    they come from the `rt_info` of the model's parameter or result and travel with a blob.
+    `layout` ("NCHW") and `preprocess` (how the application prepares the data, JSON values) are for the user;
+    they come from the `rt_info` of the model's parameter or result and are stored in blobs.
     """
 
     name: str
@@ -38,10 +38,10 @@ class Port:
 
     @classmethod
     def of(cls, node: Parameter | Result) -> Port:
-        """Describe a model's parameter or result. Raises `ModelError` where no blob could carry its `rt_info`."""
+        """Describe a model's parameter or result. Raises `ModelError` if its `rt_info` cannot be stored in a blob."""
         name, layout = node.friendly_name, node.rt_info.get("layout", "")
         if not isinstance(layout, str):
-            raise ModelError(f'`{name}`: rt_info["layout"] is a string such as "NCHW"; got {layout!r}')
+            raise ModelError(f'`{name}`: rt_info["layout"] must be a string such as "NCHW"; got {layout!r}')
         return cls(name, node.type, layout, _as_json(name, node.rt_info.get("preprocess", {})))
 
     @property
@@ -70,7 +70,7 @@ class Port:
 
     @classmethod
     def from_json(cls, value: object) -> Port:
-        """Read what `to_json` returned. Raises `BlobFormatError` for anything else."""
+        """Read the result of `to_json`. Raises `BlobFormatError` for anything else."""
         try:
             name, layout, preprocess = value["name"], value.get("layout", ""), value.get("preprocess", {})  # type: ignore[index,attr-defined]
             if not (isinstance(name, str) and isinstance(layout, str) and isinstance(preprocess, dict)):
@@ -84,7 +84,7 @@ class Port:
 
 
 def _as_json(name: str, preprocess: object) -> dict[str, Any]:
-    """`preprocess` as it comes back from a blob."""
+    """`preprocess` as a blob returns it."""
     problem = f"got {type(preprocess).__name__}"
     if isinstance(preprocess, Mapping):
         try:
@@ -92,7 +92,7 @@ def _as_json(name: str, preprocess: object) -> dict[str, Any]:
             return kept
         except (TypeError, ValueError, RecursionError) as e:
             problem = str(e)
-    raise ModelError(f'`{name}`: rt_info["preprocess"] is a mapping of names to JSON values: {problem}')
+    raise ModelError(f'`{name}`: rt_info["preprocess"] must be a mapping of names to JSON values: {problem}')
 
 
 def _type_to_json(value_type: ValueType | None) -> Any:
@@ -142,7 +142,7 @@ def _shape_from_json(dims: Any) -> PartialShape:
     if dims is None:
         return PartialShape.dynamic()
     if not isinstance(dims, list):
-        raise TypeError(f"a shape is a list; got {dims!r}")
+        raise TypeError(f"a shape must be a list; got {dims!r}")
     return PartialShape([_dimension_from_json(dim) for dim in dims])
 
 
@@ -154,7 +154,7 @@ def _dimension_from_json(dim: Any) -> Dimension:
             low, high, symbol = dim.get("min", 0), dim.get("max"), dim.get("symbol")
             if _is_length(low) and (high is None or _is_length(high)) and isinstance(symbol, (str, type(None))):
                 return Dimension.at_least(low, symbol) if high is None else Dimension(low, high, symbol)
-    raise TypeError(f"a dimension is a length or an interval; got {dim!r}")
+    raise TypeError(f"a dimension must be a length or an interval; got {dim!r}")
 
 
 def _is_length(value: object) -> bool:

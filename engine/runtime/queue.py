@@ -18,11 +18,11 @@ JobCallback: TypeAlias = Callable[[AsyncInferRequest, Any], object]
 
 
 class QueueNetwork(Protocol):
-    """What a queue needs of a network."""
+    """The methods of a network that a queue uses."""
 
     @property
     def callback_executor(self) -> Executor:
-        """Where callbacks run."""
+        """The executor of callbacks."""
 
     def create_infer_request(self) -> AsyncInferRequest:
         """Return a new request."""
@@ -39,9 +39,9 @@ class AsyncInferQueue(Participant):
                 queue.start_async({"x": x}, i)
 
     Args:
-        network: whose requests are used.
-        jobs: how many inferences are in flight at most; 0 takes OPTIMAL_NUMBER_OF_INFER_REQUESTS.
-        policy: what `start_async` does when all are in flight: "block" until one is done, or "reject" with `Busy`.
+        network: creates the requests.
+        jobs: the number of requests, so the most inferences in flight; 0 uses OPTIMAL_NUMBER_OF_INFER_REQUESTS.
+        policy: what `start_async` does if all are in flight: "block" until one is done, or "reject" with `Busy`.
         callback: see `set_callback`.
     """
 
@@ -53,9 +53,9 @@ class AsyncInferQueue(Participant):
         callback: JobCallback | None = None,
     ) -> None:
         if policy not in ("block", "reject"):
-            raise InferError(f'the policy of a queue is "block" or "reject"; got {policy!r}')
+            raise InferError(f'the policy of a queue must be "block" or "reject"; got {policy!r}')
         if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 0:
-            raise InferError(f"a queue has 1 or more jobs, or 0 for the device's choice; got {jobs!r}")
+            raise InferError(f"jobs must be 1 or more, or 0 for the device's choice; got {jobs!r}")
         if not callable(getattr(network, "create_infer_request", None)):
             raise InferError(f"a queue takes a compiled network; got {type(network).__name__}")
         require_callable(callback)
@@ -72,13 +72,13 @@ class AsyncInferQueue(Participant):
         lifecycle.track(self)
 
     def set_callback(self, callback: JobCallback | None) -> None:
-        """Have `callback(request, userdata)` called after each inference, also after one that failed.
+        """Have `callback(request, userdata)` called after each inference, even if it failed.
 
-        `request.results` then gives its outputs or raises its error. `wait_all` reports that error, or as
-        `CallbackError` what else the callback raises; what it cannot report, as only the first is raised, is logged by
-        `engine.runtime`. It may start its request again, which goes on with the same
-        job; it must not wait, nor give the request another callback. Raises `Busy` while any is in flight, and
-        `InferError` for what cannot be called.
+        In the callback, `request.results` returns the outputs or raises the inference's error. `wait_all` raises the
+        first such error, or the first other exception of a callback as `CallbackError`; the logger `engine.runtime`
+        logs later ones. The callback may start its request again, which continues the same job; it must not wait, nor
+        set another callback of the request. Raises `Busy` while any inference is in flight, and `InferError` if
+        `callback` is not callable.
         """
         require_callable(callback)
         with self._changed:
@@ -96,8 +96,8 @@ class AsyncInferQueue(Participant):
     ) -> None:
         """Start an inference on the next idle request.
 
-        With the policy "block" this waits for one, and raises `DeadlineExceeded` after `timeout` seconds; `Busy`
-        is raised with "reject", and in a callback, where waiting would never end. `deadline` is as for a request.
+        If none is idle, the policy "block" waits, and raises `DeadlineExceeded` after `timeout` seconds; "reject"
+        raises `Busy`, and so does a call in a callback, which would deadlock. `deadline` is as for a request.
         """
         request = self._take_idle(timeout)
         try:
@@ -109,16 +109,16 @@ class AsyncInferQueue(Participant):
             raise
 
     def wait_all(self, timeout: float | None = None) -> None:
-        """Wait until nothing is in flight; then raise the first error since the last call, if there was one.
+        """Wait until nothing is in flight; then raise the first error since the last call, if any.
 
-        The queue stays usable whatever is raised. Raises `DeadlineExceeded` after `timeout` seconds.
+        The queue stays usable after any error. Raises `DeadlineExceeded` after `timeout` seconds.
         """
         self._require_may_wait("wait_all")
         time_limit = None if timeout is None else seconds(timeout, "timeout", zero=True)
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._idle) == len(self._requests), time_limit):
                 running = len(self._requests) - len(self._idle)
-                raise DeadlineExceeded(f"{running} inferences of the queue run after waiting {timeout} s; they go on")
+                raise DeadlineExceeded(f"{running} inferences of the queue still run after waiting {timeout} s")
             error, failures = self._first_error, self._failures
             self._first_error, self._failures = None, 0
         if isinstance(error, CallbackFailure):
@@ -174,11 +174,11 @@ class AsyncInferQueue(Participant):
         except BaseException as e:
             return None if e is error else CallbackFailure("the queue's callback", e)
         finally:
-            del self, request, error  # the traceback of what is raised keeps this frame
+            del self, request, error  # the raised error's traceback refers to this frame
         return None
 
     def _put_idle(self, request: AsyncInferRequest) -> None:
-        # An idle request does not refer to the queue: dropping the queue frees both at once.
+        # An idle request must not refer to the queue, so that dropping the queue frees both without the collector.
         request.set_callback(None)
         with self._changed:
             self._userdata.pop(request, None)

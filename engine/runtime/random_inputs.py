@@ -1,4 +1,4 @@
-"""Seeded random values for a network's inputs, to run or measure it without data."""
+"""Seeded random values for a network's inputs, for running or measuring it without data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def random_inputs(
 ) -> dict[str, Value]:
     """Return a value for every port, the same for the same seed, name, type and shape.
 
-    Real numbers are uniformly distributed with mean 0 and variance 1. Integers are 0 or 1, which are valid indices of
-    almost everything. Strings are short words. Optionals are absent.
+    Real numbers are uniformly distributed with mean 0 and variance 1. Integers are 0 or 1, which are almost always
+    valid indices. Strings are short words. Optionals are absent.
 
-    `shapes` gives the shapes of inputs that are dynamic; a symbol that occurs in one of them is known from then on
-    in the others. Raises `InputError` where a shape is missing, names no input or does not fit, and for sequences
+    `shapes` gives the shapes of dynamic inputs; the length of a symbol in one of them is used for the other
+    inputs. Raises `InputError` if a shape is missing, names no input or does not fit, and for sequences
     and maps.
     """
     given = dict(shapes or {})
@@ -59,18 +59,18 @@ def _random_value(port: Port, given: Sequence[int] | None, symbols: Mapping[str,
     if isinstance(port.type, OptionalType):
         return None
     if not isinstance(port.type, TensorType):
-        raise InputError(f"input `{port.name}` is {port.type}, for which no random value can be made; give one")
+        raise InputError(f"input `{port.name}` is {port.type}, for which no random value can be generated; pass one")
     shape = tuple(given) if given is not None else _known_shape(port, symbols)
-    # Raw bits and not numpy's distributions: those may change between releases, and a saved reference must not.
+    # Raw bits, not numpy's distributions, which may change between releases and invalidate saved references.
     generator = np.random.PCG64([seed, zlib.crc32(port.name.encode())])
     try:
         return _random_tensor(generator, port.element_type, shape)
     except (MemoryError, ValueError, OverflowError) as e:  # the two others: more elements than any array can have
-        raise InputError(f"input `{port.name}`: no memory for a random value of shape {shape}: {e}") from e
+        raise InputError(f"input `{port.name}`: cannot allocate a random value of shape {shape}: {e}") from e
 
 
 def _known_shape(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape with every symbol that is known put in."""
+    """The shape with known symbols replaced by their lengths."""
     if not port.shape.rank.is_static:
         raise InputError(f"input `{port.name}` is {port.type}: its shape is not known; give it, such as {port.name}=1")
     dims = [symbols.get(dim.symbol, dim) if dim.symbol is not None else dim for dim in port.shape]
@@ -91,7 +91,7 @@ def _random_tensor(generator: np.random.PCG64, element_type: ElementType, shape:
     if element_type.is_complex:
         values = values + 1j * _uniform(generator, shape)
     if element_type.bits <= 8:
-        # Within the range of the narrowest type, and positive, since one of them has no sign.
+        # Within the range of the narrowest type, and positive, because one of them is unsigned.
         values = np.clip(np.abs(values), 0.5, 2)
     return np.asarray(values).astype(element_type.numpy)
 

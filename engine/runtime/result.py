@@ -1,4 +1,4 @@
-"""What an inference returns, and what it records about itself."""
+"""The results and the profile of an inference."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class InferResult(Mapping[str, Any]):
     """The outputs of one inference, by name (`result["y"]`) and by index (`result[0]`).
 
     A mapping in output order: iterating gives names, `values()` the values. A tensor is a numpy array, a
-    sequence a list, an absent optional None. Later inferences do not change it, except in tensors that the
-    user set as outputs.
+    sequence a list, an absent optional None. Later inferences do not change it, except for tensors that the
+    user has set as outputs.
     """
 
     __slots__ = ("_index", "_values")
@@ -46,7 +46,7 @@ class InferResult(Mapping[str, Any]):
 
 
 class UnknownOutputError(InputError, KeyError):
-    """An output that the network does not have was asked for."""
+    """The network has no such output."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
@@ -64,7 +64,7 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class NodeProfile:
-    """When one node of the graph ran, and how: "native" or "reference", or a device's own word."""
+    """When one node of the graph ran, and how: "native", "reference", or a device's own term."""
 
     name: str
     op_type: str
@@ -75,7 +75,7 @@ class NodeProfile:
 
 @dataclass(frozen=True, slots=True)
 class ProfilingInfo:
-    """What the last inference of a request recorded; empty unless PERF_COUNT is set."""
+    """The profile of a request's last inference; empty unless PERF_COUNT is set."""
 
     request_id: int
     stages: tuple[StageProfile, ...]

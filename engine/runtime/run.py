@@ -1,4 +1,4 @@
-"""One inference of an asynchronous request: what is known about it from its start until its waiters go on."""
+"""The state of one inference of an asynchronous request, from its start until its waiters are woken."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RequestState(enum.Enum):
     IDLE = "idle"
     BUSY = "busy"
     CANCELLED = "cancelled"
-    """Asked to stop; it becomes idle when the stage that runs next checks, or ends."""
+    """Cancelled; it becomes idle when the running stage checks for cancellation, or ends."""
 
 
 class CallbackFailure:
-    """What a callback raised. It is logged, with its traceback, where this is freed before anybody has taken it."""
+    """An exception of a callback. If this object is freed before `take`, the exception is logged with its traceback."""
 
     __slots__ = ("_error",)
 
@@ -37,12 +37,12 @@ class CallbackFailure:
         self._error.__cause__ = error
 
     def take(self) -> CallbackError | None:
-        """Return the error, once, to raise it."""
+        """Return the error, only once, for raising it."""
         error, self._error = self._error, None
         return error
 
     def report(self) -> None:
-        """Log the error unless it was taken or logged before."""
+        """Log the error unless it was already taken or logged."""
         error = self.take()
         if error is not None:
             _log.error("%s; the error reached no waiter", error, exc_info=error)
@@ -51,7 +51,7 @@ class CallbackFailure:
 
 
 class Run:
-    """One inference of a request, from its start until its waiters go on."""
+    """One inference of a request, from its start until its waiters are woken."""
 
     __slots__ = (
         "callback", "callback_failure", "cancellation", "deadline", "ended", "error", "has_begun", "is_done", "result",
@@ -64,7 +64,7 @@ class Run:
         self.cancellation: EngineError | None = None
         self.deadline: Deadline | None = None
         self.ended = False  # the request is idle again
-        self.is_done = False  # its callback has returned, too
+        self.is_done = False  # and its callback has returned
         self.error: EngineError | None = None
         self.has_begun = False
         self.result: InferResult | None = None
@@ -74,7 +74,7 @@ class Run:
         self.waiters: list[asyncio.Future[None]] = []
 
     def outcome(self) -> InferResult:
-        """Return the result, or raise the error; its traceback does not grow with each call."""
+        """Return the result, or raise the error, whose traceback does not grow with each call."""
         error = self.error
         if error is None:
             assert self.result is not None
@@ -86,21 +86,21 @@ class Run:
 
 
 def wake(future: asyncio.Future[None]) -> None:
-    """Let the task that awaits go on. Runs on its event loop."""
+    """Wake the awaiting task. Runs on its event loop."""
     if not future.done():
         future.set_result(None)
 
 
 def require_callable(callback: object) -> None:
-    """Raise `InferError` where `callback` is neither None nor callable, before anything depends on it."""
+    """Raise `InferError` if `callback` is neither None nor callable."""
     if callback is not None and not callable(callback):
-        raise InferError(f"a callback is a function, or None for no callback; got {callback!r}")
+        raise InferError(f"a callback must be a function, or None for no callback; got {callback!r}")
 
 
 def seconds(value: float, what: str, *, zero: bool = False) -> float:
-    """Return a time limit that a user gave. Raises `InferError` where it is not a positive number."""
+    """Return a user's time limit. Raises `InferError` unless it is positive, or 0 with `zero`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not (value > 0 or (zero and value == 0)):
         least = "0 or more" if zero else "more than 0"
-        raise InferError(f"{what} is in seconds, {least}, or None; got {value!r}")
+        raise InferError(f"{what} must be in seconds, {least}, or None; got {value!r}")
     return float(min(value, threading.TIMEOUT_MAX))

@@ -1,4 +1,4 @@
-"""`Signature`: the inputs and outputs of a network, with everything needed to check a request's tensors."""
+"""`Signature`: the inputs and outputs of a network, and the checks of a request's tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.runtime.values import Array, PortCheck, Value, is_copy
 
 
 class Signature:
-    """Ports, the maps from name or index to index, and their checks; one a network, shared by its requests.
+    """Ports, the maps from name or index to index, and their checks; one per network, shared by its requests.
 
     Immutable and thread-safe. `network` names the network in messages.
     """
@@ -62,15 +62,15 @@ class Signature:
         raise InputError(f"{self.network}: no {what} {key!r}{hint}; {what}s: {', '.join(names) or 'none'}")
 
     def bind(self, current: Sequence[Value], given: object) -> tuple[list[Value], dict[int, Value]]:
-        """Return the values of all inputs: `current` replaced by what is `given`, all of it checked.
+        """Return the values of all inputs, `current` overridden by the checked `given` ones.
 
-        And, by position, those of the given values of which only a copy is bound. `given` is a mapping by name or
+        Also return, by position, the given values that were copied. `given` is a mapping by name or
         index, a list or tuple in input order, or one array. Raises `InputError`.
         """
         bound = list(current)
         copied: dict[int, Value] = {}
         checks, index = self.input_checks, self.input_index
-        if type(given) is dict or isinstance(given, Mapping):  # the usual one is told without a look at its bases
+        if type(given) is dict or isinstance(given, Mapping):  # the exact type is the common case, and quicker to check
             positions = []
             for key, value in given.items():
                 try:
@@ -103,7 +103,7 @@ class Signature:
         raise InputError(f"{self.network}: input `{name}` is given twice, by name and by index {twice}; give it once")
 
     def check_ties(self, values: Sequence[Value]) -> None:
-        """Raise `InputError` where a symbolic dimension has different lengths in different inputs."""
+        """Raise `InputError` if a symbolic dimension has different lengths in different inputs."""
         for symbol, places in self._ties:
             lengths = {f"`{self.inputs[i].name}`[{axis}]": values[i].shape[axis] for i, axis in places}
             if len(set(lengths.values())) > 1:

@@ -1,4 +1,4 @@
-"""`SyncInferRequest`: one inference, as stages that run in order. The class that a device derives its request from."""
+"""`SyncInferRequest`, the base class of a device's requests: one inference as stages that run in order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Stage: TypeAlias = Callable[[], object]
 
 _MISSING: Final[Any] = object()
 STAGES: Final = ("infer_preprocess", "start_pipeline", "wait_pipeline", "infer_postprocess")
-"""In the order in which they run."""
+"""The stages, in the order in which they run."""
 
 
 class RequestOwner(Protocol):
-    """What a request needs of the network that creates it."""
+    """The part of a network that its requests use."""
 
     @property
     def signature(self) -> Signature:
@@ -44,20 +44,20 @@ class SyncInferRequest(ABC):
     `start_pipeline`, `wait_pipeline`, `infer_postprocess`.
 
     Stages read `self.inputs`, a list in input order of C-contiguous numpy arrays (or lists, None), which they
-    must not write to; they give every output once, through `output_buffer` or `store_output`; and they call
-    `check_cancelled` between pieces of work. Keep what you need of the network (its compiled plan), not
-    the network itself: a cycle would keep its memory until a garbage collection.
+    must not write to; they set every output once, through `output_buffer` or `store_output`; and they call
+    `check_cancelled` between pieces of work. Keep references to parts of the network (its compiled plan), not to
+    the network itself: the cycle would keep its memory until a garbage collection.
     """
 
     def __init__(self, network: RequestOwner) -> None:
         self.signature = network.signature
         self.request_id = network.next_request_id()
         self.is_profiling = network.is_profiling
-        # Calling stages that do nothing would take a tenth of a small network's time.
+        # Calling the base class's empty stages would take a tenth of a small network's time.
         self._own_stages = [name for name in STAGES if getattr(type(self), name) is not getattr(SyncInferRequest, name)]
         self._no_inputs = [_absent(port.type) for port in self.signature.inputs]
         self.inputs: list[Value] = self._no_inputs
-        self._copied_inputs: dict[int, Value] = {}  # what users gave for inputs of which `inputs` has a copy
+        self._copied_inputs: dict[int, Value] = {}  # the users' values of which `inputs` has copies
         self._outputs: list[Value] = []
         self._user_outputs: dict[int, Array] = {}
         self._in_place: set[int] = set()
@@ -82,17 +82,17 @@ class SyncInferRequest(ABC):
         """Optional. Bring the results to the host."""
 
     def abort_pipeline(self) -> None:  # noqa: B027
-        """Optional. Let go of the device after an inference that failed or was cancelled, so that it can begin anew."""
+        """Optional. Release the device after an inference failed or was cancelled, so that the next one can begin."""
 
     def request_cancel(self, error: EngineError) -> None:
-        """Optional, and calls this one. Make the next `check_cancelled` raise `error`, and stop what the device runs.
+        """Optional; call `super()`. Make the next `check_cancelled` raise `error`, and stop the work on the device.
 
-        Called by any thread, also when no inference runs.
+        Called by any thread, even while no inference runs.
         """
         self._cancellation = error
 
     def clear_tensors(self) -> None:
-        """Optional, and calls this one. Let go of all tensors, as if none had been set, and of other memory."""
+        """Optional; call `super()`. Release all tensors and other memory."""
         self.inputs = self._no_inputs
         self._copied_inputs = {}
         self._outputs = []
@@ -104,7 +104,7 @@ class SyncInferRequest(ABC):
     def output_buffer(self, index: int, shape: tuple[int, ...]) -> Array:
         """Return the uninitialised C-contiguous array of `shape` to write output `index` into.
 
-        It is the user's own where one was set and can be written to while the inputs are read.
+        It is the user's array if one was set, is C-contiguous and aligned, and does not overlap the inputs.
         """
         check = self._result_check(index)
         if index in self._in_place and self._user_outputs[index].shape == shape:
@@ -117,10 +117,10 @@ class SyncInferRequest(ABC):
         return buffer
 
     def store_output(self, index: int, value: Value, *, copy: bool = True) -> None:
-        """Give output `index` its value.
+        """Set the value of output `index`.
 
         Pass `copy=False` only for a new array that nothing else refers to: never an input, a view of one, a
-        constant, or memory that the next inference reuses. Raises `PluginContractError` where it does not fit.
+        constant, or memory that the next inference reuses. Raises `PluginContractError` if the value does not fit.
         """
         value = self._result_check(index).admit(value)
         if index in self._user_outputs:
@@ -132,13 +132,13 @@ class SyncInferRequest(ABC):
         self._outputs[index] = _copied(value) if copy else value
 
     def check_cancelled(self) -> None:
-        """Raise `Cancelled` or `DeadlineExceeded` where this inference should stop. Cheap; call it often."""
+        """Raise `Cancelled` or `DeadlineExceeded` if this inference should stop. Cheap; call it often."""
         if self._cancellation is not None:
             raise self._cancellation
 
     @property
     def cancellation(self) -> EngineError | None:
-        """The error with which this inference is about to stop; None where it goes on."""
+        """The error with which this inference is about to stop; None if it is not cancelled."""
         return self._cancellation
 
     def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
@@ -152,10 +152,10 @@ class SyncInferRequest(ABC):
     # -- tensors ------------------------------------------------------------------------------------------
 
     def set_inputs(self, inputs: object) -> None:
-        """Bind several inputs, or none of them where any does not fit: a mapping, a list, or one array.
+        """Bind several inputs, or none of them if any does not fit: a mapping, a list, or one array.
 
-        Arrays are used in place: do not change them while an inference runs. Those that are strided or unaligned,
-        and the members of sequences, are copied when an inference begins. Raises `InputError`.
+        Arrays are used in place: do not change them while an inference runs. Strided and unaligned arrays
+        and the members of sequences are copied when an inference begins. Raises `InputError`.
         """
         bound, copied = self.signature.bind(self.inputs, inputs)
         if self._copied_inputs or copied:
@@ -163,16 +163,16 @@ class SyncInferRequest(ABC):
         self.inputs = bound
 
     def _still_copied(self, bound: list[Value]) -> dict[int, Value]:
-        """Those of `_copied_inputs` that stay bound when the inputs become `bound`."""
+        """The items of `_copied_inputs` that stay bound when the inputs become `bound`."""
         inputs = self.inputs
         return {position: v for position, v in self._copied_inputs.items() if bound[position] is inputs[position]}
 
     def set_input_tensor(self, key: str | int, value: Value) -> None:
-        """Bind one input as `set_inputs` does. Raises `InputError`, and keeps the old one, where it does not fit."""
+        """Bind one input as `set_inputs` does. Raises `InputError` if it does not fit, and keeps the old one."""
         self.set_inputs({self.signature.find_input(key): value})
 
     def set_output_tensor(self, key: str | int, array: Array | None) -> None:
-        """Have inferences write an output into `array`; None takes that back. Raises `InputError`."""
+        """Have inferences write an output into `array`; None undoes that. Raises `InputError`."""
         index = self.signature.find_output(key)
         if array is None:
             self._user_outputs.pop(index, None)
@@ -181,7 +181,7 @@ class SyncInferRequest(ABC):
             self._user_outputs[index] = self.signature.output_checks[index].admit_output(array)
 
     def get_input_tensor(self, key: str | int) -> Value:
-        """Return the value bound to an input. Raises `InputError` where there is none."""
+        """Return the value bound to an input. Raises `InputError` if there is none."""
         index = self.signature.find_input(key)
         value = self._copied_inputs.get(index, self.inputs[index])
         if value is _MISSING:
@@ -199,7 +199,7 @@ class SyncInferRequest(ABC):
 
     @property
     def profiling_info(self) -> ProfilingInfo:
-        """What the last inference recorded; empty unless the network was compiled with PERF_COUNT."""
+        """The profile of the last inference; empty unless the network was compiled with PERF_COUNT."""
         return ProfilingInfo(self.request_id, tuple(self._stage_profiles), tuple(self._node_profiles))
 
     # -- running ------------------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ class SyncInferRequest(ABC):
     def infer(self, inputs: object = None) -> InferResult:
         """Bind `inputs`, run all stages in this thread and return the outputs; reusable after any error.
 
-        Raises `InputError` before any stage runs, the stages' own `EngineError`s, and `DeviceError` from
-        anything else that they raise.
+        Raises `InputError` before any stage runs, the `EngineError`s of stages, and `DeviceError` from
+        any other exception of theirs.
         """
         self.begin(inputs)
         return self.run_stages()
@@ -233,7 +233,7 @@ class SyncInferRequest(ABC):
             raise self.device_error(stage, e) from e
 
     def begin(self, inputs: object = None) -> None:
-        """Bind `inputs`, check that everything is there, and forget the last inference's outputs and profile."""
+        """Bind `inputs`, check that none is missing, and discard the last inference's outputs and profile."""
         stale = self._copied_inputs
         if inputs is not None:
             bound, copied = self.signature.bind(self.inputs, inputs)
@@ -257,7 +257,7 @@ class SyncInferRequest(ABC):
             self._stage_profiles, self._node_profiles = [], []
 
     def _read_again(self, copied: Mapping[int, Value]) -> None:
-        """Give the stages the present values of what users gave, by position."""
+        """Copy the current values of the users' inputs, by position, for the stages."""
         inputs = list(self.inputs)
         for position, value in copied.items():
             inputs[position] = self.signature.input_checks[position].admit(value)
@@ -276,12 +276,12 @@ class SyncInferRequest(ABC):
             self._stage_profiles.append(StageProfile(name, executor, start, time.perf_counter_ns()))
 
     def finish(self) -> InferResult:
-        """Return the outputs. Raises `PluginContractError` where the stages left one without a value."""
+        """Return the outputs. Raises `PluginContractError` if no stage has set one of them."""
         outputs = self._outputs
         for index, value in enumerate(outputs):
             if value is _MISSING:
                 name = self.signature.outputs[index].name
-                raise PluginContractError(f"{self.signature.network}: the stages gave output `{name}` no value")
+                raise PluginContractError(f"{self.signature.network}: no stage set output `{name}`")
         for index, array in self._user_outputs.items():
             if outputs[index] is not array:
                 np.copyto(array, outputs[index])
@@ -289,7 +289,7 @@ class SyncInferRequest(ABC):
         return InferResult(self.signature.output_index, outputs)
 
     def abort(self, error: BaseException) -> None:
-        """End a begun inference that failed with `error`: no outputs, and the device let go of."""
+        """End a begun inference that failed with `error`: discard the outputs and release the device."""
         self.forget_outputs()
         self._cancellation = None
         try:
@@ -298,11 +298,11 @@ class SyncInferRequest(ABC):
             error.add_note(f"and abort_pipeline failed: {type(e).__name__}: {e}")
 
     def forget_outputs(self) -> None:
-        """Have no outputs, as before the first inference."""
+        """Discard the outputs."""
         self._outputs = []
 
     def device_error(self, stage: Stage, error: BaseException) -> DeviceError:
-        """Return the error that tells a user of something unexpected in a stage."""
+        """Return the error that reports an unexpected exception of a stage to the user."""
         name = getattr(stage, "__name__", type(stage).__name__)
         request = f"{self.signature.network}: request {self.request_id}"
         return DeviceError(f"{request}: {name} failed: {type(error).__name__}: {error}")
@@ -313,7 +313,7 @@ class SyncInferRequest(ABC):
             return checks[index]
         except (IndexError, TypeError):
             raise PluginContractError(
-                f"{self.signature.network}: a stage gave output {index!r}; there are {len(checks)}, by index from 0"
+                f"{self.signature.network}: a stage set output {index!r}; expected an index in 0..{len(checks) - 1}"
             ) from None
 
     def _check_user_shape(self, index: int, shape: tuple[int, ...]) -> None:
@@ -321,7 +321,7 @@ class SyncInferRequest(ABC):
         if array is not None and array.shape != shape:
             raise InputError(
                 f"{self.signature.network}: output `{self.signature.outputs[index].name}` has shape {shape} for "
-                f"these inputs; the array set for it has {array.shape}"
+                f"these inputs, but the array set for it has {array.shape}"
             )
 
     def _writable_in_place(self) -> set[int]:
@@ -339,7 +339,7 @@ class SyncInferRequest(ABC):
 
 
 def _absent(value_type: ValueType) -> Value:
-    """What an input is before it is set: an optional may stay absent."""
+    """The value of an input that is not set: None for an optional."""
     return None if isinstance(value_type, OptionalType) else _MISSING
 
 

@@ -1,4 +1,4 @@
-"""Checks of the values that cross a request's border: nothing is cast, and copied only where it must be."""
+"""Checks of a request's inputs and outputs: nothing is cast, and copies are made only if necessary."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _Mismatch(Exception):
 
 
 class PortCheck:
-    """Admits the values of one port. Remembers the shapes that fitted, so that the usual check is a lookup.
+    """Checks the values of one port. Caches admitted shapes, so that the usual check is a lookup.
 
-    `where` begins every message ("CPU: input `x`"). Mismatches raise `error`. Shared between threads.
+    `where` begins every message ("CPU: input `x`"). Mismatches raise `error`. Thread-safe.
     """
 
     __slots__ = ("_dtype", "_error", "_fitting", "_where", "port")
@@ -40,9 +40,9 @@ class PortCheck:
         self._dtype = port.element_type.numpy if is_plain else None
 
     def admit(self, value: Value) -> Value:
-        """Return `value` as stages get it: C-contiguous aligned numpy arrays of the port's type and shape.
+        """Return `value` in the form that stages read: C-contiguous aligned numpy arrays of the port's type and shape.
 
-        Such an array is passed on as it is, and DLPack tensors in host memory without a copy.
+        Arrays of this form, and DLPack tensors in host memory, are not copied.
         """
         if type(value) is np.ndarray and value.dtype is self._dtype and value.shape in self._fitting:
             flags = value.flags
@@ -51,18 +51,18 @@ class PortCheck:
         return self._guarded(lambda: self._admit_any(value))
 
     def has_admitted(self, shape: tuple[int, ...]) -> bool:
-        """Whether a value of this shape fitted before, and its shape is remembered."""
+        """Whether this shape is in the cache of admitted shapes."""
         return shape in self._fitting
 
     def admit_output(self, array: object) -> Array:
-        """Return the array that a user wants an output written to; it may be strided, and must be writable."""
+        """Return the array that a user provides for an output; it may be strided, and must be writable."""
         admitted: Array = self._guarded(lambda: self._admit_output(array))
         return admitted
 
     def _admit_output(self, value: object) -> Array:
         array = value if isinstance(value, np.ndarray) else _from_dlpack(value)
         if not array.flags.writeable:
-            raise _Mismatch("the array is read-only; give one that can be written to")
+            raise _Mismatch("the array is read-only; pass a writable one")
         self._check_tensor(array)
         return array
 
@@ -92,7 +92,7 @@ class PortCheck:
 
 
 def is_copy(admitted: Value, given: Value) -> bool:
-    """Whether `admitted`, which `PortCheck.admit` made of `given`, does not follow when `given` changes."""
+    """Whether `admitted`, which `PortCheck.admit` returned for `given`, is a copy, independent of changes to it."""
     if isinstance(given, np.ndarray):
         return not np.may_share_memory(admitted, given)
     if hasattr(given, "__dlpack__"):
@@ -108,17 +108,17 @@ def _admit(value: Value, value_type: ValueType | None) -> Value:
             return array
         case SequenceType():
             if not isinstance(value, (list, tuple)):
-                raise _Mismatch(f"a sequence is a list of values; got {type(value).__name__}")
+                raise _Mismatch(f"a sequence must be a list of values; got {type(value).__name__}")
             return [_admit_member(element, value_type.element, f"[{i}]") for i, element in enumerate(value)]
         case OptionalType():
             return None if value is None else _admit(value, value_type.element)
         case MapType():
             if not isinstance(value, Mapping):
-                raise _Mismatch(f"a map is a dict; got {type(value).__name__}")
+                raise _Mismatch(f"a map must be a dict; got {type(value).__name__}")
             return dict(value)
         case None:
             return value
-    raise _Mismatch(f"a value of type {value_type} cannot be given or returned; use a dense tensor")
+    raise _Mismatch(f"values of type {value_type} are not supported; use a dense tensor")
 
 
 def _admit_member(value: Value, value_type: ValueType | None, position: str) -> Value:

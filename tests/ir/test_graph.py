@@ -138,7 +138,7 @@ def test_what_was_stated_is_kept_while_inputs_are_known_better_and_goes_where_th
 
 def test_a_value_of_a_foreign_parameter_is_found() -> None:
     _, (a,) = chain(1)
-    with pytest.raises(GraphError, match="none of its parameters"):
+    with pytest.raises(GraphError, match="not one of its parameters"):
         Model([a], []).validate()
 
 

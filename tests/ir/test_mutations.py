@@ -117,7 +117,7 @@ def relu() -> Node:
         (lambda m: m.add_sink(m.results[0]), "a sink of model"),
         (lambda m: Model([], sinks=[m.result("y").input_value(0).node]), "has consumers"),
         (lambda m: m.add_parameter(relu()), "is a Parameter"),
-        (lambda m: Model(relu()), "are a list"),
+        (lambda m: Model(relu()), "must be a list"),
         (lambda m: m.sinks[0].input(0).replace_source_output(m.sinks[0]), "cannot read its own output"),
         (lambda m: m.sinks[0].set_output_type(1, m.inputs[0].type), "has no output 1"),
         (lambda m: setattr(Output(m.sinks[0], 1), "name", "a"), "has no output 1"),

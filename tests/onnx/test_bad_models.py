@@ -434,5 +434,5 @@ def test_truncated_skeletons_are_refused_or_whole() -> None:
 
 
 def test_a_section_of_another_size_is_refused() -> None:
-    with pytest.raises(ModelReadError, match=r"takes \d+ bytes, and section `0` has 3"):
+    with pytest.raises(ModelReadError, match=r"takes \d+ bytes, but section `0` has 3"):
         join_model(SKELETON, lambda name: b"abc")

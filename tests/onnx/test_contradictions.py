@@ -291,7 +291,7 @@ def test_an_output_that_is_declared_wrongly_loads_with_a_warning(caplog: pytest.
     model = read_model(model_of(Call("MatMul", [[2, 3], [3, 5]], []), [7, 5]))
     assert model.result("y").type == TensorType(f32, PartialShape([2, 5]))
     (record,) = caplog.records
-    assert record.getMessage() == "output `y` is declared as f32[7,5]; what is computed is f32[2,5]"
+    assert record.getMessage() == "output `y` is declared as f32[7,5], but computed as f32[2,5]"
     caplog.clear()
     for declared in ([2, 5], ["n", 5], None):
         read_model(model_of(Call("MatMul", [[2, 3], [3, 5]], []), declared))

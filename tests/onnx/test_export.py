@@ -409,7 +409,7 @@ def test_above_2_gb_weights_go_to_a_file_beside_the_model(tmp_path: Path, monkey
     assert (tmp_path / "m.onnx.data").stat().st_size == 20_000
     with pytest.raises(ModelWriteError, match="write it to a path"):
         model_to_proto(model)
-    with pytest.raises(ModelWriteError, match="cannot go to a stream"):
+    with pytest.raises(ModelWriteError, match="cannot be written to a stream"):
         write_model(model, io.BytesIO())
 
 

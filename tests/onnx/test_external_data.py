@@ -89,7 +89,7 @@ def test_locations_outside_of_the_folder_are_refused(tmp_path: Path, location: s
     for place in (tmp_path, folder):
         (place / "w.bin").write_bytes(WEIGHT.tobytes())
     path = save(folder, model_of(tensor(location=location)))
-    with pytest.raises(ExternalDataError, match="outside of the model's folder") as error:
+    with pytest.raises(ExternalDataError, match="outside the model's folder") as error:
         read_model(path)
     assert "tensor `w`" in str(error.value)
     assert location in str(error.value)
@@ -106,7 +106,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path, what: str) -> None:
     else:
         (folder / "sub").symlink_to(secret)
     location = "w.bin" if what == "file" else "sub/w.bin"
-    with pytest.raises(ExternalDataError, match="outside of the model's folder"):
+    with pytest.raises(ExternalDataError, match="outside the model's folder"):
         read_model(save(folder, model_of(tensor(location=location))))
 
 
@@ -135,13 +135,17 @@ def test_a_download_cache_of_links_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "content", "message"),
     [
-        ({"location": "w.bin"}, b"x" * 95, "needs 96 bytes at offset 0 .* and 95 are available"),
-        ({"location": "w.bin", "offset": 50}, b"x" * 96, "needs 96 bytes at offset 50 .* and 46 are available"),
-        ({"location": "w.bin", "offset": 2**63 - 1}, b"x" * 96, "and 0 are available"),
+        ({"location": "w.bin"}, b"x" * 95, "needs 96 bytes at offset 0 .* but 95 are available"),
+        ({"location": "w.bin", "offset": 50}, b"x" * 96, "needs 96 bytes at offset 50 .* but 46 are available"),
+        ({"location": "w.bin", "offset": 2**63 - 1}, b"x" * 96, "but 0 are available"),
         ({"location": "w.bin", "offset": 2**70}, b"x" * 96, "is not a number of bytes"),
         ({"location": "w.bin", "offset": -4}, b"x" * 96, "external offset '-4' is not a number of bytes"),
         ({"location": "w.bin", "length": "many"}, b"x" * 96, "external length 'many' is not a number of bytes"),
-        ({"location": "w.bin", "length": 40}, b"x" * 96, "takes 96 bytes, and its external data .* have 40"),
+        (
+            {"location": "w.bin", "length": 40},
+            b"x" * 96,
+            "takes 96 bytes, but states a length of 40",
+        ),
         ({"location": "w.bin"}, b"", "is empty; 96 bytes of it are needed"),
         ({"location": "w.bin"}, None, "cannot be opened: No such file or directory; 96 bytes"),
         ({"location": ""}, b"x", "no usable location"),
@@ -176,7 +180,7 @@ def test_a_pipe_in_the_place_of_the_data_does_not_hang(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [bytes, lambda data: onnx.ModelProto.FromString(data)], ids=["bytes", "proto"])
 def test_without_a_path_there_is_no_folder(make: Callable[[bytes], bytes | onnx.ModelProto]) -> None:
-    with pytest.raises(ExternalDataError, match=r"tensor `w` .*`w\.bin`, and the model was not read from a path"):
+    with pytest.raises(ExternalDataError, match=r"tensor `w` .*`w\.bin`, but the model was not read from a path"):
         read_model(make(model_of(tensor(location="w.bin")).SerializeToString()))
 
 

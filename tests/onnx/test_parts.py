@@ -152,7 +152,7 @@ def test_data_that_a_device_keeps_in_another_form_is_left_out() -> None:
     again = join_model(skeleton, {section.name: section.data for section in sections}.__getitem__)
     left_out, inline, stored = (result.input_value(0).node for result in again.results)
     assert str(left_out.output(0).type) == str(big.output(0).type)
-    with pytest.raises(ModelReadError, match="left out"):
+    with pytest.raises(ModelReadError, match="not in the skeleton"):
         _ = left_out.data
     np.testing.assert_array_equal(inline.data, small.data)
     np.testing.assert_array_equal(stored.data, kept.data)

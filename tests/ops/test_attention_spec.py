@@ -90,8 +90,8 @@ def test_lengths_of_packed_heads() -> None:
         ([[2, 3, 32], [2, 5, 16], [2, 5, 12]], {"q_num_heads": 4}, "kv_num_heads is None; allowed: 1 or more"),
         ([Q, [2, 5, 16], [2, 5, 12]], {}, "some of Q, K and V have rank 3, others 4"),
         ([Q, K, [2, 5]], {}, "input 2 has rank 2; allowed: 3 or 4"),
-        ([Q, K, V, None, PAST[0]], {}, "optional inputs, past_key is given; allowed: past_key and past_value together"),
-        ([Q, K, V, None, *PAST, [2]], {}, "past_key and past_value and nonpad_kv_seqlen is given"),
+        ([Q, K, V, None, PAST[0]], {}, "optional inputs are past_key; allowed: past_key and past_value together"),
+        ([Q, K, V, None, *PAST, [2]], {}, "the given optional inputs are past_key and past_value and nonpad_kv_seqlen"),
     ],
 )
 def test_bad_attention(shapes: list[Shape], attributes: dict[str, Any], message: str) -> None:
@@ -118,7 +118,7 @@ def test_lengths_that_do_not_fit(shapes: list[Shape], message: str) -> None:
     [
         ([Q, K, V], {"rows": "other"}, "rows is 'other'; allowed: attention, softmax, guarded"),
         ([Q, K, V], {"scale": float("nan")}, "scale is nan; allowed: a finite number"),
-        ([Q, K], {}, "of K and V one is omitted"),
+        ([Q, K], {}, "only one of K and V is given"),
         ([Q], {}, "input 0 has rank 4; allowed: 3"),
         ([[2, 3, 48]], {"q_num_heads": 4}, "kv_num_heads is 0; allowed: 1 or more"),
     ],

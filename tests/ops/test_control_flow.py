@@ -181,7 +181,7 @@ def test_scan_over_nothing() -> None:
 def test_scan_inputs_must_have_one_length() -> None:
     a, b = Parameter(f32, None, "a"), Parameter(f32, None, "b")
     body = Model([ops.Add(a, b)], [a, b])
-    with pytest.raises(TypeInferenceError, match="sequence lengths 3 and 4; expected equal ones"):
+    with pytest.raises(TypeInferenceError, match="sequence lengths 3 and 4; expected equal lengths"):
         ops.create("Scan", [Parameter(f32, [3]), Parameter(f32, [4])], {"body": body, "num_scan_inputs": 2})
     free = Parameter(f32, [None], "p"), Parameter(f32, [None], "q")
     node = ops.create("Scan", list(free), {"body": body.clone(), "num_scan_inputs": 2})

@@ -40,7 +40,7 @@ def test_optional_inputs(x: Parameter) -> None:
     low, high = ops.Constant(0.0), ops.Constant(6.0)
     assert ops.Clip(x, low, None).num_inputs == 2
     assert ops.Clip(x, None, high).input_values[1] is None
-    with pytest.raises(ModelError, match=r"input 1 \(W\) is required and was given as None"):
+    with pytest.raises(ModelError, match=r"input 1 \(W\) is required, but is None"):
         ops.Conv(x, None, low)
 
 
@@ -74,7 +74,7 @@ def test_default_attribute_values(x: Parameter) -> None:
         (lambda x: ops.Add(x), r"Add takes 2 inputs \(A, B\), got 1"),
         (lambda x: ops.Sum(), r"Sum takes 1 or more inputs \(\*data_0\), got 0"),
         (lambda x: ops.Relu(x, num_outputs=2), "Relu has 1 outputs, not 2"),
-        (lambda x: ops.create("Constant", [], {"value": np.zeros(1)}), r"made by ops.Constant\(value\)"),
+        (lambda x: ops.create("Constant", [], {"value": np.zeros(1)}), r"use ops.Constant\(value\)"),
     ],
 )
 def test_wrong_arguments_are_named(x: Parameter, build: object, message: str) -> None:

@@ -73,7 +73,7 @@ def test_made_tensors() -> None:
     [
         (lambda: ops.Gelu(X, approximate="erf"), "approximate is 'erf'; allowed: none, tanh"),
         (lambda: ops.BitShift(BYTES, BYTES, direction="UP"), "direction is 'UP'; allowed: LEFT, RIGHT"),
-        (lambda: ops.Cast(X, to=99), "attribute to is 99; allowed: a number of TensorProto.DataType"),
+        (lambda: ops.Cast(X, to=99), "attribute to is 99; allowed: a value of TensorProto.DataType"),
         (lambda: ops.Cast(X, to=0), "attribute to is 'undefined'"),
         (lambda: ops.Cast(X, to=f16, round_mode="even"), "round_mode is 'even'; allowed: up, down, nearest"),
         (lambda: ops.EyeLike(Parameter(f32, [2, 3], "m"), dtype=99), "attribute dtype is 99"),

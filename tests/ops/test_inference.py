@@ -75,7 +75,7 @@ def test_casts_and_predicates() -> None:
     assert t(ops.IsNaN(x)) == "bool[N,2]"
     assert t(ops.Shape(x)) == "i64[2]"
     assert t(ops.Shape(x, start=-1)) == "i64[1]"
-    with pytest.raises(TypeInferenceError, match="attribute to is 99; allowed: a number of TensorProto"):
+    with pytest.raises(TypeInferenceError, match="attribute to is 99; allowed: a value of TensorProto"):
         ops.Cast(x, to=99)
 
 
@@ -150,10 +150,10 @@ def test_convolution_bounds() -> None:
         (lambda: ops.Transpose(p([2, 3]), perm=[0, 0]), r"perm is \[0, 0\]; allowed: a permutation of the 2 axes"),
         (lambda: ops.Softmax(p([2]), axis=1), r"axis is 1; allowed: -1\.\.0, as the rank is 1"),
         (lambda: ops.Concat(p([2, 3]), p([2, 4]), axis=0), r"dimension 1 differs between the inputs \(3, 4\)"),
-        (lambda: ops.Conv(p([1, 3, 8]), p([4, 2, 3])), "X has 3 channels; W takes 2 a group and group is 1, so 2"),
+        (lambda: ops.Conv(p([1, 3, 8]), p([4, 2, 3])), "X has 3 channels; W takes 2 per group, and group is 1, so 2"),
         (lambda: ops.Conv(p([1, 4, 8]), p([3, 2, 3]), group=2), "group 2 does not divide the 3 output channels"),
         (lambda: ops.Conv(p([1, 2, 2]), p([4, 2, 3])), "a window of 3 does not fit spatial dimension 0 of length 2"),
-        (lambda: ops.Conv(p([1, 2, 8]), p([4, 2, 3]), p([3])), "one value an output channel"),
+        (lambda: ops.Conv(p([1, 2, 8]), p([4, 2, 3]), p([3])), "one value per output channel"),
         (lambda: ops.ConvTranspose(p([1, 3, 8]), p([4, 2, 3])), "X has 3 channels, W takes 4"),
         (lambda: ops.PRelu(p([2]), p([3, 2])), "must broadcast to the shape of X"),
         (lambda: ops.GroupNormalization(p([1, 5, 2]), p([5]), p([5]), num_groups=2), "does not divide the 5 channels"),
@@ -269,5 +269,5 @@ def test_small_constants_only_are_read() -> None:
 
 @pytest.mark.parametrize("equation", ["i.j->", "..,->", "ij-", "ij->ij->i", "-", "....", "i\u00e9->i"])
 def test_a_malformed_equation_is_refused_before_onnx_reads_it_without_end(equation: str) -> None:
-    with pytest.raises(TypeInferenceError, match="allowed: terms of letters"):
+    with pytest.raises(TypeInferenceError, match="allowed: comma-separated terms of letters"):
         ops.Einsum(Parameter(f32, [2, 3], "x"), equation=equation)

@@ -149,7 +149,7 @@ def test_lengths_of_other_operators() -> None:
         (lambda: spec(TileSpec, 2).at((4, 5), integers(2)), "1 repeats do not fit 2 axes"),
         (lambda: spec(TileSpec, 1).at((4,), integers(-1)), r"repeats are \[-1\]; allowed: 0 or more"),
         (lambda: spec(PadSpec, 2).at((4, 5), integers(1, 2)), "2 pads do not fit 2 axes"),
-        (lambda: spec(PadSpec, 1).at((4,), integers(-3, -2)), "cut off more than an input"),
+        (lambda: spec(PadSpec, 1).at((4,), integers(-3, -2)), "remove more than an input"),
         (lambda: spec(DepthToSpaceSpec, 4, blocksize=2).at((1, 6, 4, 4)), "attribute blocksize is 2"),
         (lambda: spec(DepthToSpaceSpec, 4, op_type="SpaceToDepth", blocksize=2).at((1, 6, 4, 5)), "blocksize is 2"),
     ],

@@ -57,7 +57,13 @@ def test_quantization() -> None:
     ("cls", "op_type", "shapes", "attributes", "message"),
     [
         (GemmSpec, "Gemm", ([2, 3], [3, 4]), {"alpha": "1"}, "attribute alpha is '1'; allowed: a float"),
-        (EinsumSpec, "Einsum", ([2],), {"equation": "i-"}, "attribute equation is 'i-'; allowed: terms of letters"),
+        (
+            EinsumSpec,
+            "Einsum",
+            ([2],),
+            {"equation": "i-"},
+            "attribute equation is 'i-'; allowed: comma-separated terms",
+        ),
         (EinsumSpec, "Einsum", ([2],), {}, "required attribute 'equation' is missing"),
         (QuantizeSpec, "DequantizeLinear", ([2], [2]), {"axis": 1, "block_size": 1}, "axis is 1; allowed: -1..0"),
         (QuantizeSpec, "QuantizeLinear", ([2], [2]), {"block_size": -1}, "block_size is -1; allowed: 0 or more"),

@@ -65,7 +65,7 @@ def test_of_nothing_there_is_no_largest() -> None:
         (lambda: ops.TopK(X, ONE, axis=3), "attribute axis is 3"),
         (lambda: ops.Unique(X, axis=3), "attribute axis is 3"),
         (lambda: ops.Compress(X, MASK, axis=3), "attribute axis is 3"),
-        (lambda: ops.NonMaxSuppression(X, X, center_point_box=2), "center_point_box is 2; allowed: 0, 1"),
+        (lambda: ops.NonMaxSuppression(X, X, center_point_box=2), "center_point_box is 2; allowed: 0 or 1"),
     ],
 )
 def test_bad_attributes_are_refused(build: Callable[[], Node], message: str) -> None:

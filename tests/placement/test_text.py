@@ -25,16 +25,16 @@ CPU             1      1             0     500 us         -
 
 subgraphs       3; lower bound 2: no partition has fewer than 2
 bytes crossing  8.0 MB in 3 transfers; the lengths of 1 are known only during an inference
-predicted time  min_subgraphs 4.50 ms, connected 3.90 ms (chosen); from default costs, which only serve to compare
+predicted time  min_subgraphs 4.50 ms, connected 3.90 ms (chosen); from default costs, for comparison only
 of transfers    400 us
-measured time   nothing was measured; the device does with --config PLACEMENT=measured
+measured time   none: --config PLACEMENT=measured measures them
 
 LARGEST TRANSFERS  FROM -> TO           BYTES  PREDICTED
 `nonzero`          1 (CPU) -> 2 (GPU)       ?          -
 `relu`             0 (GPU) -> 1 (CPU)  4.0 MB     400 us
 `relu`             0 (GPU) -> 2 (GPU)  4.0 MB       0 us
 
-not native on a device that comes first, or evaluated on the host, and why:
+not native on a device listed earlier, or evaluated on the host, and why:
   GPU refuses 1 NonZero (op), now on CPU
     `nonzero`
     GPU has no kernel for NonZero
@@ -59,7 +59,7 @@ def test_long_lists_end_early_and_say_how_to_get_the_rest(chain: PlacementReport
         "  A refuses 500 Gelu (op), now on B",
         "    `a1`, `a3`, `a5` and 497 more nodes (--nodes lists all)",
         "    no 1 and 499 more reasons (--nodes lists all)",
-        "predicted time  none: nothing is known of what these devices take",
+        "predicted time  none: the costs of these devices are unknown",
         "of transfers    -",
         "measured time   1.50 s",
     ):
@@ -74,29 +74,29 @@ def test_long_lists_end_early_and_say_how_to_get_the_rest(chain: PlacementReport
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"lower_bound": 3}, "subgraphs       3; lower bound 3: the fewest that there can be"),
+        ({"lower_bound": 3}, "subgraphs       3; lower bound 3: the minimum"),
         ({"measured_seconds": 0.0123}, "measured time   12.3 ms"),
-        ({"placement": "measured"}, "measured time   nothing was measured of these subgraphs"),
+        ({"placement": "measured"}, "measured time   none: these subgraphs were not measured"),
         (
             {"predicted_seconds": {"connected": 0.002}},
-            "predicted time  connected 2.00 ms; from default costs, which only serve to compare",
+            "predicted time  connected 2.00 ms; from default costs, for comparison only",
         ),
         ({"costs": "measured", "predicted_seconds": {"a": 2.0}}, "predicted time  a 2.00 s; from measured costs"),
         (
             {"predicted_seconds": {}},
-            "predicted time  3.50 ms for all subgraphs; from default costs, which only serve to compare",
+            "predicted time  3.50 ms for all subgraphs; from default costs, for comparison only",
         ),
-        ({"refusals": ()}, "every operation runs natively, and no device that comes first refused one"),
+        ({"refusals": ()}, "every operation runs natively, and no device listed earlier refused one"),
         ({"findings": ()}, "no transfer or split is known to cost more than it gains"),
         (
             {"findings": (), "predicted_seconds": {}},
-            "whether a transfer or a split costs more than it gains is not known without predictions",
+            "whether a transfer or a split costs more than it gains is unknown without predictions",
         ),
         ({"crossings": ()}, "bytes crossing  0 bytes in 0 transfers"),
         ({"crossings": ()}, "of transfers    none"),
         (
             {"crossings": (), "findings": ()},
-            "nothing crosses, so that no transfer or split costs more than it gains",
+            "no value crosses, so no transfer or split costs more than it gains",
         ),
     ],
 )

@@ -71,5 +71,5 @@ def test_wrong_inputs_are_raised(make_network: Any, requests: int) -> None:
     "limits", [{}, {"count": 0}, {"seconds": -1}, {"count": 1, "warm_up": -1}, {"count": 1, "requests": -1}]
 )
 def test_limits_that_make_no_sense_are_refused(make_network: Any, limits: dict[str, Any]) -> None:
-    with pytest.raises(InferError, match="measuring"):
+    with pytest.raises(InferError, match=r"measuring has no end|count must be 1 or more"):
         measure(make_network(), INPUTS, **limits)

@@ -266,7 +266,7 @@ def test_sequences_and_optionals_are_checked_to_the_leaves():
     assert result["y1"] is None
     with pytest.raises(InputError, match=r"input `x0`: \[1\]: element type is int64"):
         request.infer({"x0": [row, np.ones(3, np.int64)]})
-    with pytest.raises(InputError, match="a sequence is a list of values; got ndarray"):
+    with pytest.raises(InputError, match="a sequence must be a list of values; got ndarray"):
         request.infer({"x0": row})
     assert request.infer({"x1": np.int64(4)})["y1"] == 4
 
@@ -345,7 +345,7 @@ def test_a_wrong_output_array_is_refused_and_the_old_one_kept():
         with pytest.raises(InputError, match=message):
             request.set_output_tensor("y0", wrong)
     assert request.infer(X)[0] is mine
-    with pytest.raises(InputError, match=r"output `y0` has shape \(2, 2\) for these inputs; .* has \(2, 3\)"):
+    with pytest.raises(InputError, match=r"output `y0` has shape \(2, 2\) for these inputs, but .* has \(2, 3\)"):
         request.infer(X[:, :2])
     assert request.infer(X)[0] is mine
 
@@ -362,7 +362,7 @@ def test_output_arrays_that_overlap_are_refused():
 @pytest.mark.parametrize(
     ("give", "message"),
     [
-        (lambda r: None, "the stages gave output `y0` no value"),
+        (lambda r: None, "no stage set output `y0`"),
         (
             lambda r: r.store_output(0, X.astype(np.float64)),
             "device's result for output `y0` is not what the model declares: element type is float64",
@@ -412,8 +412,8 @@ def test_a_port_describes_a_parameter_and_its_preprocessing():
 @pytest.mark.parametrize(
     ("info", "message"),
     [
-        ({"layout": 5}, r'`x`: rt_info\["layout"\] is a string.*got 5'),
-        ({"preprocess": object()}, r'`x`: rt_info\["preprocess"\] is a mapping.*object'),
+        ({"layout": 5}, r'`x`: rt_info\["layout"\] must be a string.*got 5'),
+        ({"preprocess": object()}, r'`x`: rt_info\["preprocess"\] must be a mapping.*object'),
         ({"preprocess": {"mean": np.ones(3)}}, "ndarray is not JSON"),
         ({"preprocess": {"scale": float("nan")}}, "JSON"),
     ],

@@ -50,14 +50,14 @@ def _aligned(call: OldCall, a: Output, b: Output, axis: int) -> Output:
     if axis == -1:
         return b  # from the last dimension on: where this fits at all, it is what numpy does
     if axis < 0:
-        call.invalid(f"axis is {axis}; expected a non-negative one, or -1")
+        call.invalid(f"axis is {axis}; expected -1, or 0 or more")
     rank_a, rank_b = rank_of(a), rank_of(b)
     if rank_a is None or rank_b is None:
         missing = emit("Sub", emit("Sub", rank_as_value(a), i64_scalar(axis)), rank_as_value(b))
         return reshape_to(b, emit("Concat", shape_of(b), ones(missing), axis=0))
     missing_dims = rank_a - axis - rank_b
     if missing_dims < 0 and not all(dim == 1 for dim in b.shape):
-        call.invalid(f"B of shape {b.shape} does not fit into A of shape {a.shape} from axis {axis} on")
+        call.invalid(f"B of shape {b.shape} does not broadcast to A of shape {a.shape} from axis {axis} on")
     if missing_dims <= 0:
         return b
     return emit("Unsqueeze", b, i64s(range(rank_b, rank_b + missing_dims)))

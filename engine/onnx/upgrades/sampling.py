@@ -79,7 +79,7 @@ def _as_half_pixel(call: OldCall) -> dict[str, str]:
     mode, nearest_mode = call.text("mode", "nearest"), call.text("nearest_mode", "round_prefer_floor")
     if mode != "nearest" or nearest_mode not in _TF_NEAREST:
         call.unsupported(
-            f"tf_half_pixel_for_nn with mode {mode} and nearest_mode {nearest_mode} has no successor since opset 13",
+            f"tf_half_pixel_for_nn with mode {mode} and nearest_mode {nearest_mode} has no equivalent since opset 13",
             f"use mode nearest with nearest_mode {' or '.join(_TF_NEAREST)}, or another coordinate_transformation_mode",
         )
     return {"coordinate_transformation_mode": "half_pixel", "nearest_mode": _TF_NEAREST[nearest_mode]}

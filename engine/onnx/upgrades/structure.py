@@ -47,7 +47,7 @@ def _slice_inputs(call: OldCall) -> OldCall:
     starts, ends = call.integers("starts"), call.integers("ends")
     axes = call.integers("axes") or tuple(range(len(starts)))
     if not len(starts) == len(ends) == len(axes):
-        call.invalid(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes; expected as many of each")
+        call.invalid(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes; expected equal numbers")
     inputs = [call.input(0), i64s(starts), i64s(ends), i64s(axes)]
     return call.at(10, drop=["starts", "ends", "axes"], inputs=inputs)
 
@@ -108,7 +108,7 @@ def _pad_attribute(call: OldCall) -> OldCall:
     half = len(paddings) // 2
     if len(paddings) % 2 or paddings[0::2] != paddings[:half] or paddings[1::2] != paddings[half:]:
         call.unsupported(
-            f"paddings {list(paddings)} are ambiguous: opset 1 was written both as all begins, then all ends, and as "
+            f"paddings {list(paddings)} are ambiguous: writers of opset 1 store either all begins, then all ends, or "
             "begin and end of each axis in turn",
             "write the model with Pad-2 (`pads`: all begins, then all ends)",
         )

@@ -49,7 +49,7 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
         fail(node, f"input 0 (X) must have a known rank of 2 or more ([N, C, ...]), got {x.type}")
     for value, name in ((scale, "scale"), (bias, "B")):
         if value is not None and not value.shape.compatible(PartialShape([x.shape[1]])):
-            fail(node, f"{name} must have one value a channel, [{x.shape[1]}], got {value.type}")
+            fail(node, f"{name} must have one value per channel, [{x.shape[1]}], got {value.type}")
     rank = len(x.shape)
     last = create("Transpose", [x], {"perm": (0, *range(2, rank), 1)})
     spec = ChannelNormalizationSpec.of(node)

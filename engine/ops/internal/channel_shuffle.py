@@ -64,5 +64,5 @@ define(
     [("X", False)],
     {"groups": 1},
     _decompose,
-    "The first channel of each of several groups of channels, then the second of each, and so on.",
+    "Interleaves groups of channels: the first channel of every group, then the second of every group, and so on.",
 )

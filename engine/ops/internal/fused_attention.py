@@ -85,10 +85,10 @@ class FusedAttentionSpec(OperatorSpec):
             refuse(node, "scale", given["scale"], "a finite number")
         is_packed = not node.has_input(1)
         if is_packed == node.has_input(2):
-            raise OperatorSpecError(f"{node}: of K and V one is omitted; allowed: both, or neither where Q holds all")
+            raise OperatorSpecError(f"{node}: only one of K and V is given; allowed: both, or none if Q holds all")
         ranks = {check_rank(node, index, *((3,) if is_packed else (3, 4))) for index in range(3)} - {None}
         if len(ranks) > 1:
-            raise OperatorSpecError(f"{node}: some of Q, K and V have rank 3, others 4; allowed: one rank for all")
+            raise OperatorSpecError(f"{node}: some of Q, K and V have rank 3, others 4; allowed: equal ranks")
         for name in ("q_num_heads", "kv_num_heads"):
             if given[name] < (1 if 3 in ranks else 0):
                 refuse(node, name, given[name], "1 or more, as the inputs have rank 3" if 3 in ranks else "0 or more")
@@ -125,7 +125,7 @@ class FusedAttentionSpec(OperatorSpec):
         parts = count + 2 * kv_count
         if packed[2] % parts or count % kv_count:
             raise OperatorSpecError(
-                f"{self.node}: {count} heads of Q and twice {kv_count} of K and V do not divide the width {packed[2]}"
+                f"{self.node}: {count} heads of Q and {kv_count} each of K and V do not divide the width {packed[2]}"
             )
         whole = Heads.of(packed, parts)
         q, k, v = (
@@ -164,7 +164,10 @@ def _unpacked(node: Node, packed: Output, heads: int, kv_heads: int) -> tuple[Ou
     width = packed.shape[-1] if packed.shape.rank.is_static and len(packed.shape) == 3 else None
     parts = heads + 2 * kv_heads
     if width is None or width.is_dynamic or not heads or not kv_heads or width.get_length() % parts:
-        fail(node, f"packed Q, K and V of {heads} and twice {kv_heads} heads are {packed.type}; expected [B, S, width]")
+        fail(
+            node,
+            f"packed Q, K and V of {heads}, {kv_heads} and {kv_heads} heads are {packed.type}; expected [B, S, width]",
+        )
     size = width.get_length() // parts
     sizes = Constant(np.array([heads * size, kv_heads * size, kv_heads * size], np.int64))
     split = create("Split", [packed, sizes], {"axis": -1}, num_outputs=3)

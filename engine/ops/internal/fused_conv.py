@@ -60,7 +60,7 @@ def finish(node: Node, value: Output, residual: Output | None, activation: Activ
     """What the fused operators share: the residual, then the activation."""
     if residual is not None:
         if not residual.shape.compatible(value.shape):
-            fail(node, f"the residual is {residual.type} and must have the type of the output without it, {value.type}")
+            fail(node, f"the residual is {residual.type} and must have the type of the convolution, {value.type}")
         value = create("Add", [value, residual]).output(0)
     return value if activation is None else apply_activation(value, activation)
 

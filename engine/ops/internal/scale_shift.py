@@ -53,7 +53,7 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     for value, name in ((scale, "scale"), (shift, "shift")):
         assert value is not None
         if not value.shape.compatible(PartialShape([x.shape[1]])):
-            fail(node, f"{name} must have one value a channel, [{x.shape[1]}], got {value.type}")
+            fail(node, f"{name} must have one value per channel, [{x.shape[1]}], got {value.type}")
     factor, summand = (create("Unsqueeze", [value, axes]) for value in (scale, shift))
     scaled = create("Mul", [x, factor])
     return [finish(node, create("Add", [scaled, summand]).output(0), None, ScaleShiftSpec.of(node).activation)]

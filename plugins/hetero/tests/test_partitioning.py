@@ -217,7 +217,7 @@ def test_parallel_edges_count_each() -> None:
         (([(0, 1)], [0, -1]), PartitionError, "affinity of node 1 is -1"),
         (([(0, 1)], [[0, 0]]), PartitionError, "affinity has 2 dimensions; expected one"),
         (([(0, 1)], ["a", "b"]), PartitionError, "affinity has elements of type <U1"),
-        (([(0, 1)], np.array([0, 2**63], np.uint64)), PartitionError, "64 bits with a sign"),
+        (([(0, 1)], np.array([0, 2**63], np.uint64)), PartitionError, "signed 64-bit"),
         (([(0, 1)], [0, 1], "fastest"), PartitionError, 'no strategy "fastest"; expected one of potential'),
         (([(0, 1)], [0, 1], "potential", "best"), PartitionError, 'no mode "best"; expected one of min_subgraphs'),
         (([(0, 1)], [0, 1], "potential", "auto", [1, 2]), PartitionError, "bytes has 2 numbers; expected 1"),

@@ -198,8 +198,8 @@ def test_constants_and_unknown_ranks_are_left_alone(make: Callable[[], Constant 
 @pytest.mark.parametrize(
     ("equation", "shapes", "reason"),
     [
-        ("ij,jk->ik", [[2, 3], [4, 5]], "label j is 3 and 4 long; expected equal lengths or 1"),
-        ("ii->i", [[1, 3]], "label i is 1 and 3 long in one operand; expected one length"),
+        ("ij,jk->ik", [[2, 3], [4, 5]], "label j has lengths 3 and 4; expected equal lengths or 1"),
+        ("ii->i", [[1, 3]], "label i has lengths 1 and 3 in one operand; expected one length"),
     ],
 )
 def test_lengths_that_contradict_each_other_are_told_by_label(equation: str, shapes: Any, reason: str) -> None:

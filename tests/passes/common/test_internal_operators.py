@@ -73,7 +73,7 @@ def test_what_is_no_activation_of_one_input_is_none() -> None:
     assert activation_of(ops.Abs(x)) is None
     with pytest.raises(ModelError, match="activation 'Rely' is unknown; known are Relu"):
         apply_activation(x.output(0), Activation("Rely"))
-    with pytest.raises(ModelError, match=r"Clip takes 2 numbers \(min, max\), got 1"):
+    with pytest.raises(ModelError, match=r"Clip takes 2 parameters \(min, max\), got 1"):
         apply_activation(x.output(0), Activation("Clip", (1.0,)))
 
 
@@ -132,7 +132,7 @@ def test_annotations_go_to_all_parts() -> None:
         (lambda x: FusedConv(x, Constant(np.ones([8, 4, 3, 3]), f16)), "element type"),
         (lambda x: FusedMatMul(x, array(6, 3), array(1, 3)), r"input 2 \(bias\) must have one dimension"),
         (lambda x: FusedMatMul(x, array(2, 3, 6), trans_b=True), "must be a matrix"),
-        (lambda x: ChannelNormalization(x, array(5)), "scale must have one value a channel"),
+        (lambda x: ChannelNormalization(x, array(5)), "scale must have one value per channel"),
         (lambda x: ChannelNormalization(Parameter(f32), array(4)), "known rank of 2 or more"),
     ],
 )
@@ -268,7 +268,7 @@ def test_unless_asked_for_no_internal_operator_is_made(apply: Apply) -> None:
         (lambda x: FusedAttention(x, rows="none", q_num_heads=2, kv_num_heads=2), "rows is 'none'"),
         (lambda x: FusedAttention(x, rows="guarded"), "q_num_heads is 0"),
         (lambda x: FusedAttention(x, rows="guarded", q_num_heads=5, kv_num_heads=1), "packed"),
-        (lambda x: FusedAttention(x, x, q_num_heads=2, kv_num_heads=2), "of K and V one is omitted"),
+        (lambda x: FusedAttention(x, x, q_num_heads=2, kv_num_heads=2), "only one of K and V is given"),
         (lambda x: FusedAttention(x, x, x, rows="softmax", q_num_heads=5, kv_num_heads=5), "do not divide"),
     ],
 )
