@@ -1,4 +1,4 @@
-"""Devices that have a kernel for each operator: which operators those are, why a node has none, what a query says.
+"""Lowering for devices with one kernel per operator: supported operators, reasons for refusal, query answers.
 
 A plugin keeps one `LoweringTable`, and in it one `Lowering` for each operator or family of operators. A lowering reads
 the operator's spec, whose attributes are typed, complete and checked::
@@ -12,12 +12,11 @@ the operator's spec, whose attributes are typed, complete and checked::
 
         def lower(self, spec: ConcatSpec, builder: MyBuilder) -> None: ...
 
-`prepare(model, LOWERINGS, register_passes)` makes of the user's model the graph that is lowered: a copy that the
-device's passes transformed and that is folded, with a `Decisions` that says for each node how it is lowered, or why it
-is not. `query` answers from the same graph, about the user's model, whose operations may have been fused. Where
-lengths are unknown when a model is compiled, `PreparedGraph.at(shapes)` is the graph for those that come, and a
-`PlanCache` keeps what was made of the last few. A `GraphNetwork` is exported as its graph; `engine.lowering.tuning`
-chooses among kernels by measurement.
+`prepare(model, LOWERINGS, register_passes)` makes the graph that is lowered: a copy of the user's model, transformed by
+the device's passes and folded, with a `Decisions` that says for each node how it is lowered, or why it is refused.
+`query` maps the decisions for this graph back to the nodes of the user's model, which may have been fused. If shapes
+are dynamic, `PreparedGraph.at(shapes)` is the graph for given input shapes, and a `PlanCache` keeps the most recent
+plans. A `GraphNetwork` exports its graph; `engine.lowering.tuning` chooses among kernels by measurement.
 """
 
 from engine.lowering.attention import check_attention

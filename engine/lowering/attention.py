@@ -1,4 +1,4 @@
-"""What the checks of attention have in common on devices whose kernels compute scores in f32."""
+"""Checks of attention shared by devices whose kernels compute scores in f32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.ops.internal import FusedAttentionSpec
 
 
 def check_attention(spec: AttentionSpec | FusedAttentionSpec, floats: Collection[ElementType]) -> Refusal | None:
-    """A refusal unless operands and result are of `floats`, and the mask is of these or bool, with rank 2 to 4."""
+    """A refusal unless operands and result have types in `floats`, the mask one of these or bool, and rank 2 to 4."""
     operands = [spec.input(index) for index in range(3)]
     if isinstance(spec, AttentionSpec):
         operands += [spec.past_key, spec.past_value]

@@ -1,4 +1,4 @@
-"""Questions that the checks of many lowerings ask of a node."""
+"""Checks of a node that many lowerings share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from engine.lowering.refusal import Refusal, RefusalCause
 from engine.ops.spec import OperatorSpec
 
 SHAPE_SOURCES = frozenset({"Shape", "Size"})
-"""The operators whose results follow from the types of their inputs."""
+"""The operators whose results depend only on the types of their inputs."""
 
 
 def check_types(values: Iterable[Output | None], allowed: Collection[ElementType]) -> Refusal | None:
-    """A refusal where a value, omitted ones aside, is not a tensor of an allowed element type and known rank."""
+    """A refusal if a value that is not omitted is not a tensor of an allowed element type and known rank."""
     for value in values:
         if value is None or is_left_out(value):
             continue
@@ -28,12 +28,12 @@ def check_types(values: Iterable[Output | None], allowed: Collection[ElementType
 
 
 def is_left_out(value: Output) -> bool:
-    """True for an optional output that the model leaves out, before others that it names: it has no type."""
+    """True for an omitted optional output, which has no type; outputs after it may be present."""
     return value.type == UNKNOWN and not value.target_inputs
 
 
 def check_tensor(value: Output) -> Refusal | None:
-    """A refusal where a value is not a tensor of known rank."""
+    """A refusal if a value is not a tensor of known rank."""
     if not isinstance(value.type, TensorType):
         return Refusal(RefusalCause.ELEMENT_TYPE, f"{value.name} is {value.type}; expected a tensor")
     if value.shape.rank.is_dynamic:
@@ -42,7 +42,7 @@ def check_tensor(value: Output) -> Refusal | None:
 
 
 def check_min_rank(value: Output, least: int) -> Refusal | None:
-    """A refusal where a tensor of known rank has fewer dimensions than `least`."""
+    """A refusal if a tensor of known rank has fewer dimensions than `least`."""
     rank = len(value.shape)
     if rank >= least:
         return None
@@ -50,18 +50,18 @@ def check_min_rank(value: Output, least: int) -> Refusal | None:
 
 
 def check_constant(node: Node, *indices: int) -> Refusal | None:
-    """A refusal where an input, unless omitted, is neither constant nor computed from shapes alone."""
+    """A refusal if an input is present and neither constant nor computed only from shapes."""
     for index in indices:
         if node.has_input(index) and not is_known_when_bound(node.input_value(index)):
             name = node.input_value(index).name
             return Refusal(
-                RefusalCause.CONSTANT, f"input {index} ({name}) is computed during an inference; expected a constant"
+                RefusalCause.CONSTANT, f"input {index} ({name}) is computed at run time; expected a constant"
             )
     return None
 
 
 def is_known_when_bound(value: Output) -> bool:
-    """True for what is constant once the lengths of all inputs are known: constants, and what is made of shapes."""
+    """True for values that are constant once all input shapes are known: constants, and values computed from shapes."""
     seen: set[Node] = set()
     stack = [value.node]
     while stack:
@@ -76,28 +76,28 @@ def is_known_when_bound(value: Output) -> bool:
 
 
 def check_inference_dropout(spec: OperatorSpec) -> Refusal | None:
-    """A refusal of a Dropout that may drop elements, or whose mask is read; any other is an Identity."""
+    """A refusal of a Dropout that may drop elements, or whose mask is used; any other Dropout is an Identity."""
     if spec.input(2) is not None:
-        reason = "training_mode is given; expected a Dropout for inference, without it"
+        reason = "training_mode is given; expected it to be omitted, as in inference"
         return Refusal(RefusalCause.ATTRIBUTE, reason)
     if spec.is_read(1):
-        return Refusal(RefusalCause.OP, "the mask of a Dropout is read; expected its first output alone")
+        return Refusal(RefusalCause.OP, "the mask output of Dropout is used; only its first output is supported")
     return None
 
 
 def require_elements(node: Node, lengths: Iterable[int], wanted: str) -> None:
-    """Raise `InputError` where the result has elements and one of the `lengths` that they are taken from is 0.
+    """Raise `InputError` if the result has elements but one of the `lengths` that they are computed from is 0.
 
-    All lengths of the node's values are known. `wanted` says what cannot be computed.
+    All shapes of the node's values are known. `wanted` names the operation that would be undefined, for the message.
     """
     given, made = (list(value.shape.get_shape()) for value in (node.input_value(0), node.output(0)))
     if 0 in lengths and 0 not in made:
         raise InputError(
-            f"{node.op_type} `{node.friendly_name}`: {wanted} needs elements, of which an input {given} leaves none; "
-            f"the result is to be {made}"
+            f"{node.op_type} `{node.friendly_name}`: {wanted} of no elements is undefined; "
+            f"input 0 has shape {given}, the result {made}"
         )
 
 
 def first_refusal(*refusals: Refusal | None) -> Refusal | None:
-    """The first that refuses."""
+    """The first refusal; None if there is none."""
     return next((each for each in refusals if each is not None), None)

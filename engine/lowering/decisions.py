@@ -1,4 +1,4 @@
-"""`Decisions`: what a device does with each node of a graph, decided once and read by everybody."""
+"""`Decisions`: what a device does with each node of a graph, decided once and shared by all users."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from engine.passes.runtime_info import is_operation
 
 
 class Decisions(Generic[LoweringT]):
-    """The decisions of one device, each made when it is first asked for.
+    """The decisions of one device, each made at its first use.
 
-    Query, partitioning and compilation of a graph read one object, so that none of them can answer otherwise than
-    the others. A decision depends on the types of a node's values: after a change of the graph, or for a copy of it
-    with other shapes, make a new object. Not thread-safe.
+    Query, partitioning and compilation of a graph share one object, so that their answers agree. A decision depends on
+    the types of a node's values: after a change of the graph, or for a copy of it with other shapes, make a new object.
+    Not thread-safe.
     """
 
     def __init__(self, table: LoweringTable[LoweringT]) -> None:
@@ -32,14 +32,14 @@ class Decisions(Generic[LoweringT]):
         return decision
 
     def refusal(self, node: Node) -> Refusal | None:
-        """Why `node` has no kernel; None where it has one."""
+        """Why `node` has no kernel; None if it has one."""
         return self[node].refusal
 
     def refusals(self, graph: Model) -> Iterator[tuple[Node, Refusal]]:
         """The operations of a prepared graph that have no kernel, and why, in topological order.
 
-        What becomes a constant once all lengths are known needs no kernel: it is folded then. What is computed from
-        constants alone and was not folded by `prepare` cannot be, and does need one.
+        A value that becomes constant once all lengths are known needs no kernel: it is folded then. A value computed
+        only from constants that `prepare` did not fold cannot be folded, and does need one.
         """
         known: set[Node] = set()
         for node in graph.ordered_nodes():

@@ -1,4 +1,4 @@
-"""`GraphNetwork`: a network that is exported as its transformed graph, with the weights beside it."""
+"""`GraphNetwork`: a network that is exported as its transformed graph and its weights."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from engine.onnx import join_model, split_model
 from engine.plugin_api import BlobReader, BlobWriter, ExecutableNetwork, PluginT
 
 GRAPH: Final = "graph"
-"""The section of the graph without its weights."""
+"""The section with the graph, without its weights."""
 WEIGHTS: Final = "weights/"
-"""What the names of the sections of weights begin with."""
+"""The prefix of the names of weight sections."""
 
 
 class GraphNetwork(ExecutableNetwork[PluginT]):
-    """A network whose `graph` is all that it takes to make it again: what was compiled before is transformed already.
+    """A network that can be rebuilt from its `graph`, which is already transformed.
 
-    A subclass reads it with `read_graph`; one that exports more, such as compiled kernels, overrides
-    `export_sections` and calls this one.
+    A subclass imports it with `read_graph`; to export more, such as compiled kernels, it overrides `export_sections`
+    and calls the inherited method.
     """
 
     graph: Model
 
     def export_sections(self, writer: BlobWriter) -> None:
-        """Write the graph and its weights; configuration, inputs and outputs are in the manifest already."""
+        """Write the graph and its weights; configuration, inputs and outputs are already in the manifest."""
         write_graph(writer, self.graph, self.is_left_out)
 
     def is_left_out(self, constant: Constant) -> bool:
-        """Whether an export needs no data of a constant, since the device keeps it in another form."""
+        """Whether an export omits the data of a constant, because the device stores it in another form."""
         return False
 
 
 def write_graph(writer: BlobWriter, graph: Model, is_left_out: Callable[[Constant], bool] | None = None) -> None:
-    """Write a graph as sections, its large constants as sections of their own, which an import uses in place.
+    """Write a graph as sections; each large constant is a separate section, which an import maps in place.
 
-    `is_left_out` tells for a constant whether its data is not needed again; by default all of it is.
+    `is_left_out` says whether the data of a constant is omitted; by default all data is written.
     """
     skeleton, weights = split_model(graph, is_left_out)
     writer.add_section(GRAPH, skeleton)
@@ -51,11 +51,11 @@ def read_graph(blob: BlobReader) -> Model:
 
 
 def check_precision(network: str, made: str, asked: str) -> None:
-    """Raise `UnsupportedError` where a blob was compiled for another precision than its import asks for."""
+    """Raise `UnsupportedError` if a blob was compiled for a precision other than the one configured for its import."""
     if made != asked:
         raise UnsupportedError(
-            f"{network}: the blob computes in {made}, INFERENCE_PRECISION_HINT asks for {asked}; leave the hint out, "
-            "or compile the model for it"
+            f"{network}: the blob was compiled for {made}, but INFERENCE_PRECISION_HINT is {asked}; "
+            "omit the hint, or compile the model again with it"
         )
 
 

@@ -1,4 +1,4 @@
-"""`PlanCache`: the plans of a network with unknown lengths, one for each set of input shapes that came lately."""
+"""`PlanCache`: the plans of a network with dynamic shapes, one for each recent set of input shapes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PlanT = TypeVar("PlanT")
 
 
 class PlanCache(Participant, Generic[KeyT, PlanT]):
-    """Builds a plan when its key, such as the shapes of the inputs, first comes, and keeps the last `size`.
+    """Builds a plan when its key, such as the input shapes, is first used, and keeps the last `size` plans.
 
-    Thread-safe. Plans that are kept are found at any time: only who needs a plan that is being built waits for it,
-    or who needs another new one, as one is built at a time (builders share weights and choices of kernels). An error
-    reaches everybody who waits for that plan, and is not kept: who comes later builds again. In a process that was
-    forked, what another thread of the parent was building is built anew.
+    Thread-safe. A cached plan is returned without waiting. Plans are built one at a time, because builders share
+    weights and choices of kernels, so a caller that needs a new plan waits for the build in progress. An error is
+    raised in every thread that waits for that plan and is not cached: later calls build again. After a fork, a plan
+    that another thread of the parent was building is built again in the child.
     """
 
     def __init__(
@@ -32,10 +32,9 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         """Make an empty cache.
 
         Args:
-            build: makes the plan of a key.
-            size: how many plans are kept.
-            dropped: called with each plan that is kept no longer; inferences may still run it.
-            building: held while a plan is built; caches whose builders share what is not thread-safe share the lock.
+            build: builds the plan of a key. size: the maximum number of cached plans. dropped: called with each evicted
+            plan; inferences may still run it. building: held while a plan is built; caches whose builders share state
+            that is not thread-safe share the lock.
         """
         self._build = build
         self._size = size
@@ -43,13 +42,13 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         self._plans: OrderedDict[KeyT, PlanT] = OrderedDict()
         self._pending: dict[KeyT, _Pending[PlanT]] = {}
         self._lock = ForkSafeLock()
-        """Of the two tables; held for moments alone."""
+        """Guards the two tables; held only briefly."""
         self._building = building or ForkSafeLock()
-        """Never taken by who holds `_lock`."""
+        """Never acquired while `_lock` is held."""
         lifecycle.track(self)
 
     def get(self, key: KeyT) -> PlanT:
-        """The plan of a key, built where it is not kept. Raises what building raises."""
+        """The plan of a key, built if it is not cached. Raises whatever the builder raises."""
         while True:
             with self._lock:
                 if key in self._plans:
@@ -66,10 +65,10 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
                 raise pending.error
             if pending.plan is not None:
                 return pending.plan
-            # Who was building it was interrupted.
+            # The thread that was building it was interrupted.
 
     def plans(self) -> list[PlanT]:
-        """Those that are kept now, the one that was used last at the end."""
+        """The cached plans, the most recently used one last."""
         with self._lock:
             return list(self._plans.values())
 
@@ -91,7 +90,7 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         return plan
 
     def _kept(self, key: KeyT, plan: PlanT) -> list[PlanT]:
-        """Keep a plan; those that have to go for it."""
+        """Cache a plan; returns the plans evicted for it."""
         self._plans[key] = plan
         return [self._plans.popitem(last=False)[1] for _ in range(len(self._plans) - self._size)]
 
@@ -100,7 +99,7 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
 
 
 class _Pending(Generic[PlanT]):
-    """A plan that is being built; with neither plan nor error at the end, whoever built it was interrupted."""
+    """A plan that is being built; if it ends with neither plan nor error, the builder was interrupted."""
 
     __slots__ = ("ended", "error", "plan")
 

@@ -1,4 +1,4 @@
-"""From a model to a graph that can be lowered: the one path that queries and compilation share."""
+"""From a model to a graph that can be lowered: the path that queries and compilation share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from engine.passes.common.init_node_info import InitNodeInfo
 
 @dataclass(frozen=True, slots=True)
 class PreparedGraph(Generic[LoweringT]):
-    """A graph that a device's passes transformed, folded, with what was decided for each of its nodes.
+    """A graph transformed by a device's passes and folded, with the decision for each of its nodes.
 
     Attributes:
-        graph: the device's own; change it only before it is lowered, and never what `decisions` speak of.
-        decisions: how each operation is lowered, or why it is not.
+        graph: owned by the device; change it only before it is lowered, and only nodes without a decision. decisions:
+        how each operation is lowered, or why it is refused.
     """
 
     graph: Model
@@ -30,12 +30,12 @@ class PreparedGraph(Generic[LoweringT]):
 
     @classmethod
     def of(cls, graph: Model, table: LoweringTable[LoweringT]) -> Self:
-        """A graph that `prepare` made before, such as one that was exported, or a part of one."""
+        """A graph that `prepare` made earlier, such as an exported graph, or a part of it."""
         return cls(graph, Decisions(table))
 
     @property
     def is_static(self) -> bool:
-        """Whether the lengths of all inputs are known, so that the graph can be lowered as it is."""
+        """Whether all input shapes are known, so that the graph can be lowered as it is."""
         return is_static(self.graph)
 
     def refusals(self) -> dict[Node, Refusal]:
@@ -43,15 +43,15 @@ class PreparedGraph(Generic[LoweringT]):
         return dict(self.decisions.refusals(self.graph))
 
     def require_kernels(self, device: str, advice: str = "") -> None:
-        """Raise `UnsupportedError` naming the first operation that has no kernel; `advice` is the way out."""
+        """Raise `UnsupportedError` naming the first operation without a kernel; `advice` is appended to the message."""
         for node, why in self.decisions.refusals(self.graph):
             reason = f"{device} cannot run {node.op_type} `{node.friendly_name}` ({why.cause}): {why.reason}"
             raise UnsupportedError(f"{reason}; {advice}" if advice else reason)
 
     def at(self, shapes: Shapes) -> PreparedGraph[LoweringT]:
-        """A copy for inputs of these shapes, folded again, as lengths that are known now tell values.
+        """A copy for inputs of these shapes, folded again, because the known lengths may make more values constant.
 
-        Raises `InputError` where the model cannot take inputs of these shapes.
+        Raises `InputError` if the model cannot take inputs of these shapes.
         """
         graph = specialize(self.graph, shapes)
         try:
@@ -73,10 +73,9 @@ def prepare(
     """A copy of `model`, transformed by a device's passes and folded, with the decisions for its nodes.
 
     Args:
-        model: the user's, which is left as it is.
-        table: the device's lowerings.
-        register: registers the device's passes with a manager; None where it has none.
-        keep_names: note on each node which of the model's nodes it stands for, as an answer to a query needs it.
+        model: the user's model, which is not changed. table: the device's lowerings. register: registers the device's
+        passes with a manager; None if the device has no passes. keep_names: record on each node which of the model's
+        nodes it replaces, as queries need.
     """
     graph = model.clone()
     manager = Manager()

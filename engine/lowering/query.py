@@ -1,4 +1,4 @@
-"""What a device answers about the user's model, from what it knows of the transformed one."""
+"""Query answers for the user's model, derived from the decisions for the transformed one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def query(
     register: Callable[[Manager], None] | None = None,
     without_kernel: Callable[[Node, Refusal], Support] | None = None,
 ) -> QueryResult:
-    """Answer for the operations of `model` what `prepare(model, table, register)` would find.
+    """The support of the operations of `model`, as `prepare(model, table, register)` decides it.
 
-    `without_kernel` answers for an operation that has no kernel; by default it is refused.
+    `without_kernel` gives the support of an operation without a kernel; by default it is refused.
     """
     prepared, alone = prepare(model, table, register, keep_names=True), Decisions(table)
     refusals, answer = prepared.refusals(), without_kernel or _refused
@@ -45,12 +45,12 @@ def _refused(node: Node, why: Refusal) -> Support:
 def answer_query(
     model: Model, graph: Model, support: Callable[[Node], Support], alone: Callable[[Node], Support] | None = None
 ) -> QueryResult:
-    """Answer for the operations of `model`, of which `graph` is the copy that the device's passes transformed.
+    """The support of the operations of `model`; `graph` is its copy, transformed by the device's passes.
 
-    `support` answers for an operation of `graph`, and `alone` (default: `support`) for one of `model` by itself. An
-    operation runs as what it became part of; what was folded away runs nowhere, which is native enough. Operations
-    that became one are an atom where one of them alone would not run as well: what is joined only to be faster may be
-    separated.
+    `support` gives the support of an operation of `graph`, and `alone` (default: `support`) that of a single operation
+    of `model`. An operation has the support of the one that it was fused into; folded operations count as native.
+    Operations that were fused into one are an atom if some of them would run worse alone: those fused only for speed
+    may be separated.
     """
     named = {node.friendly_name: node for node in model.ordered_nodes() if is_operation(node)}
     answers = dict.fromkeys(named, Support.native())
@@ -72,7 +72,7 @@ def _is_worse(alone: Support, together: Support) -> bool:
 
 
 def _disjoint(atoms: list[set[str]]) -> tuple[frozenset[str], ...]:
-    """Sets that share a name become one."""
+    """Merge sets that share a name."""
     joined: list[set[str]] = []
     for atom in atoms:
         apart = [group for group in joined if not group & atom]

@@ -11,7 +11,7 @@ __all__ = ["Refusal", "RefusalCause"]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a node has no kernel: the cause for programs, and what was found and what is expected for people."""
+    """Why a node has no kernel: the cause, for programs, and a message with what was found and expected."""
 
     cause: RefusalCause
     reason: str

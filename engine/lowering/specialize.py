@@ -1,4 +1,4 @@
-"""A graph for known input shapes: bound, with types inferred again, and folded until nothing more follows."""
+"""A graph for known input shapes: bound, with types inferred again, and folded to a fixed point."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ def shapes_of(values: Iterable[object]) -> Shapes:
 
 
 def is_static(model: Model) -> bool:
-    """Whether the lengths of all inputs are known; an input that is not a tensor has none."""
+    """Whether the shapes of all inputs are known; inputs that are not tensors do not count."""
     types = [parameter.type for parameter in model.parameters]
     return all(not isinstance(each, TensorType) or each.shape.is_static for each in types)
 
 
 def known_shapes(model: Model) -> Shapes:
-    """The shapes of the inputs of a model whose lengths are all known."""
+    """The input shapes of a static model."""
     types = [parameter.type for parameter in model.parameters]
     return tuple(each.shape.get_shape() if isinstance(each, TensorType) else None for each in types)
 
 
 def specialize(model: Model, shapes: Shapes) -> Model:
-    """A copy of `model` for inputs of known shapes, with all types inferred again; None leaves an input as it is.
+    """A copy of `model` for inputs of known shapes, with all types inferred again; a shape of None leaves an input
+    unchanged.
 
-    Raises `InputError` where the model cannot take inputs of these shapes.
+    Raises `InputError` if the model cannot take inputs of these shapes.
     """
     copy = model.clone()
     for parameter, shape in zip(copy.parameters, shapes, strict=True):
@@ -62,11 +63,10 @@ def unfit_inputs(model: Model, shapes: Shapes, why: Exception) -> InputError:
 
 
 def fold(graph: Model, table: LoweringTable[LoweringT]) -> Decisions[LoweringT]:
-    """Compute, in place, what follows from constants and known shapes; the decisions for the nodes that are left.
+    """Fold, in place, all values that follow from constants and known shapes; return the decisions for the rest.
 
-    Lengths that become known may tell others, such as those of a Pad by computed lengths, so this is repeated until
-    nothing changes. What has a kernel stays where its result would be large; what has none is computed whatever its
-    size.
+    Folding may make other lengths known, such as those of a Pad by computed amounts, so this is repeated until nothing
+    changes. An operation with a kernel stays if its result would be large; one without is folded whatever its size.
     """
     decisions = Decisions(table)
     while not _is_settled(graph, decisions):
@@ -77,7 +77,7 @@ def fold(graph: Model, table: LoweringTable[LoweringT]) -> Decisions[LoweringT]:
 
 
 def _is_settled(graph: Model, decisions: Decisions[LoweringT]) -> bool:
-    """Whether nothing can be folded and every operation has a kernel and known lengths, so that none need be."""
+    """Whether nothing is left to fold, and every operation has a kernel and known lengths."""
     for node in filter(is_operation, graph.ordered_nodes()):
         if (node.op_type in SHAPE_SOURCES and not node.domain) or is_foldable(node):
             return False
@@ -101,7 +101,7 @@ def _fold_without_kernel(graph: Model, decisions: Decisions[LoweringT]) -> bool:
 
 
 def _run(step: Pass, graph: Model, keep: Callable[[Node], bool] | None = None) -> bool:
-    """Run a pass, but for the nodes to `keep`, and infer types again where it changed something."""
+    """Run a pass, except on the nodes in `keep`, and infer types again if it changed something."""
     manager = Manager(name="KnownShapes", validate=False)
     manager.register_pass(step)
     if keep is not None:
@@ -113,7 +113,7 @@ def _run(step: Pass, graph: Model, keep: Callable[[Node], bool] | None = None) -
 
 
 def _infer_all(graph: Model) -> None:
-    """Infer types; a node with bodies keeps its own where that fails, as in a branch that is never taken."""
+    """Infer types; a node with bodies keeps its types if inference fails, as in a branch that is never taken."""
     for node in graph.ordered_nodes():
         try:
             node.infer_types()

@@ -1,4 +1,4 @@
-"""What a device knows of an operator: one lowering, found by the operator's name."""
+"""The lowerings of a device, found by operator name."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from engine.ops.spec import OperatorSpec, SpecT
 
 
 class Lowering(ABC, Generic[SpecT]):
-    """How one operator, or several that are alike, is run by a device; devices add what they need to this.
+    """How a device runs one operator or several similar ones; devices subclass this and add their own methods.
 
-    The operators of one lowering have one class of spec, which says what their attributes mean.
+    All operators of a lowering share one spec class, which defines the meaning of their attributes.
     """
 
     @abstractmethod
     def check(self, spec: SpecT) -> Refusal | None:
-        """Say why the node of `spec` cannot run here; None where it can.
+        """Why the node of `spec` cannot run on the device; None if it can.
 
-        Looks at types, attributes, rank and which inputs are constant. The inputs are tensors of known rank, as far
-        as they are given. Lengths may be unknown: the answer must hold for all of them.
+        Looks at types, attributes, rank and which inputs are constant. The inputs that are present are tensors of known
+        rank. Lengths may be unknown: the answer must hold for any length.
         """
 
 
@@ -34,11 +34,11 @@ LoweringT = TypeVar("LoweringT", bound=Lowering[Any])
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[LoweringT]):
-    """What was decided for one node: how it is lowered, or why it is not.
+    """The decision for one node: how it is lowered, or why it is refused.
 
     Attributes:
-        refusal: why the device has no kernel for the node; None where it has one.
-        chosen: the node's spec and lowering; None where `refusal` says that it has none.
+        refusal: why the device has no kernel for the node; None if it has one. chosen: the node's spec and lowering;
+        None if the node is refused.
     """
 
     refusal: Refusal | None
@@ -69,12 +69,10 @@ class LoweringTable(Generic[LoweringT]):
         """Register a class of lowerings, made without arguments, for operators of one domain.
 
         Args:
-            op_types: the operators.
-            domain: their domain; "" is ONNX's own.
-            spec: the class of specs that the lowering reads; by default each operator's own, which for operators
-                without attributes is `OperatorSpec`.
+            op_types: the operators. domain: their domain; "" is ONNX's own. spec: the spec class that the lowering
+            reads; by default that of each operator, which for operators without attributes is `OperatorSpec`.
 
-        Raises `ValueError` where an operator has a lowering already.
+        Raises `ValueError` if an operator already has a lowering.
         """
 
         def register(cls: type[LoweringT]) -> type[LoweringT]:
@@ -93,7 +91,7 @@ class LoweringTable(Generic[LoweringT]):
         return frozenset(self._lowerings)
 
     def decide(self, node: Node) -> Decision[LoweringT]:
-        """How `node` is lowered, or why it cannot be. `Decisions` keeps the answers for a graph."""
+        """How `node` is lowered, or why it is refused. `Decisions` caches the answers for a graph."""
         found = self._lowerings.get((node.domain, node.op_type))
         if found is None:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -105,7 +103,7 @@ class LoweringTable(Generic[LoweringT]):
             spec = spec_class.of(node)
         except OperatorSpecError as e:
             return Decision(Refusal(RefusalCause.ATTRIBUTE, str(e)), None)
-        # The operator's own reason says more than that it leaves the rank of its outputs open.
+        # The lowering's own reason is more specific than an unknown output rank.
         if refused := lowering.check(spec) or _check_tensors(node.outputs):
             return Decision(refused, None)
         return Decision(None, (spec, lowering))

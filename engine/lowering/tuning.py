@@ -1,8 +1,8 @@
-"""Which of several ways to run an operation is taken: the default, or what was measured to be faster on the device.
+"""Choice among several kernels for an operation: the default, or one that was measured to be faster.
 
-A device offers candidates for a problem, and a way to time one; what is common is here. Candidates are timed in turns,
-so that what disturbs the machine meets all of them, and the default gives way only to what is clearly faster. Choices
-are kept in a network's blob, and on disk for other networks.
+A device provides the candidates for a problem and a way to time one; the rest is here. Candidates are timed in turns,
+so that disturbances affect all of them, and the default is replaced only by a clearly faster one. Choices are kept in a
+network's blob, and on disk for other networks.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ Times = Mapping[str, float]
 """Nanoseconds by candidate."""
 
 MARGIN: Final = 0.95
-"""Two equal kernels differ by more than this in a good part of single shots, and seldom in what rounds agree on."""
+"""Single measurements of equal kernels often differ by more than this ratio; medians over rounds rarely do."""
 
 
 def median(times: Sequence[int]) -> int:
-    """The middle of the times; of two in the middle the longer."""
+    """The median; for an even number of times, the longer of the two middle ones."""
     return sorted(times)[len(times) // 2]
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often candidates are timed, and what counts.
+    """How often candidates are timed, and how times are summarized.
 
     Attributes:
-        rounds: how often each candidate is timed.
-        summary: what the times of one candidate amount to.
-        hopeless: a candidate that is slower than the fastest by this factor is left out of the rounds to come.
-        long_ns: where even the fastest takes longer, `long_rounds` suffice: it is hardly disturbed.
+        rounds: how often each candidate is timed. summary: reduces the times of one candidate to one. hopeless: a
+        candidate that is slower than the fastest by this factor is dropped from later rounds. long_ns: if even the
+        fastest takes longer, `long_rounds` rounds suffice, because noise is relatively small.
     """
 
     rounds: int = 5
@@ -53,12 +52,11 @@ class Timing:
 def time_in_turns(
     trials: Mapping[str, Callable[[], int]], deadline: float, timing: Timing | None = None
 ) -> dict[str, float] | None:
-    """The nanoseconds of each candidate; None where the time does not suffice for all rounds.
+    """The nanoseconds of each candidate; None if the deadline passes before all rounds are done.
 
     Args:
-        trials: by candidate, what runs it once and returns the nanoseconds that it took.
-        deadline: on the clock of `time.perf_counter`.
-        timing: how often each is run; see `Timing`.
+        trials: by candidate, a function that runs it once and returns the elapsed nanoseconds. deadline: on the clock
+        of `time.perf_counter`. timing: how often each is run; see `Timing`.
     """
     timing = timing or Timing()
     times: dict[str, list[int]] = {name: [] for name in trials}
@@ -81,14 +79,13 @@ def time_in_turns(
 class Tuner:
     """Chooses among candidates for one network. Used by one thread at a time.
 
-    A candidate's `str` tells it from the others of its problem, in all versions alike.
+    A candidate's `str` identifies it among the candidates of its problem, and is stable across versions.
 
     Attributes:
-        budget: the seconds that measuring may still take; without any, what is known is used, else the default.
-        choices: by problem, as a blob keeps them.
-        cache: what was measured for other networks; None where nothing is kept.
-        found: the times of the candidates, by problem, where they were measured by this tuner.
-        logger: where choices are logged.
+        budget: the seconds left for measuring; at 0, known choices and otherwise defaults are used. choices: the chosen
+        candidates by problem, as stored in a blob. cache: choices measured for other networks; None to cache nothing.
+        found: the times of the candidates, by problem, for problems that this tuner measured. logger: where choices are
+        logged.
     """
 
     budget: float = 0.0
@@ -100,12 +97,12 @@ class Tuner:
     def choose_candidate(
         self, problem: str, candidates: Sequence[CandidateT], measure: Callable[[float], Times | None]
     ) -> CandidateT:
-        """The candidate for a problem, measured where that is not known and there is time for it.
+        """The candidate for a problem; if no choice is known and time is left, the candidates are measured.
 
         Args:
-            problem: names all that decides which candidate is fastest, so that equal problems are measured once.
-            candidates: at least one; the first is the default.
-            measure: gives the times until a deadline of `time.perf_counter`; None where that does not suffice.
+            problem: a key with everything that affects which candidate is fastest, so that equal problems are measured
+            once. candidates: at least one; the first is the default. measure: returns the times, given a deadline of
+            `time.perf_counter`; None if the deadline is too early.
         """
         if len(candidates) == 1:
             return candidates[0]
@@ -119,7 +116,7 @@ class Tuner:
         return candidates[0] if times is None else self.decide(problem, candidates, times)
 
     def known(self, problem: str, candidates: Sequence[CandidateT]) -> CandidateT | None:
-        """What was chosen before, here, in the blob or for another network, if it is still offered."""
+        """The earlier choice, from this tuner, the blob or another network, if it is still a candidate."""
         kept = [self.cache.get(key) for key in self.cache_keys(problem)] if self.cache is not None else []
         for name in (self.choices.get(problem), *kept):
             for candidate in candidates:
@@ -129,12 +126,12 @@ class Tuner:
         return None
 
     def cache_keys(self, problem: str) -> Sequence[str]:
-        """Where the cache may have the choice for a problem; new ones are put at the last key."""
+        """The keys under which the cache may have the choice for a problem; new choices are stored under the last."""
         return (problem,)
 
     @contextmanager
     def spending(self) -> Iterator[float]:
-        """A block whose time is taken from the budget; gives the deadline."""
+        """A context whose time is charged to the budget; yields the deadline."""
         begun = time.perf_counter()
         try:
             yield begun + self.budget
@@ -142,7 +139,7 @@ class Tuner:
             self.budget -= time.perf_counter() - begun
 
     def decide(self, problem: str, candidates: Sequence[CandidateT], times: Times) -> CandidateT:
-        """Choose by the times of those candidates that could be measured, one at least, and remember the choice."""
+        """Choose by the times of the measured candidates, at least one, and record the choice."""
         default = str(candidates[0])
         best = min(times, key=times.__getitem__)
         if default in times and times[best] >= MARGIN * times[default]:
@@ -151,11 +148,11 @@ class Tuner:
         if self.cache is not None:
             self.cache.put(self.cache_keys(problem)[-1], best)
         self.found[problem] = ", ".join(f"{name} {spent / 1000:.1f} us" for name, spent in times.items())
-        self.logger.info("for %s %s is chosen: %s", problem, best, self.found[problem])
+        self.logger.info("%s: chose %s (%s)", problem, best, self.found[problem])
         return next(candidate for candidate in candidates if str(candidate) == best)
 
     def described(self) -> tuple[str, ...]:
-        """A line for each choice, with what was measured here."""
+        """A line for each choice, with the times measured by this tuner."""
         return tuple(
             f"{problem}: {name} ({self.found[problem]})" if problem in self.found else f"{problem}: {name}"
             for problem, name in sorted(self.choices.items())
@@ -168,11 +165,11 @@ def write_choices(choices: Mapping[str, str]) -> bytes:
 
 
 def read_choices(content: bytes) -> dict[str, str]:
-    """What `write_choices` wrote. Raises `BlobFormatError`. Whether a choice is offered, its problem will tell."""
+    """Read the output of `write_choices`. Raises `BlobFormatError`. Does not check that choices are candidates."""
     try:
         read = json.loads(content)
     except (ValueError, RecursionError) as e:
-        raise BlobFormatError(f"the choices of kernels are not JSON ({e}); export the network again") from e
+        raise BlobFormatError(f"the recorded kernel choices are not valid JSON ({e}); export the network again") from e
     if not isinstance(read, dict) or not all(isinstance(value, str) for value in read.values()):
-        raise BlobFormatError("the choices of kernels are not texts by problem; export the network again")
+        raise BlobFormatError("the recorded kernel choices are not an object of strings; export the network again")
     return read

@@ -1,6 +1,6 @@
 """The transformation framework: passes, patterns, graph surgery, and tools to see what happened.
 
-Passes that are ready to use beyond the ones here are in `engine.passes.common`; `engine passes list` shows all.
+More ready-made passes are in `engine.passes.common`; `engine passes list` shows all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
     "replace_output_update_name",
 ]
 
-# Tools of people who write passes, loaded when first used: compiling does without their memory.
+# Tools for pass authors, imported on first use to save memory when compiling.
 _HOMES = {
     "PassInfo": "engine.passes.catalog",
     "Serialize": "engine.passes.common.serialize",

@@ -1,4 +1,4 @@
-"""What all passes share, and passes over whole models. Matcher passes are in `engine.passes.rewrite`."""
+"""The base class of all passes, and passes over whole models. Matcher passes are in `engine.passes.rewrite`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from engine.passes.config import PassConfig
 
 
 class Pass(ABC):
-    """What all passes share: a name, and the switches of the pipeline that they run in.
+    """The base class of all passes: a name, and the configuration of the pipeline that the pass runs in.
 
     Attributes:
         name: the class's name, unless the class (or, for containers, the instance) sets another. PassConfig,
             profiles, snapshots and region files use it; in one pipeline no two classes may have the same.
-        config: the switches of the pipeline; None outside of one.
-        rewrites: how often the last run changed something. Matcher passes count their matches; a model pass may
-            count what it does here, else a run that changed something counts as one.
-        by_default: False for passes that `CommonOptimizations` runs only where a `PassConfig` enables them.
-        is_transformation: False for passes that only look or check: `ENGINE_PASSES_ONLY` never leaves them out.
+        config: the configuration of the pipeline; None outside a pipeline. rewrites: how often the last run changed
+        something. Matcher passes count their matches; a model pass may count its changes here, otherwise a run that
+        changed something counts as one. by_default: False for passes that `CommonOptimizations` runs only where a
+        `PassConfig` enables them. is_transformation: False for passes that only inspect or check: `ENGINE_PASSES_ONLY`
+        never skips them.
 
-    A pass holds state while it runs: threads need instances of their own.
+    A pass holds state while it runs: use one instance per thread.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Pass(ABC):
         """Transform `model` in place; True where anything changed."""
 
     def transformation_callback(self, node: Node) -> bool:
-        """True where the user asked, through `PassConfig.set_callback`, to leave `node` as it is."""
+        """True if the callback set through `PassConfig.set_callback` says to leave `node` unchanged."""
         callback = None if self.config is None else self.config.callback(self)
         return callback is not None and callback(node)
 
@@ -55,7 +55,7 @@ class Pass(ABC):
 
 
 def run_pass(item: Pass, model: Model) -> bool:
-    """Run a pass on a model, counting anew; raises `PassError` where it answers neither True nor False."""
+    """Run a pass on a model with its count reset; raises `PassError` if it returns neither True nor False."""
     item.rewrites = 0
     changed = item.run_on_model(model)
     if not isinstance(changed, bool):
@@ -72,4 +72,4 @@ class ModelPass(Pass):
 
 
 class PassViolation(PassError):
-    """A check found that a pass does not keep its contract; the message names the pass and the node."""
+    """A pass violates its contract; the message names the pass and the node."""

@@ -1,4 +1,4 @@
-"""The catalog of passes: what exists, where it is written, and what it does, so that none is written twice."""
+"""The catalog of passes: name, source location and purpose of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("engine.passes")
 
 @dataclass(frozen=True, slots=True)
 class PassInfo:
-    """One pass: its name, its kind, what it does in one line, its class, and the file and line of that."""
+    """One pass: its name, kind, one-line summary, class, and the file and line of the class."""
 
     name: str
     kind: str
@@ -34,8 +34,8 @@ class PassInfo:
 def list_passes(packages: Iterable[str] = ()) -> list[PassInfo]:
     """Every pass of the engine and of other `packages` (a plugin's, say), sorted by name.
 
-    Imports all of their modules; one that cannot be imported here is logged and left out. Raises `PassError` where
-    two passes have one name, since PassConfig and region files could not tell them apart.
+    Imports all of their modules; a module that cannot be imported is logged and skipped. Raises `PassError` if two
+    passes have the same name, since PassConfig and region files could not distinguish them.
     """
     found: dict[str, PassInfo] = {}
     for module in _modules(["engine.passes.common", *packages]):
@@ -46,19 +46,19 @@ def list_passes(packages: Iterable[str] = ()) -> list[PassInfo]:
             known = found.setdefault(info.name, info)
             if known.cls is not info.cls:
                 raise PassError(
-                    f"two passes are called {info.name!r}: {known.file}:{known.line} and {info.file}:{info.line}; "
+                    f"two passes are named {info.name!r}: {known.file}:{known.line} and {info.file}:{info.line}; "
                     "give one of them another `name`"
                 )
     return sorted(found.values(), key=lambda info: info.name)
 
 
 def find_pass(name: str, packages: Iterable[str] = ()) -> PassInfo:
-    """The pass of that name. Raises `PassError` naming close matches."""
+    """The pass named `name`. Raises `PassError` naming close matches."""
     passes = {info.name: info for info in list_passes(packages)}
     if name not in passes:
         close = difflib.get_close_matches(name, list(passes), n=3)
-        hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(passes)}"
-        raise PassError(f"no pass is called {name!r}; {hint}")
+        hint = f"did you mean {', '.join(close)}?" if close else f"available: {', '.join(passes)}"
+        raise PassError(f"no pass is named {name!r}; {hint}")
     return passes[name]
 
 
@@ -74,7 +74,7 @@ def _modules(packages: Iterable[str]) -> Iterator[ModuleType]:
 
 
 def _left_out(name: str, error: Exception | None = None) -> None:
-    _log.warning("module %s is left out of the catalog of passes: %s", name, error or "it cannot be imported")
+    _log.warning("module %s is skipped in the pass catalog: %s", name, error or "it cannot be imported")
 
 
 def _is_pass_of(item: object, module: ModuleType) -> bool:
@@ -94,7 +94,7 @@ def _describe(cls: type[Pass]) -> PassInfo:
 
 
 def kind_of(cls: type[Pass]) -> str:
-    """The kind of a pass, as its users know it: the framework's class that it derives from."""
+    """The kind of a pass: the framework class that it derives from."""
     for kind in (MatcherPass, BackwardGraphRewrite, GraphRewrite, Manager):
         if issubclass(cls, kind):
             return kind.__name__

@@ -1,4 +1,4 @@
-"""What `Manager(checked=True)` catches: a pass that does not do what its result says, or loses something."""
+"""The checks of `Manager(checked=True)`: return values, names, rt_info, and the scope of edits."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def checked_run(item: Pass, model: Model) -> bool:
     """Run `item` on `model` with every check; after a failure the caller restores the model.
 
     Raises `PassError` naming the pass and the node for: a cycle, a dangling port, a network input or output that was
-    dropped, renamed or given another type, types that consumers cannot take, a result that contradicts what
-    happened, lost friendly names or rt_info, a constant subgraph left unfolded, and, for matcher passes, edits of
-    nodes after the root.
+    dropped, renamed or given another type, types that consumers cannot take, a return value that contradicts the
+    changes, lost friendly names or rt_info, a constant subgraph left unfolded, and, for matcher passes, edits of nodes
+    after the root.
     """
-    # What the types would become anyway is not a change of the pass, and what is wrong already is not its fault.
+    # Infer types first, so that their changes and existing errors are not attributed to the pass.
     _validate(model, f"model `{model.name}` is broken before pass {item.name}")
     with _origins(model):
         reference = model.clone()
@@ -45,7 +45,7 @@ def checked_run(item: Pass, model: Model) -> bool:
 
 @contextmanager
 def _origins(model: Model) -> Iterator[None]:
-    """Mark every operation, so that it shows where its rt_info went; not for passes within a pass that is checked."""
+    """Mark every operation to trace where its rt_info goes; nested passes are not marked again."""
     operations = [node for node in all_nodes(model) if is_operation(node)]
     is_outermost = not any(ORIGINS in node.annotations for node in operations)
     if is_outermost:
@@ -75,7 +75,7 @@ def _run_watched(item: Pass, model: Model) -> bool:
 
 
 def _watch(matcher_pass: MatcherPass, callback: MatchCallback) -> MatchCallback:
-    """The callback, with a look at everything after the root before and after."""
+    """The callback, wrapped to compare all nodes after the root before and after the call."""
 
     def watched(matcher: Matcher) -> bool:
         root = matcher.match_root
@@ -88,7 +88,7 @@ def _watch(matcher_pass: MatcherPass, callback: MatchCallback) -> MatchCallback:
             if node.is_attached and (before.differs(node) or _was_rewired(node, before.sources, matched, set(after))):
                 raise PassViolation(
                     f"pass {matcher_pass.name} at {root} changed {node}, which comes after the root; "
-                    "match that node in a pass of its own"
+                    "match that node in a separate pass"
                 )
         if root.has_own_name and not root.is_attached and root.num_outputs == 1:
             for target in readers:
@@ -100,7 +100,7 @@ def _watch(matcher_pass: MatcherPass, callback: MatchCallback) -> MatchCallback:
 
 
 class _Later:
-    """What a node after the root was before the callback ran."""
+    """The state of a node after the root, before the callback ran."""
 
     __slots__ = ("attributes", "name", "rt_info", "sources")
 
@@ -111,7 +111,7 @@ class _Later:
         self.sources = list(node.sources)
 
     def differs(self, node: Node) -> bool:
-        """True where attributes, name or rt_info are others now."""
+        """True if attributes, name or rt_info have changed."""
         same = _same_items(self.attributes, node.attributes) and _same_items(self.rt_info, node.annotations)
         return not same or node.friendly_name != self.name
 
@@ -133,7 +133,7 @@ def _same_items(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 
 def _was_rewired(node: Node, sources: list[Output | None], matched: set[Node], after: set[Node]) -> bool:
-    """True where an input of `node` changed other than because what it read was replaced for all."""
+    """True if an input of `node` changed, except where its source was replaced for all consumers."""
     if len(sources) != len(node.sources):
         return True
     for old, new in zip(sources, node.sources, strict=True):
@@ -145,7 +145,7 @@ def _was_rewired(node: Node, sources: list[Output | None], matched: set[Node], a
 
 
 def _check_name(matcher_pass: MatcherPass, root: Node, newest: int, source: Output | None) -> None:
-    """The node that took the place of a named one has its name, unless it was there before: an elimination."""
+    """The replacement of a named node must have its name, unless it existed before, as in an elimination."""
     if source is None or source.node is root or source.node.id < newest:
         return
     if source.node.friendly_name != root.friendly_name:
@@ -166,7 +166,7 @@ def _validate(model: Model, problem: str) -> None:
 
 
 def _check_border(item: Pass, before: Model, after: Model) -> None:
-    """Network inputs, outputs and sinks are all there, in their order, with types that users can still count on."""
+    """Network inputs, outputs and sinks must be kept, in order, with compatible types."""
     for what, old, new in (
         ("input", before.parameters, after.parameters),
         ("output", before.results, after.results),
@@ -202,19 +202,19 @@ def _check_modified(item: Pass, before: Model, after: Model, changed: bool) -> N
 
 
 def _check_carried(item: Pass, before: Mapping[Node, tuple[int, ...]], model: Model) -> None:
-    """Every operation has the rt_info of those that it stands for."""
+    """Every operation must have the rt_info of the operations that it replaces."""
     for node in all_nodes(model):
         if not is_operation(node):
             continue
         origins = node.annotations.get(ORIGINS, ())
         lost = not origins if node not in before else not set(origins) >= set(before[node])
         if lost:
-            what = "dropped the rt_info of" if node in before else "carried no rt_info to"
+            what = "dropped the rt_info of" if node in before else "copied no rt_info to"
             raise PassError(f"pass {item.name} {what} {node}; call copy_runtime_info(replaced_nodes, new_nodes)")
 
 
 def _check_output_names(item: Pass, before: Model, after: Model) -> None:
-    """Who computed a network output under a name of its own, and who does now, are called alike."""
+    """A node that newly computes a network output must keep the friendly name of the previous one."""
     for old_result, new_result in zip(before.results, after.results, strict=False):
         old, new = old_result.input_value(0).node, new_result.input_value(0).node
         if old.has_own_name and old.num_outputs == new.num_outputs == 1 and old.friendly_name != new.friendly_name:
@@ -227,7 +227,7 @@ def _check_output_names(item: Pass, before: Model, after: Model) -> None:
 def _check_inner_names(
     item: Pass, before: Mapping[Node, tuple[int, ...]], edges: Mapping[Node, list[Output | None]]
 ) -> None:
-    """Where a new node stands for one named node alone, what read that one reads a node of its name."""
+    """If a new node replaces a single named node, the consumers must read a node with that name."""
     for node, sources in edges.items():
         if not node.is_attached or len(sources) != node.num_inputs:
             continue
@@ -253,5 +253,5 @@ def _check_folded(item: Pass, before: Mapping[Node, object], model: Model) -> No
         ):
             raise PassError(
                 f"pass {item.name} left the constant subgraph that ends in {node} unfolded; "
-                "call constant_fold(node) where it is made, or run ConstantFolding in the pass"
+                "call constant_fold(node) where it is created, or run ConstantFolding in the pass"
             )

@@ -85,7 +85,7 @@ class Comparison:
                 known, partner = self.pairs.get(x), self.partners.get(y)
                 if known is not None or partner is not None:
                     shared, single, several = (x, known, y) if known is not None else (y, partner, x)
-                    self.found.append(f"{shared} stands at the place of both {single} and {several}")
+                    self.found.append(f"{shared} corresponds to both {single} and {several}")
                     continue
             self.pairs[x], self.partners[y] = y, x
             if self.node(x, y):

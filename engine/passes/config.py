@@ -122,9 +122,9 @@ class _Shared:
         known = self.known.setdefault(name, kind)
         if known is not kind:
             raise PassError(
-                f"two passes are called {name!r}: {known.__module__}.{known.__qualname__} and "
-                f"{kind.__module__}.{kind.__qualname__}; PassConfig and region files could not tell them apart, "
-                "so give one of them another `name`"
+                f"two passes are named {name!r}: {known.__module__}.{known.__qualname__} and "
+                f"{kind.__module__}.{kind.__qualname__}; "
+                "PassConfig and region files could not distinguish them; give one of them another `name`"
             )
 
 
@@ -133,5 +133,5 @@ def _name(item: object) -> str:
         return item
     name = getattr(item, "name", None)
     if not isinstance(name, str):
-        raise PassError(f"a pass is named by its class or its name, got {item!r}")
+        raise PassError(f"expected a pass class or the name of a pass, got {item!r}")
     return name

@@ -67,7 +67,7 @@ def random_input(value_type: Any, rng: np.random.Generator, dims: dict[str, int]
     """
     element_type, shape = getattr(value_type, "element_type", None), getattr(value_type, "shape", None)
     if element_type is None or shape is None or shape.rank.is_dynamic:
-        raise AssertionError(f"no random value can be made for {value_type}; give it in inputs")
+        raise AssertionError(f"cannot generate a random value of type {value_type}; pass one in `inputs`")
     lengths = [d.get_length() if d.is_static else _length(d, dims) for d in shape.dims]
     if element_type.is_complex:
         return (rng.standard_normal(lengths) + 1j * rng.standard_normal(lengths)).astype(element_type.numpy)
@@ -77,7 +77,7 @@ def random_input(value_type: Any, rng: np.random.Generator, dims: dict[str, int]
         return rng.integers(0, 2, lengths).astype(bool)
     if element_type.is_integral:
         return rng.integers(0, 4 if element_type.bits > 2 else 2, lengths).astype(element_type.numpy)
-    raise AssertionError(f"no random value can be made for {value_type}; give it in inputs")
+    raise AssertionError(f"cannot generate a random value of type {value_type}; pass one in `inputs`")
 
 
 def _length(dim: Dimension, dims: dict[str, int]) -> int:
@@ -105,7 +105,7 @@ def _difference(x: Any, y: Any, rtol: float | None) -> str:
         finite = np.isfinite(wide_x)
         same_places = np.array_equal(finite, np.isfinite(wide_y))
         if not same_places or not np.array_equal(wide_x[~finite], wide_y[~finite], equal_nan=True):
-            return "NaN or infinity at different places"
+            return "NaN or infinity at different positions"
         error = np.abs(wide_x - wide_y)[finite].max(initial=0.0)
         scale = np.abs(wide_x)[finite].max(initial=0.0)
     return "" if error <= rtol * max(scale, 1e-30) else f"differs by {error:.3g} where the maximum is {scale:.3g}"

@@ -121,11 +121,11 @@ class Manager(Pass):
         """
         instance = item() if isinstance(item, type) else item
         if not isinstance(instance, Pass):
-            raise PassError(f"a manager runs passes, got {instance!r}")
+            raise PassError(f"expected a pass or a pass class, got {instance!r}")
         if any(known is instance for known, _ in self._passes):
-            raise PassError(f"pass {instance.name} is registered already; make a second one to run it twice")
+            raise PassError(f"pass {instance.name} is already registered; create a second instance to run it twice")
         if isinstance(instance, Manager) and instance._contains(self):
-            raise PassError(f"{instance.name} cannot be a pass of itself")
+            raise PassError(f"manager {instance.name} cannot be registered with itself")
         if isinstance(instance, MatcherPass) and instance.matcher is None:
             raise PassError(f"pass {instance.name} has no matcher; call register_matcher in its __init__")
         instance.set_pass_config(self.pass_config)
@@ -189,7 +189,9 @@ class Manager(Pass):
             _log.warning("%s took %.3f ms", self.name, (time.perf_counter() - start) * 1e3)
         unknown = self.pass_config.unknown_names() if outer is None else []
         if unknown:
-            _log.warning("PassConfig switches passes that %s does not have: %s", self.name, ", ".join(unknown))
+            _log.warning(
+                "PassConfig enables or disables passes that %s does not have: %s", self.name, ", ".join(unknown)
+            )
 
     def _run_one(self, item: Pass, model: Model, run: PipelineRun) -> None:
         before = _node_count(model, f"before pass {item.name}")

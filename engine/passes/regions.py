@@ -48,7 +48,7 @@ def allowed() -> frozenset[str] | None:
         is_new = (path, names) not in _announced
         _announced.add((path, names))
     if is_new:
-        _log.warning("%s=%s: of all passes only %s run", ONLY, path, ", ".join(sorted(names)) or "none")
+        _log.warning("%s=%s: only these passes run: %s", ONLY, path, ", ".join(sorted(names)) or "none")
     return names
 
 

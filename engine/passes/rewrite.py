@@ -45,25 +45,25 @@ class MatcherPass(Pass):
         Raises `PassError` where the pass has a matcher already, or the matcher a pass, and for other things.
         """
         if "matcher" not in self.__dict__:
-            raise PassError(f"pass {self.name} registers a matcher before it called super().__init__()")
+            raise PassError(f"pass {self.name} registers a matcher before calling super().__init__()")
         if not isinstance(matcher, Matcher):
             raise PassError(
-                f"pass {self.name} registers {matcher!r}; it takes a Matcher, which names a pattern: "
+                f"pass {self.name} registers {matcher!r}; expected a Matcher, which names a pattern: "
                 f"pattern.Matcher(root, {self.name!r})"
             )
         if not callable(callback):
             raise PassError(
-                f"pass {self.name} registers {callback!r} as its callback; it takes a function of a Matcher"
+                f"pass {self.name} registers {callback!r} as its callback; expected a function that takes a Matcher"
             )
         if self.matcher is not None:
             raise PassError(
-                f"pass {self.name} has matcher {self.matcher.name!r} already and cannot register {matcher.name!r}; "
+                f"pass {self.name} already has matcher {self.matcher.name!r} and cannot register {matcher.name!r}; "
                 "write one MatcherPass for each pattern, or join patterns with any_of"
             )
         if matcher.owner is not None:
             raise PassError(
-                f"matcher {matcher.name!r} is registered with pass {matcher.owner} already; a matcher holds the state "
-                f"of one match, so make a second one for {self.name}"
+                f"matcher {matcher.name!r} is already registered with pass {matcher.owner}; a matcher holds the state "
+                f"of one match, so create a second one for {self.name}"
             )
         matcher.owner = self.name
         self.matcher = matcher
@@ -109,7 +109,7 @@ class MatcherPass(Pass):
         if changed is not True and changed is not False:
             raise PassError(
                 f"the callback of pass {self.name} returned {changed!r} at {_root(node)}; "
-                "it returns True where it replaced the root and False where it changed nothing"
+                "expected True if it replaced the root and False if it changed nothing"
             )
         return changed
 
@@ -157,7 +157,7 @@ class GraphRewrite(Pass):
         if instance.matcher is None:
             raise PassError(f"pass {instance.name} has no matcher; call register_matcher in its __init__")
         if any(item is instance for item, _ in self._passes):
-            raise PassError(f"pass {instance.name} is in {self.name} already")
+            raise PassError(f"pass {instance.name} is already in {self.name}")
         if self.config is not None:
             instance.set_pass_config(self.config)
         self._passes.append((instance, enabled))

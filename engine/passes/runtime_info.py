@@ -138,5 +138,5 @@ def check_carried(model: Model, key: str) -> None:
     if lost:
         raise PassError(
             f"{len(lost)} nodes lost their rt_info: {', '.join(lost[:10])}{', ...' if len(lost) > 10 else ''}; "
-            "who makes nodes calls copy_runtime_info(replaced_nodes, new_nodes)"
+            "call copy_runtime_info(replaced_nodes, new_nodes) where nodes are created"
         )

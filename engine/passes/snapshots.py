@@ -30,7 +30,7 @@ class Snapshots:
     def __init__(self, folder: Path, formats: Sequence[str] = ALL_FORMATS, *, is_restarted: bool = True) -> None:
         unknown = [name for name in formats if name not in _KNOWN]
         if unknown:
-            raise PassError(f"snapshots have the formats {', '.join(sorted(_KNOWN))}, not {unknown[0]!r}")
+            raise PassError(f"unknown snapshot format {unknown[0]!r}; expected {', '.join(sorted(_KNOWN))}")
         self._folder = folder
         self._formats = formats
         self._is_restarted = is_restarted

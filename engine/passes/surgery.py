@@ -18,7 +18,8 @@ def replace_node(old: Node, new: Node | Sequence[OutputLike]) -> None:
     """
     if old.is_pinned and old.op_type != "Parameter":
         raise GraphError(
-            f"cannot replace {old}: its model holds it; use model.add_result, add_sink, remove_result and remove_sink"
+            f"cannot replace {old}, which is a Result or a sink of the model; "
+            "use model.add_result, add_sink, remove_result and remove_sink"
         )
     if isinstance(new, Node):
         if len(new.output_types) == len(old.output_types) == 1:
@@ -41,7 +42,7 @@ def replace_node(old: Node, new: Node | Sequence[OutputLike]) -> None:
 def _check_replacement(old: Node, index: int, new: Output) -> None:
     if new.node is old:
         if new.index != index:
-            raise GraphError(f"cannot replace output {index} of {old} by {new}: its own outputs would be mixed up")
+            raise GraphError(f"cannot replace output {index} of {old} by {new}, another output of the same node")
     elif any(source is not None and source.node is old for source in new.node.sources):
         raise GraphError(
             f"cannot replace {old} by {new.node}, which reads it: the graph would have a cycle; "
@@ -88,7 +89,7 @@ def insert_after(output: Output, node: Node) -> None:
     above = _above(node, output.node)
     targets = output.target_inputs
     if not any(target.node in above for target in targets):
-        raise GraphError(f"cannot insert {node} after {output}: it does not read it")
+        raise GraphError(f"cannot insert {node} after {output}: the node does not read this output")
     for target in targets:
         if target.node not in above:
             target.replace_source_output(replacement)

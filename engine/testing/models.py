@@ -174,7 +174,7 @@ def _structure(name: str) -> onnx.ModelProto:
 
 def _check_name(name: str) -> None:
     if name not in LIGHT_MODELS:
-        raise ModelError(f"light model `{name}` is unknown; expected one of {', '.join(LIGHT_MODELS)}")
+        raise ModelError(f"unknown light model `{name}`; expected one of {', '.join(LIGHT_MODELS)}")
 
 
 def _data_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:

@@ -92,7 +92,7 @@ class OperatorSuite:
         for friendly_name, support in answer.nodes.items():
             if support.level not in levels:
                 return f"{ops[friendly_name]}: {support.level.value} on {self.device}: {support.cause}"
-        return f"{name}: its result is known without an inference"
+        return f"{name}: its result is known at compile time"
 
 
 @functools.cache
@@ -131,7 +131,7 @@ def _assert_close(case: OperatorCase, output: Output, got: NDArray[Any], want: N
     is_same = (a == b) | (np.isnan(a) & np.isnan(b))
     wrong = np.flatnonzero(~(is_same | (finite & is_close)))
     assert not len(wrong), (
-        f"{where}: {len(wrong)} of {want.size} are off by more than {absolute:.3g} + {relative:.3g} of their size; "
+        f"{where}: {len(wrong)} of {want.size} differ by more than {absolute:.3g} + {relative:.3g} * |expected|; "
         f"{_first(got, want, wrong)}"
     )
 

@@ -83,7 +83,7 @@ def check_pass(
 
 def _wrong_answer(item: Pass, original: Model, model: Model, changed: bool) -> str:
     if changed:
-        return f"pass {item.name} changed a model that it should leave alone:\n{_diff(original.to_text(), model)}"
+        return f"pass {item.name} changed a model that it should leave unchanged:\n{_diff(original.to_text(), model)}"
     try:
         reasons = "\n".join(map(str, explain_pass(item, model)))
     except PassError:  # no pattern to explain
@@ -95,13 +95,13 @@ def _check_expected(item: Pass, expected: Model | str, model: Model, names: bool
     if isinstance(expected, str):
         text = textwrap.dedent(expected).strip()
         if text != model.to_text():
-            raise AssertionError(f"pass {item.name} made another model than expected:\n{_diff(text, model)}")
+            raise AssertionError(f"pass {item.name} produced a different model than expected:\n{_diff(text, model)}")
         return
     differences = compare_models(model, expected, rt_info=False, names=names)
     if differences:
         listed = "\n".join(differences)
         raise AssertionError(
-            f"pass {item.name} made another model than expected:\n{listed}\n{_diff(expected.to_text(), model)}"
+            f"pass {item.name} produced a different model than expected:\n{listed}\n{_diff(expected.to_text(), model)}"
         )
 
 

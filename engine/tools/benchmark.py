@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure latency and throughput"
 DESCRIPTION = """\
-Run inferences for a time, or a number of them, and print the latency's minimum, median, 90th and 99th percentile and
-maximum, and the throughput. Several requests are kept in flight, as many as the device says keep it busy, unless -n
-says how many; with -n 0 inferences run one after the other in the calling thread.
+Run inferences for a given time or number, and print the minimum, median, 90th and 99th percentile and maximum latency,
+and the throughput. Without -n, the number of requests in flight is the one that the device recommends; with -n 0,
+inferences run one after the other in the calling thread.
 """
 EXAMPLES = """\
 engine benchmark model.onnx -d TEMPLATE         # 5 seconds, the device's choice of requests
@@ -57,11 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time",
         metavar="SECONDS",
         type=amount,
-        help=f"start no inference after this time (default: {_SECONDS:g}, or none where there is a --count)",
+        help=f"start no inference after this time (default: {_SECONDS:g}, or no limit with --count)",
     )
-    parser.add_argument("--count", metavar="N", type=positive, help="start no more inferences than this")
+    parser.add_argument("--count", metavar="N", type=positive, help="the largest number of inferences to start")
     parser.add_argument(
-        "--warm-up", metavar="N", type=count, default=1, help="inferences of each request before (default: 1)"
+        "--warm-up", metavar="N", type=count, default=1, help="warm-up inferences of each request (default: 1)"
     )
     add_json(parser)
 

@@ -11,8 +11,8 @@ from engine.tools.output import print_json
 
 SUMMARY = "compile a model for a device and write a blob"
 DESCRIPTION = """\
-Compile a model and write the compiled network to a file, from which it is imported without the model and without
-compiling again: `engine run`, `engine benchmark` and `Core.import_model` take it. The file appears whole or not at all.
+Compile a model and write the compiled network to a blob file. `engine run`, `engine benchmark` and `Core.import_model`
+load the blob without the model and without compiling again. The file is written atomically.
 """
 EXAMPLES = """\
 engine compile model.onnx -d TEMPLATE                     # write model.blob here
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from engine.tools.networks import open_network, require_folder
 
     if is_blob(args.model):
-        raise UsageError(f"{args.model} is a blob already; `engine inspect` says what is in it")
+        raise UsageError(f"{args.model} is already a blob; `engine inspect` shows its content")
     named_after = os.path.splitext(os.path.basename(args.model))[0]
     target = f"{named_after}.blob" if args.output is None else args.output
     if os.path.realpath(target) == os.path.realpath(args.model):

@@ -20,9 +20,9 @@ List every device that can be used, with its plugin's version, and every plugin 
 With a device's name, list its metrics and config keys: the current value, what is allowed, and what it means.
 """
 EXAMPLES = """\
-engine devices           # what is here
-engine devices TEMPLATE  # what can be asked of and set for one device
-engine devices --json    # the same for programs, properties included
+engine devices           # the available devices
+engine devices TEMPLATE  # the metrics and config keys of one device
+engine devices --json    # as JSON, properties included
 """
 
 

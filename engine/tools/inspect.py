@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from engine.ir import Constant, Model, Node
     from engine.plugin_api import Port
 
-SUMMARY = "show what is in a model or a blob"
+SUMMARY = "show the content of a model or a blob"
 DESCRIPTION = """\
-Of a model: name, opsets, inputs, outputs, operators with their counts, constants. Operators are counted after import,
-at the engine's own opset and with local functions inlined. Of a blob: what it was compiled for and with, inputs,
-outputs, sections and their hashes, what it requires, and whether it would load here. The exit code is 1 where a blob
-would not load here, or where --verify finds damage.
+For a model: name, opsets, inputs, outputs, operators with their counts, constants. Operators are counted after import,
+at the engine's opset and with local functions inlined. For a blob: its device, configuration, inputs, outputs,
+sections with their hashes, requirements, and whether it would load here. The exit code is 1 if a blob would not load
+here, or if --verify finds damage.
 """
 EXAMPLES = """\
 engine inspect model.onnx           # inputs, outputs, operators

@@ -16,15 +16,15 @@ from engine.tools import compile as compile_
 from engine.tools.options import UsageError
 
 DESCRIPTION: Final = (
-    "Run ONNX models on the devices that are installed as plugins, compile them to blobs, and look into both."
+    "Run ONNX models on the devices that are installed as plugins, compile them to blobs, and inspect both."
 )
 
 EXAMPLES: Final = """\
-engine devices                         # which devices there are
+engine devices                         # the available devices
 engine query model.onnx -d TEMPLATE    # which of a model's nodes a device supports
 engine run model.onnx -d TEMPLATE      # run it once, on random inputs
 engine compile model.onnx -d TEMPLATE  # write model.blob
-engine inspect model.blob              # what is in it, and whether it loads here
+engine inspect model.blob              # its content, and whether it loads here
 engine benchmark model.blob            # latency and throughput
 """
 
@@ -35,7 +35,7 @@ EXIT_CODES: Final = {
     3: "the engine, a device or the system refused; the reason is on standard error",
     4: "an internal error, which is a bug; the traceback is on standard error",
     130: "interrupted (Ctrl-C)",
-    141: "whoever read the output has stopped reading",
+    141: "the reader of the output closed the pipe",
 }
 
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(e, BrokenPipeError):
             return 141
-        print(f"engine: error: standard output cannot be written: {e}", file=sys.stderr)
+        print(f"engine: error: cannot write to standard output: {e}", file=sys.stderr)
         return 3
 
 

@@ -50,7 +50,9 @@ def open_network(core: Core, args: argparse.Namespace) -> OpenedNetwork:
 def require_device(core: Core, args: argparse.Namespace) -> str:
     """Return the device of `args`, which models need and blobs do not."""
     if args.device is None:
-        raise UsageError(f"a model needs a device: -d DEVICE; available: {', '.join(core.available_devices) or 'none'}")
+        raise UsageError(
+            f"no device is given for the model: use -d DEVICE; available: {', '.join(core.available_devices) or 'none'}"
+        )
     device: str = args.device
     return device
 
@@ -58,10 +60,10 @@ def require_device(core: Core, args: argparse.Namespace) -> str:
 def require_folder(path: str) -> None:
     """Refuse a file to be written into a folder that is not there, before anything is computed for it."""
     if not path:
-        raise UsageError("cannot write a file without a name")
+        raise UsageError("the name of the output file is empty")
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise UsageError(f"cannot write {path}: there is no folder {folder}")
+        raise UsageError(f"cannot write {path}: folder {folder} does not exist")
 
 
 def parse_config(core: Core, device: str, settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -78,11 +80,11 @@ def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict
     given = given_values(args.input, network.inputs, "input")
     shapes = dict(args.shape)
     if both := shapes.keys() & given.keys():
-        raise UsageError(f"input {min(both)!r} has a file and a --shape; a shape is for random inputs")
+        raise UsageError(f"input {min(both)!r} has both a file and a --shape; a shape applies only to random inputs")
     others = [port for port in network.inputs if port.name not in given]
     if unknown := shapes.keys() - {port.name for port in network.inputs}:
         names = ", ".join(port.name for port in network.inputs) or "none"
-        raise UsageError(f"--shape {min(unknown)}=..: there is no such input; inputs: {names}")
+        raise UsageError(f"--shape {min(unknown)}=..: the model has no such input; inputs: {names}")
     try:
         return given | random_inputs(others, seed=args.seed, shapes=shapes)
     except InputError as e:
@@ -100,7 +102,7 @@ def given_values(arguments: Sequence[str], ports: Sequence[Port], kind: Kind) ->
         elif name in types:
             found = {name: read_value(path, types[name])}
         else:
-            raise UsageError(f"{text!r}: there is no {kind} {name!r}; {kind}s: {', '.join(types) or 'none'}")
+            raise UsageError(f"{text!r}: the model has no {kind} {name!r}; {kind}s: {', '.join(types) or 'none'}")
         if twice := values.keys() & found.keys():
             raise UsageError(f"{kind} {min(twice)!r} is given twice")
         values |= found

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 SUMMARY = "list the passes, or say why one does not match"
 DESCRIPTION = """\
 `list` prints every pass of the engine and of the installed plugins: name, kind, file and what it does. `explain` says
-why the pattern of PASS does not match at the node of MODEL that is called NODE: how far it came, and the first type,
-predicate or edge that did not fit. Without NODE it says so where the pattern matches or, if it does nowhere, where it
-came furthest. Where it matches, the callback is tried on a copy of the model.
+why the pattern of PASS does not match at node NODE of MODEL: how far it came, and the first type, predicate or edge
+that did not fit. Without NODE it reports every node where the pattern matches or, if there is none, those where it came
+furthest. Where it matches, the callback is tried on a copy of the model.
 """
 EXAMPLES = """\
 engine passes list                                   # is there a pass for this already?
@@ -42,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PASS",
         action="append",
         default=[],
-        help="run this pass on the model before; may be given several times",
+        help="run this pass on the model first; may be given several times",
     )
     parser.add_argument(
-        "--most", metavar="N", type=positive, default=_MOST, help=f"explain at most so many nodes (default: {_MOST})"
+        "--most", metavar="N", type=positive, default=_MOST, help=f"explain at most this many nodes (default: {_MOST})"
     )
     add_json(parser)
 
@@ -105,7 +105,7 @@ def _make(name: str) -> Pass:
     try:
         return info.cls()
     except TypeError as e:
-        raise UsageError(f"pass {name} cannot be made without arguments: {e}") from e
+        raise UsageError(f"pass {name} cannot be created without arguments: {e}") from e
 
 
 def _plugin_packages() -> list[str]:
@@ -119,7 +119,7 @@ def _plugin_packages() -> list[str]:
         try:
             importlib.import_module(name)
         except Exception as e:
-            print(f"engine passes: the passes of {name} are left out: {e}", file=sys.stderr)
+            print(f"engine passes: the passes of {name} are skipped: {e}", file=sys.stderr)
         else:
             found.append(name)
     return found

@@ -84,7 +84,7 @@ def _require_picture(path: str) -> None:
     from engine.tools.networks import require_folder
 
     if Path(path).suffix not in SUFFIXES:
-        raise UsageError(f"--picture {path}: a picture is a file whose name ends with {' or '.join(SUFFIXES)}")
+        raise UsageError(f"--picture {path}: the file name must end with {' or '.join(SUFFIXES)}")
     require_folder(path)
 
 
@@ -98,7 +98,7 @@ def _draw(model: Model, answer: QueryResult, path: str, device: str) -> bool:
             f"--picture: {device} runs the model itself; a picture shows how a device that runs on others, such as "
             "HETERO:OPENCL,CPU, divides it"
         )
-    print(f"engine query: no picture: {device} does not place a model of which nodes are refused", file=sys.stderr)
+    print(f"engine query: no picture: {device} cannot place a model with refused nodes", file=sys.stderr)
     return False
 
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "run a model once; show, save or compare its outputs"
 DESCRIPTION = """\
-Run one inference and print a line for each output. With a reference, compare each output that it has: numbers are
-close where |actual - expected| <= atol + rtol * |expected|, integers where they differ by at most atol. The exit code
-is 1 where any element differs by more.
+Run one inference and print a line for each output. With a reference, compare each of its outputs: numbers are close if
+|actual - expected| <= atol + rtol * |expected|, integers if they differ by at most atol. The exit code is 1 if any
+element differs by more.
 """
 EXAMPLES = """\
 engine run model.onnx -d TEMPLATE                               # random inputs, the same for the same --seed
@@ -36,7 +36,7 @@ engine run model.onnx -d TEMPLATE -i inputs.npz -o out.npz      # inputs by name
 engine run model.onnx -d TEMPLATE -i x=x.npy -o folder          # one input, outputs as folder/output_0.pb and so on
 engine run model.onnx -d TEMPLATE -i test_data_set_0 --reference test_data_set_0  # ONNX test data
 engine run model.onnx -d CPU --reference-device TEMPLATE --rtol 1e-4  # one device against another
-engine run model.blob -c PERF_COUNT=true                        # a compiled network, on the device that it is for
+engine run model.blob -c PERF_COUNT=true                        # a compiled network, on its device
 """
 
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="expected outputs, in the forms of --input; may be given several times",
     )
-    expected.add_argument("--reference-device", metavar="DEVICE", help="compare with what this device computes")
+    expected.add_argument("--reference-device", metavar="DEVICE", help="compare with the outputs of this device")
     parser.add_argument("--rtol", metavar="X", type=amount, default=1e-3, help="relative tolerance (default: 0.001)")
     parser.add_argument("--atol", metavar="X", type=amount, default=1e-5, help="absolute tolerance (default: 0.00001)")
     add_json(parser)
@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         require_folder(args.output)
         if Path(args.output).suffix not in ("", ".npz"):
-            raise UsageError(f"outputs are saved to an .npz archive or to a folder without a suffix, not {args.output}")
+            raise UsageError(
+                f"expected an .npz archive or a folder without a suffix for the outputs, got {args.output}"
+            )
     core = Core()
     network = open_network(core, args).network
     inputs = network_inputs(network, args)
@@ -112,7 +114,7 @@ def _expected(
     if args.reference_device is None:
         return given_values(args.reference, network.outputs, "output")
     if is_blob(args.model):
-        raise UsageError("--reference-device needs the model: a blob runs only on the device that it is for")
+        raise UsageError("--reference-device needs the model: a blob runs only on its own device")
     return core.compile_model(args.model, args.reference_device)(inputs)
 
 

@@ -63,7 +63,7 @@ def test_passes_of_other_packages_are_listed_with_them(importable: Path) -> None
 def test_two_passes_of_one_name_are_refused(importable: Path) -> None:
     write(importable / "catalog_twins", "one", "Twin")
     write(importable / "catalog_twins", "two", "Other", body='    name = "Twin"\n')
-    with pytest.raises(PassError, match=r"two passes are called 'Twin': .*one\.py:4 and .*two\.py:4"):
+    with pytest.raises(PassError, match=r"two passes are named 'Twin': .*one\.py:4 and .*two\.py:4"):
         list_passes(["catalog_twins"])
 
 
@@ -74,12 +74,12 @@ def test_a_module_that_cannot_be_imported_is_left_out_and_told(
     (importable / "catalog_partly" / "bad.py").write_text("import a_driver_that_is_not_installed\n")
     with caplog.at_level(logging.WARNING, "engine.passes"):
         assert find_pass("GoodPass", ["catalog_partly"]).name == "GoodPass"
-    assert "catalog_partly.bad is left out" in caplog.text
+    assert "catalog_partly.bad is skipped" in caplog.text
     assert "a_driver_that_is_not_installed" in caplog.text
 
 
 def test_a_name_that_does_not_exist_is_answered_with_close_ones() -> None:
-    with pytest.raises(PassError, match=r"no pass is called 'ConstantFold'; did you mean ConstantFolding"):
+    with pytest.raises(PassError, match=r"no pass is named 'ConstantFold'; did you mean ConstantFolding"):
         find_pass("ConstantFold")
-    with pytest.raises(PassError, match=r"no pass is called 'zzz'; there are .*ConstantFolding"):
+    with pytest.raises(PassError, match=r"no pass is named 'zzz'; available: .*ConstantFolding"):
         find_pass("zzz")

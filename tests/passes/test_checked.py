@@ -320,9 +320,9 @@ def test_lost_rt_info() -> None:
         replace_node(old, ops.Neg(old.input_value(0), friendly_name="fresh"))
         return True
 
-    refused(Script(forgotten), r"pass Script carried no rt_info to Abs `relu`; call copy_runtime_info")
+    refused(Script(forgotten), r"pass Script copied no rt_info to Abs `relu`; call copy_runtime_info")
     refused(Script(dropped), r"pass Script dropped the rt_info of Conv `conv`")
-    refused(Script(in_a_body), r"pass Script carried no rt_info to Neg `fresh`")
+    refused(Script(in_a_body), r"pass Script copied no rt_info to Neg `fresh`")
 
 
 def test_a_constant_subgraph_left_unfolded() -> None:

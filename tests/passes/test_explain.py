@@ -46,7 +46,7 @@ def test_a_type_behind_an_edge(x: Parameter) -> None:
     conv, relu = ops.Neg(x, friendly_name="conv"), None
     relu = ops.Relu(conv, friendly_name="relu")
     assert why(wrap_type("Relu", [wrap_type(["Relu", "Clip"])]), relu) == (
-        "Fusion does not match at Relu `relu`: it matched Relu `relu`; then, at input 0 of Relu `relu`, "
+        "Fusion does not match at Relu `relu`: matched Relu `relu`, then at input 0 of Relu `relu`, "
         "wrap_type(Clip or Relu): expected Clip or Relu, found Neg `conv`"
     )
 
@@ -57,7 +57,7 @@ def test_a_predicate_with_what_the_value_is_instead(x: Parameter) -> None:
     pattern_node = wrap_type("Relu", predicate=consumers_count(1))
     pattern_node.friendly_name = "first relu"
     assert why(wrap_type("Relu", [pattern_node]), second) == (
-        "Fusion does not match at Relu `second`: it matched Relu `second`; then, at input 0 of Relu `second`, "
+        "Fusion does not match at Relu `second`: matched Relu `second`, then at input 0 of Relu `second`, "
         "first relu: Relu `first`: consumers_count(1) does not hold: it has 2 (Relu `second`, Neg `other`)"
     )
     assert other.num_inputs == 1
@@ -97,7 +97,7 @@ def test_a_value_that_differs(x: Parameter) -> None:
     root = wrap_type("Mul", [any_input(), wrap_const(0.5)])
     scaled = ops.Mul(x, Constant(0.25, friendly_name="scale"), friendly_name="scaled")
     assert why(root, scaled) == (
-        "Fusion does not match at Mul `scaled`: it matched Mul `scaled`; then, at input 1 of Mul `scaled` (inputs in "
+        "Fusion does not match at Mul `scaled`: matched Mul `scaled`, then at input 1 of Mul `scaled` (inputs in "
         "any order), wrap_type(Constant): Constant `scale`: value_matches(0.5) does not hold: it is f32[] 0.25"
     )
 
@@ -106,7 +106,7 @@ def test_a_symbol_that_stands_for_something_else() -> None:
     a, b = Parameter(f32, [8, 16], "a"), Parameter(f32, [16, 16], "b")
     root = wrap_type("MatMul", [any_input(shape_matches("[M, K]")), any_input(shape_matches("[K, M]"))])
     assert why(root, ops.MatMul(a, b)).endswith(
-        "Parameter `b`: shape_matches('[K, M]') does not hold: its type is f32[16,16], with K=16, M=8 from before"
+        "Parameter `b`: shape_matches('[K, M]') does not hold: its type is f32[16,16], with K=16, M=8 bound earlier"
     )
 
 
@@ -115,19 +115,19 @@ def test_two_values_where_the_pattern_has_one(x: Parameter) -> None:
     other = ops.Relu(x, friendly_name="other")
     product = ops.Sub(x, ops.Sigmoid(other), friendly_name="product")
     assert why(wrap_type("Sub", [data, wrap_type("Sigmoid", [data])]), product).endswith(
-        "any_input: stands for output 0 of Parameter `x` already, found output 0 of Relu `other`"
+        "any_input: already matched output 0 of Parameter `x`, found output 0 of Relu `other`"
     )
 
 
 def test_numbers_of_inputs_and_omitted_ones(x: Parameter) -> None:
     clip = ops.Clip(x, None, Constant(6.0), friendly_name="clip")
-    assert why(wrap_type("Clip", [any_input()]), clip).endswith("Clip `clip` has 3 inputs, the pattern wants 1")
+    assert why(wrap_type("Clip", [any_input()]), clip).endswith("Clip `clip` has 3 inputs, the pattern expects 1")
     assert why(wrap_type("Clip", [any_input(), any_input(), any_input()]), clip).endswith(
-        "input 1 of Clip `clip` is omitted, the pattern wants it given"
+        "input 1 of Clip `clip` is omitted, the pattern expects it given"
     )
     low = ops.Clip(x, Constant(0.0), Constant(6.0), friendly_name="low")
     assert why(wrap_type("Clip", [any_input(), None, any_input()]), low).endswith(
-        "input 1 of Clip `low` is given, the pattern wants it omitted"
+        "input 1 of Clip `low` is given, the pattern expects it omitted"
     )
 
 
@@ -145,7 +145,7 @@ def test_of_several_attempts_the_deepest_is_told(x: Parameter) -> None:
     total = ops.Add(ops.Neg(x, friendly_name="neg"), ops.Relu(inner, friendly_name="relu"), friendly_name="total")
     chain = wrap_type("Relu", [wrap_type("Abs", [wrap_type("Log")])])
     text = why(wrap_type("Add", [chain, wrap_type("Neg")]), total)
-    assert "it matched Add `total`, Relu `relu`, Abs `abs`; then, at input 0 of Abs `abs`" in text
+    assert "matched Add `total`, Relu `relu`, Abs `abs`, then at input 0 of Abs `abs`" in text
     assert text.endswith("expected Log, found Exp `exp`")
     either = any_of([wrap_type("Add", [wrap_type("Log"), any_input()]), wrap_type("Add", [chain, wrap_type("Neg")])])
     assert why(either, total).endswith("expected Log, found Exp `exp`")
@@ -208,7 +208,7 @@ def test_a_pass_is_explained_with_what_its_callback_does_and_the_model_stays() -
 def test_one_node_is_explained_by_name() -> None:
     (explanation,) = explain_pass(ToAbs(), model(), "plain")
     assert str(explanation) == (
-        "ToAbs does not match at Relu `plain`: it matched Relu `plain`; then, at input 0 of Relu `plain`, "
+        "ToAbs does not match at Relu `plain`: matched Relu `plain`, then at input 0 of Relu `plain`, "
         "wrap_type(Neg): expected Neg, found Parameter `x`"
     )
     with pytest.raises(PassError, match=r"has no node `missing`"):

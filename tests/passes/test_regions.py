@@ -109,7 +109,7 @@ def test_what_the_file_does_not_name_does_not_run(
     assert [r.name for r in manager.records] == ["nested", "Validate", "VisualizeTree"]
     assert picture.exists(), "what only looks is never left out"
     only = [message for message in caplog.messages if "ENGINE_PASSES_ONLY" in message]
-    assert only == [f"ENGINE_PASSES_ONLY={tmp_path / 'only'}: of all passes only ReluReluFusion run"], "said once"
+    assert only == [f"ENGINE_PASSES_ONLY={tmp_path / 'only'}: only these passes run: ReluReluFusion"], "said once"
 
 
 def test_a_recorded_run_gives_the_same_result_with_only_what_it_recorded(

@@ -110,5 +110,5 @@ def test_names_are_written_once_and_checked_everywhere() -> None:
     inner = model.node("if").bodies["else_branch"].node("inner1")
     assert inner.rt_info["fused_names"] == ("inner1",)
     inner.rt_info.clear()
-    with pytest.raises(PassError, match=r"1 nodes lost their rt_info: Relu `inner1`; who makes nodes calls copy_"):
+    with pytest.raises(PassError, match=r"1 nodes lost their rt_info: Relu `inner1`; call copy_"):
         check_rt_info(model)

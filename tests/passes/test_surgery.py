@@ -65,7 +65,7 @@ def test_a_replacement_that_reads_the_replaced_node_is_refused(x: Parameter) -> 
     before = model.to_text()
     with pytest.raises(GraphError, match=r"would have a cycle; to insert a node, call insert_after"):
         replace_node(old, [ops.Relu(old.output(0)), old.output(1)])
-    with pytest.raises(GraphError, match=r"its own outputs would be mixed up"):
+    with pytest.raises(GraphError, match=r"another output of the same node"):
         replace_node(old, [old.output(1), old.output(0)])
     relu = ops.Relu(x)
     with pytest.raises(GraphError, match=r"would have a cycle"):
@@ -75,9 +75,9 @@ def test_a_replacement_that_reads_the_replaced_node_is_refused(x: Parameter) -> 
 
 def test_what_a_model_holds_is_not_replaced_silently(x: Parameter) -> None:
     model = Model([ops.Relu(x)], [x], [sink := ops.Neg(x)])
-    with pytest.raises(GraphError, match=r"its model holds it; use model.add_result"):
+    with pytest.raises(GraphError, match=r"a sink of the model; use model.add_result"):
         replace_node(model.results[0], ops.Relu(x))
-    with pytest.raises(GraphError, match=r"its model holds it"):
+    with pytest.raises(GraphError, match=r"a sink of the model"):
         replace_node(sink, ops.Relu(x))
     replace_node(x, Parameter(f32, [2, 3, 4], "y"))
     assert model.results[0].input_value(0).node.input_value(0).node.friendly_name == "y"
@@ -116,7 +116,7 @@ def test_what_does_not_read_the_value_cannot_be_inserted_after_it(x: Parameter) 
     relu = ops.Relu(x)
     model = Model([ops.Neg(relu)], [x])
     before = model.to_text()
-    with pytest.raises(GraphError, match=r"does not read it"):
+    with pytest.raises(GraphError, match=r"does not read this output"):
         insert_after(relu.output(0), ops.Abs(x))
     with pytest.raises(GraphError, match=r"has 2 outputs"):
         insert_after(relu.output(0), ops.Split(relu, axis=2, num_outputs=2))

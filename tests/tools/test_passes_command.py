@@ -61,7 +61,7 @@ def test_passes_of_plugins_are_listed_and_a_broken_plugin_is_told(
     done = engine("passes", "list")
     assert done.code == 0
     assert "OwnPass" in done.out
-    assert "the passes of missing_driver_plugin are left out" in done.err
+    assert "the passes of missing_driver_plugin are skipped" in done.err
     sys.modules.pop("listed_plugin", None)
 
 
@@ -91,7 +91,7 @@ def test_a_match_is_tried_on_a_copy(engine: Engine, padded: Path) -> None:
         (["explain"], 2, "takes a MODEL and a PASS"),
         (["explain", "{model}"], 2, "takes a MODEL and a PASS"),
         (["list", "{model}"], 2, "takes no further arguments"),
-        (["explain", "{model}", "VisualizeTree"], 2, "VisualizeTree cannot be made without arguments"),
+        (["explain", "{model}", "VisualizeTree"], 2, "VisualizeTree cannot be created without arguments"),
         (["explain", "{model}", "PadConvFusio"], 3, "did you mean PadConvFusion"),
         (["explain", "{model}", "ConstantFolding"], 3, "has no pattern to explain"),
         (["explain", "{model}", "PadConvFusion", "nowhere"], 3, "has no node `nowhere`"),

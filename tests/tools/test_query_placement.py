@@ -82,9 +82,9 @@ def test_a_picture_is_written(engine: Engine, folder: Path, name: str) -> None:
     ("device", "picture", "code", "words"),
     [
         ("TEMPLATE", "picture.svg", 2, "TEMPLATE runs the model itself"),
-        ("SPLIT:PICKY,TEMPLATE", "picture.png", 2, "ends with .svg or .html"),
-        ("SPLIT:PICKY,TEMPLATE", ".svg", 2, "ends with .svg or .html"),
-        ("SPLIT:PICKY,TEMPLATE", "nowhere/picture.svg", 2, "there is no folder"),
+        ("SPLIT:PICKY,TEMPLATE", "picture.png", 2, "must end with .svg or .html"),
+        ("SPLIT:PICKY,TEMPLATE", ".svg", 2, "must end with .svg or .html"),
+        ("SPLIT:PICKY,TEMPLATE", "nowhere/picture.svg", 2, "does not exist"),
         ("SPLIT:PICKY,TEMPLATE", "folder.svg", 3, "folder.svg"),
     ],
 )
@@ -102,5 +102,5 @@ def test_what_no_device_runs_is_told_instead_of_a_placement(engine: Engine, fold
     done = engine("query", "gate.onnx", "-d", "SPLIT:PICKY", "--why", "--picture", "picture.svg", cwd=folder)
     assert done.code == 1
     assert "refused: Softmax `softmax` (placement): none of the devices runs it; list another one" in done.out
-    assert "no picture: SPLIT:PICKY does not place a model of which nodes are refused" in done.err
+    assert "no picture: SPLIT:PICKY cannot place a model with refused nodes" in done.err
     assert not (folder / "picture.svg").exists()

@@ -33,7 +33,7 @@ class VisualizeTree(ModelPass):
     ) -> None:
         self.path = Path(path)
         if self.path.suffix not in (".svg", ".dot"):
-            raise PassError(f"VisualizeTree writes .svg or .dot, not {self.path.name!r}")
+            raise PassError(f"VisualizeTree: expected a path ending with .svg or .dot, got {self.path.name!r}")
         self.options = PictureOptions.from_environment(shapes=shapes, types=types, rt_info=rt_info, times=times)
 
     def run_on_model(self, model: Model) -> bool:

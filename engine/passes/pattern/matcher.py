@@ -35,7 +35,7 @@ class Explanation:
     def __str__(self) -> str:
         if self.matched:
             return f"{self.matcher} matches at {self.root}: {', '.join(self.matched_nodes)}"
-        found = f"it matched {', '.join(self.matched_nodes)}; then, " if self.matched_nodes else ""
+        found = f"matched {', '.join(self.matched_nodes)}, then " if self.matched_nodes else ""
         place = f"at {self.edge}, " if self.edge else ""
         return f"{self.matcher} does not match at {self.root}: {found}{place}{self.pattern_node}: {self.reason}"
 
@@ -103,7 +103,7 @@ class Matcher:
     def match_root(self) -> Node:
         """The node at which the last match ended. Raises `PassError` where nothing was matched, or it was cleared."""
         if self._match_root is None:
-            raise PassError(f"matcher {self.name!r} holds no match")
+            raise PassError(f"matcher {self.name!r} has no match")
         return self._match_root
 
     @property
@@ -126,7 +126,7 @@ class Matcher:
         for node in self._state.values:
             if isinstance(node, Block) and node.friendly_name == name:
                 return {k: self._state.values[v] for k, v in node.parts.items() if v in self._state.values}
-        raise PassError(f"matcher {self.name!r} matched no block {name!r}")
+        raise PassError(f"the match of matcher {self.name!r} has no block {name!r}")
 
     def clear_state(self) -> None:
         """Forget the last match, and with it the references to nodes that it holds."""

@@ -102,7 +102,7 @@ class Step:
             return rest is None or rest[0].match(rest[1], state, rest[2])
         if state.trace is not None:
             known_text, found = (str(known.node), str(value.node)) if self.counts_outputs else (str(known), str(value))
-            state.trace.fail(state, self, value, f"stands for {known_text} already, found {found}")
+            state.trace.fail(state, self, value, f"already matched {known_text}, found {found}")
         return False
 
     def _refused(self, predicate: Predicate, value: Output, state: MatchState) -> bool:
@@ -203,14 +203,14 @@ class TypeStep(Step):
             sources = _without_trailing(node.sources[: node.num_formal_inputs])  # what bodies capture is not an input
         if len(sources) > len(steps) or len(sources) < len(_without_trailing(steps)):
             if state.trace is not None:
-                reason = f"{node} has {len(sources)} inputs, the pattern wants {len(_without_trailing(steps))}"
+                reason = f"{node} has {len(sources)} inputs, the pattern expects {len(_without_trailing(steps))}"
                 state.trace.fail(state, self, None, reason)
             return None
         pairs = list(zip(sources, steps, strict=False))
         for position, (source, step) in enumerate(pairs):
             if step is None and source is not None:
                 if state.trace is not None:
-                    reason = f"input {position} of {node} is given, the pattern wants it omitted"
+                    reason = f"input {position} of {node} is given, the pattern expects it omitted"
                     state.trace.fail(state, self, None, reason)
                 return None
         kept = [(source, step) for source, step in pairs if step is not None]
@@ -218,7 +218,7 @@ class TypeStep(Step):
 
     def _omitted(self, node: Node, position: int, state: MatchState) -> bool:
         if state.trace is not None:
-            reason = f"input {position} of {node} is omitted, the pattern wants it given"
+            reason = f"input {position} of {node} is omitted, the pattern expects it given"
             state.trace.fail(state, self, None, reason)
         return False
 

@@ -132,7 +132,7 @@ def optional(kinds: Kinds, inputs: Inputs, predicate: PredicateLike | None = Non
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     if not names or not inputs or inputs[0] is None:
         raise PassError(
-            f"optional({kinds!r}) needs an operator type and a first input, which is what matches where it is absent"
+            f"optional({kinds!r}) needs an operator type and a first input, which matches if the operator is absent"
         )
     node = OptionalNode(names, inputs, predicate)
     _check_kinds(node)
@@ -183,5 +183,5 @@ def _check_kinds(node: WrapType) -> None:
     unknown = sorted(node.predicate.attributes - attributes) if is_known and node.predicate is not None else []
     if unknown:
         raise PassError(
-            f"a pattern of {kinds} asks for attribute {unknown[0]!r}; known: {', '.join(sorted(attributes)) or 'none'}"
+            f"a pattern of {kinds} has attribute {unknown[0]!r}; known: {', '.join(sorted(attributes)) or 'none'}"
         )

@@ -272,7 +272,7 @@ def shape_matches(pattern: str) -> Predicate:
     """
     tokens = [token.strip() for token in pattern.strip()[1:-1].split(",") if token.strip()]
     if not (pattern.strip().startswith("[") and pattern.strip().endswith("]")) or tokens.count("...") > 1:
-        raise PassError(f"shape_matches({pattern!r}) is not written as [d0, d1, ...]")
+        raise PassError(f"shape_matches({pattern!r}) is not of the form [d0, d1, ...]")
     return _ShapeMatches(pattern, tokens)
 
 
@@ -288,7 +288,7 @@ class _ShapeMatches(Predicate):
 
     def why(self, value: Output, symbols: Symbols) -> str:
         bound = [f"{token}={symbols[token]}" for token in self._tokens if token in symbols]
-        return super().why(value, symbols) + (f", with {', '.join(bound)} from before" if bound else "")
+        return super().why(value, symbols) + (f", with {', '.join(bound)} bound earlier" if bound else "")
 
 
 def _shape_fits(value: Output, tokens: list[str], symbols: Symbols) -> bool:

@@ -122,11 +122,11 @@ class Gate:
         """Stop here. Runs as a stage of a request's pipeline."""
         self._reached.release()
         if not self._opened.wait(LIMIT):
-            raise TimeoutError("the gate was never opened")
+            raise TimeoutError("timed out: the gate was not opened")
 
     def wait_until_reached(self) -> None:
         """Return when one more request stands at the gate."""
-        assert self._reached.acquire(timeout=LIMIT), "the request never reached the gate"
+        assert self._reached.acquire(timeout=LIMIT), "timed out: the request did not reach the gate"
 
     def open(self) -> None:
         """Let all requests go on, now and later."""
@@ -186,7 +186,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
     """Fail unless the condition comes true."""
     end = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < end, f"it never came true that {what}"
+        assert time.monotonic() < end, f"timed out waiting: {what}"
         time.sleep(0.001)
 
 
@@ -206,7 +206,7 @@ def in_threads(work: Callable[[int], object]) -> None:
         thread.start()
     for thread in threads:
         thread.join(LIMIT)
-        assert not thread.is_alive(), "a thread hangs"
+        assert not thread.is_alive(), "a thread did not end in time"
     if errors:
         raise errors[0]
 
@@ -228,5 +228,5 @@ def run_python(script: str, *arguments: str) -> str:
         env=environment,
         check=False,
     )
-    assert done.returncode == 0, f"the other process ended with {done.returncode}: {done.stderr}"
+    assert done.returncode == 0, f"the subprocess exited with code {done.returncode}: {done.stderr}"
     return done.stdout

@@ -62,7 +62,7 @@ class QueryChecks(DeviceChecks):
         for run in case.runs:
             self.assert_outputs(request.infer(run.inputs), run.outputs)
             fallen = [node for node in request.profiling_info.nodes if node.status == "reference"]
-            assert not fallen, f"answered as native, run on the reference evaluator: {fallen}"
+            assert not fallen, f"reported as native, but run on the reference evaluator: {fallen}"
 
     def test_network_does_not_depend_on_the_model_afterwards(self, core: Core) -> None:
         """The application may change the model, and compile it again, while the first network runs."""

@@ -91,5 +91,5 @@ def seeded_network(name: str, *, small: bool = False, seed: int = 0, **changes: 
     """
     kind = NETWORKS.get(name)
     if kind is None:
-        raise ModelError(f"the network `{name}` is unknown; there are {', '.join(sorted(NETWORKS))}")
+        raise ModelError(f"unknown network `{name}`; expected one of {', '.join(sorted(NETWORKS))}")
     return kind.build(seed, **{**(kind.small if small else {}), **changes})

@@ -78,8 +78,8 @@ def file_of(devices: object, **changes: object) -> str:
         ("[]", "not a calibration file"),
         ('{"weights": 1}', "not a calibration file"),
         (file_of({}, version=2), "version is 2"),
-        (file_of([]), "not an object of objects"),
-        (file_of({"cpu": []}), "not an object of objects"),
+        (file_of([]), "not an object whose values are objects"),
+        (file_of({"cpu": []}), "not an object whose values are objects"),
         *(
             (file_of({"cpu": {"x": value}}), r"'x' of 'cpu' is .*; expected \[seconds >= 0, count >= 1\]")
             for value in (1, [], [1], [1, 1, 1], [-1, 1], ["1", 1], [1, 0], [1, 1.5], [True, 1], [1, True], [None, 1])

@@ -203,5 +203,5 @@ def test_a_long_trace_says_that_it_ends() -> None:
     assert len(trace) == 100_001
     assert trace[-1].kind == "cut"
     *_, last = trace_lines(trace)
-    assert "the trace ends here" in last
+    assert "end of the trace" in last
     assert traced.subgraph.tolist() == partition(edges, affinity, "rollback").subgraph.tolist()

@@ -189,7 +189,7 @@ def test_a_blob_keeps_the_shape(
     forged = dict.fromkeys(choices_of(network), "block 4x400 of 16, 0 panels, runs of 16")
     with caplog.at_level(logging.WARNING, "engine.opencl"):
         default = Core().import_model(with_choices(blob, forged), "OPENCL", {"COMPILE_EFFORT": "none"})
-    assert "is not offered for" in caplog.text
+    assert "is not a candidate for" in caplog.text
     assert not is_preferred(first_launch(default, inputs))
     check(answer(default, inputs), expected)
 

@@ -172,7 +172,7 @@ def test_a_device_lost_while_it_computes(monkeypatch: pytest.MonkeyPatch) -> Non
         for request in requests:
             request.start_async([X])
         for request in requests:
-            with pytest.raises(DeviceError, match="failed while it computed"):
+            with pytest.raises(DeviceError, match="failed while computing"):
                 request.wait(60)
     for request in requests:
         np.testing.assert_array_equal(request.infer([X])[0], 2 * X)
@@ -183,7 +183,7 @@ def test_memory_that_gives_out_when_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as broken:
         code = cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE
         broken.setattr(cl, "enqueue_nd_range_kernel", fails("clEnqueueNDRangeKernel", code))
-        with pytest.raises(OutOfMemoryError, match=r"ran out of memory while .* \d+ bytes of \d+"):
+        with pytest.raises(OutOfMemoryError, match=r"ran out of memory while .* \d+ of \d+ bytes"):
             network([X])
     np.testing.assert_array_equal(network([X])[0], 2 * X)
 
@@ -192,7 +192,9 @@ def test_too_large_an_input_names_the_sizes_and_smaller_ones_still_run(monkeypat
     network = compiled("n")
     first = find_devices()[0]
     monkeypatch.setattr(first, "facts", replace(first.facts, largest_buffer=4096))
-    with pytest.raises(OutOfMemoryError, match=r"\d{5} bytes: it allows buffers of at most 4096 bytes"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"cannot allocate \d{5} bytes for .*: the largest buffer that it allows has 4096 bytes"
+    ):
         network([np.zeros(10_000, np.float32)])
     np.testing.assert_array_equal(network([X])[0], 2 * X)
 
@@ -218,8 +220,8 @@ def test_launches_over_the_limits_of_the_device(monkeypatch: pytest.MonkeyPatch)
 
 LIMITS = [
     ({"max_work_items": (4, 4, 4)}, (8,), (8,), r"groups of \(8,\) items; .* allows at most \(4, 4, 4\)"),
-    ({"address_bits": 32}, (1 << 16, 1 << 16), (), r"over \(65536, 65536\) items; .* counts them in 32 bits"),
-    ({"argument_bytes": 15}, (8,), (), r"takes arguments of 16 bytes; .* allows 15"),
+    ({"address_bits": 32}, (1 << 16, 1 << 16), (), r"over \(65536, 65536\) items; .* has 32-bit sizes"),
+    ({"argument_bytes": 15}, (8,), (), r"takes 16 bytes of arguments; .* allows 15"),
 ]
 
 
@@ -247,7 +249,7 @@ def test_a_constant_that_no_buffer_holds_names_the_sizes(monkeypatch: pytest.Mon
     monkeypatch.setattr(first, "facts", replace(first.facts, largest_buffer=4096))
     x = Parameter(f32, [64], "x")
     large = Model([ops.MatMul(x, Constant(np.ones((64, 64), np.float32)))], [x])
-    with pytest.raises(OutOfMemoryError, match=r"no memory for a constant of \d+ bytes: .* at most 4096 bytes"):
+    with pytest.raises(OutOfMemoryError, match=r"cannot allocate \d+ bytes for a constant: .* has 4096 bytes"):
         Core().compile_model(large, "OPENCL")
     np.testing.assert_array_equal(compiled()([X])[0], 2 * X)
 
@@ -256,7 +258,7 @@ def test_a_device_that_makes_no_queues_any_more_says_so(monkeypatch: pytest.Monk
     network = compiled("n")
     with monkeypatch.context() as broken:
         broken.setattr(cl, "CommandQueue", fails("clCreateCommandQueue", -36))  # INVALID_COMMAND_QUEUE
-        with pytest.raises(DeviceError, match=r"queues and memory were made.*this process has to be started again"):
+        with pytest.raises(DeviceError, match=r"creating queues and memory.*restart this process"):
             network([X])
     np.testing.assert_array_equal(network([X])[0], 2 * X)
 

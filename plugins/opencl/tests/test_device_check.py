@@ -66,8 +66,8 @@ def test_a_driver_that_hangs_is_left_out(first: Any, monkeypatch: pytest.MonkeyP
 def test_what_failed_is_tried_again_after_a_day(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
         answering(broken, "raise SystemExit(7)")
-        assert "ended with code 7" in found_out(first).failed
-    assert "ended with code 7" in found_out(first).failed
+        assert "exited with code 7" in found_out(first).failed
+    assert "exited with code 7" in found_out(first).failed
     tomorrow = time.time() + 90_000
     monkeypatch.setattr(time, "time", lambda: tomorrow)
     assert not found_out(first).failed
@@ -103,14 +103,14 @@ def test_a_kernel_that_gives_wrong_results(first: Any, monkeypatch: pytest.Monke
     source = "__kernel void check(__global const int* x, __global int* y) { y[get_global_id(0)] = x[0]; }"
     monkeypatch.setattr(check_worker, "SOURCE", source)
     failed = check_worker.checked(first.handle)["failed"]
-    assert "its smallest kernel gives wrong results: got 0 for item 1, expected 4" in failed
+    assert "a minimal test kernel gives wrong results: got 0 for item 1, expected 4" in failed
 
 
 def test_a_compiler_that_compares_wrongly(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Mesa 22.3 does after widening: lookups by negative indices would give other elements."""
     monkeypatch.setattr(check_worker, "SOURCE", check_worker.SOURCE.replace("wide < 0", "false"))
     failed = check_worker.checked(first.handle)["failed"]
-    assert "its smallest kernel gives wrong results: got -20 for item 1, expected -19" in failed
+    assert "a minimal test kernel gives wrong results: got -20 for item 1, expected -19" in failed
 
 
 def test_memory_that_is_not_what_the_driver_claims(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:

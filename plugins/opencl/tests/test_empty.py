@@ -37,7 +37,9 @@ def test_it_is_an_error(name: str, is_dynamic: bool) -> None:
     """When the network is compiled, where its lengths are known; else when the inference is asked for."""
     shape, *rest = CASES[name]
     model, node = model_of((None,) * len(shape) if is_dynamic else shape, *rest)
-    with pytest.raises(InputError, match=rf"{rest[0]} `{node.friendly_name}`.*(leaves none|is empty along axis 1)"):
+    with pytest.raises(
+        InputError, match=rf"{rest[0]} `{node.friendly_name}`.*(of no elements is undefined|is empty along axis 1)"
+    ):
         Core().compile_model(model, "OPENCL")([np.zeros(shape, np.float32)])
 
 

@@ -65,8 +65,8 @@ class Compiler:
             (node,) = segment.nodes
             if not self.allow_reference:
                 why = decisions.refusal(node)
-                reason = why.reason if why else "its shape depends on data"
-                raise UnsupportedError(f"{node}: no native kernel ({reason}), and ALLOW_REFERENCE is off")
+                reason = why.reason if why else "its output shape depends on data"
+                raise UnsupportedError(f"{node}: no native kernel ({reason}) and ALLOW_REFERENCE is off")
             return HostSegment(node), [v for v in node.input_values if v is not None], tuple(node.outputs)
         if segment.kind is SegmentKind.DEFERRED:
             programs = self.programs(PreparedGraph.of(extract(segment), LOWERINGS))

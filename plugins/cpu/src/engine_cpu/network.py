@@ -113,11 +113,11 @@ class CpuNetwork(GraphNetwork):
         found = {node.friendly_name: f"{node}: {why.reason}" for node, why in prepared.refusals().items()}
         if found and not self.config[ALLOW_REFERENCE]:
             raise UnsupportedError(
-                f"{self.name}: {len(found)} operations have no native kernel, and ALLOW_REFERENCE is off: "
+                f"{self.name}: {len(found)} operations have no native kernel and ALLOW_REFERENCE is off: "
                 + "; ".join(list(found.values())[:5])
             )
         if found:
-            logger.info("%s: on the reference evaluator: %s", self.name, "; ".join(found.values()))
+            logger.info("%s: running on the reference evaluator: %s", self.name, "; ".join(found.values()))
         return tuple(found)
 
     def create_infer_request_impl(self) -> SyncInferRequest:
@@ -173,7 +173,7 @@ def threads_of(config: Config) -> int:
 def precision_of(config: Config, isa: str) -> str:
     """What products are computed in: bf16 where that is asked for and the CPU has it."""
     if config[INFERENCE_PRECISION_HINT] == "bf16" and not has_feature(isa, "bf16"):
-        logger.warning("INFERENCE_PRECISION_HINT is bf16, which this CPU has no instructions for: computing in f32")
+        logger.warning("INFERENCE_PRECISION_HINT is bf16, but this CPU has no bf16 instructions: computing in f32")
         return "f32"
     return str(config[INFERENCE_PRECISION_HINT])
 

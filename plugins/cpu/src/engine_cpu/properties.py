@@ -9,16 +9,16 @@ ALLOW_REFERENCE = Property(
     bool,
     True,
     CONFIG,
-    "Run operations without a native kernel on the reference evaluator, which is right and slow; off, compiling a "
-    "model with such an operation is refused.",
+    "Whether operations without a native kernel run on the reference evaluator, which is correct but slow; if off, "
+    "compiling a model with such an operation fails.",
 )
 COMPILE_EFFORT = Property(
     "COMPILE_EFFORT",
     str,
     "none",
     CONFIG,
-    "How long compiling may measure which kernels are fastest here: not at all, so that the outcome depends on nothing "
-    "but the model and the CPU; quick, some tenths of a second; full, all that there is.",
+    "How long compilation may measure kernels to find the fastest: none, so that the result depends only on the model "
+    "and the CPU; quick, some tenths of a second; full, every candidate.",
     choices=("none", "quick", "full"),
 )
 INFERENCE_PRECISION_HINT = Property(
@@ -26,8 +26,8 @@ INFERENCE_PRECISION_HINT = Property(
     str,
     "f32",
     CONFIG,
-    "The precision in which f32 models compute: f32 exactly as asked, or bf16 for convolutions and products, "
-    "with sums and all else in f32, on CPUs that have it.",
+    "The precision of f32 models: f32 throughout, or bf16 for convolutions and matrix products, with accumulation "
+    "and everything else in f32, on CPUs with bf16 instructions.",
     choices=("f32", "bf16"),
 )
 PLAN_CACHE_SIZE = Property(
@@ -35,7 +35,7 @@ PLAN_CACHE_SIZE = Property(
     int,
     16,
     CONFIG,
-    "How many plans a network with unknown lengths keeps, one for each combination of input shapes met.",
+    "How many plans a network with dynamic shapes caches, one for each combination of input shapes.",
     minimum=1,
     maximum=4096,
 )
@@ -44,15 +44,15 @@ REFERENCE_STEPS = Property(
     tuple,
     (),
     METRIC,
-    "The operations that run on the reference evaluator.",
+    "The names of the operations that run on the reference evaluator.",
 )
 ARENA_BYTES = Property(
     "ARENA_BYTES",
     int,
     0,
     METRIC,
-    "Bytes of intermediate results that one stream holds, buffers sharing memory; 0 before the first inference of "
-    "a network with unknown lengths.",
+    "Bytes of intermediate results for each stream, with buffers sharing memory; 0 before the first inference of "
+    "a network with dynamic shapes.",
 )
 NAIVE_ARENA_BYTES = Property(
     "NAIVE_ARENA_BYTES", int, 0, METRIC, "What ARENA_BYTES would be if no two buffers shared memory."

@@ -21,7 +21,7 @@ def query(model: Model, *, allow_reference: bool) -> QueryResult:
         try:
             compile_node(node)
         except UnsupportedError as e:
-            return Support.refused(why.cause, f"{why.reason}; and {e}")
+            return Support.refused(why.cause, f"{why.reason}; the reference evaluator refuses it: {e}")
         return Support.reference(why.cause, why.reason)
 
     return lowering.query(model, LOWERINGS, register_passes, without_kernel)

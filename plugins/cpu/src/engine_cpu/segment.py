@@ -235,7 +235,7 @@ class SegmentBuilder:
         item.lowering.lower_item(item, self)
         for value in item.outputs:
             if value not in self._made and (value.num_consumers or value in self._outputs):
-                raise UnsupportedError(f"{item.node}: its lowering wrote no output {value.index}")
+                raise UnsupportedError(f"{item.node}: its lowering did not write output {value.index}")
         self._uses.subtract(self._root(value) for value in _read(item))
 
     def _finish(self) -> LoweredSegment:

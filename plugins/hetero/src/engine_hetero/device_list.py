@@ -38,20 +38,20 @@ class DeviceList:
         listed = tuple(config[DEVICE_PRIORITIES].split(",")) if config[DEVICE_PRIORITIES] else ()
         if not listed:
             raise DeviceNotFoundError(
-                f"{own_name} runs a model on other devices and was given none; list them, best first: "
+                f"{own_name} runs a model on other devices, but none are listed; list them, best first: "
                 f'"{own_name}:{",".join(_others(own_name, core)) or "CPU"}"'
             )
         for name in listed:
             if _is_own(own_name, name):
                 raise DeviceNotFoundError(
-                    f"device {name!r} in the list {','.join(listed)!r}: {own_name} cannot run within {own_name}; "
+                    f"device {name!r} in the list {','.join(listed)!r}: {own_name} cannot run on {own_name}; "
                     "list its devices instead"
                 )
             # Of an id, too, the core says whether it is there, and names those that are.
             if PARTITION_STRATEGY.name in core.get_property(name, "SUPPORTED_CONFIG_KEYS"):
                 raise DeviceNotFoundError(
-                    f"device {name!r} in the list {','.join(listed)!r} is {own_name} under another name, which cannot "
-                    f"run within {own_name}; list its devices instead"
+                    f"device {name!r} in the list {','.join(listed)!r} is {own_name} under another name, "
+                    f"which cannot run on {own_name}; list its devices instead"
                 )
         given: Mapping[str, Any] = config[DEVICE_CONFIGS.name]
         if unknown := [name for name in given if name not in listed]:
@@ -67,7 +67,9 @@ class DeviceList:
 
 def _config_of(name: str, core: CoreHandle, config: Config, own: Any) -> Mapping[str, Any]:
     if not isinstance(own, Mapping):
-        raise PropertyError(f"{DEVICE_CONFIGS.name}: expected a mapping of names to values for {name}, got {own!r:.80}")
+        raise PropertyError(
+            f"{DEVICE_CONFIGS.name}: expected a mapping of config keys to values for {name}, got {own!r:.80}"
+        )
     keys = core.get_property(name, "SUPPORTED_CONFIG_KEYS")
     passed = {p.name: config[p] for p in PASSED_ON if p.name in config.explicit and p.name in keys}
     return {**passed, **own}

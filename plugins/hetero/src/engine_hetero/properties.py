@@ -9,8 +9,8 @@ PLACEMENT = Property(
     str,
     "priority",
     CONFIG,
-    "How nodes that no affinity places get a device: the first in the list that runs them, or the cheapest by measured "
-    "times and transfers.",
+    "How nodes without an affinity are placed: on the first device of the list that supports them, or on the cheapest "
+    "by measured times and transfers.",
     choices=("priority", "measured"),
 )
 AFFINITY_FILE = Property(
@@ -18,8 +18,8 @@ AFFINITY_FILE = Property(
     str,
     "",
     CONFIG,
-    'A JSON file of devices by node name, {"conv1": "CPU"}; it may be partial, and goes before the affinity that the '
-    "model states.",
+    'A JSON file that maps node names to devices, {"conv1": "CPU"}; nodes may be omitted; it overrides the affinity '
+    "in the model.",
     is_file=True,
 )
 CALIBRATION_FILE = Property(
@@ -27,8 +27,8 @@ CALIBRATION_FILE = Property(
     str,
     "",
     CONFIG,
-    "The JSON file in which measured times are kept and found again; empty is a file in CACHE_DIR, and without that "
-    "one none: what is measured serves one compilation.",
+    "The JSON file in which measured times are cached; if empty, a file in CACHE_DIR; without CACHE_DIR, none, and "
+    "times are measured for each compilation.",
     is_file=True,
 )
 MEASURE_SECONDS = Property(
@@ -36,8 +36,8 @@ MEASURE_SECONDS = Property(
     float,
     10.0,
     CONFIG,
-    "How many seconds one compilation may measure nodes for, all devices together; 0 uses only what the calibration "
-    "file has, and default rates for the rest.",
+    "How many seconds one compilation may spend on measuring nodes, over all devices; 0 uses only the times in the "
+    "calibration file, and default rates for other nodes.",
     minimum=0.0,
     maximum=86400.0,
 )
@@ -55,8 +55,8 @@ PARTITION_MODE = Property(
     str,
     "auto",
     CONFIG,
-    "What `potential` prefers: the fewest subgraphs (`min_subgraphs`), subgraphs that are connected and may run at the "
-    "same time (`connected`), or whichever is expected to take less time (`auto`).",
+    "What `potential` minimizes: the number of subgraphs (`min_subgraphs`), the same with subgraphs that are connected "
+    "and may run concurrently (`connected`), or the expected time of these two (`auto`).",
     choices=("auto", "min_subgraphs", "connected"),
 )
 DEVICE_CONFIGS = Property(
@@ -66,18 +66,16 @@ DEVICE_CONFIGS = Property(
     CONFIG,
     'Configuration for single devices of the list: {"CPU": {"COMPILE_EFFORT": "quick"}}.',
 )
-SUBGRAPH_COUNT = Property(
-    "SUBGRAPH_COUNT", int, None, METRIC, "The number of subgraphs that the model was divided into."
-)
+SUBGRAPH_COUNT = Property("SUBGRAPH_COUNT", int, None, METRIC, "The number of subgraphs of the model.")
 SUBGRAPH_LOWER_BOUND = Property(
     "SUBGRAPH_LOWER_BOUND",
     int,
     None,
     METRIC,
-    "No division of these placements has fewer subgraphs; exact for two devices.",
+    "A lower bound on the number of subgraphs for this placement; exact for two devices.",
 )
 SUBGRAPH_DEVICES = Property(
-    "SUBGRAPH_DEVICES", tuple, None, METRIC, "The device of each subgraph, in an order in which they can run."
+    "SUBGRAPH_DEVICES", tuple, None, METRIC, "The device of each subgraph, in an order of execution."
 )
 OWN_PROPERTIES = (
     PLACEMENT, AFFINITY_FILE, CALIBRATION_FILE, MEASURE_SECONDS, PARTITION_STRATEGY, PARTITION_MODE, DEVICE_CONFIGS,

@@ -36,7 +36,7 @@ def trace_lines(steps: Iterable[TraceStep]) -> Iterator[str]:
                 yield f"subgraphs {', '.join(candidates)}: select {_listed(step.nodes)}"
                 candidates, device = [], step.device
             case "cut":
-                yield "the trace ends here, the algorithm does not: further steps were not recorded"
+                yield "end of the trace: further steps of the algorithm were not recorded"
             case _:
                 if step.kind == "root":
                     subgraph, rejected = [], []

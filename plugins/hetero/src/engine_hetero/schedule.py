@@ -60,7 +60,7 @@ def list_schedule(
         edge_seconds: (E,) to bring the value of an edge to another subgraph; within one, it does not count.
         overhead: (D,) or one number: seconds for starting a subgraph.
 
-    Raises `PartitionError` where subgraphs wait for each other.
+    Raises `PartitionError` if subgraphs depend on each other in a cycle.
     """
     count = len(device)
     starts = overhead[device] if isinstance(overhead, np.ndarray) else overhead
@@ -125,7 +125,9 @@ class _Timeline:
                 self._start(heapq.heappop(ready)[1], now)
                 done += 1
         if done < len(self.seconds):
-            raise PartitionError(f"{len(self.seconds) - done} of {len(self.seconds)} subgraphs wait for each other")
+            raise PartitionError(
+                f"{len(self.seconds) - done} of {len(self.seconds)} subgraphs depend on each other in a cycle"
+            )
         return Schedule(float(self.end.max(initial=0.0)), self.start, self.end, np.array(self.device, np.int64))
 
     def _expect(self, each: int) -> None:

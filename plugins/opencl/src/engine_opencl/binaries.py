@@ -83,11 +83,11 @@ class BinaryCache:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as e:
-            _log.warning("the compiled OpenCL program %s cannot be read and is compiled again: %s", path, e)
+            _log.warning("the cached OpenCL program %s cannot be read and is compiled again: %s", path, e)
             return None
         body = unsealed(key, content)
         if body is None:
-            _log.warning("the compiled OpenCL program %s is damaged and is compiled again", path)
+            _log.warning("the cached OpenCL program %s is damaged and is compiled again", path)
             return None
         with suppress(OSError):  # of another user, or removed
             os.utime(path)
@@ -106,7 +106,7 @@ class BinaryCache:
                     self._unseen_bytes = (self._max_bytes - self._make_room()) // _LOOKS
         except OSError as e:
             _log.warning(
-                "compiled OpenCL programs cannot be kept in %s (%s); each process compiles them", self.folder, e
+                "compiled OpenCL programs cannot be cached in %s (%s); each process compiles them", self.folder, e
             )
 
     def _make_room(self) -> int:

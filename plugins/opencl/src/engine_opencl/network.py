@@ -78,8 +78,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         choices = read_choices(bytes(blob.section(CHOICES)))
         if made_by != here:
             _log.warning(
-                "OPENCL: network `%s` brings programs for %s, and kernels chosen for that; they are compiled, and "
-                "chosen, again for %s",
+                "OPENCL: network `%s` was compiled for %s; its kernels are chosen and compiled again for %s",
                 network.name,
                 made_by,
                 here,
@@ -159,8 +158,8 @@ def _programs_of(name: str, blob: BlobReader) -> dict[str, bytes]:
     programs = {key: binary for key, content in read.items() if (binary := unsealed(key, content))}
     if len(programs) < len(read):
         _log.warning(
-            "OPENCL: %d of %d compiled programs that came with network `%s` cannot be used, as they are damaged or of "
-            "other kernels, and are compiled again from their source",
+            "OPENCL: %d of %d compiled programs in the blob of network `%s` are damaged or belong to other kernels, "
+            "and are compiled again from source",
             len(read) - len(programs),
             len(read),
             name,

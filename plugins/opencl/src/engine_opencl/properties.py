@@ -9,9 +9,9 @@ COMPILE_EFFORT = Property(
     str,
     "none",
     CONFIG,
-    "How long compiling may measure which kernels are fastest on the device: not at all, so that the outcome depends "
-    "on nothing but the model and the device; quick, seconds; full, all that there is, minutes. Networks with unknown "
-    "lengths use what was measured for others.",
+    "How long compilation may measure kernels to find the fastest: none, so that the result depends only on the model "
+    "and the device; quick, seconds; full, every candidate, minutes. Networks with dynamic shapes use times measured "
+    "for other networks.",
     choices=("none", "quick", "full"),
 )
 INFERENCE_PRECISION_HINT = Property(
@@ -19,8 +19,8 @@ INFERENCE_PRECISION_HINT = Property(
     str,
     "f32",
     CONFIG,
-    "The precision of models of f32: f32 exactly as asked, or f16 for what is stored of weights and of values inside "
-    "the model, on any device; inputs, outputs, indices, quantization and what f16 cannot hold stay f32.",
+    "The precision of f32 models: f32 throughout, or f16 for stored weights and intermediate values, on any device; "
+    "inputs, outputs, indices, quantization and values beyond the range of f16 stay f32.",
     choices=("f32", "f16"),
 )
 KERNEL_CHOICES = Property(
@@ -28,14 +28,14 @@ KERNEL_CHOICES = Property(
     tuple,
     (),
     METRIC,
-    "Where there was a choice of kernels: what is computed, what was chosen, and what was measured.",
+    "For each operation with several kernels: the problem, the chosen kernel and the measured times.",
 )
 PLAN_CACHE_SIZE = Property(
     "PLAN_CACHE_SIZE",
     int,
     16,
     CONFIG,
-    "For how many sets of input shapes a network keeps plans, with their programs and memory.",
+    "For how many sets of input shapes a network caches plans, with their programs and memory.",
     minimum=1,
     maximum=4096,
 )
@@ -46,15 +46,15 @@ DEVICE_NAME = Property(
     str,
     "",
     CONFIG,
-    "A part of the name of the device to use where DEVICE_ID names none; empty is any.",
+    "A part of the name of the device to use if DEVICE_ID is empty; empty matches any device.",
 )
 KERNEL_TRIAL_SECONDS = Property(
     "KERNEL_TRIAL_SECONDS",
     float,
     120.0,
     CONFIG,
-    "How long a kernel that was never used on a device may take to be compiled and run once, which happens in a "
-    "process of its own, as a driver may end that; 0 compiles in this process at once.",
+    "How many seconds a kernel that is new to a device may take to compile and run once; this happens in a child "
+    "process, since drivers may crash; 0 compiles in this process.",
     minimum=0.0,
     maximum=86400.0,
 )

@@ -9,12 +9,12 @@ TRANSFORMATIONS = Property(
     bool,
     True,
     CONFIG,
-    "Run the device's transformation pipeline on a model before it is mapped; off, nodes run as they were imported.",
+    "Whether the device's transformation pipeline runs on a model before it is mapped; if off, nodes run as imported.",
 )
 STEP_COUNT = Property(
     "TEMPLATE_STEP_COUNT",
     int,
     None,
     METRIC,
-    "The number of operations that the device runs for one inference.",
+    "The number of operations that one inference runs.",
 )

@@ -32,7 +32,7 @@ class AttentionLowering(OpLowering[AttentionSpec]):
         if spec.nonpad_kv_seqlen is not None:
             return Refusal(RefusalCause.OP, "Attention with nonpad_kv_seqlen has no kernel")
         if spec.is_read(_SCORES):
-            return Refusal(RefusalCause.OP, "Attention that gives qk_matmul_output has no kernel")
+            return Refusal(RefusalCause.OP, "Attention with output qk_matmul_output has no kernel")
         return check_attention(spec, F32)
 
     def lower(self, spec: AttentionSpec, b: SegmentBuilder) -> None:

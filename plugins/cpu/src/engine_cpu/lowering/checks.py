@@ -31,5 +31,5 @@ def check_steps(spec: WindowSpec, max_stride: int = MAX_STEP) -> Refusal | None:
     """A refusal where strides or dilations are larger than kernels take."""
     for name, values, largest in (("strides", spec.strides, max_stride), ("dilations", spec.dilations, MAX_STEP)):
         if max(values, default=1) > largest:
-            return Refusal(RefusalCause.ATTRIBUTE, f"{name} is {list(values)}; expected {largest} at most")
+            return Refusal(RefusalCause.ATTRIBUTE, f"{name} is {list(values)}; expected at most {largest}")
     return None

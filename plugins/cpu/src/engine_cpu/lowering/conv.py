@@ -98,7 +98,7 @@ def _check_shapes(spec: ConvSpec) -> Refusal | None:
     if refused := check_spatial_rank(x):
         return refused
     if any(dim.is_static and dim.min == 0 for dim in (*weights, x.shape[1])):
-        return Refusal(RefusalCause.SHAPE, f"no channels, or an empty kernel: X is {x.type}, W {weights}")
+        return Refusal(RefusalCause.SHAPE, f"zero channels or an empty kernel: X is {x.type}, W is {weights}")
     return None
 
 

@@ -57,7 +57,7 @@ class EinsumLowering(OpLowering[EinsumSpec]):
         for label in roles.a:
             if others.get(label, lengths[label]) != lengths[label]:
                 raise UnsupportedError(
-                    f"{node}: {label} is {lengths[label]} and {others[label]} long; expected one length"
+                    f"{node}: label {label} has lengths {lengths[label]} and {others[label]}; expected equal lengths"
                 )
         lengths |= others
         c, _ = _strides(roles.c, b.shape(node.output(0)), lengths)
@@ -84,11 +84,12 @@ def _check_equation(spec: EinsumSpec) -> Refusal | None:
     if roles is None:
         return Refusal(
             RefusalCause.ATTRIBUTE,
-            f"the equation {spec.equation!r} is not a product of matrices as they lie in memory",
+            f"the equation {spec.equation!r} is not a matrix product without transposition in memory",
         )
     if len(roles.batch) > MAX_BATCH_DIMS:
         return Refusal(
-            RefusalCause.ATTRIBUTE, f"the equation {spec.equation!r} has {len(roles.batch)} batch dimensions"
+            RefusalCause.ATTRIBUTE,
+            f"the equation has {len(roles.batch)} batch dimensions; expected at most {MAX_BATCH_DIMS}",
         )
     assert spec.labels is not None
     known: dict[str, int] = {}
@@ -97,7 +98,7 @@ def _check_equation(spec: EinsumSpec) -> Refusal | None:
         for label, dim in zip(labels, value.shape.dims, strict=True):
             if dim.is_static and known.setdefault(label, dim.get_length()) != dim.get_length():
                 return Refusal(
-                    RefusalCause.SHAPE, f"label {label} is {known[label]} and {dim} long; expected one length"
+                    RefusalCause.SHAPE, f"label {label} has lengths {known[label]} and {dim}; expected equal lengths"
                 )
     return None
 

@@ -170,11 +170,11 @@ def _check_attributes(spec: OperatorSpec) -> Refusal | None:
 
 def _check_sizes(node: Node) -> Refusal | None:
     if node.num_inputs > _MAX_INPUTS:
-        return Refusal(RefusalCause.OP, f"{node.num_inputs} inputs; expected {_MAX_INPUTS} at most")
+        return Refusal(RefusalCause.OP, f"{node.num_inputs} inputs; expected at most {_MAX_INPUTS}")
     shape = node.output(0).shape
     if shape.rank.is_dynamic:
         return Refusal(RefusalCause.DYNAMIC_SHAPE, f"the rank of {node.output(0).name} is unknown")
     if len(shape) > _MAX_RANK:
         name = node.output(0).name
-        return Refusal(RefusalCause.RANK, f"{name} has {len(shape)} dimensions; expected {_MAX_RANK} at most")
+        return Refusal(RefusalCause.RANK, f"{name} has {len(shape)} dimensions; expected at most {_MAX_RANK}")
     return None

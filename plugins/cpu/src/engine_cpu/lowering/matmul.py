@@ -56,7 +56,7 @@ def _check_ranks(node: Node) -> Refusal | None:
     a, b = (len(node.input_value(index).shape) for index in (0, 1))
     if b > 2 and max(a, b) - 2 > MAX_BATCH_DIMS:
         return Refusal(
-            RefusalCause.RANK, f"the product has {max(a, b) - 2} batch dimensions; expected {MAX_BATCH_DIMS} at most"
+            RefusalCause.RANK, f"the product has {max(a, b) - 2} batch dimensions; expected at most {MAX_BATCH_DIMS}"
         )
     return None
 
@@ -108,7 +108,7 @@ class GemmLowering(OpLowering[GemmSpec]):
             return Refusal(RefusalCause.ATTRIBUTE, f"beta is {spec.beta} for a C computed at run time; expected 1")
         if not len(added.shape) or added.shape[-1].is_dynamic or added.shape[-1] != result.shape[-1]:
             return Refusal(
-                RefusalCause.SHAPE, f"C is {added.type}; expected rows of {result.shape[-1]} as the result has"
+                RefusalCause.SHAPE, f"C is {added.type}; expected rows of {result.shape[-1]} elements, as in the result"
             )
         return None
 

@@ -87,7 +87,9 @@ def _check_parameter(spec: RowNormalizationSpec, value: Output) -> Refusal | Non
     columns = list(spec.node.input_value(0).shape)[spec.axis :]
     leading = len(value.shape) - len(columns)
     if any(dimension != 1 for dimension in list(value.shape)[: max(0, leading)]):
-        return Refusal(RefusalCause.SHAPE, f"{value.name} is {value.type}, which differs between rows of {columns}")
+        return Refusal(
+            RefusalCause.SHAPE, f"{value.name} is {value.type}; expected the same values for each row of {columns}"
+        )
     own = list(value.shape)[max(0, leading) :]
     is_dense = leading >= 0 and all(a.is_static and a == c for a, c in zip(own, columns, strict=True))
     if is_dense or is_known_when_bound(value):

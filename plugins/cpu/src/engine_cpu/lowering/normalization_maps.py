@@ -98,7 +98,7 @@ class GroupNormalizationLowering(MapLowering[GroupNormalizationSpec]):
 def _check_channels(spec: GroupNormalizationSpec) -> Refusal | None:
     value = spec.node.input_value(0)
     if value.shape[1] == 0:
-        return Refusal(RefusalCause.SHAPE, f"{value.name} is {value.type}; kernels take 1 channel or more")
+        return Refusal(RefusalCause.SHAPE, f"{value.name} is {value.type}; expected 1 channel or more")
     return None
 
 
@@ -110,7 +110,7 @@ class MeanVarianceNormalizationLowering(MapLowering[MeanVarianceNormalizationSpe
         refusal = first_refusal(check_f32(spec.node), check_min_rank(spec.node.input_value(0), 1))
         if refusal is not None or self._kind(spec) is not None:
             return refusal
-        expected = "kernels have [1], all but 1, all but 0 and 1, or trailing ones"
+        expected = "expected [1], all but 1, all but 0 and 1, or trailing axes"
         return Refusal(RefusalCause.ATTRIBUTE, f"axes are {list(spec.axes)}; {expected}")
 
     def layouts(self, spec: MeanVarianceNormalizationSpec) -> Sequence[LayoutOption]:

@@ -38,7 +38,7 @@ class PoolLowering(_MapLowering[PoolSpec]):
         if refused := _check_map(spec.node):
             return refused
         if spec.is_read(1):
-            return Refusal(RefusalCause.OP, "the indices of the largest values are read; the kernels compute values")
+            return Refusal(RefusalCause.OP, "the Indices output is used; kernels compute only values")
         return check_steps(spec)
 
     def lower(self, spec: PoolSpec, b: SegmentBuilder) -> None:

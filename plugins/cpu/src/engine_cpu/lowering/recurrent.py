@@ -78,7 +78,7 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
     def _check_hidden(self, spec: RecurrentSpec) -> Refusal | None:
         hidden = spec.r.shape[2]
         if hidden.is_static and hidden.get_length() == 0:
-            return Refusal(RefusalCause.SHAPE, "the layer has no units")
+            return Refusal(RefusalCause.SHAPE, "hidden_size is 0")
         return None
 
     def _check_activations(self, spec: RecurrentSpec) -> Refusal | None:

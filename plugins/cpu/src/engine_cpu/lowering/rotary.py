@@ -57,7 +57,9 @@ class RotaryLowering(OpLowering[RotarySpec]):
         assert isinstance(positions, Constant)
         rows, count = positions.data, len(table.data)
         if rows.size and not (rows.min() >= 0 and rows.max() < count):
-            return Refusal(RefusalCause.CONSTANT, f"position_ids are {rows.min()} to {rows.max()} of {count} rows")
+            return Refusal(
+                RefusalCause.CONSTANT, f"position_ids are {rows.min()}..{rows.max()}; expected 0..{count - 1}"
+            )
         return None
 
 

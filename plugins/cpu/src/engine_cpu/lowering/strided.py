@@ -161,7 +161,7 @@ def check_movable(*values: Output | None, max_dims: int = MAX_DIMS // 2) -> Refu
             )
         if len(value.shape) > max_dims:
             return Refusal(
-                RefusalCause.RANK, f"{value.name} has {len(value.shape)} dimensions; expected {max_dims} at most"
+                RefusalCause.RANK, f"{value.name} has {len(value.shape)} dimensions; expected at most {max_dims}"
             )
     return None
 

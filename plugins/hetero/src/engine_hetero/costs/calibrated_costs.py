@@ -72,7 +72,7 @@ def measured_costs(core: CoreHandle, claims: Claims, config_of: ConfigOf, path: 
         try:
             update_calibration(path, new)
         except PropertyError as e:
-            logger.warning("what was measured is used and not kept: %s", e)
+            logger.warning("the measured times are used, but could not be saved: %s", e)
     return _with_borders(costs, figures)
 
 

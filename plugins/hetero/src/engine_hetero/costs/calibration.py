@@ -78,7 +78,7 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
     try:
         return _calibration(json.loads(text))
     except (ValueError, RecursionError) as e:
-        raise PropertyError(f"{where} is damaged: {e}; delete it, and what it held is measured again") from e
+        raise PropertyError(f"{where} is damaged: {e}; delete it to measure again") from e
 
 
 def update_calibration(path: str | os.PathLike[str], measured: Calibration) -> None:
@@ -111,7 +111,7 @@ def _calibration(read: Any) -> Calibration:
         raise ValueError(f"its version is {read.get('version')!r:.40}; this release reads version {_VERSION}")
     devices = read.get("devices")
     if not isinstance(devices, dict) or not all(isinstance(entries, dict) for entries in devices.values()):
-        raise ValueError('"devices" is not an object of objects')
+        raise ValueError('"devices" is not an object whose values are objects')
     return Calibration(
         {
             device: {name: _figure(device, name, value) for name, value in entries.items()}

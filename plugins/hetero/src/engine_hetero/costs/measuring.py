@@ -110,7 +110,7 @@ def _profiled(subject: Subject, start: float, deadline: Deadline) -> dict[int, f
     try:
         timing = run_probe(subject.core, probe, subject.name, subject.config, deadline)
     except EngineError as e:
-        logger.warning("%s: the nodes that it claims do not run as one model: %s", subject.name, e)
+        logger.warning("%s: the nodes that the device claims do not run as one model: %s", subject.name, e)
         return {}
     return {} if timing is None else attributed(subject, timing, start)
 
@@ -166,7 +166,7 @@ def _timed_alone(
     by_signature: dict[str, float | None] = {}
     for number in sorted(numbers, key=lambda n: -subject.weights[n]):
         if deadline.has_passed():
-            logger.info("%s: MEASURE_SECONDS has passed; the rest keeps default figures", subject.name)
+            logger.info("%s: MEASURE_SECONDS has passed; default times are used for the remaining nodes", subject.name)
             break
         if signatures[number] not in by_signature:
             by_signature[signatures[number]] = _alone(subject, number, start, deadline)
@@ -181,7 +181,7 @@ def _alone(subject: Subject, number: int, start: float, deadline: Deadline) -> f
             subject.core, nodes_probe([node], subject.graph.floating), subject.name, subject.config, deadline
         )
     except EngineError as e:
-        logger.info("%s: %s cannot be measured by itself: %s", subject.name, node, e)
+        logger.info("%s: %s cannot be measured separately: %s", subject.name, node, e)
         return None
     if timing is None:
         return None

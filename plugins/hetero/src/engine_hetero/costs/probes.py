@@ -170,7 +170,7 @@ def _warmed_up(network: ExecutableNetwork, request: AsyncInferRequest) -> dict[s
 
 def _made_up(name: str, value_type: ValueType, integer: int) -> Any:
     if not isinstance(value_type, TensorType) or value_type.shape.rank.is_dynamic:
-        raise UnsupportedError(f"no value of type {value_type} can be made up for input `{name}`")
+        raise UnsupportedError(f"cannot generate a value of type {value_type} for input `{name}`")
     shape = _shortest(value_type.shape)
     element = value_type.element_type
     if element is string:

@@ -41,7 +41,7 @@ def read_parts(
     ports = len(blob.manifest.inputs), len(blob.manifest.outputs)
     if (wiring.input_count, len(wiring.outputs)) != ports:
         raise BlobCorruptError(
-            f"the network has {ports[0]} inputs and {ports[1]} outputs; the wiring of its parts says "
+            f"the network has {ports[0]} inputs and {ports[1]} outputs, but the wiring of its parts has "
             f"{wiring.input_count} and {len(wiring.outputs)}"
         )
     certificate = Certificate.from_bytes(bytes(blob.section(_CERTIFICATE)))
@@ -56,8 +56,8 @@ def read_parts(
     for number, (part, network) in enumerate(zip(wiring.parts, networks, strict=True)):
         if (len(part.inputs), part.output_count) != (len(network.inputs), len(network.outputs)):
             raise BlobCorruptError(
-                f"part {number} has {len(network.inputs)} inputs and {len(network.outputs)} outputs; the wiring says "
-                f"{len(part.inputs)} and {part.output_count}"
+                f"part {number} has {len(network.inputs)} inputs and {len(network.outputs)} outputs, "
+                f"but the wiring has {len(part.inputs)} and {part.output_count}"
             )
     return wiring, certificate, networks
 

@@ -50,12 +50,12 @@ class Certificate:
         try:
             verify_runs(self.edges, self.part, self.run)
         except EngineError as e:
-            raise BlobCorruptError(f"the partition's certificate does not hold: {e}") from e
+            raise BlobCorruptError(f"the partition's certificate is not valid: {e}") from e
         counts = np.bincount(self.part, minlength=len(wiring.parts))
         if len(counts) > len(wiring.parts) or any(n != p.node_count for n, p in zip(counts, wiring.parts, strict=True)):
             raise BlobCorruptError(
-                f"the partition's certificate is of parts with {counts.tolist()!r:.100} nodes, and the blob has parts "
-                f"with {[part.node_count for part in wiring.parts]!r:.100}"
+                f"the parts have {counts.tolist()!r:.100} nodes in the partition's certificate, but "
+                f"{[part.node_count for part in wiring.parts]!r:.100} in the blob"
             )
         ends = self.part[self.edges]
         proven = set(map(tuple, ends[ends[:, 0] != ends[:, 1]].tolist()))
@@ -64,7 +64,7 @@ class Certificate:
             pair = min(proven ^ wired)
             known, other = ("certificate", "wiring") if pair in proven else ("wiring", "certificate")
             raise BlobCorruptError(
-                f"part {pair[1]} reads part {pair[0]} by the partition's {known}, and not by its {other}"
+                f"part {pair[1]} reads part {pair[0]} in the partition's {known}, but not in its {other}"
             )
 
     def to_bytes(self) -> bytes:
@@ -85,7 +85,7 @@ class Certificate:
             value = json.loads(data)
             names = tuple(value["names"])
             if not all(isinstance(name, str) for name in names) or not isinstance(value["lower_bound"], int):
-                raise TypeError("names are strings, the lower bound is a number")
+                raise TypeError("expected `names` of strings and an integer `lower_bound`")
             edges = _integers(value["edges"]).reshape(-1, 2)
             certificate = cls(names, edges, _integers(value["part"]), _integers(value["run"]), value["lower_bound"])
         except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as e:
@@ -95,7 +95,10 @@ class Certificate:
         if any(len(values) and not (values.min() >= 0 and values.max() < limit) for values, limit in ranges):
             raise BlobCorruptError("the partition's certificate has numbers that are out of range")
         if not len(certificate.part) == len(certificate.run) == count:
-            raise BlobCorruptError(f"the partition's certificate is not of {count} nodes throughout")
+            raise BlobCorruptError(
+                f"the partition's certificate has {count} names, but {len(certificate.part)} nodes with a part "
+                f"and {len(certificate.run)} with a run"
+            )
         return certificate
 
 

@@ -58,7 +58,7 @@ class Compiler:
             return Refused(number, part, e)
         except DeviceNotFoundError as e:
             raise DeviceNotFoundError(
-                f"{described(number, part)}: the device answered the query and is gone now: {e}"
+                f"{described(number, part)}: the device answered the query but is no longer available: {e}"
             ) from e
         except EngineError as e:
             raise DeviceError(f"{described(number, part)} cannot be compiled: {type(e).__name__}: {e}") from e
@@ -78,9 +78,9 @@ class Compiler:
     def contradiction(self, refused: Refused) -> UnsupportedError:
         """The error for a device that claims nodes and refuses their subgraph."""
         error = UnsupportedError(
-            f"{described(refused.number, refused.part)}: the device claims every one of its nodes, also when asked "
-            f"again, and refuses to compile them: {refused.error}; put the node that it names on another device "
-            '(rt_info["affinity"] or AFFINITY_FILE), and report it to the maker of the plugin'
+            f"{described(refused.number, refused.part)}: the device claims every node of the subgraph, even when "
+            f"queried again, but refuses to compile it: {refused.error}; put the node that this error names on another "
+            'device (rt_info["affinity"] or AFFINITY_FILE), and report the error to the maintainer of the plugin'
         )
         error.__cause__ = refused.error
         return error

@@ -84,10 +84,10 @@ class Claims:
         if support.level is SupportLevel.REFUSED:
             return support.reason
         if self.levels[device, number] == REFUSED:
-            return "claimed, and then refused when the subgraph was compiled"
+            return "claimed, but refused when the subgraph was compiled"
         atom = next((a for a in self.atoms[device] if number in a), None)
         names = "" if atom is None else ", ".join(f"`{self.graph.names[n]}`" for n in atom if n != number)
-        return f"supported only together with {names}, of which a part is elsewhere"
+        return f"supported only together with {names}, some of which are on other devices"
 
 
 def _disjoint(atoms: Sequence[Ints]) -> list[Ints]:

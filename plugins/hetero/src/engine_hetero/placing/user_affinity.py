@@ -98,7 +98,9 @@ def stated_affinity(
             affinity[number] = _agreed(node, said, devices)
     if unused := sorted(stated.keys() - used):
         shown = ", ".join(unused[:_MAX_LISTED]) + (", ..." if len(unused) > _MAX_LISTED else "")
-        logger.info("the affinity of %d nodes has no effect, as they run nowhere by themselves: %s", len(unused), shown)
+        logger.info(
+            "the affinity of %d nodes has no effect, because these nodes are not executed: %s", len(unused), shown
+        )
     return affinity
 
 
@@ -123,7 +125,7 @@ def _in_file(path: str, model: Model, graph: ModelGraph) -> dict[str, str]:
         raise PropertyError(f"{where} is not JSON: {e}") from e
     if not isinstance(read, _Pairs):
         raise PropertyError(
-            f'{where} holds {read!r:.60}; expected an object of devices by node name: {{"conv": "CPU"}}'
+            f'{where} holds {read!r:.60}; expected an object that maps node names to devices: {{"conv": "CPU"}}'
         )
     stated: dict[str, str] = {}
     for name, device in read:
@@ -157,8 +159,8 @@ def _agreed(node: Node, said: Mapping[str, str], devices: Sequence[str]) -> int:
     if len(set(said.values())) > 1:
         listed = ", ".join(f"`{name}` on {device}" for name, device in list(said.items())[:_MAX_LISTED])
         raise UnsupportedError(
-            f"{node} stands for {len(said)} nodes whose affinities disagree: {listed}; they run as one, so give them "
-            "one device, or say where only one of them runs"
+            f"{node} combines {len(said)} nodes with different affinities: {listed}; they run as one node, so give "
+            f"them the same device, or give only one of them an affinity"
         )
     return devices.index(next(iter(said.values())))
 
@@ -169,14 +171,14 @@ def _require_listed(name: str, device: str, devices: Sequence[str]) -> None:
     close = difflib.get_close_matches(device, devices, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise UnsupportedError(
-        f"the affinity of node `{name}` is {device!r}, which is none of the devices to run on: "
-        f"{', '.join(devices)}{hint} (names must be equal; add the device to the list, or change the affinity)"
+        f"the affinity of node `{name}` is {device!r}, which is not in the device list {', '.join(devices)}{hint} "
+        f"(names must be equal; add the device to the list, or change the affinity)"
     )
 
 
 def _checked_text(node: Node, device: object) -> str:
     if not _is_device_string(device):
-        raise ModelError(f"rt_info says that the affinity of {node} is {device!r:.60}; expected a device string")
+        raise ModelError(f"the rt_info affinity of {node} is {device!r:.60}; expected a device string")
     return str(device)
 
 

@@ -63,7 +63,7 @@ class _Check:
 
     def run(self) -> dict[str, str]:
         if (wrong := self._differs(self._staged)) is not None:
-            return {"failed": f"its smallest kernel gives wrong results: {wrong}"}
+            return {"failed": f"a minimal test kernel gives wrong results: {wrong}"}
         kinds: list[tuple[str, bool, Callable[[Any], Any]]] = [
             ("shared", self._claims_fine_grain(), self._shared),
             ("mapped", True, self._mapped),

@@ -47,8 +47,8 @@ class Child:
         except OSError as e:
             self._errors.close()
             raise DeviceError(
-                f"OPENCL: the process that tries kernels cannot be started ({e}); set KERNEL_TRIAL_SECONDS to 0 to "
-                "compile in this process"
+                f"OPENCL: the child process that tries kernels cannot be started ({e}); "
+                "set KERNEL_TRIAL_SECONDS to 0 to compile in this process"
             ) from e
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=_read, args=(self._process.stdout, self._answers), daemon=True).start()
@@ -88,7 +88,7 @@ class Child:
             return f"did not end within {seconds:g} s"
         self._errors.seek(0)
         said = " ".join(self._errors.read().decode(errors="replace").split())[-300:]
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         return f"{how} ({said})" if said else how
 
     def stop(self) -> None:

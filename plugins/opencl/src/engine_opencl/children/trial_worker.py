@@ -74,7 +74,7 @@ class _Device:
         kernel = self.cl.Kernel(program, launch["kernel"])
         sizes = [value for kind, value in launch["arguments"] if kind == "buffer"]
         if sum(sizes) > self.device.global_mem_size // 8 or max(sizes, default=0) > self.device.max_mem_alloc_size:
-            return f"{launch['kernel']} was compiled, not run: it reads and writes {sum(sizes)} bytes"
+            return f"{launch['kernel']} was compiled but not run: its buffers take {sum(sizes)} bytes"
         held = []  # a kernel does not keep its arguments
         try:
             for position, (kind, value) in enumerate(launch["arguments"]):
@@ -88,7 +88,7 @@ class _Device:
             self.cl.enqueue_nd_range_kernel(self.queue, kernel, launch["global"], launch["local"] or None)
             self.queue.finish()
         except self.cl.Error as e:
-            return f"{launch['kernel']} was compiled, not run: {e}"
+            return f"{launch['kernel']} was compiled but not run: {e}"
         return ""
 
 

@@ -124,7 +124,7 @@ def require_first_process() -> None:
     """Raise `DeviceError` in a fork of a process that has used OpenCL: a driver's threads are not there."""
     if _first_process and _first_process[0] != os.getpid():
         raise DeviceError(
-            "OPENCL: this process was forked from one that had used OpenCL, whose drivers do not survive a fork; "
+            "OPENCL: this process was forked from one that had used OpenCL, and OpenCL drivers do not survive a fork; "
             'start processes with multiprocessing.get_context("spawn"), or fork before the first use'
         )
 
@@ -156,7 +156,7 @@ def _find_devices() -> list[OpenclDevice]:
     except Exception as e:  # pyopencl raises errors of the driver's making
         raise DeviceNotFoundError(f"OPENCL: no OpenCL runtime is installed ({e}); {_HINT}") from e
     if not found:
-        raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine have no device; {_HINT}")
+        raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine report no device; {_HINT}")
     verdicts = [(device, position, verdict(device, position)) for device, position in found]
     usable = [(device, position, known.memory_kind) for device, position, known in verdicts if not known.failed]
     reasons = [f"{device.name}: {known.failed}" for device, _, known in verdicts if known.failed]

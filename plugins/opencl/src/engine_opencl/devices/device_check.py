@@ -72,7 +72,7 @@ def _found_out(handle: Any, position: tuple[int, int]) -> Verdict:
     try:
         answer = _asked(position) if has_interpreter() else check_worker.checked(handle, new_kernel)
     except DeviceError as e:
-        _log.info("OPENCL: %s is tried in this process, as no other can be started: %s", handle.name, e)
+        _log.info("OPENCL: %s is tested in this process, because no child process can be started: %s", handle.name, e)
         answer = check_worker.checked(handle, new_kernel)
     return Verdict(answer.get("failed", ""), answer.get("memory", "staged"))
 
@@ -84,7 +84,7 @@ def _asked(position: tuple[int, int]) -> dict[str, str]:
         child.send({"paths": sys.path, "platform": position[0], "device": position[1]})
         answer = child.receive(_SECONDS)
         if answer is None:
-            return {"failed": f"the process that tried its smallest kernel {child.how_it_ended(_SECONDS)}"}
+            return {"failed": f"the process that ran a minimal test kernel {child.how_it_ended(_SECONDS)}"}
         return answer
     finally:
         child.stop()

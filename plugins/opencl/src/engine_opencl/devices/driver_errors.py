@@ -14,7 +14,7 @@ class Allocation:
 
     def __enter__(self) -> None:
         if self.nbytes > self.device.facts.largest_buffer:
-            raise self._error(f"it allows buffers of at most {self.device.facts.largest_buffer} bytes")
+            raise self._error(f"the largest buffer that it allows has {self.device.facts.largest_buffer} bytes")
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         import pyopencl as cl
@@ -24,15 +24,16 @@ class Allocation:
 
     def _error(self, why: str) -> OutOfMemoryError:
         return OutOfMemoryError(
-            f"OPENCL: {self.device.facts.name} ({self.device.facts.memory} bytes) has no memory for {self.what} of "
-            f"{self.nbytes} bytes: {why}; use smaller inputs or fewer requests, or place a part elsewhere with HETERO"
+            f"OPENCL: {self.device.facts.name} ({self.device.facts.memory} bytes) cannot allocate {self.nbytes} bytes "
+            f"for {self.what}: {why}; use smaller inputs or fewer requests, or place some nodes on another device with "
+            "HETERO"
         )
 
 
 class Doing:
     """Turns the device's errors into `DeviceError`, or `OutOfMemoryError` where it allocates only when it must.
 
-    `with doing("inputs were brought to it"): ...` names what went wrong.
+    `with doing("uploading inputs"): ...` names what went wrong.
     """
 
     def __init__(self, device: OpenclDevice, arena_bytes: int) -> None:
@@ -60,10 +61,10 @@ class Doing:
         lacking = (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY)
         if error.code in lacking:
             raise OutOfMemoryError(
-                f"OPENCL: {name} ran out of memory while {self._what}; the values of this inference take "
-                f"{self._arena_bytes} bytes of {self._device.facts.memory}: {error}"
+                f"OPENCL: {name} ran out of memory while {self._what}; intermediate values take "
+                f"{self._arena_bytes} of {self._device.facts.memory} bytes: {error}"
             ) from error
         raise DeviceError(
-            f"OPENCL: {name} failed while {self._what}: {error}; the next inference begins with new queues and "
-            "memory, and if the driver lets none begin, this process has to be started again"
+            f"OPENCL: {name} failed while {self._what}: {error}; the next inference starts with new queues and "
+            "memory; if it fails too, restart this process"
         ) from error

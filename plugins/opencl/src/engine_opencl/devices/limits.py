@@ -20,15 +20,15 @@ def check_limits(device: OpenclDevice, launch: Launch, kernel: Any) -> None:
     info = cl.kernel_work_group_info
     allowed = kernel.get_work_group_info(info.WORK_GROUP_SIZE, device.handle)
     if items > allowed:
-        raise DeviceError(f"{where} is to run in work groups of {items} items; {facts.name} allows {allowed} for it")
+        raise DeviceError(f"{where} uses work groups of {items} items; {facts.name} allows {allowed} for this kernel")
     if any(length > most for length, most in zip(launch.local_size, facts.max_work_items, strict=False)):
         raise DeviceError(
-            f"{where} is to run in work groups of {launch.local_size} items; {facts.name} allows at most "
+            f"{where} uses work groups of {launch.local_size} items; {facts.name} allows at most "
             f"{facts.max_work_items} along each dimension"
         )
     if math.prod(launch.global_size) >= 1 << facts.address_bits:
         raise DeviceError(
-            f"{where} is to run over {launch.global_size} items; {facts.name} counts them in {facts.address_bits} bits"
+            f"{where} runs over {launch.global_size} items; {facts.name} has {facts.address_bits}-bit sizes"
         )
     local_bytes = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.handle)
     if local_bytes > facts.local_bytes:
@@ -37,6 +37,6 @@ def check_limits(device: OpenclDevice, launch: Launch, kernel: Any) -> None:
     argument_bytes = sum(pointer if isinstance(each, Buffer) else each.nbytes for each in launch.arguments)
     if argument_bytes > facts.argument_bytes:
         raise DeviceError(
-            f"{where} takes arguments of {argument_bytes} bytes; {facts.name} allows {facts.argument_bytes}; run the "
-            "operation elsewhere with HETERO"
+            f"{where} takes {argument_bytes} bytes of arguments; {facts.name} allows {facts.argument_bytes}; "
+            "place the operation on another device with HETERO"
         )

@@ -38,7 +38,7 @@ class Context:
         self._context, self._regions = device.context, device.in_place_regions
         self._profiling = profiling
         self._doing = Doing(device, plan.arena_bytes)
-        with self._doing("queues and memory were made"):
+        with self._doing("creating queues and memory"):
             self._queue = device.new_queue(profiling=profiling)
             self._arena: Arena = new_arena(device, plan, profiling=profiling)
             self._faults = self._new_faults()
@@ -46,7 +46,7 @@ class Context:
         self._readers: dict[Buffer, list[tuple[Any, int]]] = {b: [] for b in plan.inputs if b is not None}
         self._in_place: dict[Buffer, NDArray[np.uint8]] = {}
         self._bound_elsewhere: set[Buffer] = set()
-        with self._doing("kernels were bound"):
+        with self._doing("binding kernels"):
             self._steps = [self._step(launch, weights) for launch in plan.launches]
         self._last_uses = _last_uses(plan)
         last = len(self._steps) - 1
@@ -60,7 +60,7 @@ class Context:
     def _new_faults(self) -> Faults | None:
         if self.plan.fault_buffer is None:
             return None
-        with Allocation(self._device, 8 * len(self.plan.faults), "what kernels report"):
+        with Allocation(self._device, 8 * len(self.plan.faults), "the errors that kernels report"):
             found = self._arena.host_memory(8 * len(self.plan.faults)).view(np.int64)
             return Faults(self._context, self.plan.faults, found)
 
@@ -99,7 +99,7 @@ class Context:
             if buffer is not None and value.nbytes
         ]
         self._arena.begin()
-        with self._doing("inputs were brought to it"):
+        with self._doing("uploading inputs"):
             self._arena.upload([each for each in given if not self._is_read_in_place(*each)])
 
     def _is_read_in_place(self, buffer: Buffer, value: NDArray[np.uint8]) -> bool:
@@ -126,7 +126,7 @@ class Context:
         """Enqueue all kernels, behind the uploads, and what brings outputs back, behind the kernels."""
         enqueue, queue, kept = self._cl.enqueue_nd_range_kernel, self._queue, self._kept
         self._computed = events = {}
-        with self._doing("kernels were handed to it"):
+        with self._doing("enqueueing kernels"):
             if self._arena.uploads:
                 # Their queue is in order.
                 self._cl.enqueue_barrier(queue, wait_for=self._arena.uploads[-1:])
@@ -148,7 +148,7 @@ class Context:
 
     def wait(self) -> None:
         """Wait for the kernels. Raises `DeviceError` where it failed, `InputError` for an index out of range."""
-        with self._doing("it computed"):
+        with self._doing("computing"):
             # An event tells of a kernel that failed, which `finish` need not; and some drivers' `finish` does not
             # wait for what was flushed before (Mesa 22.3).
             if self._steps:
@@ -163,13 +163,13 @@ class Context:
         buffer = self.plan.outputs[index]
         assert isinstance(buffer, Buffer)
         if target.nbytes:
-            with self._doing("outputs were fetched"):
+            with self._doing("fetching outputs"):
                 self._arena.take(buffer, _bytes(target))
 
     def release(self) -> None:
         """Let go of the inputs, which belong to the user, and of what is for one inference."""
         self._release_inputs()
-        with self._doing("outputs were given back"):
+        with self._doing("returning outputs"):
             self._arena.release(self._queue)
         if not self._profiling:
             self._computed = {}
@@ -182,7 +182,7 @@ class Context:
     def drain(self) -> None:
         """Wait until nothing of an inference is left on the device. Raises `DeviceError`."""
         try:
-            with self._doing("an inference was ended early"):
+            with self._doing("ending an inference early"):
                 for event in self._computed.values():
                     event.wait()
                 self._queue.finish()

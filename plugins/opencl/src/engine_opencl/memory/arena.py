@@ -32,7 +32,7 @@ class Arena(ABC):
         self.copied: list[tuple[int, int]] = []
         """When the host copied inputs (`time.perf_counter_ns`)."""
         nbytes = max(plan.arena_bytes, 1)
-        with Allocation(device, nbytes, "the values of an inference"):
+        with Allocation(device, nbytes, "the intermediate values of an inference"):
             self._memory = self._allocate(nbytes)
 
     def part(self, buffer: Buffer) -> Any:

@@ -37,7 +37,7 @@ class Staging:
             self._places[key] = total, nbytes
             total += -(-nbytes // device.facts.alignment) * device.facts.alignment
         total = max(total, 1)
-        with Allocation(device, total, "inputs and outputs on their way"):
+        with Allocation(device, total, "staged inputs and outputs"):
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
             self._memory = cl.Buffer(device.context, flags, total)
             access: Any = cl.map_flags.READ | cl.map_flags.WRITE

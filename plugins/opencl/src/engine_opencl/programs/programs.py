@@ -88,7 +88,7 @@ class Programs:
             for source, kernels in new.items():
                 key = self.key(source)
                 kept = cache.get(key)
-                loaded = self._load(source, kept, "that is kept on disk") if kept is not None else None
+                loaded = self._load(source, kept, "from the cache") if kept is not None else None
                 if loaded is not None:
                     held[source] = loaded
                 elif how.trial_seconds and has_interpreter():
@@ -124,7 +124,7 @@ class Programs:
             for result in self._trial.run(waiting, OPTIONS, how.trial_seconds):
                 done += 1
                 if result.crashed and result.candidate.binary:
-                    _notice(self.device, "that came with the network", f"the process that tried it {result.crashed}")
+                    _notice(self.device, "from the blob", f"the process that tried it {result.crashed}")
                     retry.append(_without_binary(result.candidate))
                 else:
                     held[result.candidate.source] = self._taken(result, cache)
@@ -136,19 +136,19 @@ class Programs:
         source = tried.candidate.source
         if tried.crashed:
             raise DeviceError(
-                f"OPENCL: the driver of {self.device.identity} does not survive kernel {tried.candidate.kernels}: the "
-                f"process that tried it {tried.crashed}; use another device or driver, or have HETERO place "
-                f"the operation elsewhere\n{_numbered(source)}"
+                f"OPENCL: the driver of {self.device.identity} fails on kernel {tried.candidate.kernels}: the "
+                f"process that tried it {tried.crashed}; use another device or driver, or place the operation on "
+                f"another device with HETERO\n{_numbered(source)}"
             )
         if tried.refused:
-            _notice(self.device, "that came with the network", tried.refused)
+            _notice(self.device, "from the blob", tried.refused)
         if tried.failed:
             raise self._build_error(source, tried.failed)
         if tried.note:
             _log.info("OPENCL: %s", tried.note)
         if tried.binary:
             cache.put(tried.candidate.key, tried.binary)
-        loaded = self._load(source, tried.binary, "that a child process has made") if tried.binary else None
+        loaded = self._load(source, tried.binary, "from a child process") if tried.binary else None
         return loaded if loaded is not None else self._compile_here(source)
 
     def _load(self, source: str, binary: bytes, which: str) -> Any | None:
@@ -167,7 +167,7 @@ class Programs:
     def _compile_here(self, source: str, offered: bytes = b"") -> Any:
         import pyopencl as cl
 
-        loaded = self._load(source, offered, "that came with the network") if offered else None
+        loaded = self._load(source, offered, "from the blob") if offered else None
         if loaded is not None:
             return loaded
         try:
@@ -210,7 +210,7 @@ def _without_binary(candidate: Candidate) -> Candidate:
 
 def _notice(device: OpenclDevice, which: str, why: str) -> None:
     _log.warning(
-        "OPENCL: a compiled program %s cannot be used on %s and is compiled again from its source: %s",
+        "OPENCL: a compiled program %s cannot be used on %s and is compiled again from source: %s",
         which,
         device.identity,
         why,

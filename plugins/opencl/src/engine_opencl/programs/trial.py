@@ -124,10 +124,10 @@ class Trial:
             how = child.how_it_ended(seconds)
             if begun is None and child.is_first_answer:
                 raise DeviceError(
-                    f"OPENCL: the process that tries kernels for {self._device.facts.name} {how}; set "
+                    f"OPENCL: the child process that tries kernels for {self._device.facts.name} {how}; set "
                     "KERNEL_TRIAL_SECONDS to 0 to compile in this process"
                 )
-            return Tried(candidate, crashed=f"{how} (KERNEL_TRIAL_SECONDS allows more)" if child.is_alive else how)
+            return Tried(candidate, crashed=f"{how} (KERNEL_TRIAL_SECONDS sets this limit)" if child.is_alive else how)
         binary = base64.b64decode(answer.get("done", ""))
         return Tried(
             candidate,

@@ -42,6 +42,6 @@ class Site:
             return self.candidates[0]
         candidate = self.find(text)
         if candidate is None:
-            _log.warning("OPENCL: %r is not offered for %s; its default is used", text, self.key)
+            _log.warning("OPENCL: %r is not a candidate for %s; the default is used", text, self.key)
             return self.candidates[0]
         return candidate

@@ -121,6 +121,6 @@ class OpenclTuner(Tuner):
             run()
         except (EngineError, cl.Error) as e:
             why = str(e).partition("\n")[0]
-            _log.info("OPENCL: candidate %s for %s is left out: %s", candidate, site.key, why)
+            _log.info("OPENCL: candidate %s for %s is skipped: %s", candidate, site.key, why)
             return None
         return run
