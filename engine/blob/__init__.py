@@ -1,4 +1,4 @@
-"""The container of compiled networks: header, manifest, sections; what a section holds is opaque here.
+"""The container of compiled networks: header, manifest, and sections, whose contents are not interpreted here.
 
 A blob is, all integers little-endian:
 
@@ -18,14 +18,13 @@ data area               sections in the manifest's order, each at the first mult
 ======================  ==================================================================================
 
 A section's offset counts from the start of the data area, so that it does not depend on the manifest's
-own length. There is one byte string for given contents: anything else (a gap, an overlap, a byte that is
-not zero in the padding, a manifest spelt otherwise, bytes after the end) is refused. A section may itself
-hold a blob.
+length. The encoding of given contents is unique: any deviation (a gap, an overlap, nonzero padding,
+a manifest that is not canonical, bytes after the end) is an error. A section may contain a blob.
 
-Every failure is a `BlobError`: `BlobFormatError` where the bytes contradict themselves, `BlobCorruptError`
-where a section does not have its hash, `BlobIncompatibleError` for another format version, and `BlobError`
-itself where a file or stream fails (its error is the cause). The hashes detect damage; they are no
-signature, so a blob from an untrusted source is checked for form and not for authorship.
+Every failure is a `BlobError`: `BlobFormatError` if the bytes contradict themselves, `BlobCorruptError`
+if a section does not match its hash, `BlobIncompatibleError` for another format version, and `BlobError`
+itself if a file or stream fails (its error is the cause). The hashes detect damage; they are not
+signatures, so they do not prove the origin of a blob.
 """
 
 from engine.blob.check import BlobCheck, check_blob, check_manifest

@@ -1,4 +1,4 @@
-"""Whether a blob would load here, from its header and manifest alone."""
+"""Checks from its header and manifest alone whether a blob would load on this host."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _EXPORT_AGAIN = "compile the model again and export it"
 
 @dataclass(frozen=True, slots=True)
 class BlobCheck:
-    """The answer of `check_blob`: why a blob would not load here, one sentence per reason.
+    """The result of `check_blob`: why a blob would not load on this host, one sentence per reason.
 
-    `manifest` is None only where the blob has another format version.
+    `manifest` is None only if the blob has another format version.
     """
 
     reasons: tuple[str, ...]
@@ -25,7 +25,7 @@ class BlobCheck:
 
     @property
     def compatible(self) -> bool:
-        """Whether nothing speaks against loading the blob."""
+        """Whether there is no reason against loading the blob."""
         return not self.reasons
 
     def require(self) -> None:
@@ -44,14 +44,14 @@ def check_blob(
     api_version: str | None = None,
     available: Mapping[str, str | Collection[str]] | None = None,
 ) -> BlobCheck:
-    """Whether the blob would load here, and if not why. Sections are neither read nor hashed.
+    """Check whether the blob would load on this host. Sections are neither read nor hashed.
 
     See `check_manifest` for the rules. The blob's sizes are checked against the size of the file, of
-    the buffer, or of a stream that can seek; such a stream is put back to where it was, another one
-    stands behind the manifest afterwards.
+    the buffer, or of a seekable stream, whose position is then restored; any other stream is read up to the
+    end of the manifest.
 
-    Another format version is an answer. A blob that is damaged or no blob raises `BlobFormatError`, a
-    source that cannot be read `BlobError`.
+    Another format version is returned as a reason. Raises `BlobFormatError` if the data is damaged or not a blob,
+    `BlobError` if it cannot be read.
     """
     with open_source(source) as opened:
         try:
@@ -81,12 +81,12 @@ def check_manifest(
     api_version: str | None = None,
     available: Mapping[str, str | Collection[str]] | None = None,
 ) -> BlobCheck:
-    """Whether a blob with `manifest` would load here. An argument of None leaves its part unchecked.
+    """Check whether a blob with `manifest` would load on this host. Arguments of None are not checked.
 
-    Rules: device, plugin name and API version are equal; plugin and engine versions are equal in major
-    and minor number; each requirement is a key of `available`, and every value that it asks for is there.
-    `available` gives per key the one value or the collection of values that this host has. Pass `{}`
-    for a host that offers nothing.
+    Rules: device, plugin name and API version are equal; plugin and engine versions have equal major
+    and minor numbers; each requirement is a key of `available`, and all its values are available.
+    `available` maps a key to the value, or the collection of values, that this host has. Pass `{}`
+    for a host without features.
     """
     reasons = [
         *_unequal("device", manifest.device, device),

@@ -1,4 +1,4 @@
-"""The header and the layout of a blob, shared by what writes and what reads one."""
+"""The header and the layout of a blob, shared by writer and reader."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from engine.digest import sha256
 from engine.errors import BlobFormatError, BlobIncompatibleError
 
 FORMAT_VERSION = 1
-"""The one format version that this engine writes and reads."""
+"""The only format version that this engine writes and reads."""
 
 MAX_MANIFEST_SIZE = 16 * 2**20
-"""Bytes of JSON; what is larger belongs in a section."""
+"""In bytes of JSON; larger data belongs in a section."""
 
 _MAGIC = b"\x93EBLOB\r\n"
 _HEADER = struct.Struct("<8sQQQ32s")
@@ -26,8 +26,8 @@ _AGAIN = "the blob was damaged after it was written; export it again"
 
 
 def is_blob(path: str | os.PathLike[str]) -> bool:
-    """Whether a regular file begins as a blob does; False where it cannot be read."""
-    if not os.path.isfile(path):  # reading from a pipe would take bytes away
+    """Whether a regular file begins like a blob; False if it cannot be read."""
+    if not os.path.isfile(path):  # reading from a pipe would consume bytes
         return False
     try:
         with open(path, "rb") as file:
@@ -38,7 +38,7 @@ def is_blob(path: str | os.PathLike[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prologue:
-    """What stands before the data area. `padding` and `data_size` are in bytes."""
+    """The contents before the data area. `padding` and `data_size` are in bytes."""
 
     manifest: BlobManifest
     padding: int
@@ -46,9 +46,9 @@ class Prologue:
 
 
 def read_prologue(source: Source) -> Prologue:
-    """Read header and manifest, and not a byte more, and check them against each other and the source's size.
+    """Read only header and manifest, and check them against each other and the source's size.
 
-    Raises `BlobFormatError`; `BlobIncompatibleError` for another format version; `BlobError` where the
+    Raises `BlobFormatError`; `BlobIncompatibleError` for another format version; `BlobError` if the
     source fails.
     """
     manifest_size, blob_size, digest = _read_header(source)
@@ -91,7 +91,7 @@ def _read_header(source: Source) -> tuple[int, int, bytes]:
     """Manifest size, blob size and the manifest's digest."""
     if source.size == 0:
         raise BlobFormatError(f"{source.where}: empty; expected a blob")
-    # The magic first: a short file of another kind is named as that, not as a truncated blob.
+    # The magic first: a short file of another format should not be reported as a truncated blob.
     wanted = len(_MAGIC) if source.size is None else min(len(_MAGIC), source.size)
     magic = bytes(source.read(wanted))
     if not _MAGIC.startswith(magic):
@@ -126,7 +126,7 @@ def _check_size(source: Source, blob_size: int) -> None:
 
 
 def _laid_out(sections: Iterable[BlobSection]) -> int:
-    """The data area's size in bytes; every section must lie exactly where the writer would have put it."""
+    """The data area's size in bytes. Raises `BlobFormatError` if a section is not where the writer would put it."""
     end = 0
     for section in sections:
         if section.offset != aligned(end):

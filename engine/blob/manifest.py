@@ -1,4 +1,4 @@
-"""The manifest of a blob: its fields, and its one canonical JSON spelling."""
+"""The manifest of a blob: its fields and its canonical JSON encoding."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 from engine.errors import BlobError, BlobFormatError
 
 MAX_DEPTH = 64
-"""Levels of JSON objects and arrays, the manifest itself being the first."""
+"""The most levels of JSON objects and arrays; the manifest itself is the first."""
 
 MAX_SIZE = 2**63 - 1
-"""The largest offset or size in bytes: what a file offset can hold."""
+"""The largest offset or size in bytes: the limit of a file offset."""
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -26,7 +26,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class BlobSection:
-    """Where one section lies and what it hashes to.
+    """The position and the hash of one section.
 
     `offset` is in bytes from the start of the data area, `size` in bytes; `sha256` is lower-case hex.
     """
@@ -39,18 +39,17 @@ class BlobSection:
 
 @dataclass(frozen=True, slots=True)
 class BlobManifest:
-    """What a blob says about itself.
+    """A blob's description of itself.
 
-    `requirements` maps a name to the value that the host must have, or to a list of values that it must
-    have all of (`{"isa": ["avx2", "fma"], "driver": "3.1"}`); see `check_manifest`. `inputs` and `outputs`
+    `requirements` maps a name to the value, or the list of all values, that the host must have
+    (`{"isa": ["avx2", "fma"], "driver": "3.1"}`); see `check_manifest`. `inputs` and `outputs`
     hold one JSON object per port, in port order; they, `config` and `metadata` are not interpreted here.
 
-    Construction copies every container, so later changes to what was passed in have no effect; treat
-    the fields as read-only. Mapping order is not kept: the canonical form sorts keys. Integers must lie in
-    -2**63..2**64-1 and floats be finite. `sections` is filled in by `BlobWriter`; a value set by hand is
-    replaced when the blob is written.
+    The constructor copies every container, so later changes to the arguments have no effect; treat
+    the fields as read-only. Mapping order is not kept: the canonical form sorts keys. Integers must be in
+    -2**63..2**64-1 and floats must be finite. `BlobWriter` sets `sections`, replacing any given value.
 
-    Raises `BlobError` naming the field for a value that JSON cannot carry.
+    Raises `BlobError` with the field's name for a value that JSON cannot represent.
     """
 
     device: str
@@ -94,7 +93,7 @@ def encode_manifest(manifest: BlobManifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> BlobManifest:
-    """The manifest that `data` spells; raises `BlobFormatError` for anything but a canonical one."""
+    """The manifest that `data` encodes; raises `BlobFormatError` unless `data` is canonical."""
     _check_depth(data)
     try:
         value = json.loads(
@@ -120,7 +119,7 @@ def decode_manifest(data: bytes) -> BlobManifest:
 
 
 def checked_text(value: str, where: str) -> str:
-    """`value` as a plain `str`; raises `BlobError` where UTF-8 cannot encode it."""
+    """`value` as a plain `str`; raises `BlobError` if UTF-8 cannot encode it."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as e:
@@ -134,13 +133,13 @@ def _canonical(value: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object, where: str, depth: int) -> Any:
-    """`value` copied into plain JSON types; `depth` is the level that a container here would be at."""
+    """`value` copied into plain JSON types; `depth` is the nesting level of `value` if it is a container."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return checked_text(value, where)
     if isinstance(value, int):
-        # A number too large for its message: printing one of 4,300 digits raises by itself.
+        # The message must not contain the number: formatting more than 4,300 digits raises ValueError.
         if not _LEAST <= value <= _MOST:
             raise BlobError(f"{where}: an integer outside -2**63..2**64-1; store it as a string")
         return int(value)
@@ -224,7 +223,7 @@ def _check_keys(value: Mapping[str, object], expected: set[str], where: str) -> 
 
 
 def _check_depth(data: bytes) -> None:
-    """Refuse deep nesting before the parser recurses, whatever recursion limit the process has set."""
+    """Reject deep nesting before the parser recurses, independently of the process's recursion limit."""
     outside_strings = re.sub(rb'"(?:[^"\\]++|\\.)*+"?', b"", data, flags=re.DOTALL)
     steps = (1 if bracket in b"[{" else -1 for bracket in re.sub(rb"[^][{}]+", b"", outside_strings))
     if any(depth > MAX_DEPTH for depth in accumulate(steps)):
@@ -240,7 +239,7 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded_int(digits: str) -> int:
-    # 20 characters hold every integer that is allowed; parsing takes quadratic time in their number.
+    # 20 characters suffice for every allowed integer; parsing takes time quadratic in their number.
     if len(digits) > 20 or not _LEAST <= int(digits) <= _MOST:
         raise BlobError(f"manifest: integer {digits[:24]} is outside -2**63..2**64-1")
     return int(digits)

@@ -1,4 +1,4 @@
-"""Reading a blob: everything but the sections' contents is checked on opening, those on first use."""
+"""Reads a blob: sections' contents are checked on first use, everything else on opening."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from engine.errors import BlobCorruptError, BlobError, BlobFormatError
 class BlobReader:
     """A blob, opened from a path, from bytes, or from a binary stream.
 
-    A path is read into memory, or mapped with `mmap=True`: then pages are loaded on use, and a file that
-    another process truncates while it is mapped kills this one. A buffer is used in place. A stream is
-    read from its position to the blob's last byte, and no further; after a path's or a buffer's blob
-    nothing may follow.
+    A path is read into memory, or mapped with `mmap=True`: then pages are loaded on use, and if another process
+    truncates the file while it is mapped, this process is killed. A buffer is used in place. A stream is
+    read from its position to the blob's last byte, and no further; in a file or a buffer, no data may follow
+    the blob.
 
-    Sections start at addresses that are multiples of 64 when read from a path (mapped or not) or a
-    stream; in a given buffer, where the buffer's own address is one. That holds for a nested blob too:
+    Sections start at addresses that are multiples of 64 if read from a path (mapped or not) or a
+    stream; in a buffer, they do if the buffer's own address is such a multiple. That includes a nested blob:
     `BlobReader(reader.section("part"))` reads in place.
 
     All methods may be called from any thread.
 
-    Raises `BlobFormatError` where the bytes are not a blob, are truncated or contradict themselves,
-    `BlobIncompatibleError` for another format version, `BlobError` where file or stream cannot be read.
+    Raises `BlobFormatError` if the bytes are not a blob, are truncated or contradict themselves,
+    `BlobIncompatibleError` for another format version, `BlobError` if the file or stream cannot be read.
     """
 
     __slots__ = ("_data", "_entries", "_manifest", "_where")
@@ -52,22 +52,22 @@ class BlobReader:
 
     @property
     def manifest(self) -> BlobManifest:
-        """What the blob says about itself; readable after `close` too."""
+        """The blob's description of itself; also available after `close`."""
         return self._manifest
 
     @property
     def section_names(self) -> tuple[str, ...]:
-        """The sections' names in the order in which they lie in the blob."""
+        """The sections' names in the order of the blob."""
         return tuple(self._entries)
 
     def section(self, name: str) -> memoryview:
-        """The content of section `name`: a read-only view of bytes, nothing copied.
+        """The content of section `name` as a read-only view of bytes, without a copy.
 
-        The section's hash is verified on its first use, by one thread while others that ask for the same
+        The section's hash is verified on first use, by one thread while others that request the same
         section wait. The view stays valid after `close`.
 
-        Raises `BlobFormatError` where there is no such section, `BlobCorruptError` where the content does
-        not have its hash, `BlobError` after `close`.
+        Raises `BlobFormatError` if there is no such section, `BlobCorruptError` if the content does
+        not match its hash, `BlobError` after `close`.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -84,9 +84,9 @@ class BlobReader:
         return view
 
     def verify_ahead(self) -> None:
-        """Begin to verify the sections in another thread, from the last to the first, while the caller uses the first.
+        """Start verifying the sections in another thread, from the last to the first, while the caller uses the first.
 
-        Hashes take most of the time of importing a network; what is wrong is raised where the section is used.
+        Hashing takes most of the time of importing a network. Errors are raised when the section is used.
         """
         Thread(target=self._verify_backwards, name="engine-blob", daemon=True).start()
 
@@ -96,7 +96,7 @@ class BlobReader:
             self.section(name)
 
     def close(self) -> None:
-        """Let go of the data; memory, or the mapping, is freed when the last view of a section is."""
+        """Release the data; memory, or the mapping, is freed together with the last view of a section."""
         self._data = None
 
     def __enter__(self) -> Self:

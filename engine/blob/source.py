@@ -1,4 +1,4 @@
-"""What a blob can be read from: a path, a buffer, or a binary stream, behind one way to take bytes."""
+"""The sources of a blob (a path, a buffer, or a binary stream) behind one interface."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from engine.errors import BlobError, BlobFormatError
 
 
 class ReadableStream(Protocol):
-    """A blocking binary stream. One that has `seekable`, `tell` and `seek` too has its size checked."""
+    """A blocking binary stream. If it also has `seekable`, `tell` and `seek`, its size is checked."""
 
     def read(self, size: int, /) -> bytes | None:
-        """At most `size` bytes, and none only at the end."""
+        """Return at most `size` bytes; none only at the end."""
 
 
 BlobInput: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | ReadableStream
-"""A path, the bytes of a blob, or a binary stream that stands at a blob's first byte."""
+"""A path, the bytes of a blob, or a binary stream positioned at a blob's first byte."""
 
 ALIGNMENT = 64
 """Sections start at multiples of this many bytes: a cache line, and the widest vector load."""
@@ -32,25 +32,25 @@ _CHUNK = 2**20
 
 
 class Source(Protocol):
-    """Bytes taken from front to back."""
+    """Bytes that are read from front to back."""
 
     where: str
-    """How messages name it."""
+    """The source's name in messages."""
     size: int | None
-    """Bytes from the first to the last, where that is known."""
+    """The number of bytes; None if unknown."""
     is_exact: bool
     """Whether data after the blob is an error."""
 
     def read(self, count: int) -> memoryview:
-        """The next `count` bytes, read-only; raises `BlobFormatError` where there are fewer."""
+        """The next `count` bytes, read-only; raises `BlobFormatError` if there are fewer."""
 
     def rewind(self) -> None:
-        """Put a stream that can seek back to where it was."""
+        """Restore the position of a seekable stream."""
 
 
 @contextmanager
 def open_source(source: BlobInput, *, use_mmap: bool = False) -> Iterator[Source]:
-    """Open `source`, and close on leaving what was opened here; views that were read stay valid."""
+    """Open `source`; on exit, close the file if one was opened. Views that were read stay valid."""
     if isinstance(source, (str, os.PathLike)):
         where = f"blob {os.fspath(source)}"
         with _open_regular(source, where) as file:
@@ -62,20 +62,20 @@ def open_source(source: BlobInput, *, use_mmap: bool = False) -> Iterator[Source
         return
     if use_mmap:
         raise BlobError(f"mmap=True needs a path; got {type(source).__name__}")
-    # Buffers first: a mmap.mmap is both, and is used in place.
+    # Buffers first: a mmap.mmap is both a buffer and a stream, and is used in place.
     if (view := _flat(source)) is not None:
         yield ViewSource(view, "blob in memory")
         return
     if not hasattr(source, "read"):
         raise BlobError(f"a blob is read from a path, bytes or a binary stream; got {type(source).__name__}")
     where = f"blob stream {type(source).__name__}"
-    # Only `read` is needed; whether the stream has the rest of the interface is asked before use.
+    # Only `read` is required; the other methods are checked for before use.
     stream = cast(BinaryIO, source)
     yield StreamSource(stream, where, _remaining(stream, where), is_exact=False)
 
 
 class ViewSource:
-    """A blob that is in memory or mapped already; nothing is copied."""
+    """A blob in memory or mapped; nothing is copied."""
 
     is_exact = True
 
@@ -86,7 +86,7 @@ class ViewSource:
         self._position = 0
 
     def read(self, count: int) -> memoryview:
-        """The next `count` bytes of the buffer itself."""
+        """The next `count` bytes, as a view of the buffer."""
         start, self._position = self._position, self._position + count
         if self._position > len(self._view):
             raise BlobFormatError(
@@ -99,7 +99,7 @@ class ViewSource:
 
 
 class StreamSource:
-    """A blob in a stream; `size` is what follows the position now, where the stream can tell."""
+    """A blob in a stream; `size` counts from the current position, and is None if the stream cannot tell."""
 
     def __init__(self, stream: BinaryIO, where: str, size: int | None, *, is_exact: bool) -> None:
         self.where = where
@@ -109,9 +109,9 @@ class StreamSource:
         self._position = 0
 
     def read(self, count: int) -> memoryview:
-        """The next `count` bytes in memory of its own, its address a multiple of 64.
+        """The next `count` bytes in new memory, whose address is a multiple of 64.
 
-        Where the size is not known, memory grows with what really arrives: `count` may be forged.
+        If the size is unknown, memory grows with the data that arrives, because `count` may be forged.
         """
         capacity = count if self.size is not None else min(count, _CHUNK)
         buffer = self._allocate(capacity)
@@ -128,7 +128,7 @@ class StreamSource:
         return buffer.toreadonly()
 
     def rewind(self) -> None:
-        """Put the stream back to where it was, if it can seek."""
+        """Restore the stream's position if it can seek."""
         if not _can_seek(self._stream):
             return
         try:
@@ -160,7 +160,7 @@ class StreamSource:
 
 def _open_regular(path: str | os.PathLike[str], where: str) -> BinaryIO:
     try:
-        # Opening a pipe would wait for its writer, so ask first.
+        # Opening a pipe would block until it has a writer, so check first.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise BlobError(f"{where}: not a regular file; open it and pass the stream")
         return open(path, "rb", buffering=0)
@@ -169,7 +169,7 @@ def _open_regular(path: str | os.PathLike[str], where: str) -> BinaryIO:
 
 
 def _mapped(file: BinaryIO, size: int, where: str) -> memoryview:
-    if size == 0:  # which the system refuses to map
+    if size == 0:  # the system cannot map an empty file
         return memoryview(b"")
     try:
         return memoryview(MemoryMap(file.fileno(), size, access=ACCESS_READ))
@@ -191,14 +191,14 @@ def _flat(source: object) -> memoryview | None:
 
 
 def _remaining(stream: BinaryIO, where: str) -> int | None:
-    """Bytes from the stream's position to its end; None where it cannot tell."""
+    """Bytes from the stream's position to its end; None if the stream cannot tell."""
     if not _can_seek(stream):
         return None
     try:
         start = stream.tell()
         stream.seek(0, os.SEEK_END)
         end = stream.tell()
-    except Exception:  # gzip before Python 3.12 seeks, and does not know its end
+    except Exception:  # gzip before Python 3.12 can seek, but not from the end
         return None
     try:
         stream.seek(start)
@@ -210,5 +210,5 @@ def _remaining(stream: BinaryIO, where: str) -> int | None:
 def _can_seek(stream: BinaryIO) -> bool:
     try:
         return bool(stream.seekable())
-    except Exception:  # no such method, or the stream is closed, which reading will report
+    except Exception:  # no such method, or the stream is closed, which the next read reports
         return False

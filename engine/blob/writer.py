@@ -1,4 +1,4 @@
-"""Writing a blob to a stream, or to a file that appears whole or not at all."""
+"""Writes a blob to a stream, or atomically to a file."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from engine.digest import sha256
 from engine.errors import BlobError, EngineError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
-"""C-contiguous memory; any other object with the buffer protocol is taken as well."""
+"""C-contiguous memory; any object with the buffer protocol is accepted."""
 
 _CHUNK = 16 * 2**20
 
 
 class WritableStream(Protocol):
-    """A blocking binary stream; one that has `flush` too is flushed."""
+    """A blocking binary stream; it is flushed if it has `flush`."""
 
     def write(self, data: memoryview, /) -> int | None:
-        """Take bytes from the front of `data`, and return how many."""
+        """Write bytes from the front of `data`, and return how many."""
 
 
 class BlobWriter:
     """Collects sections, then writes header, manifest and sections in one go.
 
-    Buffers are kept by reference and never copied: leave them as they are until the blob is written.
-    Hashes are taken when writing; one writer may write any number of times. Not thread-safe.
+    Buffers are kept by reference and never copied: do not change them until the blob is written.
+    Hashes are computed when writing; one writer may write any number of times. Not thread-safe.
     """
 
     __slots__ = ("_manifest", "_sections")
@@ -47,9 +47,9 @@ class BlobWriter:
         self._sections: dict[str, list[memoryview]] = {}
 
     def add_section(self, name: str, data: Buffer | Iterable[Buffer]) -> None:
-        """Add a section of the bytes of `data`, or of its buffers one after the other.
+        """Add a section that consists of the bytes of `data`, or of its buffers one after the other.
 
-        Raises `BlobError` for an empty, repeated or unencodable name, and for memory that is not
+        Raises `BlobError` if the name is empty, repeated or cannot be encoded, and for memory that is not
         C-contiguous.
         """
         if not isinstance(name, str) or not name:
@@ -63,11 +63,11 @@ class BlobWriter:
     def write(self, stream: WritableStream) -> int:
         """Write the blob at the position of `stream`, flush it, and return the number of bytes.
 
-        A stream that takes fewer bytes than given is given the rest. An object that is not from `io` may
-        return None from `write`, which counts as all.
+        After a short write the rest is written. For an object that is not from `io`, None from `write`
+        means that all bytes were written.
 
-        Raises `BlobError`, with the stream's own error as cause, where the stream fails; it has then
-        taken a part of the blob, which no reader accepts.
+        Raises `BlobError`, with the stream's own error as cause, if the stream fails; it then
+        contains an incomplete blob, which no reader accepts.
         """
         manifest, encoded = self._encode()
         data_start = aligned(HEADER_SIZE + len(encoded))
@@ -82,9 +82,9 @@ class BlobWriter:
     def write_file(self, path: str | os.PathLike[str]) -> int:
         """Write the blob to the file `path` and return the number of bytes.
 
-        The file appears under its name only when it is complete and on disk: until then it has a temporary
-        name in the same folder, which is removed on any failure; a file that was there before stays as it
-        was. Where `path` is a symbolic link, its target is replaced.
+        The blob is written to a temporary file in the same folder, which is renamed when it is complete and on
+        disk, and removed on any failure, which leaves an existing file unchanged. If `path` is a symbolic link,
+        its target is replaced.
 
         Raises `BlobError`, with the system's error as cause.
         """
@@ -133,7 +133,7 @@ class BlobWriter:
             yield memoryview(bytes(aligned(end) - end))
             end = aligned(end) + sum(map(len, buffers))
             for buffer in buffers:
-                # Bounded pieces, for a stream that copies what it is given.
+                # Bounded pieces, because some streams copy their arguments.
                 for start in range(0, len(buffer), _CHUNK):
                     yield buffer[start : start + _CHUNK]
 
@@ -167,7 +167,7 @@ def _flat(data: object, where: str) -> memoryview:
         if isinstance(data, np.ndarray):
             if not data.flags.c_contiguous:
                 raise BlobError(f"{where}: the array is not C-contiguous; pass numpy.ascontiguousarray of it")
-            # Through uint8, as the buffer protocol has no names for bfloat16 and its kin.
+            # As uint8, because the buffer protocol has no format for bfloat16 and other types of ml_dtypes.
             return np.asarray(data).reshape(-1).view(np.uint8).data
         view = memoryview(data)  # type: ignore[arg-type]
         return view.cast("B") if view.nbytes else memoryview(b"")
@@ -204,7 +204,7 @@ def _flush(stream: WritableStream, total: int) -> None:
 
 
 def _target(path: str | os.PathLike[str]) -> str:
-    """The file that `path` leads to, or where it would be made."""
+    """The file that `path` refers to after following symbolic links, whether it exists or not."""
     try:
         name = os.fsdecode(path)
         target = os.path.realpath(name)
@@ -215,14 +215,14 @@ def _target(path: str | os.PathLike[str]) -> str:
         return target
     except (OSError, ValueError, TypeError) as e:
         raise BlobError(f"cannot write blob {path!r}: {e}") from e
-    # Renaming over /dev/null would replace the device for everyone.
+    # Renaming over /dev/null would replace the device for all processes.
     if not stat.S_ISREG(mode):
         raise BlobError(f"cannot write blob {target}: not a regular file; open it and pass the stream")
     return target
 
 
 def _sync_folder(folder: str) -> None:
-    """Make the new name durable; the file itself is complete whether or not this succeeds."""
+    """Make the new name durable; the file is complete even if this fails."""
     with suppress(OSError):  # some systems cannot open or sync a folder
         descriptor = os.open(folder, os.O_RDONLY)
         try:

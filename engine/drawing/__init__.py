@@ -1,1 +1,1 @@
-"""Pictures as text: positions for the nodes of a graph, and the SVG that pictures of models and placements share."""
+"""Drawing: graph layout, the SVG elements that pictures of models and placements share, and tables."""

@@ -16,7 +16,7 @@ GAP_Y = 44
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A placed node: its upper left corner and its size, in pixels."""
+    """A placed node: its upper left corner and size, in pixels."""
 
     x: float
     y: float
@@ -44,7 +44,7 @@ def _layers(parents: list[list[int]], children: list[list[int]]) -> list[int]:
     for node, above in enumerate(parents):
         layer[node] = max((layer[p] + 1 for p in above), default=0)
     for node in reversed(range(len(parents))):
-        # Sources such as constants stand right above what reads them.
+        # Sources such as constants are placed in the layer just above their readers.
         if not parents[node] and children[node]:
             layer[node] = max(0, min(layer[c] for c in children[node]) - 1)
     return layer

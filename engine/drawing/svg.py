@@ -1,4 +1,4 @@
-"""What pictures share: colours, text that any document can hold, and the frame of an SVG document."""
+"""Elements that all pictures share: colours, escaped text, and the frame of an SVG document."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from engine.drawing.table import printable
 
 _PALETTE = ("#9ecae9", "#ffbf79", "#88d27a", "#ff9d98", "#d6a5c9", "#f2cf5b", "#83bcb6", "#bab0ac")
 CHARACTER_WIDTH = 7.0
-"""The width of a character of a document's text, in pixels."""
+"""The width of a character in pixels."""
 LINE_HEIGHT = 16.0
 LONGEST = 60
 """The most characters of a line in a picture."""
 
 
 def palette(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name, in order of appearance; colours repeat where there are more names."""
+    """A colour for each name, in order of appearance; colours repeat if there are more names than colours."""
     return {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(dict.fromkeys(names))}
 
 
@@ -26,12 +26,12 @@ def text(x: float, y: float, line: str, attributes: str = "", longest: int = LON
 
 
 def tooltip(lines: Iterable[str]) -> str:
-    """What a viewer shows when it points at the element that this is put into."""
+    """The tooltip of the element that contains it."""
     return f"<title>{escape(chr(10).join(map(printable, lines)))}</title>"
 
 
 def document(width: float, height: float, parts: Iterable[str]) -> str:
-    """A whole document of `parts`; `url(#a)` is an arrow's head, as `marker-end`."""
+    """A complete document of `parts`; `url(#a)` is an arrow head for `marker-end`."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         'font-family="monospace" font-size="11"><defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" '
@@ -41,7 +41,7 @@ def document(width: float, height: float, parts: Iterable[str]) -> str:
 
 
 def legend(colours: dict[str, str], y: float) -> list[str]:
-    """What each colour stands for, in a row."""
+    """The meaning of each colour, in a row."""
     return [
         f'<g><rect x="{24 + 140 * i}" y="{y:.0f}" width="12" height="12" fill="{colour}"/>'
         f"{text(42 + 140 * i, y + 11, name)}</g>"

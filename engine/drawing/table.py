@@ -1,4 +1,4 @@
-"""What is printed for people: aligned tables, safe text, and short forms of sizes and times."""
+"""Text output: aligned tables, printable text, and short forms of sizes and times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), right: Collection[int] = ()) -> list[str]:
-    """The lines of a table; columns in which every cell is a number, and those in `right`, are aligned to the right."""
+    """The lines of a table; columns of numbers and those in `right` are right-aligned."""
     body = [list(row) for row in rows]
     if not body:
         return []
@@ -22,18 +22,18 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), right: C
 
 
 def printable(line: str, longest: int | None = None) -> str:
-    """One line of at most `longest` characters, none of which a terminal or a document could trip over."""
+    """One line of at most `longest` characters, without any that terminals or documents cannot show."""
     line = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
     return line if longest is None or len(line) <= longest else line[: longest - 3] + "..."
 
 
 def count(number: int, what: str) -> str:
-    """Return how many things there are: `1 subgraph`, `2 subgraphs`."""
+    """Return a number with its noun: `1 subgraph`, `2 subgraphs`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def byte_count(size: int) -> str:
-    """Return a size for people: `4.9 MB`."""
+    """Return a size with a unit: `4.9 MB`."""
     number = float(size)
     for unit in ("bytes", "kB", "MB", "GB"):
         if number < 1000 or unit == "GB":
@@ -43,7 +43,7 @@ def byte_count(size: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: `1.25 ms`."""
+    """Return a time with a unit: `1.25 ms`."""
     if not seconds:
         return "0 us"
     number = seconds * 1e6

@@ -1,4 +1,4 @@
-"""The intermediate representation: models, nodes, ports, types. The operator set is ONNX's own."""
+"""The intermediate representation: models, nodes, ports, types. Its operators are those of ONNX."""
 
 from engine.ir.collector import paused_collector
 from engine.ir.element_type import (

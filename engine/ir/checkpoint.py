@@ -1,4 +1,4 @@
-"""`Checkpoint`: the state of a model, to which it can return, its nodes staying the same objects."""
+"""`Checkpoint`: the state of a model, which can be restored with the same node objects."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MODEL_DICTS: Final = ("metadata", "opset_imports", "rt_info")
 
 
 class Checkpoint:
-    """Keeps what passes can change of a model and its bodies; linear in the number of nodes.
+    """Saves everything that passes can change in a model and its bodies; linear in the number of nodes.
 
-    What is written into the arrays of constants and attributes is not kept: they are immutable by agreement.
+    The arrays of constants and attributes are not copied: they are immutable by convention.
     """
 
     __slots__ = ("_models", "_nodes", "_outside")
@@ -36,7 +36,7 @@ class Checkpoint:
         return self._nodes.keys()
 
     def restore(self) -> None:
-        """Bring the model back; nodes that were made since leave the graph."""
+        """Restore the model; nodes that were created since leave the graph."""
         for stranger in self._strangers():
             stranger._attached = False
             stranger._consumers = [None] * len(stranger._types)
@@ -47,7 +47,7 @@ class Checkpoint:
         edits.count += 1
 
     def _strangers(self) -> set[Node]:
-        """Nodes that were made since and that touch, directly or through others, those of the model."""
+        """Nodes that were created since and are connected, directly or indirectly, to those of the model."""
         found: set[Node] = set()
         stack: list[Node] = [node for graph, _ in self._models for node in (*graph._results, *graph._sinks)]
         for node in self._nodes:

@@ -1,4 +1,4 @@
-"""Pausing Python's garbage collector while a large graph is built."""
+"""Pauses Python's garbage collector while a large graph is built."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """Build many objects without cyclic collections in between.
+    """Disable garbage collection in a block that creates many objects.
 
-    A collection walks every live object; while 100,000 nodes are made, all of them reachable, these walks are
-    two thirds of the time and find nothing. The collector is process-wide: other threads see it pause too.
+    A collection visits every live object: for a graph of 100,000 nodes, all of them reachable, that takes
+    two thirds of the time and frees nothing. The pause is process-wide, so it affects other threads too.
     """
     enabled = gc.isenabled()
     gc.disable()

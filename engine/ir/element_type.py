@@ -11,10 +11,10 @@ from engine.errors import ModelError
 
 
 class ElementType:
-    """The type of a tensor's elements; one shared instance a type, compared by identity.
+    """The type of a tensor's elements; one shared instance per type, compared by identity.
 
     Attributes:
-        name: the short name used in texts and blobs, `f32`.
+        name: the short name, as in texts and blobs: `f32`.
         onnx: the value of `TensorProto.DataType`.
         numpy: the numpy dtype of one element in memory; strings are `object`.
         bits: bits of one element in ONNX's packed storage; 0 for strings and undefined.
@@ -41,12 +41,12 @@ class ElementType:
 
     @property
     def is_integral(self) -> bool:
-        """True for signed and unsigned integers; bool is none."""
+        """True for signed and unsigned integers, but not for bool."""
         return self._kind in ("int", "uint")
 
     @property
     def is_signed(self) -> bool:
-        """True where negative values can be held."""
+        """Whether the type has negative values."""
         return self._kind in ("int", "float", "complex")
 
     @property
@@ -56,7 +56,7 @@ class ElementType:
 
     @property
     def is_packed(self) -> bool:
-        """True where ONNX stores several elements in one byte."""
+        """Whether ONNX stores several elements in one byte."""
         return 0 < self.bits < 8
 
     def byte_size(self, count: int) -> int:

@@ -1,4 +1,4 @@
-"""Where type inference plugs in: `engine.ops` registers the one function that knows every operator."""
+"""The hook for type inference: `engine.ops` registers the function that implements it for all operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.errors import TypeInferenceError
 from engine.ir.types import ValueType
 
 Inferencer: TypeAlias = Callable[[Any], Sequence[ValueType]]
-"""Of a `Node`, which imports this module."""
+"""Takes a `Node`, whose module imports this one."""
 
 
 def _missing(node: object) -> Sequence[ValueType]:
@@ -17,11 +17,11 @@ def _missing(node: object) -> Sequence[ValueType]:
 
 
 current: Inferencer = _missing
-"""The registered function itself: what makes a node for every rewrite of a pass spares a call."""
+"""The registered function, for callers that create many nodes and avoid the call of `infer`."""
 
 
 def set_inferencer(inferencer: Inferencer) -> None:
-    """Make `inferencer` the function that gives the output types of every operator node."""
+    """Register `inferencer` as the function that returns the output types of operator nodes."""
     global current
     current = inferencer
 

@@ -1,4 +1,4 @@
-"""The nodes at a model's borders: `Parameter`, `Constant` and `Result`."""
+"""The nodes at a model's boundary: `Parameter`, `Constant` and `Result`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Parameter(Node):
 
     @property
     def type(self) -> ValueType:
-        """The type of the value that is fed."""
+        """The type of the input value."""
         return self._types[0]
 
     @type.setter
@@ -46,7 +46,7 @@ class Parameter(Node):
         self._types = [value_type]
 
     def infer_types(self) -> bool:
-        """A parameter's type is stated, never inferred."""
+        """Return False: a parameter's type is given, never inferred."""
         return False
 
     def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Parameter:
@@ -62,10 +62,10 @@ class Constant(Node):
 
     Args:
         value: an array, a number, a string or nested lists. Python floats become f32, ints i64; numpy arrays keep
-            their dtype. The array is not copied and must not be written afterwards.
-        element_type: converts to this type where given: to real ones by rounding, to others only what they can hold.
+            their dtype. The array is not copied and must not be modified afterwards.
+        element_type: if given, the type to convert to: real types round, other types require exact values.
 
-    Raises `ModelError` for what is not a tensor: ragged lists, None, text that is not text throughout.
+    Raises `ModelError` for values that are not tensors: ragged lists, None, text mixed with other elements.
     """
 
     __slots__ = ("_data", "_load")
@@ -81,7 +81,7 @@ class Constant(Node):
 
     @classmethod
     def lazy(cls, value_type: TensorType, load: Callable[[], Array], friendly_name: str | None = None) -> Constant:
-        """A constant whose data `load` gives on each access that follows a `release` (and the first).
+        """A constant whose data `load` returns on the first access, and on the first after each `release`.
 
         `value_type` has a static shape; `load` returns an array of that shape and dtype, or raises `ModelError`.
         """
@@ -93,13 +93,13 @@ class Constant(Node):
 
     @classmethod
     def derived(cls, sources: Sequence[Constant], value_type: TensorType, compute: Callable[..., Array]) -> Constant:
-        """A constant that `compute` makes of the data of others, on each access that follows a `release`.
+        """A constant that `compute` derives from the data of others on the first access, and after each `release`.
 
-        The sources' own data is let go of then, as far as it can be read again: of all the weights that a pass
-        changes, only those that a device just packs are in memory. `compute` returns an array of the type's shape and
-        dtype, and does not fail.
+        The sources' data is then released if it can be read again: of all weights that a pass changes, only those
+        that a device is currently packing are in memory. `compute` returns an array of the type's shape and
+        dtype, and must not fail.
         """
-        # Nodes of a graph would keep all of the graph.
+        # Clones, because references to nodes of a graph would keep the whole graph alive.
         kept = [source.clone_with_new_inputs([]) for source in sources]
         for source in kept:
             source.release()
@@ -114,7 +114,7 @@ class Constant(Node):
 
     @property
     def data(self) -> Array:
-        """The tensor; read-only by agreement, and often a view of a mapped file."""
+        """The tensor; read-only by convention, and often a view of a mapped file."""
         if self._data is None:
             assert self._load is not None
             self._data = self._load()
@@ -122,18 +122,18 @@ class Constant(Node):
 
     @property
     def is_loaded(self) -> bool:
-        """True where `data` is at hand without loading."""
+        """Whether reading `data` needs no loading."""
         return self._data is not None
 
     def release(self) -> None:
-        """Let go of memory whose content can be read again, once a device has packed it."""
+        """Free the data if it can be read again; for use after a device has packed it."""
         if self._load is not None:
             self._data = None
         elif self._data is not None:
             release_pages(self._data)
 
     def discard(self) -> None:
-        """Forget the data for good: reading it raises `ModelError`. For the owner of a graph that has been lowered."""
+        """Drop the data permanently: reading it raises `ModelError`. For the owner of a graph that has been lowered."""
         self._data = None
         self._load = self._discarded
 
@@ -141,7 +141,7 @@ class Constant(Node):
         raise ModelError(f"{self}: its data was discarded because the device keeps it in another form")
 
     def shares_data(self, other: Constant) -> bool:
-        """True where both are of one tensor in memory or in a file, as a constant and its clones are."""
+        """Whether both refer to the same tensor in memory or in a file, like a constant and its clones."""
         return self.output(0).type == other.output(0).type and (
             self._load is other._load if self._load is not None else self._data is other._data
         )
@@ -162,7 +162,7 @@ class Constant(Node):
         return self.element_type.byte_size(self.output(0).shape.size())
 
     def infer_types(self) -> bool:
-        """A constant's type is that of its data."""
+        """Return False: a constant's type is that of its data."""
         return False
 
     def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Constant:
@@ -177,7 +177,7 @@ class Constant(Node):
 
 
 class Result(Node):
-    """An output of a model: reads one value; its friendly name is the name under which users get it."""
+    """An output of a model: reads one value; its friendly name is the output's name."""
 
     __slots__ = ("_made_name",)
 
@@ -191,7 +191,7 @@ class Result(Node):
 
     @property
     def has_made_name(self) -> bool:
-        """True where nobody named the output: its name was made from the operator and number of what it read."""
+        """Whether the name was generated, from the operator and number of the node that it read."""
         return self._made_name == self._name
 
     @property
@@ -200,7 +200,7 @@ class Result(Node):
         return self.input_value(0).type
 
     def infer_types(self) -> bool:
-        """A result has no outputs."""
+        """Return False: a result has no outputs."""
         return False
 
     def clone_with_new_inputs(self, inputs: Iterable[OutputLike | None]) -> Result:
@@ -230,7 +230,7 @@ def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
     if element_type is not None:
         return _converted(data, element_type)
     if isinstance(value, (np.ndarray, np.generic)):
-        # Stored bytes are little-endian; a foreign order would be written as it lies in memory.
+        # Arrays are stored as their bytes in memory, so a foreign byte order must be converted.
         return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
     default = {"f": f32, "i": i64, "b": boolean}.get(data.dtype.kind)
     if default is None:
@@ -255,7 +255,7 @@ def _as_text(data: Array) -> Array:
 
 
 def _converted(data: Array, element_type: ElementType) -> Array:
-    """`data` in another type: rounded to a real one; to others only where every value stays what it is."""
+    """`data` converted to another type: real types round, others raise `ModelError` unless values stay equal."""
     if data.dtype == element_type.numpy:
         return data
     if element_type is string:

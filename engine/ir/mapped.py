@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 
 def release_pages(array: NDArray[Any]) -> None:
-    """Let the system have the memory of an array that is a view of a mapped file; nothing for other arrays.
+    """Release the memory pages of an array that is a view of a mapped file; does nothing for other arrays.
 
-    The data stays: what is read again comes from the file. Only whole pages within the array are let go of.
+    The data stays valid: later reads load it from the file. Only pages entirely within the array are released.
     """
     mapping = _mapping_of(array)
     if mapping is None or not hasattr(mapping, "madvise"):
@@ -25,7 +25,7 @@ def release_pages(array: NDArray[Any]) -> None:
 
 
 def _mapping_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """The mapping that a contiguous array lies in, if it can only be read: written pages could not be read again."""
+    """The mapping of a contiguous array if it is read-only: changes to a writable one would be lost."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -1,4 +1,4 @@
-"""`Model`: what an importer makes, passes change and plugins compile."""
+"""`Model`: the graph that importers create, passes change and plugins compile."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _N = TypeVar("_N", bound=Node)
 class Model(Subgraph):
     """A graph with named inputs and outputs.
 
-    A model holds its results, sinks and parameters; every other node is held by what consumes it.
+    A model refers to its results, sinks and parameters; every other node is kept alive by its consumers.
 
     Args:
-        results: the outputs: `Result` nodes, or values, from which results are made under the values' names.
+        results: the outputs: `Result` nodes, or values, for which results with the values' names are created.
         parameters: the inputs, in order.
-        sinks: nodes that are kept for their effect; they have no consumers and are not results.
+        sinks: nodes that are kept for their side effects; they have no consumers and are not results.
         name: the model's name.
-        captures: for a body, further parameters whose values come from the outer graph: the node that holds the
-            body lists them as inputs after its formal ones.
+        captures: for a body, additional parameters whose values come from the enclosing graph: the node with the
+            body has them as inputs after its formal ones.
 
-    Not thread-safe while it is changed; concurrent reading is fine.
+    Not thread-safe while it is changed; concurrent reads are safe.
     """
 
     __slots__ = ("__weakref__", "_order", "_order_edits", "_parameters", "_results", "_sinks", "captures", "metadata",
@@ -90,35 +90,35 @@ class Model(Subgraph):
         return [result.input_value(0) for result in self._results]
 
     def parameter(self, key: str | int) -> Parameter:
-        """The input of that name or index. Raises `GraphError` listing the inputs."""
+        """The input with this name or index. Raises `GraphError` listing the inputs."""
         return _pick(self._parameters, key, "input", self.name)
 
     def result(self, key: str | int) -> Result:
-        """The output of that name or index. Raises `GraphError` listing the outputs."""
+        """The output with this name or index. Raises `GraphError` listing the outputs."""
         return _pick(self._results, key, "output", self.name)
 
     def node(self, friendly_name: str) -> Node:
-        """The first node of that friendly name. Linear in the number of nodes. Raises `GraphError`."""
+        """The first node with this friendly name. Linear in the number of nodes. Raises `GraphError`."""
         for node in self.ordered_nodes():
             if node.friendly_name == friendly_name:
                 return node
         raise GraphError(f"model `{self.name}` has no node `{friendly_name}`")
 
     def add_result(self, source: OutputLike, name: str | None = None) -> Result:
-        """Make a value an output of the model. Raises `GraphError` where the name is taken."""
+        """Make a value an output of the model. Raises `GraphError` if the name is taken."""
         result = Result(as_output(source), name)
         self._edit(self._results, result, [r.friendly_name for r in self._results], "output")
         return result
 
     def add_parameter(self, parameter: Parameter) -> Parameter:
-        """Append an input. Raises `GraphError` where the name is taken."""
+        """Append an input. Raises `GraphError` if the name is taken."""
         if not isinstance(parameter, Parameter):
             raise GraphError(f"an input of model `{self.name}` is a Parameter; got {parameter!r}")
         self._edit(self._parameters, parameter, [p.friendly_name for p in self._parameters], "input")
         return parameter
 
     def add_sink(self, sink: Node) -> None:
-        """Keep a node for its effect. Raises `GraphError` where something consumes it, or it is kept already."""
+        """Keep a node for its side effect. Raises `GraphError` if it has consumers, or is a result or a sink."""
         if not isinstance(sink, Node) or isinstance(sink, (Parameter, Result)) or sink in self._sinks:
             raise GraphError(
                 f"a sink of model `{self.name}` must be an operation that is neither output nor sink yet; got {sink!r}"
@@ -129,19 +129,19 @@ class Model(Subgraph):
         self._order = None
 
     def remove_result(self, result: Result) -> None:
-        """Drop an output; what only it consumed leaves the model. Raises `GraphError`."""
+        """Drop an output; nodes that only it consumed leave the model. Raises `GraphError`."""
         _remove(self._results, result, self.name)
         self._release(result)
 
     def remove_parameter(self, parameter: Parameter) -> None:
-        """Drop an input that nothing consumes. Raises `GraphError`."""
+        """Drop an input without consumers. Raises `GraphError`."""
         if parameter.is_consumed:
             raise GraphError(f"{parameter} still has consumers; rewire them before removing it")
         _remove(self._parameters, parameter, self.name)
         self._order = None
 
     def remove_sink(self, sink: Node) -> None:
-        """Drop a sink; what only it consumed leaves the model. Raises `GraphError`."""
+        """Drop a sink; nodes that only it consumed leave the model. Raises `GraphError`."""
         _remove(self._sinks, sink, self.name)
         self._release(sink)
 
@@ -150,7 +150,7 @@ class Model(Subgraph):
     def ordered_nodes(self) -> list[Node]:
         """All nodes, producers before consumers: parameters first, then depth-first from sinks and results.
 
-        Linear; the order is kept until an edge changes. Raises `GraphError` naming the nodes of a cycle.
+        Linear; the order is cached until an edge changes. Raises `GraphError` naming the nodes of a cycle.
         """
         if self._order is None or self._order_edits != edits.count:
             roots: list[Node] = [*self._parameters, *self.captures, *self._sinks, *self._results]
@@ -161,10 +161,10 @@ class Model(Subgraph):
     # -- whole-model operations ---------------------------------------------------------------------------
 
     def validate(self) -> bool:
-        """Check the graph and infer every type that may have changed; True where a type changed.
+        """Check the graph and infer every type that may have changed; return whether a type changed.
 
-        Raises `GraphError` for a cycle, a duplicated input or output name, a sink that is read, or a value from a
-        parameter that the model does not have; `TypeInferenceError` where a node cannot take what it is given.
+        Raises `GraphError` for a cycle, a duplicated input or output name, a sink with consumers, or a parameter
+        that is read but is not the model's; `TypeInferenceError` if a node does not accept its inputs.
         """
         _check_border(self)
         known = {*self._parameters, *self.captures}
@@ -187,9 +187,9 @@ class Model(Subgraph):
         return changed
 
     def clone(self, mapping: dict[Node, Node] | None = None) -> Model:
-        """A deep copy, with the same names, that shares constant data.
+        """A deep copy with the same names, which shares the data of constants.
 
-        `mapping`, where given, receives original -> copy.
+        If given, `mapping` is filled with original -> copy.
         """
         copies: dict[Node, Node] = {} if mapping is None else mapping
         with paused_collector():
@@ -197,7 +197,7 @@ class Model(Subgraph):
                 sources = [None if s is None else Output(copies[s.node], s.index) for s in node._sources]
                 copies[node] = copy = node.clone_with_new_inputs(sources)
                 copy._names = node._names
-                copy.id = node.id  # which made names contain: what is said of the copy's nodes is said of these
+                copy.id = node.id  # generated names contain it, so that they are the same for the copy
         model = Model(
             [copies[r] for r in self._results],
             [_as(Parameter, copies[p]) for p in self._parameters],
@@ -211,7 +211,7 @@ class Model(Subgraph):
         return model
 
     def to_text(self) -> str:
-        """The model as readable text, one node a line; equal for equal models built in any order of creation."""
+        """The model as readable text, one node per line; does not depend on the order in which nodes were created."""
         return model_to_text(self)
 
     def __str__(self) -> str:
@@ -285,7 +285,7 @@ def _check_sink(sink: Node) -> None:
 def _topological(roots: Iterable[Node]) -> list[Node]:
     order: list[Node] = []
     done: set[Node] = set()
-    path: set[Node] = set()  # expanded and not finished: the ancestors of the node at hand
+    path: set[Node] = set()  # expanded but not finished: the ancestors of the current node
     append, finish = order.append, done.add
     for root in roots:
         stack = [root]

@@ -1,8 +1,8 @@
 """Nodes and their ports. A node holds its producers strongly and its consumers weakly.
 
-So a node lives as long as something that consumes it lives, and a node that was made and not used disappears
-when its last Python reference does. A node that loses its last consumer is detached at once: it stops counting
-as a consumer of its own inputs, which may detach these in turn. Parameters, Results and sinks stay.
+So a node lives as long as any of its consumers, and an unused node is freed with its last Python reference.
+A node that loses its last consumer is detached at once: it stops counting
+as a consumer of its own inputs, which may detach their producers in turn. Parameters, Results and sinks stay.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from engine.ir.model import Model
 
 new_id = itertools.count().__next__
-"""Numbers nodes in the order in which they are made."""
+"""Numbers nodes in the order of creation."""
 _Consumers: TypeAlias = "dict[tuple[weakref.ref[Node], int], None]"
 
 
 class _Edits:
-    """Counts changes of edges between nodes, so that cached orders know when they are stale."""
+    """Counts changes of edges between nodes, so that stale cached orders are detected."""
 
     __slots__ = ("count",)
 
@@ -69,7 +69,7 @@ class Output:
 
     @property
     def name(self) -> str:
-        """The tensor's name: as imported, else made from the node's friendly name."""
+        """The tensor's name: as imported, else generated from the node's friendly name."""
         names = self.node._names
         if names is not None and names[self.index]:
             return names[self.index]
@@ -97,9 +97,9 @@ class Output:
         return len(self.node._consumers[self.index] or ())
 
     def replace(self, replacement: Output | Node) -> None:
-        """Let every consumer of this value read `replacement` instead.
+        """Make every consumer of this value read `replacement` instead.
 
-        Raises `GraphError` where the node of `replacement` itself reads this value: that would be a cycle.
+        Raises `GraphError` if the node of `replacement` itself reads this value, which would cause a cycle.
         """
         new = replacement if type(replacement) is Output else as_output(replacement)
         producer = new.node
@@ -187,7 +187,7 @@ OutputLike: TypeAlias = "Output | Node"
 
 
 def as_output(value: OutputLike) -> Output:
-    """`value` as an output port; a node converts if it has exactly one. Raises `GraphError` listing its ports."""
+    """`value` as an output port; a node must have exactly one. Raises `GraphError` listing its ports."""
     if type(value) is Output:
         return value
     if isinstance(value, Node):
@@ -205,13 +205,13 @@ class Node:
 
     Args:
         op_type: the operator's name.
-        inputs: producers, in port order; None where an optional input is omitted. A node with bodies lists, after
-            its formal inputs, what the bodies capture: see `Model.captures`.
+        inputs: producers, in port order; None for an omitted optional input. For a node with bodies, the formal
+            inputs are followed by the values that the bodies capture: see `Model.captures`.
         attributes: values by name: int, float, str, bytes, numpy array, a value type, a `Model` (a body), or
             tuples of these.
         domain: the operator's domain, "" for ONNX's own.
         num_outputs: the number of output ports.
-        types: the output types, where they are known; else they are inferred (`TypeInferenceError`).
+        types: the output types if known; otherwise they are inferred (`TypeInferenceError`).
     """
 
     __slots__ = (
@@ -260,7 +260,7 @@ class Node:
             self._attached = True
             if sources:
                 _link(self)
-        except IndexError:  # checking every port before would cost each node that is made
+        except IndexError:  # checking every port beforehand would slow down creating nodes
             self._refuse_missing_ports()
             raise
 
@@ -268,7 +268,7 @@ class Node:
 
     @property
     def friendly_name(self) -> str:
-        """The name for people, profiles and placement: as imported or set, else op type and number."""
+        """The name in messages, profiles and placement: as imported or set, else op type and number."""
         return self._name if self._name is not None else f"{self.op_type}_{self.id}"
 
     @friendly_name.setter
@@ -277,12 +277,12 @@ class Node:
 
     @property
     def has_own_name(self) -> bool:
-        """True where the friendly name was given rather than made from type and number."""
+        """Whether the friendly name was given rather than generated from type and number."""
         return self._name is not None
 
     @property
     def rt_info(self) -> dict[str, Any]:
-        """Runtime info: annotations by users, plugins and passes, such as `affinity`. To read it, use `annotations`."""
+        """Runtime info: annotations by users, plugins and passes, such as `affinity`. Use `annotations` to read it."""
         if self._rt_info is None:
             self._rt_info = {}
         return self._rt_info
@@ -293,14 +293,14 @@ class Node:
 
     @property
     def annotations(self) -> Mapping[str, Any]:
-        """What `rt_info` holds, to read: most nodes have none, and `rt_info` makes a dict for each that is asked."""
+        """The content of `rt_info`, for reading: avoids creating a dict, which most nodes do not have."""
         return self._rt_info or _NO_ANNOTATIONS
 
     # -- ports --------------------------------------------------------------------------------------------
 
     @property
     def num_inputs(self) -> int:
-        """The number of input ports, omitted ones in the middle included."""
+        """The number of input ports, including omitted ones in the middle."""
         return len(self._sources)
 
     @property
@@ -309,13 +309,13 @@ class Node:
         return len(self._types)
 
     def input(self, index: int) -> Input:
-        """Input port `index`. Raises `GraphError` where it does not exist."""
+        """Input port `index`. Raises `GraphError` if it does not exist."""
         if not 0 <= index < len(self._sources):
             raise GraphError(f"{self} has no input {index}; it has {len(self._sources)}")
         return Input(self, index)
 
     def output(self, index: int) -> Output:
-        """Output port `index`. Raises `GraphError` where it does not exist."""
+        """Output port `index`. Raises `GraphError` if it does not exist."""
         if not 0 <= index < len(self._types):
             raise GraphError(f"{self} has no output {index}; it has {len(self._types)}")
         return Output(self, index)
@@ -332,15 +332,15 @@ class Node:
 
     @property
     def input_values(self) -> list[Output | None]:
-        """What each input port reads; None where an optional input is omitted."""
+        """The value that each input port reads; None for an omitted optional input."""
         return list(self._sources)
 
-    # Passes read these for each node of large graphs. At run time they are the slots themselves, see below.
+    # Passes read these for each node of large graphs, so at run time they are the slots themselves, see below.
     if TYPE_CHECKING:
 
         @property
         def sources(self) -> Sequence[Output | None]:
-            """What each input port reads, as `input_values`; no copy, so it changes with the graph. Read-only."""
+            """Like `input_values`, but not a copy, so it changes with the graph. Read-only."""
 
         @property
         def output_types(self) -> Sequence[ValueType]:
@@ -348,11 +348,11 @@ class Node:
 
         @property
         def is_attached(self) -> bool:
-            """True while the node is in a graph: it is pinned, or something consumes one of its outputs. Read-only."""
+            """Whether the node is in a graph: it is pinned, or one of its outputs has consumers. Read-only."""
 
     @property
     def output_names(self) -> Sequence[str] | None:
-        """The name of each output port as imported or set, "" where it has none; None where none has one."""
+        """The name of each output port as imported or set, "" if it has none; None if no port has one."""
         return self._names
 
     @output_names.setter
@@ -360,11 +360,11 @@ class Node:
         self._names = names
 
     def has_input(self, index: int) -> bool:
-        """True where input `index` exists and is not omitted."""
+        """Whether input `index` exists and is not omitted."""
         return 0 <= index < len(self._sources) and self._sources[index] is not None
 
     def input_value(self, index: int) -> Output:
-        """What input `index` reads. Raises `GraphError` where it does not exist or is omitted."""
+        """The value that input `index` reads. Raises `GraphError` if the input does not exist or is omitted."""
         if not 0 <= index < len(self._sources):
             raise GraphError(f"{self} has no input {index}; it has {len(self._sources)}")
         source = self._sources[index]
@@ -379,7 +379,7 @@ class Node:
 
     @property
     def is_consumed(self) -> bool:
-        """True where something reads one of its outputs."""
+        """Whether any of its outputs has consumers."""
         for consumers in self._consumers:  # noqa: SIM110 - a generator costs five times as much
             if consumers:
                 return True
@@ -387,21 +387,21 @@ class Node:
 
     @property
     def has_bodies(self) -> bool:
-        """True for If, Loop, Scan and their like."""
+        """True for If, Loop, Scan and other nodes with subgraphs."""
         return bool(self.attributes) and any(isinstance(value, Subgraph) for value in self.attributes.values())
 
     @property
     def bodies(self) -> dict[str, Model]:
-        """The subgraphs of If, Loop, Scan and their like, by attribute name."""
+        """The subgraphs of If, Loop, Scan and similar nodes, by attribute name."""
         return {name: value for name, value in self.attributes.items() if isinstance(value, Subgraph)}  # type: ignore[misc]
 
     @property
     def num_formal_inputs(self) -> int:
-        """The number of inputs of the operator itself, without what its bodies capture."""
+        """The number of inputs of the operator itself, without the values that its bodies capture."""
         return len(self._sources) - sum(len(body.captures) for body in self.bodies.values())
 
     def captured_values(self, body_name: str) -> list[Output]:
-        """What the captures of one body read, in the order of `Model.captures`."""
+        """The values that one body captures, in the order of `Model.captures`."""
         position = self.num_formal_inputs
         for name, body in self.bodies.items():
             if name == body_name:
@@ -417,11 +417,11 @@ class Node:
         self._seen = None
 
     def forget_inferred_types(self) -> None:
-        """Let the next validation infer the types of its outputs, even where nothing has changed that it would see."""
+        """Make the next validation infer the output types, even if it would detect no change."""
         self._seen = None
 
     def add_output(self, value_type: ValueType) -> Output:
-        """Give the node one more output port, after the others."""
+        """Append an output port."""
         self._types = [*self._types, value_type]
         self._consumers.append(None)
         if self._names is not None:
@@ -429,7 +429,7 @@ class Node:
         return Output(self, len(self._types) - 1)
 
     def set_output_type(self, index: int, value_type: ValueType) -> None:
-        """State the type of one output, as an importer does that knows it from elsewhere. Raises `GraphError`."""
+        """Set the type of one output, for importers that read it from the file. Raises `GraphError`."""
         if not 0 <= index < len(self._types):
             self.output(index)  # raises
         types = list(self._types)
@@ -437,18 +437,18 @@ class Node:
         self._types = types
 
     def settle_types(self) -> None:
-        """Take the output types for those that the present inputs give, as an importer does that knows them.
+        """Mark the output types as those of the current inputs, for importers that know them.
 
-        Until an input's type or an attribute changes, validation then infers nothing and keeps them.
+        Validation then keeps them, and infers nothing until an input's type or an attribute changes.
         """
         self._seen = self._input_types()
 
     def infer_types(self) -> bool:
-        """Infer the output types again where inputs or attributes changed; True where a type changed.
+        """Infer the output types again if inputs or attributes changed; return whether a type changed.
 
-        What was known and the operator alone cannot tell (a shape computed by other nodes) is kept while the
-        input types stay the same or are known better. Bodies are always gone through: they may have changed.
-        Raises `TypeInferenceError`.
+        Known types that inference from this node alone cannot find (a shape computed by other nodes) are kept as
+        long as the input types stay the same or become more specific. Bodies are always validated, since they may have
+        changed. Raises `TypeInferenceError`.
         """
         seen = self._input_types()
         before = self._seen
@@ -489,8 +489,8 @@ class Node:
         return node
 
     def __del__(self, make_ref: Callable[[Node], weakref.ref[Node]] = weakref.ref) -> None:
-        # A node that is gone consumes nothing. Its weak references still work here; when the interpreter ends,
-        # this module's globals may not, so what is needed comes as a default.
+        # A freed node must not count as a consumer. Its weak references still work here, but during interpreter
+        # exit this module's globals may be gone, so they are passed as defaults.
         try:
             if not self._attached:
                 return
@@ -508,7 +508,7 @@ class Node:
     def _refuse_missing_ports(self) -> None:
         for position, source in enumerate(self._sources):
             if source is not None and source.index >= len(source.node._types):
-                del self._sources[position:]  # those before it may be linked, which `__del__` undoes
+                del self._sources[position:]  # earlier ones may be linked, which `__del__` undoes
                 source.node.output(source.index)  # raises
 
     def _input_types(self) -> tuple[ValueType | None, ...]:
@@ -562,7 +562,7 @@ for _public, _slot in (("sources", "_sources"), ("output_types", "_types"), ("is
 
 
 class Subgraph:
-    """What a node's attribute may hold as a body; `Model` is the only one."""
+    """The interface of a body in a node's attribute; `Model` is its only implementation."""
 
     __slots__ = ()
 
@@ -575,7 +575,7 @@ class Subgraph:
         raise NotImplementedError
 
     def ordered_nodes(self) -> Sequence[Node]:
-        """All nodes, each after those that it reads."""
+        """All nodes, producers before consumers."""
         raise NotImplementedError
 
     def clone(self) -> Any:
@@ -595,7 +595,7 @@ def _merged(old: ValueType, new: ValueType) -> ValueType:
 
 
 def _all_refined(old: tuple[ValueType | None, ...], new: tuple[ValueType | None, ...]) -> bool:
-    """True where each new type says what the old one said, and perhaps more."""
+    """Whether each new type equals the old one or is more specific."""
     return len(old) == len(new) and all(map(_is_refined, old, new))
 
 
@@ -609,7 +609,7 @@ def _is_refined(old: ValueType | None, new: ValueType | None) -> bool:
 
 
 def _move_consumers(old: Output, new: Output) -> None:
-    """Let everything that reads `old` read `new`; the producer of `old` may leave the graph."""
+    """Make all consumers of `old` read `new`; the producer of `old` may leave the graph."""
     moved = old.node._consumers[old.index]
     if not moved:
         return
@@ -634,7 +634,7 @@ def _move_consumers(old: Output, new: Output) -> None:
 
 
 def _link(node: Node) -> None:
-    """Make an attached node a consumer of its sources, and bring back what had left the graph above it."""
+    """Make an attached node a consumer of its sources, and attach detached producers again."""
     returned: list[Node] | None = None
     while True:
         ref = weakref.ref(node)
@@ -655,7 +655,7 @@ def _link(node: Node) -> None:
 
 
 def _detach(node: Node) -> None:
-    """Let `node` leave the graph if nothing consumes it, and then whatever only it consumed."""
+    """Detach `node` from the graph if it has no consumers, and then the nodes that only it consumed."""
     unread: list[Node] | None = None
     while True:
         if node._attached and not node._pinned and not node.is_consumed:

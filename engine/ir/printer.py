@@ -13,7 +13,7 @@ _SHOWN_ELEMENTS = 8
 
 
 def model_to_text(model: Subgraph, indent: str = "") -> str:
-    """One line a node: `%3: f32[1,8] = Relu(%2)  # name`, bodies indented below their node."""
+    """One line per node: `%3: f32[1,8] = Relu(%2)  # name`; bodies are indented below their node."""
     names: dict[Node, str] = {}
     lines = [f'{indent}model "{model.name}" {{']
     inner = indent + "  "

@@ -1,4 +1,4 @@
-"""Shapes that may be unknown in part: `Dimension` and `PartialShape`."""
+"""Shapes that may be partly unknown: `Dimension` and `PartialShape`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _UNBOUNDED: Final = None
 class Dimension:
     """One dimension: a known length, or an interval of lengths with an optional symbol.
 
-    `Dimension(3)` is static; `Dimension(1, 8)` lies in 1..8; `Dimension()` is any length;
-    `Dimension(symbol="N")` is any length, the same wherever `N` stands in one model.
+    `Dimension(3)` is static; `Dimension(1, 8)` is in 1..8; `Dimension()` is any length;
+    `Dimension(symbol="N")` is any length, but the same for every `N` in one model.
     """
 
     __slots__ = ("max", "min", "symbol")
@@ -45,31 +45,31 @@ class Dimension:
 
     @property
     def is_static(self) -> bool:
-        """True where exactly one length is possible."""
+        """Whether exactly one length is possible."""
         return self.min == self.max
 
     @property
     def is_dynamic(self) -> bool:
-        """True where several lengths are possible."""
+        """Whether several lengths are possible."""
         return self.min != self.max
 
     def get_length(self) -> int:
-        """The length. Raises `ModelError` where the dimension is dynamic."""
+        """The length. Raises `ModelError` if the dimension is dynamic."""
         if self.min != self.max:
             raise ModelError(f"dimension {self} is dynamic and has no single length; check is_static first")
         return self.min
 
     def accepts(self, length: int) -> bool:
-        """True where a tensor may have this length."""
+        """Whether a tensor may have this length."""
         return self.min <= length and (self.max is None or length <= self.max)
 
     def compatible(self, other: Dimension) -> bool:
-        """True where some length fits both."""
+        """Whether some length fits both."""
         low = self.min if self.min > other.min else other.min
         return (self.max is None or low <= self.max) and (other.max is None or low <= other.max)
 
     def merge(self, other: Dimension) -> Dimension:
-        """The lengths that fit both; keeps the first symbol. Raises `ModelError` where none does."""
+        """The lengths that fit both; keeps the first symbol. Raises `ModelError` if none does."""
         if not self.compatible(other):
             raise ModelError(f"dimensions {self} and {other} have no common length")
         if self.is_static:
@@ -84,7 +84,7 @@ class Dimension:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dimension):
-            # A known length needs no symbol: it is written, hashed and merged without one.
+            # A static dimension drops its symbol, so that it is printed, hashed and merged as a plain length.
             return (
                 self.min == other.min
                 and self.max == other.max
@@ -127,7 +127,7 @@ DimensionLike: TypeAlias = "int | str | Dimension | None"
 _ANY: Final = Dimension()
 _STATIC: Final = [Dimension(length) for length in range(1025)]
 _BOUNDED: Final = re.compile(r"(?:(?P<symbol>[^:\s]+):)?(?P<low>\d{1,19})\.\.(?P<high>\d{0,19})")
-_MAX_DIGITS: Final = 19  # of a 64-bit length; more are not a length, and Python refuses to read thousands
+_MAX_DIGITS: Final = 19  # of a 64-bit length; Python refuses to parse thousands of digits
 
 
 def as_dimension(value: DimensionLike) -> Dimension:
@@ -159,7 +159,7 @@ def _parse_dimension(text: str) -> Dimension:
 
 
 class PartialShape:
-    """A shape whose rank or single dimensions may be unknown; immutable and hashable.
+    """A shape whose rank or dimensions may be unknown; immutable and hashable.
 
     `PartialShape([1, "N", None, Dimension(1, 8)])` has rank 4; `PartialShape.dynamic()` has unknown rank.
     """
@@ -175,7 +175,7 @@ class PartialShape:
             self._dims = self._static = None
             return
         try:
-            if isinstance(dims, str):  # whose letters would be symbols
+            if isinstance(dims, str):  # its letters would become symbols
                 raise TypeError
             self._dims = tuple([as_dimension(dim) for dim in dims])
         except TypeError:
@@ -192,41 +192,41 @@ class PartialShape:
 
     @property
     def is_static(self) -> bool:
-        """True where every dimension is known."""
+        """Whether every dimension is known."""
         return self._static is not None
 
     @property
     def is_dynamic(self) -> bool:
-        """True where the rank or any dimension is unknown."""
+        """Whether the rank or any dimension is unknown."""
         return self._static is None
 
     @property
     def rank(self) -> Dimension:
-        """The number of dimensions, itself a `Dimension`, dynamic where unknown."""
+        """The number of dimensions, as a `Dimension`, which is dynamic if the rank is unknown."""
         return _ANY if self._dims is None else as_dimension(len(self._dims))
 
     @property
     def dims(self) -> tuple[Dimension, ...]:
-        """All dimensions. Raises `ModelError` where the rank is unknown."""
+        """All dimensions. Raises `ModelError` if the rank is unknown."""
         if self._dims is None:
             raise ModelError("shape [...] has unknown rank; check shape.rank.is_static first")
         return self._dims
 
     def get_shape(self) -> tuple[int, ...]:
-        """The lengths of all dimensions. Raises `ModelError` where any is unknown."""
+        """The lengths of all dimensions. Raises `ModelError` if any is unknown."""
         if self._static is None:
             raise ModelError(f"shape {self} is dynamic; check is_static first, or read shape.rank and shape[i]")
         return self._static
 
     def size(self) -> int:
-        """The number of elements. Raises `ModelError` where dynamic."""
+        """The number of elements. Raises `ModelError` if dynamic."""
         count = 1
         for length in self.get_shape():
             count *= length
         return count
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
-        """True where a tensor of `shape` has this partial shape; equal symbols must have equal lengths."""
+        """Whether a tensor of `shape` has this partial shape; equal symbols must have equal lengths."""
         if self._static is not None:
             return self._static == shape
         if self._dims is None:
@@ -242,7 +242,7 @@ class PartialShape:
         return True
 
     def compatible(self, other: PartialShape) -> bool:
-        """True where some shape fits both."""
+        """Whether some shape fits both."""
         if self._dims is None or other._dims is None:
             return True
         if len(self._dims) != len(other._dims):
@@ -250,7 +250,7 @@ class PartialShape:
         return all(a.compatible(b) for a, b in zip(self._dims, other._dims, strict=True))
 
     def merge(self, other: PartialShape) -> PartialShape:
-        """The shapes that fit both. Raises `ModelError` where none does."""
+        """The shapes that fit both. Raises `ModelError` if none does."""
         if self._dims is None or self == other:
             return other
         if other._dims is None:
@@ -289,7 +289,7 @@ class PartialShape:
 
     def __hash__(self) -> int:
         if not self._hash:
-            # Static shapes compare equal to tuples of their lengths, so they hash as these do.
+            # Static shapes equal tuples of their lengths, so the hashes must be equal too.
             self._hash = hash(self._static if self._static is not None else self._dims)
         return self._hash
 

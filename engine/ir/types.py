@@ -1,4 +1,4 @@
-"""Value types: what flows along an edge, a tensor, a sequence, an optional (or a map, for ONNX-ML)."""
+"""The types of values: tensors, sequences, optionals, and maps (for ONNX-ML)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.ir.shape import PartialShape
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A dense tensor: `element_type` is `undefined` where it is not known."""
+    """A dense tensor; `element_type` is `undefined` if it is not known."""
 
     element_type: ElementType
     shape: PartialShape
@@ -33,7 +33,7 @@ class SparseTensorType:
 
 @dataclass(frozen=True, slots=True)
 class SequenceType:
-    """A list of values of one type; `element` is None where it is not known."""
+    """A list of values of one type; `element` is None if it is not known."""
 
     element: ValueType | None = None
 
@@ -43,7 +43,7 @@ class SequenceType:
 
 @dataclass(frozen=True, slots=True)
 class OptionalType:
-    """A value or nothing; `element` is None where it is not known."""
+    """A value or nothing; `element` is None if it is not known."""
 
     element: ValueType | None = None
 
@@ -65,13 +65,13 @@ class MapType:
 ValueType: TypeAlias = TensorType | SparseTensorType | SequenceType | OptionalType | MapType
 
 UNKNOWN: TensorType = TensorType(undefined, PartialShape.dynamic())
-"""A value of which nothing is known; ports carry it until inference says more."""
+"""The type of a value of which nothing is known; ports have it until inference finds more."""
 
 
 def merge_types(declared: ValueType, inferred: ValueType) -> ValueType:
-    """The more specific of two descriptions of one value.
+    """The more specific of two types of the same value.
 
-    Raises `ModelError` where they contradict each other in rank or a dimension; different element types or
+    Raises `ModelError` if they contradict each other in rank or a dimension; different element types or
     kinds return `inferred` unless it is unknown.
     """
     if declared is inferred or inferred is UNKNOWN:

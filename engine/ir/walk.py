@@ -1,4 +1,4 @@
-"""Going through a model with the bodies of its control flow."""
+"""Traversal of a model including the bodies of its control flow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.ir.node import Node
 
 
 def all_nodes(model: Model) -> Iterator[Node]:
-    """Every node of `model` in topological order, those of a body before the node that holds it."""
+    """Every node of `model` in topological order; the nodes of a body come before the node with the body."""
     for node in model.ordered_nodes():
         if node.attributes:
             for body in node.bodies.values():

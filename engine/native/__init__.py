@@ -6,9 +6,9 @@
     context = Context(builder.build())
     context.run([x_array], [y_array])
 
-`engine.native.graph` has the graph algorithms. This package is the only importer of `engine._core`. Where the extension
-is missing or cannot be loaded, it can still be imported, and what is used of it raises `NativeCoreError`. Sizes are
-bytes; what they mean is between kernels and callers.
+`engine.native.graph` has the graph algorithms. Only this package imports `engine._core`. If the extension
+is missing or cannot be loaded, this package can still be imported, and using it raises `NativeCoreError`. Sizes are
+in bytes; kernels and callers agree on element types.
 """
 
 from __future__ import annotations
@@ -42,63 +42,63 @@ _weights = WeightMemory()
 
 @dataclass(frozen=True, slots=True)
 class CpuFeatures:
-    """What this CPU can do; a cache of 0 bytes is one that the system does not tell of."""
+    """The features of this CPU; a cache of 0 bytes is one that the system does not report."""
 
     model: str
-    """Tells CPUs apart whose timings differ, for the key of a tuning cache."""
+    """Identifies CPUs with the same timings, for the key of a tuning cache."""
     isa: str
-    """The highest instruction set that kernels exist for and the CPU has."""
+    """The highest instruction set that the CPU has and for which there are kernels."""
     l1d_bytes: int
     l2_bytes: int
     l3_bytes: int
     logical_cores: int
     usable_cores: int
-    """Physical cores that the process may use, by its affinity and its control group's quota."""
+    """Physical cores that the process may use, according to its affinity and its control group's quota."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """A step of a plan: its name, the kernel asked for, the instruction set it got, and what it computes."""
+    """A step of a plan: its name, its kernel, the kernel's instruction set, and its cost."""
 
     name: str
     kernel: str
     isa: str
     phases: int
     work: float
-    """Floating-point operations; 0 where the kernel does not count them."""
+    """Floating-point operations; 0 if the kernel does not count them."""
 
 
 def cpu_features() -> CpuFeatures:
-    """Return what this CPU can do."""
+    """Return the features of this CPU."""
     return CpuFeatures(**_core.cpu_features())
 
 
 def default_isa() -> str:
-    """Return the instruction set that plans are built for: the CPU's best, or the lower one of ENGINE_MAX_ISA.
+    """Return the instruction set for which plans are built: the CPU's highest, or a lower one from ENGINE_MAX_ISA.
 
-    Raises PropertyError where that variable has no instruction set's name.
+    Raises PropertyError if that environment variable does not name an instruction set.
     """
     return _core.default_isa()
 
 
 def built_isas() -> tuple[str, ...]:
-    """Return the instruction sets that this build has kernels for, ascending, whether or not this CPU has them."""
+    """Return the instruction sets for which this build has kernels, ascending, whether or not this CPU has them."""
     return tuple(_core.built_isas())
 
 
 def isas_within(limit: str) -> tuple[str, ...]:
-    """Return those of `built_isas` whose kernels run wherever `limit` does, ascending; `limit` is the last.
+    """Return the members of `built_isas` that every CPU with `limit` has, ascending; `limit` is the last.
 
-    Raises PropertyError where no instruction set has that name.
+    Raises PropertyError if `limit` is not the name of an instruction set.
     """
     return tuple(_core.isas_within(limit))
 
 
 @cache
 def features(isa: str) -> frozenset[str]:
-    """Return what an instruction set has, by the names of csrc/isas.def: "avx2", "fma", "avx512", "vnni", "bf16", ...
+    """Return the features of an instruction set, by their names in csrc/isas.def: "avx2", "fma", "vnni", "bf16", ...
 
-    Raises PropertyError where no instruction set has that name.
+    Raises PropertyError if `isa` is not the name of an instruction set.
     """
     known = _core.isa_features()
     if isa not in known:
@@ -107,9 +107,9 @@ def features(isa: str) -> frozenset[str]:
 
 
 def has_feature(isa: str, feature: str) -> bool:
-    """Whether an instruction set has a feature; what asks so goes on working on those that come later.
+    """Whether an instruction set has a feature; unlike comparing names, this stays right when sets are added.
 
-    Raises PropertyError where no instruction set has that name or feature.
+    Raises PropertyError for an unknown instruction set or feature.
     """
     if feature in features(isa):
         return True
@@ -125,9 +125,9 @@ def kernels() -> tuple[str, ...]:
 
 
 def kernel_isas() -> dict[str, tuple[str, ...]]:
-    """Return the instruction sets, ascending, that have a kernel of their own, by the kernel's name.
+    """Return, by the kernel's name, the instruction sets for which there is a version of the kernel, ascending.
 
-    A step of several kernels names one of its own; plans take the highest that is not above theirs.
+    Plans use the highest version that is not above their instruction set; a step may combine several kernels.
     """
     return _core.kernel_isas()
 
@@ -136,7 +136,7 @@ def kernel_isas() -> dict[str, tuple[str, ...]]:
 def codes(enumeration: str) -> Mapping[str, int]:
     """Return the names of an enumeration of csrc/codes.def ("ElementCode", "Opcode", ...) with this build's numbers.
 
-    A step's attribute is a name; only the programs of `elementwise` consist of numbers.
+    Attributes of steps use the names; only the programs of `elementwise` use the numbers.
     """
     return MappingProxyType(_core.codes()[enumeration])
 
@@ -147,7 +147,7 @@ def cores() -> int:
 
 
 def started_threads() -> int:
-    """Return how many threads of the native core exist in this process now; they start when first needed."""
+    """Return how many threads of the native core exist in this process; they start on first use."""
     return _core.started_threads()
 
 
@@ -155,13 +155,13 @@ def lay_out_arena(buffers: Sequence[tuple[int, int, int, int]]) -> tuple[list[in
     """Lay out buffers, each (bytes, alignment, first time alive, last time alive), in one block.
 
     Returns their offsets, the bytes of the block, the bytes without sharing, and the most bytes alive at one time.
-    Raises PlanError where sizes overflow.
+    Raises PlanError if sizes overflow.
     """
     return _core.lay_out_arena(buffers)
 
 
 class CancelFlag:
-    """Stops the runs that it was given to, between two steps. Any thread may set it."""
+    """Stops the runs to which it was passed, between two steps. Any thread may set it."""
 
     __slots__ = ("_flag",)
 
@@ -169,7 +169,7 @@ class CancelFlag:
         self._flag = _core.CancelFlag()
 
     def cancel(self) -> None:
-        """Ask the runs to stop."""
+        """Make the runs stop."""
         self._flag.cancel()
 
     def reset(self) -> None:
@@ -183,7 +183,7 @@ class CancelFlag:
 
 
 class Plan:
-    """Steps, laid out and ready to run. Immutable: any number of contexts, in any threads, share one."""
+    """Steps that are laid out and ready to run. Immutable: any number of contexts, in any threads, may share it."""
 
     __slots__ = ("_plan",)
 
@@ -207,12 +207,12 @@ class Plan:
 
     @property
     def arena_bytes(self) -> int:
-        """The memory for intermediate results that each context has."""
+        """The memory of each context for intermediate results."""
         return self._plan.arena_bytes
 
     @property
     def naive_bytes(self) -> int:
-        """What the arena would take if no two buffers shared memory."""
+        """The size of the arena if no two buffers shared memory."""
         return self._plan.naive_bytes
 
     @property
@@ -222,12 +222,12 @@ class Plan:
 
     @property
     def scratch_bytes(self) -> int:
-        """The memory that each worker of a context has to itself."""
+        """The memory for each worker of a context."""
         return self._plan.scratch_bytes
 
     @property
     def max_workers(self) -> int:
-        """The most workers that any step has something to do for."""
+        """The most workers that any step can use."""
         return self._plan.max_workers
 
     @property
@@ -237,15 +237,15 @@ class Plan:
 
     @property
     def isa(self) -> str:
-        """The highest instruction set that kernels were taken from."""
+        """The highest instruction set of the plan's kernels."""
         return self._plan.isa
 
 
 class PlanBuilder:
-    """Collects buffers and steps, checks them, and builds a plan. For one thread.
+    """Collects buffers and steps, checks them, and builds a plan. Not thread-safe.
 
-    Every method raises PlanError for what a plan cannot have, and has changed nothing then.
-    `isa` forces a lower instruction set; without it `default_isa()` decides.
+    Every method raises PlanError for invalid arguments, without changing anything.
+    `isa` selects a lower instruction set than `default_isa()`.
     """
 
     __slots__ = ("_builder",)
@@ -254,11 +254,11 @@ class PlanBuilder:
         self._builder = _core.PlanBuilder(isa or "")
 
     def add_input(self, nbytes: int, alignment: int = 1) -> int:
-        """Add memory that each run binds and steps only read; `alignment` is required of what is bound."""
+        """Add memory that each run binds, with addresses aligned to `alignment`, and that steps only read."""
         return self._builder.add_input(nbytes, alignment)
 
     def add_output(self, nbytes: int, alignment: int = 1) -> int:
-        """Add memory that each run binds and that steps have to fill."""
+        """Add memory that each run binds and that steps must fill."""
         return self._builder.add_output(nbytes, alignment)
 
     def add_buffer(self, nbytes: int, alignment: int = 64) -> int:
@@ -266,7 +266,7 @@ class PlanBuilder:
         return self._builder.add_buffer(nbytes, alignment)
 
     def add_constant(self, array: Array) -> int:
-        """Add an array that steps read in place, shared by all plans it is given to. It must not change afterwards."""
+        """Add an array that steps read in place and that plans may share. It must not change afterwards."""
         return self._builder.add_constant(array)
 
     def add_view(self, of: int, offset: int, nbytes: int) -> int:
@@ -281,10 +281,10 @@ class PlanBuilder:
         attributes: Mapping[str, Attribute] | None = None,
         name: str = "",
     ) -> int:
-        """Append a step and return its number; steps see what those before them have written.
+        """Append a step and return its number; it reads the results of earlier steps.
 
-        `name` is for messages and profiles. Inputs have to be written; an output may be the very bytes of an input
-        where the kernel works in place.
+        `name` is for messages and profiles. Inputs must have been written; an output may be the memory of an input
+        if the kernel works in place.
         """
         return self._builder.add_step(kernel, inputs, outputs, attributes or {}, name)
 
@@ -294,9 +294,9 @@ class PlanBuilder:
 
 
 class Context:
-    """What one stream needs to run a plan: an arena of its own. One run at a time.
+    """The memory to run a plan: its own arena and scratch. One run at a time.
 
-    `max_threads` bounds the cores of a run, and the scratch memory; 0 is all that the process has.
+    `max_threads` limits the cores of a run, and the scratch memory; 0 allows all cores of the process.
     Raises OutOfMemoryError.
     """
 
@@ -307,7 +307,7 @@ class Context:
 
     @classmethod
     def in_turns(cls, plans: Sequence[Plan], max_threads: int = 0) -> list[Context]:
-        """Contexts of several plans over the memory of the largest: while one runs, running another raises Busy."""
+        """Contexts of several plans that share the memory of the largest: while one runs, the others raise Busy."""
         contexts = []
         for made in _core.Context.in_turns([plan._plan for plan in plans], max_threads):
             context = cls.__new__(cls)
@@ -324,20 +324,20 @@ class Context:
         cancel: CancelFlag | None = None,
         profile: bool = False,
     ) -> list[int] | None:
-        """Run all steps: read `inputs` and fill `outputs`, both in place, contiguous and apart from each other.
+        """Run all steps: read `inputs` and fill `outputs`, both in place, contiguous and not overlapping.
 
-        Waits for cores where other runs have all of them; takes `threads` at most (0: as many as the context has).
-        Returns the nanoseconds of each step where `profile` is set. Releases the GIL.
+        Waits while other runs use all cores; uses at most `threads` cores (0: the limit of the context).
+        Returns the nanoseconds of each step if `profile` is set. Releases the GIL.
 
-        Raises InputError for arrays that do not fit and for data that a step cannot compute with (an index out of
-        range; it names the step), Busy where another thread runs this context, and Cancelled. What is in `outputs` is
-        undefined after a run that has started and then raised.
+        Raises InputError for arrays that do not fit and, with the step's name, for invalid data (such as an index out
+        of range), Busy if another thread runs this context, and Cancelled. The contents of `outputs` are
+        undefined after a run that started and then raised.
         """
         return self._context.run(inputs, outputs, threads, None if cancel is None else cancel._flag, profile)
 
     @property
     def max_workers(self) -> int:
-        """The most workers that a run has."""
+        """The most workers of a run."""
         return self._context.max_workers
 
     @property
@@ -355,9 +355,9 @@ def run_kernel(
     isa: str | None = None,
     threads: int = 0,
 ) -> None:
-    """Run one kernel over arrays: to pack weights, to fold constants, to test. Builds a plan for it.
+    """Build and run a plan of one kernel over arrays, to pack weights, to fold constants, or to test.
 
-    Raises what PlanBuilder and Context raise.
+    Raises the errors of PlanBuilder and Context.
     """
     builder = PlanBuilder(isa=isa)
     input_ids = [builder.add_input(array.nbytes) for array in inputs]
@@ -369,9 +369,9 @@ def run_kernel(
 def pack(
     kernel: str, inputs: Sequence[Array], attributes: Mapping[str, Attribute] | None = None, *, isa: str | None = None
 ) -> Array:
-    """Run a kernel of one output and return that: as many bytes as the kernel asks for, aligned to 64.
+    """Run a kernel with one output, such as one that packs weights, and return the output's bytes, aligned to 64.
 
-    How weights are brought into a kernel's format. Raises MemoryError and what PlanBuilder and Context raise.
+    The kernel determines their number. Raises MemoryError and the errors of PlanBuilder and Context.
     """
     nbytes = _core.output_bytes(kernel, [array.nbytes for array in inputs], 1, attributes or {}, isa or "")[0]
     packed = _weights.empty(nbytes)

@@ -1,4 +1,4 @@
-"""The extension module `_core`, or what stands for it where it cannot be loaded."""
+"""The extension module `_core`, or its substitute if it cannot be loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.errors import (
 
 
 class _MissingCore:
-    """Stands for an extension that cannot be imported: raises when it is used."""
+    """The substitute for an extension that cannot be imported: using it raises."""
 
     def __init__(self, reason: ImportError) -> None:
         self._reason = reason
@@ -31,7 +31,7 @@ class _MissingCore:
 
 
 def _remedy() -> str:
-    """What to do where the extension is missing."""
+    """How to get the missing extension."""
     here = Path(__file__).resolve().parent.parent
     for installed in metadata.distributions(name="engine-sdk"):
         elsewhere = Path(str(installed.locate_file("engine"))).resolve()

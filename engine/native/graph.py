@@ -1,9 +1,9 @@
 """Graph algorithms of the native core, over graphs given as arrays.
 
-A graph is `edges`, an (E, 2) array of integers (from, to), and a number of nodes; it has to be acyclic. Everything here
-releases the GIL, takes time near-linear in nodes and edges unless it says otherwise, and may be called by any thread.
+A graph is `edges`, an (E, 2) array of integers (from, to), and a number of nodes; it must be acyclic. All functions
+release the GIL, take time near-linear in nodes and edges unless stated otherwise, and may be called by any thread.
 All functions raise `GraphError` for a malformed graph, naming the nodes of a cycle, and `PartitionError` for other
-arguments that do not fit.
+invalid arguments.
 """
 
 from __future__ import annotations
@@ -26,52 +26,52 @@ Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Reals: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 CLOSURE_BYTES = 1 << 30
-"""The most memory that a transitive closure takes by default; enough for 130,000 nodes."""
+"""The default memory limit of a transitive closure in bytes; enough for 130,000 nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The seconds that running takes, for comparing partitions; what is left out has defaults."""
+    """Execution times in seconds, for comparing partitions; omitted ones have defaults."""
 
     node_seconds: npt.ArrayLike | None = None
-    """(N,): of each node on its device."""
+    """(N,): the time of each node on its device."""
     edge_seconds: npt.ArrayLike | None = None
-    """(E,): to bring what an edge carries from one device to another."""
+    """(E,): the time to transfer the value of an edge from one device to another."""
     overhead_seconds: float | None = None
-    """To start one subgraph."""
+    """The time to start one subgraph."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """A step of a strategy that can be followed."""
+    """A step of a strategy, for tracing."""
 
     kind: str
-    """roots, root, merge, fail, rollback, end, choose; or cut, the last one where there were too many."""
+    """roots, root, merge, fail, rollback, end, choose; or cut, the last step if there were too many."""
     device: int
     node: int
-    """The one in question; of `end` and `choose`, the root of the candidate; of `roots` and `cut`, -1."""
+    """The node concerned; for `end` and `choose`, the root of the candidate; for `roots` and `cut`, -1."""
     condition: str
-    """Of the candidate after the step: ok, possible or violated."""
+    """The condition of the candidate after the step: ok, possible or violated."""
     nodes: tuple[int, ...]
-    """Of `roots`, where a candidate may grow from; of `choose`, the subgraph; otherwise what makes the condition."""
+    """For `roots`, the nodes from which candidates may grow; for `choose`, the subgraph; else the condition's cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawPartition:
-    """What `partition_graph` found."""
+    """The result of `partition_graph`."""
 
     subgraph: Integers
     """(N,): the subgraph of each node, 0..count-1."""
     run: Integers
-    """(N,): the certificate: one number for all nodes of a subgraph, rising on every edge between two subgraphs."""
+    """(N,): the certificate: one number per subgraph, which increases along every edge between two subgraphs."""
     order: Integers
-    """(count,): the subgraphs in an order in which they can be run."""
+    """(count,): the subgraphs in an order in which they can run."""
     device: Integers
     """(count,): the device of each subgraph."""
     lower_bound: int
     crossing_bytes: int
     splits: int
-    """How many subgraphs the repair of a cyclic result has added."""
+    """How many subgraphs were added to repair a cyclic result."""
     statistics: dict[str, float]
 
 
@@ -95,8 +95,8 @@ def partition_graph(
 ) -> RawPartition:
     """Partition a graph into subgraphs of one device each whose quotient graph is acyclic.
 
-    affinity: (N,), the device of each node; bytes: (E,), what each edge carries; atoms: (N,), nodes of one number >= 0
-    stay together. `trace` receives the steps of strategies that have some.
+    affinity: (N,), the device of each node; bytes: (E,), the size of each edge's value; atoms: (N,), nodes with the
+    same number >= 0 stay together. Strategies that support tracing append their steps to `trace`.
     """
     costs = costs or Costs()
     raw = _core.graph.partition(
@@ -128,25 +128,25 @@ def partition_graph(
 
 
 def check_partition(edges: npt.ArrayLike, subgraph: npt.ArrayLike) -> Integers:
-    """Return an order in which subgraphs can be run; subgraph: (N,), 0..count-1.
+    """Return an order in which subgraphs can run; subgraph: (N,), 0..count-1.
 
-    Raises PartitionError where subgraphs wait for each other, naming those of a cycle.
+    Raises PartitionError if subgraphs depend on each other, naming those of a cycle.
     """
     return _core.graph.check_partition(_edges(edges), _integers(subgraph, "subgraph"))
 
 
 def verify_runs(edges: npt.ArrayLike, subgraph: npt.ArrayLike, run: npt.ArrayLike) -> None:
-    """Check a certificate that subgraphs do not wait for each other; run: (N,), the run of each node.
+    """Check a certificate that subgraphs do not depend on each other; run: (N,), the number of each node.
 
-    Raises PartitionError, naming a node or an edge, unless all nodes of a subgraph have one run and it rises on every
-    edge between two subgraphs.
+    Raises PartitionError, naming a node or an edge, unless all nodes of a subgraph have the same number and it
+    increases along every edge between two subgraphs.
     """
     _core.graph.verify_runs(_edges(edges), _integers(subgraph, "subgraph"), _integers(run, "run"))
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The cheapest way to give each node one of two sides."""
+    """The cheapest assignment of each node to one of two sides."""
 
     side: Integers
     """(N,): 0 for the first side, 1 for the second."""
@@ -160,11 +160,11 @@ def min_cut(
     forward: npt.ArrayLike,
     backward: npt.ArrayLike | None = None,
 ) -> Cut:
-    """Return the cheapest choice of a side for each node; of several, the one with fewest nodes on the first side.
+    """Return the cheapest choice of a side for each node; among equals, with the fewest nodes on the first side.
 
-    first, second: (N,), the cost of each node on either side; forward, backward: (E,), the cost of each edge whose
-    ends are apart, `from` on the first side or on the second; without `backward` both cost the same. Costs are integers
-    and 0 or more, and all together fit into 64 bits. The graph may have cycles. Near-linear in practice.
+    first, second: (N,), the cost of each node on either side; forward, backward: (E,), the cost of each edge that is
+    cut, with its start on the first or on the second side; `backward` defaults to `forward`. Costs are integers,
+    0 or more, and their sum fits into 64 bits. The graph may have cycles. Near-linear in practice.
     """
     costs_forward = _integers(forward, "forward")
     costs_backward = costs_forward if backward is None else _integers(backward, "backward")
@@ -175,15 +175,15 @@ def min_cut(
 
 
 def lower_bound(edges: npt.ArrayLike, affinity: npt.ArrayLike) -> int:
-    """Return a number of subgraphs that no partition can be below.
+    """Return a lower bound of the number of subgraphs of any partition.
 
-    It is the least that there is with two devices, and with more as well in graphs of some hundred nodes.
+    It is the exact minimum for two devices, and for more devices in graphs of up to some hundred nodes.
     """
     return _core.graph.lower_bound(_edges(edges), _integers(affinity, "affinity"))
 
 
 class Closure:
-    """Which node of a graph reaches which."""
+    """The reachability between the nodes of a graph."""
 
     __slots__ = ("_closure",)
 
@@ -191,32 +191,32 @@ class Closure:
         self._closure = closure
 
     def reaches(self, source: int, target: int) -> bool:
-        """Whether a path of one edge or more leads from one node to the other."""
+        """Whether a path of at least one edge leads from one node to the other."""
         return self._closure.reaches(source, target)
 
     def path_nodes(self, source: int, target: int) -> Integers:
-        """Return the nodes on all paths from one node to the other, without the two, ascending; remembered."""
+        """Return the inner nodes of all paths from one node to the other, ascending; cached."""
         return self._closure.path_nodes(source, target)
 
     @property
     def bytes(self) -> int:
-        """The memory that it takes."""
+        """The memory of the closure."""
         return self._closure.bytes
 
     @property
     def is_dense(self) -> bool:
-        """Whether it is a table, with answers in constant time; otherwise each is a search."""
+        """Whether the closure is a table with constant-time queries; otherwise each query is a search."""
         return self._closure.is_dense
 
 
 def transitive_closure(edges: npt.ArrayLike, nodes: int, max_bytes: int = CLOSURE_BYTES, threads: int = 1) -> Closure:
-    """Return the closure of a graph: a table of about nodes^2 / 16 bytes, or no table where `max_bytes` is less."""
+    """Return the closure of a graph: a table of about nodes^2 / 16 bytes, or no table if that exceeds `max_bytes`."""
     return Closure(_core.graph.Closure(_edges(edges), nodes, max_bytes, threads))
 
 
 def _edges(edges: npt.ArrayLike) -> Integers:
     array = np.asarray(edges)
-    # An empty list has no shape to be wrong.
+    # An empty list has shape (0,).
     return _integers(array.reshape(0, 2) if array.shape == (0,) else array, "edges")
 
 

@@ -1,4 +1,4 @@
-"""Memory that kernels read much of: at the start of a cache line, and in pages that the processor can keep track of."""
+"""Memory for weights: aligned to cache lines, and in huge pages to avoid TLB misses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMALL: Final = 1 << 20
 
 
 def empty_aligned(nbytes: int) -> Array:
-    """Return uninitialised bytes that begin at a cache line."""
+    """Return uninitialised bytes aligned to a cache line."""
     import numpy as np
 
     block: Array = np.empty(nbytes + _LINE, np.uint8)
@@ -29,12 +29,12 @@ def empty_aligned(nbytes: int) -> Array:
 
 
 class WeightMemory:
-    """Gives out bytes that stay, in huge pages where the system has them. Of any thread.
+    """Allocates long-lived memory, in huge pages if the system has them. Thread-safe.
 
-    Weights are read front to back once an inference. With pages of 4 KiB a network of 100 MB touches more of them than
-    the processor has translations for, and its prefetchers stop at the end of each.
+    Weights are read front to back once per inference. With pages of 4 KiB, a network of 100 MB uses more pages than
+    the processor's TLB holds, and hardware prefetchers stop at the end of each page.
 
-    Arrays of a few huge pages share a chunk, which goes when all of them are gone; those of less than one are ordinary.
+    Arrays of a few huge pages share a chunk, which is freed with the last of them; smaller arrays are ordinary.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class WeightMemory:
         self._used = 0
 
     def empty(self, nbytes: int) -> Array:
-        """Return uninitialised bytes that begin at a cache line. Raises MemoryError."""
+        """Return uninitialised bytes aligned to a cache line. Raises MemoryError."""
         if nbytes < _SMALL:
             return empty_aligned(nbytes)
         if nbytes > _SHARED:
@@ -59,7 +59,7 @@ class WeightMemory:
 
 
 def _huge_block(nbytes: int) -> Array:
-    """Memory of its own, in huge pages as far as these are whole and the system grants them."""
+    """A separate mapping, in huge pages as far as whole ones fit and the system grants them."""
     import mmap
 
     import numpy as np
@@ -67,11 +67,11 @@ def _huge_block(nbytes: int) -> Array:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return empty_aligned(nbytes)
     try:
-        # Private, since the huge pages of shared memory are another setting, off by default.
+        # Private, because huge pages of shared memory have their own setting, which is off by default.
         pages = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
         raise MemoryError(f"cannot allocate {nbytes} bytes for weights") from error
     start = -np.frombuffer(pages, np.uint8).ctypes.data % _HUGE_PAGE
-    with contextlib.suppress(OSError):  # a kernel without huge pages
+    with contextlib.suppress(OSError):  # the system has no huge pages
         pages.madvise(mmap.MADV_HUGEPAGE, start, nbytes // _HUGE_PAGE * _HUGE_PAGE)
     return np.frombuffer(pages, np.uint8, nbytes, start)

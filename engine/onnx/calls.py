@@ -42,9 +42,9 @@ class CallChecker:
         self._known: dict[tuple[str, str, int], _Rules] = {}
 
     def check(self, node: onnx.NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Raise `ModelReadError` where the counts or the attributes of `node` are none that its operator has.
+        """Raise `ModelReadError` if the counts or the attributes of `node` are none that its operator has.
 
-        Raises as `resolve_version` does where the operator itself is not known.
+        Raises as `resolve_version` does if the operator itself is not known.
         """
         domain = node.domain
         if domain == "ai.onnx":

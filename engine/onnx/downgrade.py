@@ -44,7 +44,7 @@ def lowest_opsets(model: Model) -> dict[str, int]:
     """The lowest opset of each known domain at which all nodes of `model` and its bodies can be written.
 
     It is 7 at least for ONNX's own, the oldest that runtimes support. Parameters, constants and results ask for none,
-    and other domains have none. Raises `ModelWriteError` where two nodes have no opset in common.
+    and other domains have none. Raises `ModelWriteError` if two nodes have no opset in common.
     """
     floors: dict[str, tuple[int, Node]] = {}
     ceilings: dict[str, tuple[int, Node]] = {}
@@ -90,7 +90,7 @@ def opset_range(node: Node) -> tuple[int, int]:
 
 
 def expressible(node: Node, opset: int) -> bool:
-    """True where `node` can be written at `opset` of its domain, with the attributes of `attributes_at`."""
+    """True if `node` can be written at `opset` of its domain, with the attributes of `attributes_at`."""
     low, high = opset_range(node)
     return low <= opset <= high
 
@@ -102,7 +102,7 @@ def attributes_at(node: Node, opset: int) -> dict[str, Any]:
 
 
 def type_text(value_type: ValueType) -> str | None:
-    """The type as ONNX schemas write it, `tensor(float)`; None where it is not known."""
+    """The type as ONNX schemas write it, `tensor(float)`; None if it is not known."""
     if isinstance(value_type, (TensorType, SparseTensorType)):
         if value_type.element_type is undefined:
             return None
@@ -173,7 +173,7 @@ def _schema_floor(op_type: str, domain: str, inputs: _Types, outputs: _Types, st
 
 
 def _fits(schema: _Schema, inputs: _Types, outputs: _Types, stated: frozenset[str]) -> bool:
-    """True where the schema has these attributes, counts and types; an omitted input is an empty text."""
+    """Whether the schema has these attributes, counts and types; an omitted input is an empty text."""
     attributes = schema.attributes
     if not stated <= attributes.keys():
         return False
@@ -188,7 +188,7 @@ def _fits(schema: _Schema, inputs: _Types, outputs: _Types, stated: frozenset[st
 
 
 def _types_fit(schema: _Schema, formals: Sequence[Any], types: _Types, bound: dict[str, str]) -> bool:
-    """True where each type is allowed, and one for all ports of one type variable, kept in `bound`."""
+    """Whether each type is allowed, and one for all ports of one type variable, kept in `bound`."""
     for index, text in enumerate(types):
         formal = formals[min(index, len(formals) - 1)]
         if text == "":

@@ -36,7 +36,7 @@ def model_to_proto(model: Model) -> onnx.ModelProto:
 
     The opset and the IR version are the lowest from 13 on at which every node can be expressed. Captures become
     the implicit references of ONNX, friendly names the nodes' names; "affinity" and "metadata" of `rt_info` become
-    metadata. Raises `ModelWriteError` where something has no form in ONNX, and above 2 GB.
+    metadata. Raises `ModelWriteError` if something has no form in ONNX, and above 2 GB.
     """
     weights = weight_bytes(model)
     if weights > MAX_INLINE_BYTES:

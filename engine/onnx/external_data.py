@@ -15,7 +15,7 @@ _KNOWN_KEYS: Final = frozenset({"location", "offset", "length", "checksum", "bas
 
 
 class ExternalData:
-    """The data files of one model; each is mapped once. `model` is None where the model came without a folder."""
+    """The data files of one model; each is mapped once. `model` is None if the model came without a folder."""
 
     __slots__ = ("_files", "_model")
 

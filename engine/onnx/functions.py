@@ -23,7 +23,7 @@ _Functions: TypeAlias = dict[_Key, onnx.FunctionProto]
 
 
 def inline_functions(model: onnx.ModelProto) -> bool:
-    """Replace, in `model`, every call of a local function by the function's nodes; True where opsets are mixed.
+    """Replace, in `model`, every call of a local function by the function's nodes; True if opsets are mixed.
 
     A call's metadata goes onto its nodes, where these do not say otherwise. A function may be written for another
     opset than the model's: its nodes whose operators changed in between carry `OPSET_TAG`.

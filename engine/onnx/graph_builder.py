@@ -183,7 +183,7 @@ class GraphBuilder:
         Where its own inference finds other types, the nodes that read them are inferred by themselves, too. A type that
         only the file declares is no reason not to infer: ONNX leaves a node untyped whose inputs contradict each other.
 
-        Raises `TypeInferenceError` where the operator cannot take its inputs.
+        Raises `TypeInferenceError` if the operator cannot take its inputs.
         """
         found = [self._found_type(output) for output in outputs]
         stated = [self._with_declared(t, output) for t, output in zip(found, outputs, strict=True)]

@@ -32,7 +32,7 @@ from engine.ops import CANONICAL_VERSIONS, find_op
 from engine.ops.protos import attribute_to_proto, type_to_proto
 
 TensorWriter = Callable[[Constant, str, bool], "onnx.TensorProto | None"]
-"""Writes a constant under a name, given whether it is of the main graph; None where it is added to the file later."""
+"""Writes a constant under a name, given whether it is of the main graph; None if it is added to the file later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class GraphWriter:
 
 
 def is_stated(value_type: ValueType | None) -> bool:
-    """True where ONNX can state the type in a valid model."""
+    """Whether ONNX can state the type in a valid model."""
     if isinstance(value_type, (TensorType, SparseTensorType)):
         return value_type.element_type is not undefined
     if isinstance(value_type, (SequenceType, OptionalType)):

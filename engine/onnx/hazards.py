@@ -60,7 +60,7 @@ def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
     """Take from inference the nodes on which it may fail with the process, or is wrong.
 
     `parts` are a graph and its bodies. Such is a Slice that has no axes and computed starts: ONNX makes as many axes as
-    starts has elements. Raises `TypeInferenceError` where the file itself declares more elements than axes can be.
+    starts has elements. Raises `TypeInferenceError` if the file itself declares more elements than axes can be.
     """
     has_slices = False
     declared = {value.name: value.type.tensor_type.shape.dim for value in parts[0].input}

@@ -39,7 +39,7 @@ def read_model(source: ModelSource) -> Model:
         source: a path (a str is always one), bytes, a binary stream, or a `ModelProto`.
 
     Raises:
-        ModelReadError: the file is missing, truncated or not an ONNX model; `ExternalDataError` where its data is.
+        ModelReadError: the file is missing, truncated or not an ONNX model; `ExternalDataError` if its data is.
         GraphError: a cycle, a value that nothing defines, or one that is defined twice.
         TypeInferenceError: an operator cannot take what it is given.
         UnsupportedError: the model is valid, and newer or of another kind than what is known here.

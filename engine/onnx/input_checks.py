@@ -24,7 +24,7 @@ class InputChecker:
         self._seen: set[tuple[object, ...]] = set()
 
     def check(self, node: Node) -> None:
-        """Raise `TypeInferenceError` or `OperatorSpecError` where the operator cannot take what `node` gives it."""
+        """Raise `TypeInferenceError` or `OperatorSpecError` if the operator cannot take what `node` gives it."""
         op = get_op(node.op_type, node.domain)
         is_plain = op.rule is None and op.agreement is None and not has_spec(node)
         key = _key_of_elements(node) if is_plain else _key_of_types(node)

@@ -18,7 +18,7 @@ class UniqueNames:
         self._outer = outer
 
     def has_own(self, name: str) -> bool:
-        """True where the name was taken here."""
+        """Whether the name was taken here."""
         return name in self._counts
 
     def __contains__(self, name: str) -> bool:

@@ -77,7 +77,7 @@ def _order(graph: onnx.GraphProto, checker: CallChecker | None) -> _Readers:
 
 
 def _captured(node: onnx.NodeProto, checker: CallChecker | None) -> _Readers | None:
-    """What the bodies of `node` read from around it; None where it has no body."""
+    """What the bodies of `node` read from around it; None if it has no body."""
     captured: _Readers | None = None
     for body in subgraphs(node):
         captured = {} if captured is None else captured

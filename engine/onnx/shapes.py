@@ -118,7 +118,7 @@ def _check_lengths(value_type: ValueType, name: str) -> None:
 
 
 def is_complete(value_type: ValueType) -> bool:
-    """True where inference of the single node can add nothing but lengths."""
+    """Whether inference of the single node can add nothing but lengths."""
     if isinstance(value_type, TensorType):
         return value_type.element_type is not undefined and value_type.shape.rank.is_static
     return not isinstance(value_type, (SequenceType, OptionalType)) or value_type.element is not None

@@ -100,7 +100,7 @@ class Skeleton:
         self.data = b"".join(chunks)
 
     def span_of(self, tensor: onnx.TensorProto) -> Span | None:
-        """The span that `tensor` refers to; None where it is not a reference of this skeleton."""
+        """The span that `tensor` refers to; None if it is not a reference of this skeleton."""
         entries = tensor.external_data
         if len(entries) != 1 or entries[0].key != self._key:
             return None

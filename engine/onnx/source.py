@@ -33,7 +33,7 @@ class OpenedModel:
 
     Attributes:
         data: all of them; of a file, a read-only mapping that lives as long as something reads it.
-        path: the file; None where the bytes came without one, and so without a folder for external data.
+        path: the file; None if the bytes came without one, and so without a folder for external data.
         label: what messages call the model.
     """
 

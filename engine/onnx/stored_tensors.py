@@ -141,7 +141,7 @@ def check_tensor(tensor: onnx.TensorProto) -> None:
 
 
 def stored_type(tensor: onnx.TensorProto) -> TensorType:
-    """The type that a tensor states. Raises `ModelReadError` where no stored tensor can have it."""
+    """The type that a tensor states. Raises `ModelReadError` if no stored tensor can have it."""
     element_type, shape = _element_type(tensor), tuple(tensor.dims)
     _byte_size(tensor.name, element_type, shape)
     return TensorType(element_type, PartialShape(shape))

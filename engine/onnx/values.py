@@ -28,7 +28,7 @@ class Values:
     def get(self, name: str) -> Output:
         """The value called `name`; of the graphs around, as a capture, or as a copy if it is a small constant.
 
-        Raises `GraphError` where nothing defines it.
+        Raises `GraphError` if nothing defines it.
         """
         value = self.by_name.get(name)
         if value is not None:

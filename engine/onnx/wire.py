@@ -113,7 +113,7 @@ def encode_length(number: int, length: int) -> bytes:
 
 
 def count_varints(data: Buffer) -> int:
-    """How many integers a packed field holds. Raises `WireError` where the last one is truncated."""
+    """How many integers a packed field holds. Raises `WireError` if the last one is truncated."""
     flat = np.frombuffer(data, dtype=np.uint8)
     count = 0
     for start in range(0, flat.size, _CHUNK):
@@ -126,7 +126,7 @@ def count_varints(data: Buffer) -> int:
 def decode_varints(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The integers of a packed field, cut to the width of `dtype`, by a few megabytes of scratch memory.
 
-    Raises `WireError` where one is truncated or longer than ten bytes.
+    Raises `WireError` if one is truncated or longer than ten bytes.
     """
     flat = np.frombuffer(data, dtype=np.uint8)
     result = np.empty(count_varints(data), dtype=dtype)

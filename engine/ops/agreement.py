@@ -34,7 +34,7 @@ _BATCH_FIRST: Final = {"S B I": "B S I", "D B H": "B D H"}
 
 
 def _shape(node: Node, index: int) -> PartialShape | None:
-    """The shape of input `index`; None where it is omitted, or its rank is unknown."""
+    """The shape of input `index`; None if it is omitted, or its rank is unknown."""
     if not node.has_input(index):
         return None
     shape = tensor_type(node, index).shape

@@ -172,7 +172,7 @@ class AttentionSpec(OperatorSpec):
         return self.left_window_size, 0 if self.is_causal else self.right_window_size
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:
-        """What the shapes of the inputs decide. Raises `OperatorSpecError` where they do not fit each other."""
+        """What the shapes of the inputs decide. Raises `OperatorSpecError` if they do not fit each other."""
         past = [tuple(shape) for shape in shapes[_PAST_KEY:_LENGTHS] if shape is not None]
         found = attention_lengths(
             self.node, shapes, self.q_num_heads or 0, self.kv_num_heads or 0, self.scale, past[0][2] if past else 0
@@ -193,7 +193,7 @@ def attention_lengths(
 ) -> AttentionLengths:
     """`AttentionLengths` of inputs Q, K and V, apart from one another; for inputs of rank 3 with so many heads.
 
-    Raises `OperatorSpecError` where heads or lengths do not fit.
+    Raises `OperatorSpecError` if heads or lengths do not fit.
     """
     given = [(), (), ()] if None in shapes[:3] else [tuple(shape or ()) for shape in shapes[:3]]
     ranks = {len(shape) for shape in given}
@@ -218,13 +218,13 @@ def attention_lengths(
 
 
 def check_scale(node: Node, scale: float | None) -> None:
-    """Raise `OperatorSpecError` where the attribute scale is neither omitted nor a number that has a root."""
+    """Raise `OperatorSpecError` if the attribute scale is neither omitted nor a number that has a root."""
     if scale is not None and not 0 <= scale < math.inf:
         refuse(node, "scale", scale, "a finite number of 0 or more")
 
 
 def softmax_type(node: Node, code: int | None) -> ElementType | None:
-    """The element type that the attribute softmax_precision names; None where it names none.
+    """The element type that the attribute softmax_precision names; None if it names none.
 
     Raises `OperatorSpecError` for what is not a floating-point type.
     """

@@ -30,7 +30,7 @@ def create(
 
     Args:
         op_type: the operator's name.
-        inputs: producers in the schema's order; None where an optional input is omitted. For a node with bodies,
+        inputs: producers in the schema's order; None if an optional input is omitted. For a node with bodies,
             what the bodies capture follows (see `engine.ir.Model.captures`).
         attributes: values by name; None is "not given". An `ElementType` may stand where a type's number goes.
         domain: the operator's domain, "" for ONNX's own.

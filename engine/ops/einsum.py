@@ -72,7 +72,7 @@ def is_equation(text: str) -> bool:
 
 
 def parse_equation(text: str, ranks: Sequence[int]) -> Equation | None:
-    """What an equation says of operands of these ranks; None where it says nothing.
+    """What an equation says of operands of these ranks; None if it says nothing.
 
     '...' stands for as many axes wherever it is written.
     """

@@ -39,7 +39,7 @@ class Activation:
 
 
 def activation_of(node: Node) -> Activation | None:
-    """What `node`, an operator of ONNX, computes of its first input as an activation; None where it is none.
+    """What `node`, an operator of ONNX, computes of its first input as an activation; None if it is none.
 
     A Clip counts where its limits are constants that float32, the type of the numbers, can hold.
     """
@@ -57,7 +57,7 @@ def activation_of(node: Node) -> Activation | None:
 
 
 def fused_activation(node: Node) -> Activation | None:
-    """What a fused operator ends with, by its attributes; None where it ends without. Raises `OperatorSpecError`."""
+    """What a fused operator ends with, by its attributes; None if it ends without. Raises `OperatorSpecError`."""
     name = attribute(node, "activation")
     if not name:
         return None

@@ -211,7 +211,7 @@ class TriluSpec(OperatorSpec):
             refuse_rank(node, 0, rank, "2 or more")
 
     def at(self, diagonal: ArrayLike | None) -> int:
-        """The diagonal that ends the triangle, given the value of input 1, None where it is omitted."""
+        """The diagonal that ends the triangle, given the value of input 1, None if it is omitted."""
         return 0 if diagonal is None else int(np.ravel(diagonal)[0])
 
 

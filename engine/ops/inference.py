@@ -29,7 +29,7 @@ _memo: dict[Any, tuple[ValueType, ...]] = {}
 def infer(node: Node) -> Sequence[ValueType]:
     """The output types of `node`; `UNKNOWN` for operators of custom domains.
 
-    Raises `TypeInferenceError` where the operator cannot take its inputs, `OperatorSpecError` where it cannot take its
+    Raises `TypeInferenceError` if the operator cannot take its inputs, `OperatorSpecError` where it cannot take its
     attributes.
     """
     check_spec(node)
@@ -142,7 +142,7 @@ def _opsets(op: OpDef) -> list[onnx.OperatorSetIdProto]:
 
 
 def _is_known(value_type: ValueType | None) -> bool:
-    """True where the element type is known, of sequences and optionals the one of what they hold."""
+    """Whether the element type is known, of sequences and optionals the one of what they hold."""
     if isinstance(value_type, (SequenceType, OptionalType)):
         return _is_known(value_type.element)
     return value_type is not None and not (isinstance(value_type, TensorType) and value_type.element_type is undefined)

@@ -115,7 +115,7 @@ class GroupNormalizationSpec(OperatorSpec):
             given["stash_type"] = stash_type(node, given["stash_type"])
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> GroupLengths:
-        """What the shapes say. Raises `OperatorSpecError` where the groups do not divide the channels."""
+        """What the shapes say. Raises `OperatorSpecError` if the groups do not divide the channels."""
         batch, channels, *space = shapes[0] or ()
         groups = channels if self.num_groups is None else self.num_groups
         if groups and channels % groups:

@@ -46,7 +46,7 @@ class PadSpec(OperatorSpec):
     def at(self, shape: Sequence[int], pads: Array, axes: Array | None = None) -> PadLengths:
         """What is added to an input of `shape`, or cut off.
 
-        Raises `OperatorSpecError` where there are not two pads for each axis, or more is cut off than there is.
+        Raises `OperatorSpecError` if there are not two pads for each axis, or more is cut off than there is.
         """
         names = range(len(shape)) if axes is None else axes.reshape(-1).tolist()
         resolved = resolved_axes(self.node, names, len(shape))

@@ -165,7 +165,7 @@ def attribute_to_proto(
             and an empty tuple is written as INTS.
         graph_to_proto: writes a body; needed where `value` is or holds a `Model`.
 
-    Raises `ModelWriteError` where the value is of no type that ONNX has, or not of `kind`.
+    Raises `ModelWriteError` if the value is of no type that ONNX has, or not of `kind`.
     """
     chosen = _kind_of(name, value) if kind is None else kind
     proto = onnx.AttributeProto(name=name, type=chosen)  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ def attribute_to_proto(
 
 
 def attribute_kind(value: Any) -> int | None:
-    """The `AttributeProto.AttributeType` of `value`; None where ONNX has none (an empty tuple counts as INTS)."""
+    """The `AttributeProto.AttributeType` of `value`; None if ONNX has none (an empty tuple counts as INTS)."""
     if isinstance(value, (tuple, list)):
         if not value:
             return _A.INTS

@@ -21,7 +21,7 @@ class QuantizeSpec(OperatorSpec):
 
     Attributes:
         axis: what scales lie along, counted from the front; a scale of one value ignores it, be it out of range.
-        block_size: elements along the axis that have one scale; 0 where scales are not blocked.
+        block_size: elements along the axis that have one scale; 0 if scales are not blocked.
         output_dtype: the type of the result, where the model says it.
         precision: of QuantizeLinear, the type of quotients, where the model says it.
         saturate: of QuantizeLinear, whether what exceeds an 8-bit float becomes its largest number.

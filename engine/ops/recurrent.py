@@ -44,9 +44,9 @@ class RecurrentActivation:
 
     Attributes:
         name: its name in ONNX, in lower case.
-        alpha: its first parameter; 0 where it has none.
-        beta: its second parameter; 0 where it has none.
-        clip: its input is limited to -clip..clip; None where it is not limited.
+        alpha: its first parameter; 0 if it has none.
+        beta: its second parameter; 0 if it has none.
+        clip: its input is limited to -clip..clip; None if it is not limited.
     """
 
     name: str
@@ -175,7 +175,7 @@ class RecurrentSpec(OperatorSpec):
         return self.input(7)
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> RecurrentLengths:
-        """What the shapes of the inputs say. Raises `OperatorSpecError` where they do not fit each other."""
+        """What the shapes of the inputs say. Raises `OperatorSpecError` if they do not fit each other."""
         x, w, r = (tuple(shape or ()) for shape in shapes[:3])
         directions, gates, inputs, hidden = len(self.is_reversed), len(self.gates), x[2], r[2]
         expected = (directions, gates * hidden, inputs), (directions, gates * hidden, hidden)

@@ -39,7 +39,7 @@ class ReduceSpec(OperatorSpec):
         given.update({name: bool(value) for name, value in given.items()})
 
     def at(self, rank: int, axes: ArrayLike | None) -> tuple[int, ...]:
-        """The reduced axes in ascending order, given the value of input 1, None where it is omitted.
+        """The reduced axes in ascending order, given the value of input 1, None if it is omitted.
 
         Raises `OperatorSpecError` for an axis out of range.
         """
@@ -71,7 +71,7 @@ class ArgReduceSpec(OperatorSpec):
         given["select_last_index"] = bool(given["select_last_index"])
 
     def at(self, shape: Sequence[int]) -> AxisLengths:
-        """The lengths around the axis of data of `shape`. Raises `InputError` where that leaves nothing to find."""
+        """The lengths around the axis of data of `shape`. Raises `InputError` if that leaves nothing to find."""
         lengths = AxisLengths.of(shape, self.axis)
         if not lengths.length and lengths.outer and lengths.inner:
             raise InputError(f"{self.node}: an input {list(shape)} is empty along axis {self.axis}")

@@ -36,7 +36,7 @@ _RUN_PARAMS: Final[dict[str, Any]] = {
 def evaluate(node: Node, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """The outputs of one node for the values of its inputs, None standing for an omitted one.
 
-    Raises `UnsupportedError` where there is no evaluation, `DeviceError` naming node and inputs where it fails.
+    Raises `UnsupportedError` if there is no evaluation, `DeviceError` naming node and inputs where it fails.
     """
     return compile_node(node)(inputs)
 
@@ -44,7 +44,7 @@ def evaluate(node: Node, inputs: Sequence[Any]) -> tuple[Any, ...]:
 def compile_node(node: Node) -> Evaluator:
     """An evaluator of `node` for many calls: attributes are read once; safe for concurrent calls.
 
-    Raises `UnsupportedError` where there is no evaluation. The evaluator does not keep the node alive.
+    Raises `UnsupportedError` if there is no evaluation. The evaluator does not keep the node alive.
     """
     op = find_op(node.op_type, node.domain)
     if op is None:
@@ -112,7 +112,7 @@ def _typed(value: Any, dtype: np.dtype[Any] | None) -> Any:
 
 
 def load_onnx_implementation(op_type: str, domain: str) -> Any:
-    """The class of `onnx.reference` that evaluates an operator; raises what that raises where there is none."""
+    """The class of `onnx.reference` that evaluates an operator; raises what that raises if there is none."""
     return import_module(_HOMES[domain]).load_op(domain, op_type, CANONICAL_VERSIONS[domain])
 
 

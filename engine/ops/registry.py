@@ -51,7 +51,7 @@ class Port:
 
     Attributes:
         name: its name in the schema.
-        elements: the element types that a tensor may have here; empty where no tensor may come.
+        elements: the element types that a tensor may have here; empty if no tensor may come.
         others: the types of sequences, optionals and maps, as ONNX writes them (`seq(tensor(float))`).
         type_name: ports of one type name have one type, unless that is not a type variable.
     """
@@ -138,7 +138,7 @@ class OpDef:
 
     @property
     def is_variadic(self) -> bool:
-        """True where the last formal input may repeat."""
+        """Whether the last formal input may repeat."""
         return bool(self.inputs) and self.inputs[-1].is_variadic
 
     def input_port(self, index: int) -> Port:
@@ -166,7 +166,7 @@ def get_op(op_type: str, domain: str = "") -> OpDef:
 
 
 def find_op(op_type: str, domain: str = "") -> OpDef | None:
-    """The definition of an operator; None where the canonical opset has none of that name."""
+    """The definition of an operator; None if the canonical opset has none of that name."""
     ops = _OPS.get(domain)
     return None if ops is None else ops[op_type]
 
@@ -186,9 +186,9 @@ def register_op(op: OpDef) -> None:
 
 
 def attribute(node: Node, name: str) -> Any:
-    """The value of an attribute of `node`, else its default in the schema; None where it has none.
+    """The value of an attribute of `node`, else its default in the schema; None if it has none.
 
-    Raises `ModelError` where the operator has no such attribute, or requires it and the node lacks it.
+    Raises `ModelError` if the operator has no such attribute, or requires it and the node lacks it.
     """
     value = node.attributes.get(name)
     if value is not None:
@@ -217,7 +217,7 @@ def infers(*op_types: str, domain: str = "") -> Callable[[TypeRule], TypeRule]:
 
 
 def compares(*op_types: str, domain: str = "") -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
-    """Decorator: the function raises `TypeInferenceError` where lengths of the inputs of these operators contradict."""
+    """Decorator: the function raises `TypeInferenceError` if lengths of the inputs of these operators contradict."""
 
     def register(agreement: Callable[[Node], None]) -> Callable[[Node], None]:
         for op_type in op_types:
@@ -241,7 +241,7 @@ def compiles(*op_types: str, domain: str = "") -> Callable[[EvaluatorFactory], E
 def evaluates(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: the function evaluates these operators.
 
-    It takes the inputs positionally (None where omitted) and, as keyword-only parameters, the attributes that it
+    It takes the inputs positionally (None if omitted) and, as keyword-only parameters, the attributes that it
     names, and `num_outputs` if it names that; it returns the output, or a tuple of outputs.
     """
 

@@ -72,7 +72,7 @@ class ResizedAxis:
 
     @property
     def taps(self) -> ResizeTaps:
-        """What each element of the result is made of. Raises `ModelError` where the input has no elements."""
+        """What each element of the result is made of. Raises `ModelError` if the input has no elements."""
         return _taps(self.rule, self.length, self.size, self.scale, self.region)
 
 
@@ -127,7 +127,7 @@ class ResizeSpec(OperatorSpec):
     ) -> ResizeLengths:
         """What is computed for an input of `shape`; omitted and empty inputs are None.
 
-        Raises `OperatorSpecError` where the values do not fit the axes, or a scale is not positive.
+        Raises `OperatorSpecError` if the values do not fit the axes, or a scale is not positive.
         """
         axes = tuple(range(len(shape))) if self.axes is None else self.axes
         lengths = [shape[axis] for axis in axes]
@@ -332,7 +332,7 @@ def _infer_resize(node: Node) -> Sequence[ValueType]:
 
 
 def _is_given(node: Node, index: int) -> bool:
-    """False where the input is omitted, or is the empty tensor that older models give instead."""
+    """False if the input is omitted, or is the empty tensor that older models give instead."""
     if not node.has_input(index):
         return False
     shape = tensor_type(node, index).shape

@@ -65,7 +65,7 @@ class RotarySpec(OperatorSpec):
         return self.input(3)
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> RotaryLengths:
-        """What the shapes of the inputs decide. Raises `OperatorSpecError` where they do not fit each other."""
+        """What the shapes of the inputs decide. Raises `OperatorSpecError` if they do not fit each other."""
         x, cosines, sines, positions = [None if s is None else tuple(s) for s in (*shapes, None)[:4]]
         assert x is not None
         heads = self.num_heads or 1

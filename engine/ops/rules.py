@@ -78,7 +78,7 @@ def check_inputs(node: Node, op: OpDef, count: int | None = None) -> None:
 
 
 def _checked_name(node: Node, op: OpDef, index: int, port: Port, value_type: ValueType) -> str | None:
-    """The type of an input without its shape; None where it is not known. Fails where the port does not take it."""
+    """The type of an input without its shape; None if it is not known. Fails where the port does not take it."""
     if isinstance(value_type, TensorType):
         if value_type.element_type is undefined:
             return None
@@ -91,7 +91,7 @@ def _checked_name(node: Node, op: OpDef, index: int, port: Port, value_type: Val
 
 
 def normalize_axis(node: Node, axis: int, rank: int, what: str = "axis", of: str = "input 0") -> int:
-    """`axis` as 0..rank-1. Raises `TypeInferenceError` where it is out of range."""
+    """`axis` as 0..rank-1. Raises `TypeInferenceError` if it is out of range."""
     if not -rank <= axis < rank:
         expected = f"{-rank}..{rank - 1}" if rank else "none, the rank is 0"
         fail(node, f"{what} {axis} is out of range for rank {rank} of {of}; expected {expected}")

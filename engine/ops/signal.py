@@ -59,7 +59,7 @@ def _frame_length(node: Node, length: Dimension) -> int | None:
 
 
 def constant_int(node: Node, index: int) -> int | None:
-    """The value of an input that is a constant of one integer; None where it is computed."""
+    """The value of an input that is a constant of one integer; None if it is computed."""
     source = node.input_value(index)
     if not isinstance(source.node, Constant) or source.node.output(0).shape.size() != 1:
         return None

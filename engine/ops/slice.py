@@ -46,7 +46,7 @@ class SliceSpec(OperatorSpec):
     ) -> tuple[AxisSlice, ...]:
         """What is taken of an input of `shape`, by axis; axes that are not named are taken whole.
 
-        A start or an end outside of the axis is moved to where the axis ends. Raises `OperatorSpecError` where the
+        A start or an end outside of the axis is moved to where the axis ends. Raises `OperatorSpecError` if the
         bounds do not fit each other or the shape.
         """
         first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
@@ -88,7 +88,7 @@ def _slice(
 @specifies("Split")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSpec(OperatorSpec):
-    """Split (ONNX Split-18). `num_outputs` is None where sizes are given."""
+    """Split (ONNX Split-18). `num_outputs` is None if sizes are given."""
 
     axis: int
     num_outputs: int | None
@@ -103,7 +103,7 @@ class SplitSpec(OperatorSpec):
     def at(self, shape: Sequence[int], sizes: Array | None = None) -> tuple[AxisSlice, ...]:
         """The part of an input of `shape` that each output is: of the given sizes, or of one size, the last smaller.
 
-        Raises `OperatorSpecError` where the sizes do not fit the axis or the outputs.
+        Raises `OperatorSpecError` if the sizes do not fit the axis or the outputs.
         """
         axis = resolved_axis(self.node, self.axis, len(shape))
         length, count = shape[axis], self.node.num_outputs
@@ -203,7 +203,7 @@ class TileSpec(OperatorSpec):
     """Tile (ONNX Tile-13)."""
 
     def at(self, shape: Sequence[int], repeats: Array) -> tuple[int, ...]:
-        """How often each axis is repeated. Raises `OperatorSpecError` where there are more repeats, or fewer."""
+        """How often each axis is repeated. Raises `OperatorSpecError` if there are more repeats, or fewer."""
         found = tuple(repeats.reshape(-1).tolist())
         if len(found) != len(shape):
             raise OperatorSpecError(

@@ -66,7 +66,7 @@ class OperatorSpec:
     def of(cls, node: Node) -> Self:
         """The spec of `node`, of the class that is registered for its operator: `cls`, or one derived from it.
 
-        Raises `OperatorSpecError` where the node is of another operator, an attribute is missing, of the wrong type
+        Raises `OperatorSpecError` if the node is of another operator, an attribute is missing, of the wrong type
         or out of its range, or where a rank cannot be.
         """
         found, op = _spec_class(node), find_op(node.op_type, node.domain)
@@ -98,7 +98,7 @@ class OperatorSpec:
     # -- the node's ports, as lowerings read them ----------------------------------------------------------
 
     def input(self, index: int) -> Output | None:
-        """Input `index`; None where it is omitted."""
+        """Input `index`; None if it is omitted."""
         return self.node.input_value(index) if self.node.has_input(index) else None
 
     def output(self, index: int = 0) -> Output:
@@ -128,7 +128,7 @@ _passed: set[tuple[object, ...]] = set()
 
 
 def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[SpecT]]:
-    """Decorator: the class is the spec of these operators. Raises `ModelError` where one has a spec already."""
+    """Decorator: the class is the spec of these operators. Raises `ModelError` if one has a spec already."""
 
     def register(cls: type[SpecT]) -> type[SpecT]:
         for op_type in op_types:
@@ -177,7 +177,7 @@ def evaluates_with_spec(*op_types: str, domain: str = "") -> Callable[[Callable[
 
 
 def check_spec(node: Node) -> None:
-    """Raise `OperatorSpecError` where the node's operator has a spec of its own that refuses the node.
+    """Raise `OperatorSpecError` if the node's operator has a spec of its own that refuses the node.
 
     Cheap for nodes that are alike: what has passed is remembered.
     """
@@ -224,13 +224,13 @@ def _described(node: Node, problem: str) -> str:
 
 
 def check_choice(node: Node, name: str, found: str, allowed: Collection[str]) -> None:
-    """Raise `OperatorSpecError` where an attribute is not one of the names that the operator defines."""
+    """Raise `OperatorSpecError` if an attribute is not one of the names that the operator defines."""
     if found not in allowed:
         refuse(node, name, found, ", ".join(allowed))
 
 
 def rank_of(node: Node, index: int) -> int | None:
-    """The rank of input `index`; None where it is unknown. Raises `OperatorSpecError` for what is not a tensor."""
+    """The rank of input `index`; None if it is unknown. Raises `OperatorSpecError` for what is not a tensor."""
     value_type = node.input_value(index).type
     if not isinstance(value_type, TensorType):
         raise OperatorSpecError(f"{node}: input {index} is {value_type}; allowed: a tensor")
@@ -239,9 +239,9 @@ def rank_of(node: Node, index: int) -> int | None:
 
 
 def check_rank(node: Node, index: int, *allowed: int) -> int | None:
-    """The rank of input `index`; None where it is unknown or the input is omitted.
+    """The rank of input `index`; None if it is unknown or the input is omitted.
 
-    Raises `OperatorSpecError` where it is not one of those allowed.
+    Raises `OperatorSpecError` if it is not one of those allowed.
     """
     rank = rank_of(node, index) if node.has_input(index) else None
     if rank is not None and rank not in allowed:
@@ -250,7 +250,7 @@ def check_rank(node: Node, index: int, *allowed: int) -> int | None:
 
 
 def check_min_rank(node: Node, index: int, least: int) -> None:
-    """Raise `OperatorSpecError` where the rank of input `index` is known and less than `least`."""
+    """Raise `OperatorSpecError` if the rank of input `index` is known and less than `least`."""
     rank = rank_of(node, index)
     if rank is not None and rank < least:
         refuse_rank(node, index, rank, f"{least} or more")

@@ -41,7 +41,7 @@ class SparseTensor:
 def tensor_from_raw(data: Buffer, element_type: ElementType, shape: Sequence[int], name: str = "") -> Array:
     """The tensor that `data` holds in ONNX's raw little-endian storage; a view of `data` unless it is packed.
 
-    Raises `ModelReadError` where the length of `data` is not that of `shape`, and for strings.
+    Raises `ModelReadError` if the length of `data` is not that of `shape`, and for strings.
     """
     if element_type.bits == 0:
         raise ModelReadError(f"tensor `{name}`: {element_type} tensors cannot have raw_data; expected string_data")
@@ -107,7 +107,7 @@ def tensor_to_proto(array: Array, name: str = "") -> onnx.TensorProto:
 
 
 def sparse_from_proto(proto: onnx.SparseTensorProto) -> SparseTensor:
-    """The `SparseTensor` of a proto. Raises `ModelReadError` where its parts do not fit together."""
+    """The `SparseTensor` of a proto. Raises `ModelReadError` if its parts do not fit together."""
     values, indices = tensor_from_proto(proto.values), tensor_from_proto(proto.indices)
     shape, name = tuple(proto.dims), proto.values.name
     size = _count(shape, name)

@@ -76,7 +76,7 @@ class DepthToSpaceSpec(OperatorSpec):
             refuse_rank(node, 0, rank, "4, [N, C, H, W]")
 
     def at(self, shape: Sequence[int]) -> BlockLengths:
-        """How the elements of an input of `shape` move. Raises `OperatorSpecError` where blocks do not divide it."""
+        """How the elements of an input of `shape` move. Raises `OperatorSpecError` if blocks do not divide it."""
         batch, channels, height, width = shape
         size, is_depth_first = self.blocksize, self.mode == "DCR"
         is_divided = height % size == 0 == width % size

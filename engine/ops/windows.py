@@ -30,7 +30,7 @@ class WindowGeometry:
 
     Attributes:
         inputs: lengths of the input.
-        outputs: lengths of the output; 0 where the window does not fit.
+        outputs: lengths of the output; 0 if the window does not fit.
         kernel: positions of the window.
         strides: how far it moves.
         dilations: how far apart its positions are.
@@ -67,7 +67,7 @@ class Window:
     """A window of `kernel` positions, `dilations` apart, that moves by `strides` over a padded input.
 
     Attributes:
-        pads: how many positions are added before and behind the input, one pair for each axis; None where `auto_pad`
+        pads: how many positions are added before and behind the input, one pair for each axis; None if `auto_pad`
             decides by the input's length.
         ceil_mode: a last window that is cut off by the end counts, if it begins inside the input or the padding
             before it.
@@ -111,7 +111,7 @@ class Window:
         return count - 1 if (count - 1) * stride >= length + before else count
 
     def out_dim(self, axis: int, dim: Dimension) -> Dimension | None:
-        """`out_length` for a length that may be unknown; None where the window fits no possible length."""
+        """`out_length` for a length that may be unknown; None if the window fits no possible length."""
         if self.strides[axis] == 1 and (
             self.pads is None or (sum(self.pads[axis]) == self.reach(axis) - 1 and not self.ceil_mode)
         ):
@@ -131,10 +131,10 @@ class WindowSpec(OperatorSpec):
     """The attributes of an operator that moves a window over [N, C, ...].
 
     Attributes:
-        kernel_shape: the window's positions along each spatial axis; None where the weights' shape gives them.
+        kernel_shape: the window's positions along each spatial axis; None if the weights' shape gives them.
         strides: one for each spatial axis; empty while their number is unknown and none are given.
         dilations: likewise.
-        pads: before each spatial axis, then behind each: resolved, zeros for VALID; None where `auto_pad` is SAME_UPPER
+        pads: before each spatial axis, then behind each: resolved, zeros for VALID; None if `auto_pad` is SAME_UPPER
             or SAME_LOWER, so that lengths decide; empty like `strides`.
         auto_pad: "NOTSET", "VALID", "SAME_UPPER" or "SAME_LOWER".
     """
@@ -190,7 +190,7 @@ def split_same(total: int, auto_pad: str) -> tuple[int, int]:
 
 
 def infer_spatial(node: Node, window: Window, spatial: Sequence[Dimension]) -> list[Dimension]:
-    """The output's spatial dimensions. Raises `TypeInferenceError` where the window does not fit the input."""
+    """The output's spatial dimensions. Raises `TypeInferenceError` if the window does not fit the input."""
     dims = []
     for axis, dim in enumerate(spatial):
         out = window.out_dim(axis, dim)
@@ -207,7 +207,7 @@ def infer_spatial(node: Node, window: Window, spatial: Sequence[Dimension]) -> l
 def padded(x: Array, g: WindowGeometry, fill: Any) -> Array:
     """`x` [N, C, ...] with padding, and for windows that are cut off with more behind it.
 
-    Raises `ModelError` where the window does not fit.
+    Raises `ModelError` if the window does not fit.
     """
     if min(g.outputs, default=1) < 1:
         raise ModelError(f"a window of {g.kernel} does not fit an input of shape {x.shape}")

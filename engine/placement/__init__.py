@@ -1,4 +1,4 @@
-"""Where a device that runs on others puts a model, and why: the report behind `engine query --why`."""
+"""How a device that runs on others divides a model, and why: the report behind `engine query --why`."""
 
 from engine.placement.consistency import inconsistencies
 from engine.placement.report import Crossing, NodeRefusal, PlacedSubgraph, PlacementReport

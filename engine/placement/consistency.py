@@ -1,4 +1,4 @@
-"""Whether a placement report is one: every node in one subgraph, subgraphs in an order in which they can run."""
+"""Checks placement reports: every node is in one subgraph, and subgraphs are in an order in which they can run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_LISTED = 10
 
 
 def inconsistencies(report: PlacementReport, operations: Collection[str] | None = None) -> tuple[str, ...]:
-    """What is wrong with a report, as sentences; nothing, where it can be shown and believed. Linear.
+    """The inconsistencies of a report, as sentences; empty if it is valid. Linear.
 
     Args:
         operations: the names of a model's operations; each must be in one subgraph, or `cloned`.

@@ -1,4 +1,4 @@
-"""A placement report as a picture: subgraphs coloured by device, between them what crosses, as wide as it is big."""
+"""A placement report as a picture: subgraphs coloured by device, and edges whose width shows the bytes transferred."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _STYLE = (
 
 
 def write_picture(report: PlacementReport, path: str | os.PathLike[str], model: str) -> None:
-    """Write a picture of a report of `model` to a file, which appears when it is complete.
+    """Write a picture of a report of `model` to a file, atomically.
 
-    Raises `ValueError` where the path does not end with one of `SUFFIXES`, `OSError` where it cannot be written.
+    Raises `ValueError` if the path does not end with one of `SUFFIXES`, `OSError` if it cannot be written.
     """
     suffix = Path(path).suffix
     if suffix not in SUFFIXES:
@@ -44,7 +44,7 @@ def write_picture(report: PlacementReport, path: str | os.PathLike[str], model: 
 
 
 def to_svg(report: PlacementReport, model: str) -> str:
-    """The picture as an SVG document, which needs nothing else. Operations are shown where there are a few hundred."""
+    """The picture as a self-contained SVG document. Operations are shown if there are at most a few hundred."""
     colours = palette(report.devices)
     y = float(_MARGIN)
     parts, widths = [], [200.0, 40.0 + 140 * len(colours)]
@@ -61,7 +61,7 @@ def to_svg(report: PlacementReport, model: str) -> str:
 
 
 def to_html(report: PlacementReport, model: str) -> str:
-    """The picture and the whole report as text, as an HTML document, which needs nothing else."""
+    """The picture and the complete report as text, as a self-contained HTML document."""
     title = escape(f"Placement of {printable(model)}")
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -71,7 +71,7 @@ def to_html(report: PlacementReport, model: str) -> str:
 
 
 def _heading(report: PlacementReport, model: str) -> Iterator[tuple[str, str]]:
-    """Lines, with the attributes of their text."""
+    """The lines and the SVG attributes of each."""
     yield f"placement of `{printable(model)}` over {', '.join(report.devices)}", 'font-weight="bold"'
     yield (
         f"{count(report.node_count, 'operation')} in {count(len(report.subgraphs), 'subgraph')}; lower bound "

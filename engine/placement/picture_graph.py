@@ -1,4 +1,4 @@
-"""The graph in the picture of a placement: a box for each subgraph, and an edge between two for what crosses."""
+"""The graph in the picture of a placement: a box for each subgraph, and an edge for the values between two of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FEWEST_ROWS = 8
 _LANE_GAP = 14
 _WIDEST = 10.0
 _ARROW_LENGTH = 10
-# Of one size, however wide the edge; it begins where the edge ends, which would else cover its tip.
+# The arrow's size does not depend on the edge's width; it begins where the edge ends, or the edge would cover its tip.
 _ARROW = (
     f'<defs><marker id="b" viewBox="0 0 8 8" refX="0" refY="4" markerUnits="userSpaceOnUse" '
     f'markerWidth="{_ARROW_LENGTH}" markerHeight="16" preserveAspectRatio="none" orient="auto">'
@@ -36,7 +36,7 @@ _BORDERS = {"user": 'stroke="#222" stroke-width="2.5"', "atom": 'stroke="#222" s
 
 @dataclass(frozen=True, slots=True)
 class DrawnGraph:
-    """SVG elements, how far they reach, and whether operations are among them."""
+    """SVG elements, their extent, and whether they show operations."""
 
     parts: list[str]
     width: float
@@ -63,7 +63,7 @@ def draw_graph(report: PlacementReport, colours: Mapping[str, str], top: float) 
 
 
 class _Painter:
-    """Draws subgraphs: what they are, and their operations where there are not too many."""
+    """Draws subgraphs, with their operations unless there are too many."""
 
     def __init__(self, report: PlacementReport, colours: Mapping[str, str], is_detailed: bool) -> None:
         self._colours = colours
@@ -134,7 +134,7 @@ class _Painter:
 
 
 def _grid(number: int) -> tuple[int, int]:
-    """Rows and columns for so many operations, which are listed downwards; about as high as wide."""
+    """Rows and columns for a number of operations, in column order; about as high as wide."""
     rows = min(number, max(_FEWEST_ROWS, ceil(sqrt(number * _OPERATION_WIDTH / LINE_HEIGHT))))
     return rows, ceil(number / rows) if rows else 0
 
@@ -142,7 +142,7 @@ def _grid(number: int) -> tuple[int, int]:
 def _edges(
     boxes: Sequence[Box], bundles: Mapping[tuple[int, int], Sequence[Crossing]]
 ) -> tuple[list[str], list[str], float]:
-    """Edges, labels of the largest, and the width that boxes and edges take."""
+    """Edges, labels of the largest, and the width of boxes and edges."""
     largest = sorted(bundles, key=lambda pair: -_bytes(bundles[pair]))[:_MAX_LABELS]
     labelled = {pair for pair in largest if bundles[pair]}
     router = _Router(boxes)
@@ -165,14 +165,14 @@ def _bytes(crossings: Iterable[Crossing]) -> int:
 
 
 def _stroke_width(crossings: Sequence[Crossing]) -> float:
-    """One for nothing or a kilobyte, six for a megabyte."""
+    """1 up to a kilobyte, 6 for a megabyte."""
     return min(_WIDEST, 1 + log2(1 + _bytes(crossings) / 1024) / 2)
 
 
 class _Router:
-    """Paths of edges: a curve to the next layer; past other layers a lane beside their boxes.
+    """Paths of edges: a curve to the next layer; a lane beside the boxes if the edge skips layers.
 
-    After a straight line such an edge would be hidden behind the boxes of a chain.
+    As a straight line, an edge that skips layers would be hidden behind the boxes of a chain.
     """
 
     def __init__(self, boxes: Sequence[Box]) -> None:
@@ -183,7 +183,7 @@ class _Router:
         self.width = self._right + 10 * CHARACTER_WIDTH
 
     def route(self, source: int, target: int) -> tuple[str, float, float]:
-        """The path of an edge, and where its label goes; upper edges must come first."""
+        """The path of an edge, and the position of its label; edges must be routed from top to bottom."""
         upper, lower = self._boxes[source], self._boxes[target]
         first, last = self._row[upper.y], self._row[lower.y]
         if last - first <= 1:

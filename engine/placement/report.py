@@ -1,4 +1,4 @@
-"""The report itself: subgraphs, what crosses between them, who refused what, and what is expected of it."""
+"""The report: subgraphs, transfers between them, refusals, and predictions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class PlacedSubgraph:
     """A part of a model that one device runs as a whole.
 
     Attributes:
-        index: its number; lower ones run first where they depend on each other.
+        index: its number; a subgraph depends only on lower ones.
         device: the device string.
         nodes: friendly names, in an order in which they can run.
         depends_on: the subgraphs whose results it reads.
-        predicted_seconds: what the cost model expects; None where it has no figures.
-        measured_seconds: what its operations took on the device where they were measured; None where one was not.
-        op_types: the operator of each node, in their order.
+        predicted_seconds: the time that the cost model predicts; None if it has no data.
+        measured_seconds: the measured time of its operations; None unless all were measured.
+        op_types: the operator of each node, in the order of `nodes`.
     """
 
     index: int
@@ -32,9 +32,9 @@ class PlacedSubgraph:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A value that one subgraph makes and another reads; one that several read is listed for each.
+    """A value that one subgraph produces and another reads; it is listed once for each reader.
 
-    `byte_size` is None where a length is known only during an inference.
+    `byte_size` is None if a length is known only during an inference.
     """
 
     value: str
@@ -61,20 +61,20 @@ class PlacementReport:
     """How a model is divided among devices, and why.
 
     Attributes:
-        devices: the devices asked, best first.
-        strategy, mode: how subgraphs were formed; the mode is the chosen one where several were compared.
+        devices: the queried devices, best first.
+        strategy, mode: how subgraphs were formed; if several modes were compared, the chosen one.
         placement: how nodes were assigned: "priority" or "measured".
         subgraphs: in an order in which they can run.
-        crossings: the values that go from one subgraph to another.
+        crossings: the values that one subgraph passes to another.
         lower_bound: no partition of these affinities has fewer subgraphs.
         refusals: for every node that a device of higher priority does not run natively, that device's reason.
-        sources: for every node, by friendly name, what put it where it is: "user", "priority", "measured", "atom".
-        predicted_seconds: for each mode that was compared, how long one inference is expected to take.
-        measured_seconds: how long one inference took; None where it was not measured.
-        findings: sentences on what costs more than it gains.
-        cloned: operations that are in no subgraph, since each that needs them computes them for itself: arithmetic
-            on lengths of tensors, and what is computed when the model is compiled.
-        costs: what predictions rest on: "default" figures, "measured" ones, or "measured and default".
+        sources: for every node, by friendly name, what determined its device: "user", "priority", "measured", "atom".
+        predicted_seconds: for each mode that was compared, the predicted time of one inference.
+        measured_seconds: the measured time of one inference; None if it was not measured.
+        findings: sentences about transfers and splits that cost more than they gain.
+        cloned: operations that are in no subgraph, because each subgraph that needs them computes them itself:
+            arithmetic on lengths of tensors, and operations that are evaluated at compile time.
+        costs: the basis of predictions: "default" costs, "measured" ones, or "measured and default".
     """
 
     devices: tuple[str, ...]
@@ -99,7 +99,7 @@ class PlacementReport:
 
     @property
     def crossing_bytes(self) -> int:
-        """The bytes that go between subgraphs in one inference, as far as lengths are known."""
+        """The bytes transferred between subgraphs in one inference, as far as lengths are known."""
         return sum(crossing.byte_size or 0 for crossing in self.crossings)
 
     def to_json(self) -> dict[str, Any]:

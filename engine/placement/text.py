@@ -1,4 +1,4 @@
-"""A placement report as text: what `engine query --why` prints."""
+"""A placement report as text, as `engine query --why` prints it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LONGEST_NAME = 60
 
 
 def placement_text(report: PlacementReport, model: str, *, is_complete: bool = False, hint: str = "") -> str:
-    """Describe a placement: subgraphs, totals, transfers, who refused what, and what costs more than it gains.
+    """Describe a placement: subgraphs, totals, transfers, refusals and findings.
 
     Args:
         model: the model's name.
         is_complete: list every subgraph, transfer and refused node, however many.
-        hint: how to get all of them, for where some are left out.
+        hint: how to list all of them, printed after shortened lists.
     """
     cut = _Cut(is_complete, hint)
     sections = [
@@ -37,7 +37,7 @@ def placement_text(report: PlacementReport, model: str, *, is_complete: bool = F
 
 
 class _Cut:
-    """Lists that end early, and say so."""
+    """Shortens lists and states how many items are omitted."""
 
     def __init__(self, is_complete: bool, hint: str) -> None:
         self.is_complete = is_complete
@@ -48,7 +48,7 @@ class _Cut:
         return total if self.is_complete else min(total, most)
 
     def rest(self, total: int, most: int, what: str) -> str:
-        """What says how many are left out; nothing where none are."""
+        """A note of how many items are omitted; empty if none are."""
         left = total - self.count(total, most)
         return f"and {left} more {what}{self._hint}" if left else ""
 
@@ -62,7 +62,7 @@ def operator_summary(subgraph: PlacedSubgraph, most: int = 3) -> str:
 
 
 def transfer_size(crossings: Iterable[Crossing]) -> str:
-    """The bytes of some transfers; `+ ?` where a length is known only during an inference."""
+    """The bytes of some transfers; `+ ?` if a length is known only during an inference."""
     crossings = list(crossings)
     known = byte_count(sum(crossing.byte_size or 0 for crossing in crossings))
     if all(crossing.byte_size is not None for crossing in crossings):
@@ -171,7 +171,7 @@ def _measured(report: PlacementReport) -> str:
 
 def _crossings(report: PlacementReport, cut: _Cut) -> list[str]:
     device = {subgraph.index: subgraph.device for subgraph in report.subgraphs}
-    # Lengths that are not known may be any: they come before small ones.
+    # Unknown sizes may be large, so they come first.
     largest = sorted(report.crossings, key=lambda c: (c.byte_size is not None, -(c.byte_size or 0)))
     total = len(largest)
     rows = [

@@ -85,14 +85,14 @@ class SyncInferRequest(ABC):
         """Optional. Release the device after an inference failed or was cancelled, so that the next one can begin."""
 
     def request_cancel(self, error: EngineError) -> None:
-        """Optional; call `super()`. Make the next `check_cancelled` raise `error`, and stop the work on the device.
+        """Optional, must call `super()`. Make the next `check_cancelled` raise `error`; stop the work on the device.
 
         Called by any thread, even while no inference runs.
         """
         self._cancellation = error
 
     def clear_tensors(self) -> None:
-        """Optional; call `super()`. Release all tensors and other memory."""
+        """Optional, must call `super()`. Release all tensors and other memory."""
         self.inputs = self._no_inputs
         self._copied_inputs = {}
         self._outputs = []

@@ -69,7 +69,7 @@ def upgrade_call(call: OldCall) -> OldCall | Sequence[Output]:
 
 @functools.cache
 def needs_upgrade(op_type: str, domain: str, version: int) -> bool:
-    """True where some transition from `version` to the canonical one takes code. About 100 ns when repeated."""
+    """Whether some transition from `version` to the canonical one takes code. About 100 ns when repeated."""
     return _next_upgrade(op_type, domain, version) is not None
 
 

@@ -18,7 +18,7 @@ class OldCall:
     """One call of an operator of version `version`, its since_version, not the opset of the model.
 
     Attributes:
-        inputs: the formal inputs, None where an optional one is omitted, then what the bodies capture.
+        inputs: the formal inputs, None if an optional one is omitted, then what the bodies capture.
         attributes: values as the IR holds them; never changed in place.
         num_outputs: outputs that the model names, omitted ones in the middle included.
         name: the node's name, for messages.
@@ -58,18 +58,18 @@ class OldCall:
         return dataclasses.replace(self, **changes)
 
     def has_input(self, index: int) -> bool:
-        """True where input `index` is given."""
+        """Whether input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def input(self, index: int) -> Output:
-        """Input `index`. Raises `ModelError` where it is missing."""
+        """Input `index`. Raises `ModelError` if it is missing."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if value is None:
             self.invalid(f"input {index} is missing")
         return value
 
     def element_type(self, index: int) -> ElementType:
-        """The element type of input `index`. Raises `UnsupportedError` where it is unknown."""
+        """The element type of input `index`. Raises `UnsupportedError` if it is unknown."""
         found = self.input(index).element_type
         if found is undefined:
             self.unsupported(
@@ -100,7 +100,7 @@ class OldCall:
         return value
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """An INTS attribute; empty where it is absent. Raises `ModelError`."""
+        """An INTS attribute; empty if it is absent. Raises `ModelError`."""
         value = self.attributes.get(name, ())
         if not isinstance(value, (tuple, list)) or not all(isinstance(v, (int, np.integer)) for v in value):
             self.invalid(f"attribute `{name}` is {value!r}; expected a list of integers")

@@ -23,7 +23,7 @@ class OperatorCase:
     Attributes:
         name: operator and what is special about the case: "Conv/strided".
         op_type: the operator.
-        inputs: in the operator's order; None where one is omitted.
+        inputs: in the operator's order; None if one is omitted.
         attributes: those that are given.
         domain: the operator's domain.
         num_outputs: how many outputs the node has; None is what the operator requires.

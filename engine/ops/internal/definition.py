@@ -108,7 +108,7 @@ def padded(inputs: Sequence[Output | None], count: int) -> list[Output | None]:
 
 
 def has_internal_nodes(model: Model) -> bool:
-    """True where the model or a body in it has an internal node."""
+    """Whether the model or a body in it has an internal node."""
     return any(
         is_internal(node) or any(has_internal_nodes(body) for body in node.bodies.values())
         for node in model.ordered_nodes()

@@ -117,7 +117,7 @@ class FusedAttentionSpec(OperatorSpec):
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:
         """What the shapes of the inputs decide; Q, K and V of a packed input lie in the same memory.
 
-        Raises `OperatorSpecError` where they do not fit each other.
+        Raises `OperatorSpecError` if they do not fit each other.
         """
         packed, count, kv_count = shapes[0], self.q_num_heads, self.kv_num_heads
         if not self.is_packed or packed is None:
