@@ -1,4 +1,4 @@
-"""ONNX models in and out: `read_model`, `write_model`, `model_to_proto`; and the parts of a blob, `split_model`."""
+"""Import and export of ONNX models: `read_model`, `write_model`, `model_to_proto`; for blobs, `split_model`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "ModelSource", "Section", "join_model", "model_to_proto", "read_model", "split_model", "write_model",
 ]  # fmt: skip
 
-# Loaded when first used: most processes read models and write none.
+# Loaded on first use: most processes read models but write none.
 _HOMES = {"model_to_proto": "engine.onnx.exporter", "write_model": "engine.onnx.writer"}
 
 

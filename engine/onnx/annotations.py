@@ -1,4 +1,4 @@
-"""What travels with nodes beside their meaning: `rt_info` and names, to and from the metadata of protos."""
+"""Annotations of nodes, `rt_info` and names, in the metadata of protos."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from engine.ir import Node
 from engine.onnx.functions import OPSET_TAG
 
 RT_INFO: Final = "engine.rt_info"
-"""Metadata key under which a skeleton keeps the whole rt_info, as JSON."""
+"""Metadata key under which a skeleton stores the whole rt_info as JSON."""
 NAME: Final = "engine.name"
-"""Metadata key under which a skeleton keeps a friendly name that is not the name of what carries it."""
+"""Metadata key under which a skeleton stores a friendly name that differs from the proto's name."""
 SINK: Final = "engine.sink"
-"""Metadata key of a node whose outputs nobody reads and which is kept for its effect."""
+"""Metadata key of a sink with outputs: a node that is kept for its side effect."""
 
 _N = TypeVar("_N", bound=Node)
 
 
 def annotated(node: _N, proto: Any) -> _N:
-    """`node` with what the metadata of `proto` says in its rt_info. Raises `ModelReadError`."""
+    """`node`, with the metadata of `proto` added to its rt_info. Raises `ModelReadError`."""
     metadata: dict[str, str] = {}
     for entry in proto.metadata_props:
         if entry.key == "affinity":
@@ -42,12 +42,12 @@ def annotated(node: _N, proto: Any) -> _N:
 
 
 def is_sink(proto: onnx.NodeProto) -> bool:
-    """Whether the node is kept for its effect: it has no outputs, or says so."""
+    """Whether the node is kept for its side effect: it has no outputs, or its metadata has the key `SINK`."""
     return not proto.output or any(entry.key == SINK for entry in proto.metadata_props)
 
 
 def annotate(proto: Any, node: Node) -> None:
-    """Write what others understand of the node's rt_info into the metadata of `proto`."""
+    """Write the portable part of the node's rt_info into the metadata of `proto`."""
     info = node.annotations
     if not info:
         return
@@ -60,7 +60,7 @@ def annotate(proto: Any, node: Node) -> None:
 
 
 def annotate_exactly(proto: Any, node: Node, name: str) -> None:
-    """Write what JSON can hold of the node's rt_info, and its friendly name if it is not `name`, for `annotated`."""
+    """Write the JSON-like part of the node's rt_info, and its friendly name if it is not `name`, for `annotated`."""
     if node.has_own_name and node.friendly_name != name:
         proto.metadata_props.add(key=NAME, value=node.friendly_name)
     if node.annotations:
@@ -70,7 +70,7 @@ def annotate_exactly(proto: Any, node: Node, name: str) -> None:
 
 
 def rt_info_text(info: Mapping[str, Any]) -> str:
-    """What of `info` JSON can hold, as JSON."""
+    """The JSON-like part of `info`, as JSON."""
     return json.dumps({key: value for key, value in info.items() if isinstance(key, str) and _is_json(value)})
 
 

@@ -1,4 +1,4 @@
-"""Attributes of node protos, whose tensors may lie in the file; and Constant nodes, which become constants."""
+"""Attributes of node protos, whose tensors may be in the file; and Constant nodes, which become constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPE_OF_FIELD: Final = {
 
 
 def attribute_type(proto: onnx.AttributeProto) -> int:
-    """The attribute's type; of the field that is set, where an old file does not state it."""
+    """The attribute's type; in an old file that does not state it, the type of the field that is set."""
     if proto.type != _A.UNDEFINED:
         return proto.type
     for field, _ in proto.ListFields():
@@ -36,7 +36,7 @@ def attribute_type(proto: onnx.AttributeProto) -> int:
 def read_attribute(
     proto: onnx.AttributeProto, kind: int, store: TensorStore, build: Callable[[onnx.GraphProto], Model]
 ) -> Any:
-    """The value of an attribute of type `kind`, whose tensors `store` reads and whose bodies `build` makes.
+    """The value of an attribute of type `kind`; `store` reads its tensors and `build` its bodies.
 
     Raises `ModelReadError`.
     """

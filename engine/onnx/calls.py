@@ -1,4 +1,4 @@
-"""Node protos against the schemas of their operators, before ONNX's C++, which trusts them, sees any."""
+"""Checks node protos against their operators' schemas, before they reach ONNX's C++, which does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TENSOR: Final = onnx.AttributeProto.TENSOR
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What a schema asks of a call; `attributes` are types by name, `single` the inputs that cannot be omitted."""
+    """A schema's rules for a call; `attributes` are types by name, `single` the inputs that cannot be omitted."""
 
     inputs: tuple[int, int]
     outputs: tuple[int, int]
@@ -33,7 +33,7 @@ class _Rules:
 
 
 class CallChecker:
-    """Checks calls of a model whose opset versions are `opsets`; those of custom domains pass."""
+    """Checks nodes of a model whose opset versions are `opsets`; nodes of custom domains always pass."""
 
     __slots__ = ("_known", "_opsets")
 
@@ -42,9 +42,9 @@ class CallChecker:
         self._known: dict[tuple[str, str, int], _Rules] = {}
 
     def check(self, node: onnx.NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Raise `ModelReadError` if the counts or the attributes of `node` are none that its operator has.
+        """Raise `ModelReadError` if its operator does not allow the counts or the attributes of `node`.
 
-        Raises as `resolve_version` does if the operator itself is not known.
+        Raises the errors of `resolve_version` if the operator is unknown.
         """
         domain = node.domain
         if domain == "ai.onnx":
@@ -68,7 +68,7 @@ class CallChecker:
 
 
 def opset_of(node: onnx.NodeProto, domain: str, opsets: Mapping[str, int]) -> int:
-    """The opset by which `node` is to be read: the model's, or that of the function from which it came."""
+    """The opset of `node`: the model's, or that of the function from which the node was inlined."""
     for entry in node.metadata_props:
         if entry.key == OPSET_TAG:
             return int(entry.value)
@@ -107,7 +107,7 @@ def _check_attributes(node: onnx.NodeProto, rules: _Rules) -> None:
         if name in given:
             raise ModelReadError(f"{describe(node)}: attribute `{name}` is given twice")
         given.add(name)
-        if expected is None and not name.startswith("__"):  # the prefix of what ONNX's own tools add
+        if expected is None and not name.startswith("__"):  # ONNX's own tools add attributes with this prefix
             known = ", ".join(sorted(rules.attributes)) or "none"
             raise ModelReadError(f"{describe(node)} has no attribute `{name}` at the model's opset; it has {known}")
         if kind != expected and expected is not None:

@@ -1,8 +1,8 @@
-"""The lowest opset at which a canonical node can be written as it stands, for export.
+"""The lowest opset at which a canonical node can be exported without rewriting it.
 
-A node can go back over a transition that is `COMPATIBLE`, where the older schema has its attributes, types and
-counts, and where the node uses nothing that only the newer version allows. It never goes back over one that is in
-`UPGRADES`: nothing is rewritten here. What was undefined in an older text does not keep a node from it.
+A node can be written at an older version if the transition from there is `COMPATIBLE`, the older schema has its
+attributes, types and counts, and the node uses nothing that only the newer version allows. Transitions in
+`UPGRADES` are never reversed. Behaviour that the older specification leaves undefined is no obstacle.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _Schema = onnx.defs.OpSchema
 _Option = onnx.defs.OpSchema.FormalParameterOption
 _Types = tuple[str | None, ...]
 _BORDER: Final = frozenset({"Constant", "Parameter", "Result"})
-# Runtimes read no older models, whatever they say: broadcasting and training modes were others then.
+# Runtimes do not read older models: their broadcasting and training modes were different.
 _OLDEST: Final = {"": 7}
 
 
 def lowest_opsets(model: Model) -> dict[str, int]:
     """The lowest opset of each known domain at which all nodes of `model` and its bodies can be written.
 
-    It is 7 at least for ONNX's own, the oldest that runtimes support. Parameters, constants and results ask for none,
-    and other domains have none. Raises `ModelWriteError` if two nodes have no opset in common.
+    For ONNX's own domain it is at least 7, the oldest that runtimes support. Parameters, constants and results have no
+    requirement, and other domains are not listed. Raises `ModelWriteError` if two nodes have no opset in common.
     """
     floors: dict[str, tuple[int, Node]] = {}
     ceilings: dict[str, tuple[int, Node]] = {}
@@ -65,9 +65,9 @@ def lowest_opsets(model: Model) -> dict[str, int]:
 
 
 def opset_range(node: Node) -> tuple[int, int]:
-    """The lowest and the highest opset of the node's domain at which it can be written as it stands.
+    """The lowest and the highest opset of the node's domain at which it can be written without rewriting it.
 
-    At the lowest one it is written with `attributes_at`. The domain is a known one. Amortized about 2 us.
+    At the lowest one it is written with `attributes_at`. The domain must be known. Amortized about 2 us.
     """
     formal = node.num_formal_inputs
     inputs = [value and type_text(value.type) for value in node.input_values[:formal]]
@@ -90,13 +90,13 @@ def opset_range(node: Node) -> tuple[int, int]:
 
 
 def expressible(node: Node, opset: int) -> bool:
-    """True if `node` can be written at `opset` of its domain, with the attributes of `attributes_at`."""
+    """Whether `node` can be written at `opset` of its domain, with the attributes of `attributes_at`."""
     low, high = opset_range(node)
     return low <= opset <= high
 
 
 def attributes_at(node: Node, opset: int) -> dict[str, Any]:
-    """The node's attributes without those that `opset` lacks, which have their defaults where it is expressible."""
+    """The node's attributes without those that `opset` lacks; these have default values if it is expressible."""
     known = onnx.defs.get_schema(node.op_type, opset, node.domain).attributes
     return {name: value for name, value in node.attributes.items() if name in known}
 
@@ -123,7 +123,7 @@ def _element_text(onnx_type: int) -> str:
 
 
 def _all_nodes(model: Model) -> Iterator[Node]:
-    """The operator nodes of known domains, those in bodies included."""
+    """The operator nodes of known domains, including those in bodies."""
     pending = [model]
     while pending:
         for node in pending.pop().ordered_nodes():
@@ -161,7 +161,7 @@ def _defaults(op_type: str, domain: str) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=65536)
 def _schema_floor(op_type: str, domain: str, inputs: _Types, outputs: _Types, stated: frozenset[str]) -> int:
-    """The lowest version to which compatible transitions lead back and whose schema fits."""
+    """The lowest version that is reached over compatible transitions and whose schema fits."""
     version = canonical_version(op_type, domain)
     compatible = COMPATIBLE.get(domain, {}).get(op_type, ())
     while version in compatible:
@@ -173,7 +173,7 @@ def _schema_floor(op_type: str, domain: str, inputs: _Types, outputs: _Types, st
 
 
 def _fits(schema: _Schema, inputs: _Types, outputs: _Types, stated: frozenset[str]) -> bool:
-    """Whether the schema has these attributes, counts and types; an omitted input is an empty text."""
+    """Whether the schema has these attributes, counts and types; an omitted input is an empty string."""
     attributes = schema.attributes
     if not stated <= attributes.keys():
         return False
@@ -188,7 +188,7 @@ def _fits(schema: _Schema, inputs: _Types, outputs: _Types, stated: frozenset[st
 
 
 def _types_fit(schema: _Schema, formals: Sequence[Any], types: _Types, bound: dict[str, str]) -> bool:
-    """Whether each type is allowed, and one for all ports of one type variable, kept in `bound`."""
+    """Whether each type is allowed, and equal for all ports of a type variable; `bound` maps variables to types."""
     for index, text in enumerate(types):
         formal = formals[min(index, len(formals) - 1)]
         if text == "":
@@ -207,7 +207,7 @@ def _types_fit(schema: _Schema, formals: Sequence[Any], types: _Types, bound: di
 
 
 def _is_negative(attribute: str, default: int = 0) -> Callable[[Node], bool]:
-    """Whether an axis counts from the back other than by the default."""
+    """Whether an axis is negative and not the default."""
 
     def uses_it(node: Node) -> bool:
         value = node.attributes.get(attribute, default)
@@ -217,7 +217,7 @@ def _is_negative(attribute: str, default: int = 0) -> Callable[[Node], bool]:
 
 
 def _may_be_negative(index: int) -> Callable[[Node], bool]:
-    """Whether an input is given and no constant without negative elements."""
+    """Whether an input is given and may have negative elements: it is not a constant without any."""
 
     def uses_it(node: Node) -> bool:
         if not node.has_input(index):
@@ -258,7 +258,7 @@ _same_padding = _is_in("auto_pad", "SAME_UPPER", "SAME_LOWER")
 _negative_axis = ((11, _is_negative("axis")),)
 _broadcast = ((8, _broadcasts),)
 _scalar_scale = ((13, _is_per_axis),)
-_ceiling = ((22, lambda node: bool(node.attributes.get("ceil_mode"))),)  # before, windows in padding alone counted
+_ceiling = ((22, lambda node: bool(node.attributes.get("ceil_mode"))),)  # before, windows in the padding alone counted
 _min_max = ((18, _is_in("reduction", "min", "max")),)
 
 NEWLY_ALLOWED: Final[dict[tuple[str, str], tuple[tuple[int, Callable[[Node], bool]], ...]]] = {
@@ -292,4 +292,4 @@ NEWLY_ALLOWED: Final[dict[tuple[str, str], tuple[tuple[int, Callable[[Node], boo
     ("", "TopK"): ((11, _is_negative("axis", -1)),),
     ("ai.onnx.ml", "LabelEncoder"): ((4, lambda node: "keys_floats" in node.attributes),),
 }
-"""Versions of an operator that allow more than their schema shows, and whether a node makes use of it."""
+"""Versions of an operator that newly allow something their schema does not show, and whether a node uses it."""

@@ -20,9 +20,9 @@ __all__ = ["model_to_proto"]
 
 PRODUCER: Final = "engine"
 MAX_INLINE_BYTES: Final = (1 << 31) - (64 << 20)
-"""Weights that one proto can hold: 2 GB less what a graph of a million nodes takes beside them."""
+"""The most bytes of weights in one proto: 2 GB minus the size of a graph of a million nodes."""
 
-_LOWEST_OPSET: Final = 13  # below it, runtimes of today leave out types (onnxruntime: Max-6 of f64)
+_LOWEST_OPSET: Final = 13  # below it, current runtimes lack types (onnxruntime: Max-6 of f64)
 _LOWEST_IR: Final = 4  # initializers that are not inputs
 _IR_OF_METADATA: Final = 10
 _IR_OF_TYPE: Final = {
@@ -32,11 +32,11 @@ _IR_OF_TYPE: Final = {
 
 
 def model_to_proto(model: Model) -> onnx.ModelProto:
-    """`model` as a `ModelProto`, weights included.
+    """`model` as a `ModelProto`, including weights.
 
-    The opset and the IR version are the lowest from 13 on at which every node can be expressed. Captures become
+    The opset is the lowest from 13 on at which every node can be expressed, with its IR version. Captures become
     the implicit references of ONNX, friendly names the nodes' names; "affinity" and "metadata" of `rt_info` become
-    metadata. Raises `ModelWriteError` if something has no form in ONNX, and above 2 GB.
+    metadata. Raises `ModelWriteError` if something cannot be expressed in ONNX, and above 2 GB.
     """
     weights = weight_bytes(model)
     if weights > MAX_INLINE_BYTES:
@@ -48,7 +48,7 @@ def model_to_proto(model: Model) -> onnx.ModelProto:
 
 
 def export_proto(model: Model, write_tensor: TensorWriter) -> onnx.ModelProto:
-    """`model` as a proto for the world, whose tensors `write_tensor` makes; internal operators are decomposed.
+    """`model` as a portable proto: `write_tensor` writes its tensors, and internal operators are decomposed.
 
     Raises `ModelWriteError`.
     """
@@ -78,7 +78,7 @@ def _opsets(model: Model, scope: Scope) -> dict[str, int]:
 
 
 def _describe(proto: onnx.ModelProto, model: Model) -> None:
-    """Write what the model knows of itself and of the file from which it came."""
+    """Write the model's metadata, including that of the file from which it was read."""
     about: dict[str, Any] = model.rt_info.get("onnx") or {}
     for field in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         if about.get(field):
@@ -127,7 +127,7 @@ def _ir_of(value_type: ValueType | None) -> int:
 
 
 def weight_bytes(model: Model) -> int:
-    """Bytes of all constants, those of bodies included; strings, whose size only writing tells, count nothing."""
+    """Bytes of all constants, including those of bodies; strings count 0, since only writing finds their size."""
     pending, total = [model], 0
     while pending:
         for node in pending.pop().ordered_nodes():

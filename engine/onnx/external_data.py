@@ -1,4 +1,4 @@
-"""Tensor data in files beside the model, used in place and never read from outside of the model's folder."""
+"""Tensor data in files beside the model, used in place and never read from outside the model's folder."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ExternalData:
         return data
 
     def _resolve(self, tensor: onnx.TensorProto, location: str) -> Path:
-        """The real path of `location`, which lies in one of the model's folders."""
+        """The real path of `location`, which must be in one of the model's folders."""
         if self._model is None:
             raise ExternalDataError(
                 f"tensor `{tensor.name}` has its data in the file `{location}`, but the model was not read from a "
@@ -69,7 +69,7 @@ class ExternalData:
         parts = location.replace("\\", "/").split("/")
         if os.path.isabs(location) or location.startswith("\\") or ".." in parts or parts[0].endswith(":"):
             raise ExternalDataError(_outside(tensor, location))
-        # A model that is a link, as in a download cache, may have its data beside the link or beside the target.
+        # If the model is a symbolic link, as in a download cache, its data may be beside the link or its target.
         folders = [Path(os.path.realpath(self._model.parent)), Path(os.path.realpath(self._model)).parent]
         found = folders[0] / location
         for folder in folders:

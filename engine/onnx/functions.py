@@ -1,4 +1,4 @@
-"""Model-local functions: checked, then inlined by the `onnx` package on the weightless model."""
+"""Model-local functions: checked, then inlined by the `onnx` package in the model without its weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.onnx.upgrades import resolve_version
 from engine.ops import CANONICAL_VERSIONS
 
 OPSET_TAG: Final = "engine.opset"
-"""Metadata key of a node whose operator's version is not that of the model's opset but of the opset in its value."""
+"""Metadata key of a node whose operator's version is that of the opset in the value instead of the model's."""
 
 _MAX_CALL_DEPTH: Final = 100
 _MAX_NODES: Final = 10_000_000
@@ -23,10 +23,10 @@ _Functions: TypeAlias = dict[_Key, onnx.FunctionProto]
 
 
 def inline_functions(model: onnx.ModelProto) -> bool:
-    """Replace, in `model`, every call of a local function by the function's nodes; True if opsets are mixed.
+    """Replace, in `model`, every call of a local function by the function's nodes; return whether opsets are mixed.
 
-    A call's metadata goes onto its nodes, where these do not say otherwise. A function may be written for another
-    opset than the model's: its nodes whose operators changed in between carry `OPSET_TAG`.
+    A call's metadata is copied to its nodes unless these have the same keys. A function may be written for another
+    opset than the model's: its nodes whose operators differ between the two have the key `OPSET_TAG`.
 
     Raises `ModelReadError` for functions that are defined twice, call themselves, or explode in number of nodes.
     """
@@ -44,7 +44,7 @@ def inline_functions(model: onnx.ModelProto) -> bool:
     model.functions.extend(added)
     try:
         inlined = onnx.inliner.inline_local_functions(model)
-    except Exception as e:  # the inliner raises whatever its C++ does
+    except Exception as e:  # the inliner raises any exception of its C++
         raise ModelReadError(f"the model's local functions cannot be inlined: {e}") from e
     model.CopyFrom(inlined)
     model.ClearField("functions")
@@ -52,7 +52,7 @@ def inline_functions(model: onnx.ModelProto) -> bool:
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """What messages call a node."""
+    """The description of a node in messages."""
     if node.name:
         return f"{node.op_type} `{node.name}`"
     return f"{node.op_type} of output `{next(iter(node.output), '')}`"
@@ -68,7 +68,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """`graph` and all bodies in it."""
+    """`graph` and all bodies in it, at any depth."""
     yield graph
     for node in graph.node:
         for body in subgraphs(node):
@@ -76,7 +76,7 @@ def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """All nodes, those of bodies included."""
+    """All nodes, including those of bodies."""
     for node in nodes:
         yield node
         for graph in subgraphs(node):
@@ -108,7 +108,7 @@ def _label(key: _Key) -> str:
 
 
 def _check_expansion(model: onnx.ModelProto, functions: _Functions) -> None:
-    """Refuse recursion, and the few lines of functions that double at each level and inline to billions of nodes."""
+    """Reject recursion, and functions that each call the next one twice, which inline to billions of nodes."""
     sizes: dict[_Key, int] = {}
     path: list[_Key] = []
 
@@ -137,7 +137,7 @@ def _check_expansion(model: onnx.ModelProto, functions: _Functions) -> None:
 
 
 def _align_opsets(function: onnx.FunctionProto, opsets: dict[str, int]) -> bool:
-    """State the model's opsets for `function`, tagging each node whose operator is another there; True if any is."""
+    """Give `function` the model's opsets, tagging nodes whose operator's version differs; return whether any does."""
     own = {_domain(entry.domain): entry.version for entry in function.opset_import}
     for domain, version in own.items():
         opsets.setdefault(domain, version)
@@ -158,11 +158,11 @@ def _same_version(op_type: str, domain: str, opset: int, other: int) -> bool:
     try:
         return resolve_version(op_type, domain, opset) == resolve_version(op_type, domain, other)
     except EngineError:
-        return False  # whatever is wrong is said when the node itself is read
+        return False  # reading the node itself reports the error
 
 
 def _specialise(model: onnx.ModelProto, functions: _Functions) -> list[onnx.FunctionProto]:
-    """Give each call that has metadata a function of its own, whose nodes carry it; these functions."""
+    """Give each call with metadata its own copy of the function, whose nodes have the metadata; return the copies."""
     added: list[onnx.FunctionProto] = []
     pending: list[onnx.NodeProto] = list(walk_nodes(model.graph.node))
     while pending:

@@ -1,4 +1,4 @@
-"""Graph protos into the IR: one node after the other, upgraded, typed, with what bodies capture made explicit."""
+"""Converts graph protos to the IR node by node: upgrades and types each, and makes captures of bodies explicit."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _GRAPH: Final = onnx.AttributeProto.GRAPH
 
 @dataclass(frozen=True, slots=True)
 class ImportContext:
-    """What all graphs of one model share.
+    """The context shared by all graphs of one model.
 
     Attributes:
         store: reads tensors.
         types: reads types.
         opsets: versions by domain.
-        exact: the file states every type as it is to be: nothing is upgraded or inferred.
-        checker: refuses inputs that an operator does not take.
+        exact: the file is canonical and states every type: nothing is upgraded or inferred.
+        checker: rejects inputs that an operator does not accept.
     """
 
     store: TensorStore
@@ -60,7 +60,7 @@ class ImportContext:
 
 
 class GraphBuilder:
-    """Builds one graph; its bodies are built by builders whose `outer` are its values."""
+    """Builds one graph; its bodies have their own builders, whose `outer` is this graph's values."""
 
     __slots__ = ("_context", "_declared", "_graph", "_inferred", "_names", "_parameters", "_sinks", "_values")
 
@@ -81,10 +81,10 @@ class GraphBuilder:
         self._names = UniqueNames()
 
     def build(self) -> tuple[Model, list[Output]]:
-        """The graph as a model, and the values of the outer graph that its captures read, in their order.
+        """The graph as a model, and the values of the outer graph that its captures read, in order.
 
-        The graph is in order (`order_graph`). Raises `ModelError`, and `UnsupportedError` for what is valid and
-        newer than what is known here.
+        The graph must be sorted (`order_graph`). Raises `ModelError`, and `UnsupportedError` for valid content that
+        is newer than this engine.
         """
         self._add_leaves()
         for proto in self._graph.node:
@@ -133,7 +133,7 @@ class GraphBuilder:
             domain = ""
         outputs = _without_tail(proto.output)
         if not outputs and not proto.metadata_props and domain in ops.CANONICAL_VERSIONS:
-            return  # only operators of others have an effect, unless metadata says so
+            return  # only custom operators have side effects, unless metadata says so
         values, find = self._values.by_name, self._values.get
         inputs = [(values.get(name) or find(name)) if name else None for name in proto.input]
         while inputs and inputs[-1] is None:
@@ -178,12 +178,12 @@ class GraphBuilder:
         outputs: Sequence[str],
         name: str,
     ) -> Node:
-        """A canonical node: with the types that whole-graph inference found, or else inferred by itself.
+        """A canonical node with the types that whole-graph inference found, or else with types inferred here.
 
-        Where its own inference finds other types, the nodes that read them are inferred by themselves, too. A type that
-        only the file declares is no reason not to infer: ONNX leaves a node untyped whose inputs contradict each other.
+        If inference here finds other types, the nodes that read them are inferred here, too. A type that only the
+        file declares does not replace inference: ONNX leaves nodes untyped whose inputs contradict each other.
 
-        Raises `TypeInferenceError` if the operator cannot take its inputs.
+        Raises `TypeInferenceError` if the operator does not accept its inputs.
         """
         found = [self._found_type(output) for output in outputs]
         stated = [self._with_declared(t, output) for t, output in zip(found, outputs, strict=True)]
@@ -192,7 +192,7 @@ class GraphBuilder:
             all(is_complete(t) or not o for t, o in zip(found, outputs, strict=True))
             and not is_corrected(op_type, domain, attributes)
             and not (changed and any(source in changed for source in inputs))
-            and self._declared is not None  # in a body, inference keeps what the file declares
+            and self._declared is not None  # in a body, whole-graph inference includes the file's declarations
         ):
             node = Node(op_type, inputs, attributes, domain=domain, types=stated, friendly_name=name)
             self._context.checker.check(node)
@@ -204,7 +204,7 @@ class GraphBuilder:
         return node
 
     def _refine(self, value: Output, stated: ValueType) -> None:
-        """Add to the type of `value` what is stated of it, noting where the statement says less or is wrong."""
+        """Refine the type of `value` by `stated`; record the value if `stated` is less specific or wrong."""
         value_type = refine(value.type, stated)
         value.node.set_output_type(value.index, value_type)
         if value_type != stated:
@@ -224,7 +224,7 @@ class GraphBuilder:
             annotated(node, proto)
 
     def _adopt_values(self, values: Sequence[Output], outputs: Sequence[str], proto: onnx.NodeProto, name: str) -> None:
-        """Make `values`, which an upgrade computes by nodes without names, stand for `outputs`."""
+        """Make `values`, which an upgrade computed by unnamed nodes, the values of `outputs`."""
         made = _nameless(values)
         if made:
             main = next(iter(made))
@@ -239,7 +239,7 @@ class GraphBuilder:
             self._values.by_name[output] = value
 
     def _name_made(self, made: Iterable[Node], name: str, proto: onnx.NodeProto) -> None:
-        """Give nodes that an upgrade made for node `name` names below its name, and its annotations."""
+        """Give the nodes that an upgrade created for node `name` the annotations of `proto`, and names below `name`."""
         for node in made:
             node.friendly_name = self._names.take(f"{name}/{node.op_type}")
             if not isinstance(node, Constant):
@@ -249,14 +249,14 @@ class GraphBuilder:
                 self._name_made(inner, name, proto)
 
     def _stated_type(self, name: str) -> ValueType:
-        """What inference over the whole graph and the file's declarations say of a value."""
+        """The type of a value according to whole-graph inference and the file's declarations."""
         proto = self._inferred.get(name)
         if self._context.exact:
             return UNKNOWN if proto is None else self._context.types.read(proto, name)
         return self._with_declared(self._found_type(name), name)
 
     def _found_type(self, name: str) -> ValueType:
-        """What inference over the whole graph says of a value; in a body, it keeps what the file declares there."""
+        """The type of a value that whole-graph inference found; in a body, it includes the file's declarations."""
         proto = self._inferred.get(name) if name else None
         return UNKNOWN if proto is None else self._context.types.inferred(proto)
 
@@ -268,7 +268,7 @@ class GraphBuilder:
     # -- attributes ---------------------------------------------------------------------------------------
 
     def _attributes(self, proto: onnx.NodeProto, inputs: list[Output | None]) -> dict[str, Any]:
-        """The attributes of a node. What its bodies capture is appended to `inputs`."""
+        """The attributes of a node. The values that its bodies capture are appended to `inputs`."""
         attributes: dict[str, Any] = {}
         for attribute in proto.attribute:
             kind = attribute.type or attribute_type(attribute)
@@ -281,7 +281,7 @@ class GraphBuilder:
         return attributes
 
     def _closed_body(self, graph: onnx.GraphProto) -> Model:
-        """A body in a list of bodies, whose captures the IR cannot tell apart."""
+        """A body in a list of bodies, for which the IR does not support captures."""
         body, captured = GraphBuilder(self._context, graph, outer=self._values).build()
         if captured:
             names = ", ".join(f"`{value.name}`" for value in captured)
@@ -293,7 +293,7 @@ class GraphBuilder:
 
 
 def _without_tail(names: Sequence[str]) -> list[str]:
-    """`names` without omitted ones at the end."""
+    """`names` without trailing omitted ones."""
     kept = list(names)
     while kept and not kept[-1]:
         kept.pop()
@@ -301,7 +301,7 @@ def _without_tail(names: Sequence[str]) -> list[str]:
 
 
 def _nameless(values: Iterable[Output | None]) -> dict[Node, None]:
-    """The nodes without names from which `values` are computed, the producer of the first value first."""
+    """The unnamed nodes that compute `values`, the producer of the first value first."""
     found: dict[Node, None] = {}
     stack = [value.node for value in values if value is not None][::-1]
     while stack:
@@ -314,7 +314,7 @@ def _nameless(values: Iterable[Output | None]) -> dict[Node, None]:
 
 
 def _check_declared(source: Output, declared: ValueType, name: str) -> None:
-    """Refuse an output declared to be of another element type or kind than what is computed; warn of another shape."""
+    """Reject an output whose declared element type or kind differs from the computed one; warn if the shape differs."""
     found = source.type
     if declared == UNKNOWN or found == UNKNOWN:
         return

@@ -1,4 +1,4 @@
-"""ONNX's own inference over a whole skeleton: fast, and in C++ that trusts what it is given."""
+"""ONNX's own inference over a whole skeleton: fast, but its C++ does not validate the model."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MAX_ELEMENTS: Final = 1 << 18
 def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.ModelProto:
     """`model` with every type that ONNX can infer in the value_info and outputs of its graphs.
 
-    What the file declared of the main graph's values is dropped first, unless their operator is not ONNX's: it may
-    be wrong, and ONNX stops at a contradiction. Where ONNX refuses the model as a whole it comes back without,
-    as it does where `is_mixed` says that its nodes are not all of one opset.
+    Types that the file declares for the main graph's values are dropped first, except for outputs of custom operators:
+    they may be wrong, and ONNX stops at a contradiction. If ONNX rejects the model as a whole, it is returned without
+    types, and so it is if `is_mixed`, which means that its nodes are of several opsets.
     """
     graph = model.graph
     foreign = {name for node in graph.node if node.domain not in CANONICAL_VERSIONS for name in node.output}
     kept = [value for value in graph.value_info if value.name in foreign]
     graph.ClearField("value_info")
     graph.value_info.extend(kept)
-    # A value that nothing computes has no other source of its type.
+    # For a value without a producer, the declaration is the only source of its type.
     given = foreign | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     for value in graph.output:
         if value.name not in given:
@@ -49,7 +49,7 @@ def infer_graph(model: onnx.ModelProto, *, is_mixed: bool = False) -> onnx.Model
 
 
 def _parts_of(graph: onnx.GraphProto, count: int) -> list[onnx.GraphProto]:
-    """The graph and its bodies, of which there are `count`; most models have none to look for."""
+    """The graph and its bodies, `count` graphs in total; most models have no bodies, so no search is needed."""
     return [graph] if count == 1 else list(walk_graphs(graph))
 
 
@@ -57,12 +57,12 @@ def _infer(model: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
     except Exception:
-        # C++ exceptions of any kind; then each node is inferred by itself, with errors that name it.
+        # Any C++ exception; each node is then inferred separately, with errors that name it.
         return model
 
 
 def _clean(parts: Sequence[onnx.GraphProto]) -> None:
-    """Drop from declared types what ONNX takes at its word: element type 0, and negative lengths."""
+    """Drop from declared types what ONNX does not check: element type 0, and negative lengths."""
     for part in parts:
         for value in (*part.input, *part.value_info, *part.output):
             tensor = value.type.tensor_type
@@ -75,10 +75,10 @@ def _clean(parts: Sequence[onnx.GraphProto]) -> None:
 
 
 def _profits_from_values(parts: Sequence[onnx.GraphProto]) -> bool:
-    """Whether lengths are unknown that may come from computed shapes, and it is safe to let ONNX compute these.
+    """Whether some unknown lengths may come from computed shapes, and it is safe to let ONNX compute these.
 
-    Its data propagation keeps an object for every element of any vector whose length it knows, of whatever type:
-    150 ns and 100 bytes each, for as many as a file says.
+    Its data propagation creates an object for every element of any vector of known length, of any element type:
+    150 ns and 100 bytes each, for any number that the file states.
     """
     elements, is_open = 0, False
     for part in parts:

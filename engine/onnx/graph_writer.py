@@ -1,4 +1,4 @@
-"""The IR into graph protos: captures implicit again, names unique, annotations as metadata."""
+"""Converts the IR to graph protos: captures become implicit, names unique, annotations metadata."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from engine.ops import CANONICAL_VERSIONS, find_op
 from engine.ops.protos import attribute_to_proto, type_to_proto
 
 TensorWriter = Callable[[Constant, str, bool], "onnx.TensorProto | None"]
-"""Writes a constant under a name, given whether it is of the main graph; None if it is added to the file later."""
+"""Writes a constant under a name; the flag tells whether it is in the main graph. None if it is added later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportContext:
-    """What all graphs of one model share.
+    """The context shared by all graphs of one model.
 
     Attributes:
         opsets: versions by domain.
         write_tensor: writes constants.
-        exact: write for `join_model` rather than for the world: all types, names and JSON-like rt_info as they are.
+        exact: write for `join_model` rather than for other readers: all types, names and JSON-like rt_info unchanged.
     """
 
     opsets: Mapping[str, int]
@@ -88,7 +88,7 @@ class GraphWriter:
                 info.type.CopyFrom(_exact_type(value_type))
             elif is_stated(value_type):
                 info.type.CopyFrom(type_to_proto(value_type))
-        except ValueError as e:  # a length that has no 64 bits
+        except ValueError as e:  # a length that exceeds 64 bits
             raise ModelWriteError(f"value `{name}` of type {value_type} cannot be written: {e}") from e
         if node is not None:
             self._annotate(info, node, name)
@@ -105,7 +105,7 @@ class GraphWriter:
 
     def _add_node(self, node: Node, outputs: set[str]) -> None:
         names = self._scope.names
-        name = self._node_names.take(node.friendly_name)  # onnxruntime refuses equal ones
+        name = self._node_names.take(node.friendly_name)  # onnxruntime rejects duplicates
         proto = self._graph.node.add(op_type=node.op_type, domain=node.domain, name=name)
         formal = node.input_values[: node.num_formal_inputs]
         proto.input.extend("" if source is None else names[source] for source in formal)
@@ -118,7 +118,7 @@ class GraphWriter:
                 proto.attribute.append(attribute_to_proto(key, value, kind, self._body))
         except ModelError as e:
             raise ModelWriteError(f"{node} cannot be written: {e}") from e
-        except DecodeError as e:  # of protobuf, which writes a message by reading another
+        except DecodeError as e:  # protobuf copies a message by serializing and parsing it
             raise ModelWriteError(f"{node} cannot be written: bodies are nested too deep for protobuf: {e}") from e
         self._annotate(proto, node, name)
         if node.num_outputs and node in self._sinks:
@@ -137,7 +137,7 @@ class GraphWriter:
 
     def _body(self, body: Model) -> onnx.GraphProto:
         scope = self._scope.bodies.get(id(body))
-        if scope is None:  # one of a list of bodies, which capture nothing
+        if scope is None:  # a body in a list of bodies, which have no captures
             scope = Scope(body, strict=not self._context.exact, outer=self._scope)
         return GraphWriter(self._context, scope).write()
 
@@ -158,7 +158,7 @@ def is_stated(value_type: ValueType | None) -> bool:
 
 
 def _exact_type(value_type: ValueType) -> onnx.TypeProto:
-    """The type with everything that the IR knows, bounds without a symbol included."""
+    """The type with everything that the IR knows, including bounds without a symbol."""
     proto = type_to_proto(value_type)
     inner: ValueType | None = value_type
     place = proto

@@ -1,4 +1,4 @@
-"""Nodes on which the C++ of ONNX's inference would hang, or allocate by a number in the file; found before it runs."""
+"""Detects nodes for which the C++ of ONNX's inference would crash, hang, or allocate any size that the file states."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _AXES: Final = frozenset({
     "axes", "axis", "batch_axis", "batch_dims", "concat_axis", "perm", "scan_input_axes", "scan_output_axes",
     "time_axis",
 })  # fmt: skip
-# Where an input of these has no type, as what a custom operator computes, ONNX follows a null pointer.
+# If an input of these has no type, such as the output of a custom operator, ONNX dereferences a null pointer.
 _NEEDS_TYPE: Final = frozenset({"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"})
 # The inputs that have one element for each axis of a tensor.
 _PER_AXIS: Final = {
     "CenterCropPad": 1, "ConstantOfShape": 0, "Expand": 1, "MaxUnpool": 2, "Reshape": 1, "Slice": 1, "Squeeze": 1,
     "Tile": 1, "Unsqueeze": 1, "Upsample": 1,
 }  # fmt: skip
-# What makes a vector whose length is a value.
+# Operators that create a vector whose length is the value of an input.
 _MAKERS: Final = frozenset({
     "CenterCropPad", "ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Tile", "TopK",
     "Upsample",
 })  # fmt: skip
 _HIDDEN: Final = "\0engine.hidden"
-_MAX_AXES: Final = 64  # numpy's, and so ours
+_MAX_AXES: Final = 64  # the limit of numpy
 
 
 def check_values(node: onnx.NodeProto) -> None:
-    """Refuse attribute values that index beyond memory there: axes that no tensor has, and the like.
+    """Reject attribute values that would make it access memory out of bounds, such as axes that no tensor has.
 
-    Raises `ModelReadError`. The attributes have the types that the schema gives them.
+    Raises `ModelReadError`. The attributes must have the schema's types.
     """
     op_type = node.op_type
     for attribute in node.attribute:
@@ -57,10 +57,10 @@ def check_values(node: onnx.NodeProto) -> None:
 
 
 def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
-    """Take from inference the nodes on which it may fail with the process, or is wrong.
+    """Hide from inference the nodes for which it may crash the process, or is wrong.
 
-    `parts` are a graph and its bodies. Such is a Slice that has no axes and computed starts: ONNX makes as many axes as
-    starts has elements. Raises `TypeInferenceError` if the file itself declares more elements than axes can be.
+    `parts` are a graph and its bodies. An example is a Slice without axes and with computed starts: ONNX creates as
+    many axes as starts has elements. Raises `TypeInferenceError` if the file declares more elements than possible axes.
     """
     has_slices = False
     declared = {value.name: value.type.tensor_type.shape.dim for value in parts[0].input}
@@ -78,9 +78,9 @@ def hide_hazards(parts: Sequence[onnx.GraphProto]) -> None:
 
 
 def hide_vector_makers(parts: Sequence[onnx.GraphProto], inferred: Sequence[onnx.GraphProto]) -> None:
-    """Take from inference with data propagation the nodes that make vectors as long as computed values say.
+    """Hide from inference with data propagation the nodes that create vectors whose lengths are computed values.
 
-    Propagation keeps an object for each element of a vector. `inferred` is what inference without it found.
+    Propagation creates an object for each element of a vector. `inferred` are the graphs after inference without it.
     """
     for part, found in zip(parts, inferred, strict=True):
         lengths = {value.name: value.type.tensor_type for value in (*found.value_info, *found.output)}
@@ -90,14 +90,14 @@ def hide_vector_makers(parts: Sequence[onnx.GraphProto], inferred: Sequence[onnx
 
 
 def show_hidden(parts: Sequence[onnx.GraphProto]) -> None:
-    """Undo, in the graphs that inference returned, what was hidden from it."""
+    """Restore the hidden nodes in the graphs that inference returned."""
     for node in (node for part in parts for node in part.node):
         if node.domain.startswith(_HIDDEN):
             node.domain = node.domain.removeprefix(_HIDDEN)
 
 
 def check_call(op_type: str, inputs: Sequence[Output | None], name: str) -> None:
-    """Refuse a call that the types of its inputs show to be forged, before it is inferred by itself.
+    """Reject a call with impossible input types before ONNX infers it as a single node.
 
     Raises `TypeInferenceError`.
     """
@@ -116,7 +116,7 @@ def _hide(node: onnx.NodeProto) -> None:
 
 
 def _is_misjudged(node: onnx.NodeProto) -> bool:
-    """Whether it is a ConvTranspose that ONNX infers to be longer than it is: SAME leaves nothing to be padded."""
+    """Whether ONNX infers too large a shape: for a ConvTranspose with SAME padding and output_padding."""
     if node.op_type != "ConvTranspose":
         return False
     given = {attribute.name: attribute for attribute in node.attribute}
@@ -124,7 +124,7 @@ def _is_misjudged(node: onnx.NodeProto) -> bool:
 
 
 def _is_harmless(tensor: onnx.TypeProto.Tensor | None) -> bool:
-    """Whether a value is not a vector, or one of known length."""
+    """Whether a value is not a vector, or has a known length."""
     if tensor is None or not tensor.HasField("shape"):
         return False
     dims = tensor.shape.dim
@@ -140,7 +140,7 @@ def _lacks_axes(node: onnx.NodeProto) -> bool:
 
 
 def _hide_slices(graph: onnx.GraphProto, outer: frozenset[str]) -> None:
-    """Hide the Slices without axes in `graph` and its bodies; `outer` are the short constants around it."""
+    """Hide the Slices without axes in `graph` and its bodies; `outer` are short constants of the enclosing graphs."""
     computed = {name for node in graph.node if node.op_type != "Constant" for name in node.output}
     short = outer.union(_short_constants(graph)) - computed
     for node in graph.node:

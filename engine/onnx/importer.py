@@ -1,4 +1,4 @@
-"""`read_model`: an ONNX model from a path, bytes, a stream or a proto, into the IR."""
+"""`read_model`: reads an ONNX model from a path, bytes, a stream or a proto into the IR."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ _FIRST_IR_WITH_OPSETS = 3
 
 
 def read_model(source: ModelSource) -> Model:
-    """Read an ONNX model, of any opset, at the canonical opset.
+    """Read an ONNX model of any opset and convert it to the canonical opset.
 
-    Weights are not copied: constants are views of the mapped file, of its external data files, or of the bytes that
-    are given. None of these may change while the model lives. Local functions are inlined; initializers are
-    constants, also where the file lists them as inputs. What a node's metadata says is in its `rt_info`:
-    "affinity", and the rest under "metadata"; what the file says of itself is in the model's `metadata` and
-    in `rt_info["onnx"]`.
+    Weights are not copied: constants are views of the mapped file, of its external data files, or of the given
+    bytes. None of these may change while the model exists. Local functions are inlined; initializers become
+    constants, even if the file also lists them as inputs. A node's metadata is in its `rt_info`: "affinity", and
+    the rest under "metadata"; the model's metadata is in its `metadata` and in `rt_info["onnx"]`.
 
     Args:
         source: a path (a str is always one), bytes, a binary stream, or a `ModelProto`.
 
     Raises:
         ModelReadError: the file is missing, truncated or not an ONNX model; `ExternalDataError` if its data is.
-        GraphError: a cycle, a value that nothing defines, or one that is defined twice.
-        TypeInferenceError: an operator cannot take what it is given.
-        UnsupportedError: the model is valid, and newer or of another kind than what is known here.
+        GraphError: a cycle, a value that is not defined, or one that is defined twice.
+        TypeInferenceError: an operator does not accept its inputs.
+        UnsupportedError: the model is valid, but uses features that are too new or not supported.
     """
     opened = open_model(source)
     skeleton, proto = _weightless(opened)
@@ -81,14 +80,14 @@ def _build(opened: OpenedModel, skeleton: Skeleton, proto: onnx.ModelProto) -> M
 
 
 def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
-    """The opset versions of a model by domain, ONNX's own as ""."""
+    """The opset versions of a model by domain; ONNX's own domain is ""."""
     opsets = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in proto.opset_import}
-    # Before there were opsets, all operators were of what became opset 1.
+    # Files from before opsets were introduced use the operators of opset 1.
     return opsets if proto.opset_import else {"": 1}
 
 
 def describe_model(model: Model, proto: onnx.ModelProto) -> None:
-    """Keep what the file says of itself."""
+    """Set the model's metadata from the file's."""
     model.metadata = {entry.key: entry.value for entry in proto.metadata_props}
     model.opset_imports = {
         domain: version for domain, version in opsets_of(proto).items() if domain not in CANONICAL_VERSIONS

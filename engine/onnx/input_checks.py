@@ -1,6 +1,6 @@
-"""Inputs against what an operator takes, for nodes whose types inference over the whole graph has found.
+"""Checks the inputs of nodes whose types whole-graph inference has found.
 
-That inference does not look at every element type, and for some operators compares only a part of the inputs' lengths.
+That inference does not check every element type, and for some operators compares only some of the inputs' lengths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_SCALES: Final = 8
 
 
 class InputChecker:
-    """Checks nodes, each kind of call once: most nodes of a large model are like others of it. For one model."""
+    """Checks the nodes of one model, equal calls only once: large models repeat most of their calls."""
 
     __slots__ = ("_seen",)
 
@@ -24,7 +24,7 @@ class InputChecker:
         self._seen: set[tuple[object, ...]] = set()
 
     def check(self, node: Node) -> None:
-        """Raise `TypeInferenceError` or `OperatorSpecError` if the operator cannot take what `node` gives it."""
+        """Raise `TypeInferenceError` or `OperatorSpecError` if the operator does not accept the inputs of `node`."""
         op = get_op(node.op_type, node.domain)
         is_plain = op.rule is None and op.agreement is None and not has_spec(node)
         key = _key_of_elements(node) if is_plain else _key_of_types(node)
@@ -32,7 +32,7 @@ class InputChecker:
             if key in self._seen:
                 return
             self._seen.add(key)
-        except TypeError:  # an attribute that has no hash
+        except TypeError:  # an unhashable attribute
             pass
         check(node)
 
@@ -46,7 +46,7 @@ def _key_of_elements(node: Node) -> tuple[object, ...]:
 
 
 def _key_of_types(node: Node) -> tuple[object, ...]:
-    """All that a type rule or a spec reads of a node."""
+    """Everything of a node that a type rule or a spec reads."""
     key: list[object] = [node.op_type, node.domain, node.num_outputs, *node.attributes.items()]
     for value in node.input_values:
         key.append(None if value is None else value.type)
@@ -56,6 +56,6 @@ def _key_of_types(node: Node) -> tuple[object, ...]:
 
 
 def _may_decide(constant: Output) -> bool:
-    """Whether a type rule may read the values of a constant: a shape, axes, or scales of a Resize."""
+    """Whether a type rule may read the values of a constant: a shape, axes, or the scales of a Resize."""
     shape = constant.shape
     return len(shape) < 2 and (constant.element_type.is_integral or shape.size() <= _MAX_SCALES)

@@ -1,4 +1,4 @@
-"""Names for what is exported: unique in their graph and in all graphs around it, as ONNX asks."""
+"""Names for export, unique in their graph and in all enclosing graphs, as ONNX requires."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from engine.ir import Constant, Model, Node, Output, Result
 
 
 class UniqueNames:
-    """Names that are taken, here or by one of the graphs around."""
+    """Names that are taken, by this graph or an enclosing one."""
 
     __slots__ = ("_counts", "_outer")
 
     def __init__(self, outer: UniqueNames | None = None) -> None:
-        self._counts: dict[str, int] = {}  # of each name: the last number that was appended to it
+        self._counts: dict[str, int] = {}  # for each name, the last number appended to it
         self._outer = outer
 
     def has_own(self, name: str) -> bool:
-        """Whether the name was taken here."""
+        """Whether this graph took the name."""
         return name in self._counts
 
     def __contains__(self, name: str) -> bool:
@@ -30,7 +30,7 @@ class UniqueNames:
         return False
 
     def take(self, base: str) -> str:
-        """`base`, or with a number where it is taken; taken from now on. Amortized constant time."""
+        """Take `base`, with a number appended if it is already taken. Amortized constant time."""
         if base not in self:
             self._counts[base] = 0
             return base
@@ -44,25 +44,25 @@ class UniqueNames:
 
 
 class Scope:
-    """The names of one graph's values, and the nodes that writing it takes beyond its own.
+    """The names of one graph's values, and the Identity nodes that writing it adds.
 
-    A capture has the name that its value has in the graph around it, so that it becomes implicit again; so does a
-    constant that is also in the graph around it, of which the importer gives bodies copies. A value
-    that is an output has the output's name; one that cannot (an input, or an output under two names) gets an
-    Identity.
+    A capture has the name of its value in the enclosing graph, so that it becomes implicit; so does a
+    constant that is also in the enclosing graph, of which the importer gives bodies copies. A value
+    that is an output has the output's name; if it cannot (an input, or a value with two output names), an
+    Identity is added.
 
     Args:
         model: the graph.
-        strict: whether inputs and outputs must keep their names, and outputs without one are left out; raises
-            `ModelWriteError` where two inputs or outputs have one name.
-        outer: the scope of the graph around a body.
-        captured: what the captures of a body read in it.
+        strict: whether inputs and outputs must keep their names, and outputs without one are omitted; raises
+            `ModelWriteError` if two inputs or outputs have the same name.
+        outer: the scope of the graph that encloses a body.
+        captured: the values of that graph that the captures of a body read.
 
     Attributes:
-        names: the name of every value; "" for an output that is left out.
-        identities: for results that need one, the Identity node that they are written by.
+        names: the name of every value; "" for an omitted output.
+        identities: for results that need one, the added Identity node.
         results: the names of the outputs, in order.
-        shared: constants that are written in a graph around this one.
+        shared: constants that are written in an enclosing graph.
         bodies: the scopes of the bodies, by the id of the body.
     """
 
@@ -113,7 +113,7 @@ class Scope:
         return self._outer is not None
 
     def walk(self) -> Iterator[Scope]:
-        """This scope and those of all bodies in it."""
+        """This scope and those of all bodies in it, at any depth."""
         yield self
         for body in self.bodies.values():
             yield from body.walk()
@@ -145,7 +145,7 @@ class Scope:
         return "" if self._strict and _is_left_out(output) else self._taken.take(output.name or "value")
 
     def _find_shared(self, constant: Constant) -> bool:
-        """Whether the value of that name which is seen from here is a constant of the same data."""
+        """Whether the constant's name refers, in the enclosing graphs, to a constant with the same data."""
         name, scope = constant.friendly_name, self._outer
         while scope is not None:
             if scope._taken.has_own(name):
@@ -155,7 +155,7 @@ class Scope:
         return False
 
     def _border_name(self, name: str, what: str) -> str:
-        if not self._strict or self._outer is not None:  # the inputs and outputs of a body go by position
+        if not self._strict or self._outer is not None:  # inputs and outputs of a body are matched by position
             return self._taken.take(name or "value")
         if not name or name in self._taken:
             problem = "has no name" if not name else f"`{name}` has the name of another input or output"
@@ -166,6 +166,6 @@ class Scope:
 
 
 def _is_left_out(output: Output) -> bool:
-    """Whether the file that the node came from did not name this output, and nothing has read it since."""
+    """Whether the imported file did not name this output, and it has no consumers."""
     names = output.node.output_names
     return names is not None and not names[output.index] and not output.target_inputs

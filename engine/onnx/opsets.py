@@ -1,4 +1,4 @@
-"""Which version of an operator a model's opset means, and which one the IR holds."""
+"""The version of an operator in a model's opset, and the canonical version in the IR."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from engine.ops.registry import CANONICAL_VERSIONS, KEPT_DEPRECATED
 
 @functools.cache
 def resolve_version(op_type: str, domain: str, opset: int) -> int:
-    """The since_version of the operator that a node of a model of `opset` calls. About 100 ns when repeated.
+    """The since_version of an operator in a model of `opset`. About 100 ns when repeated.
 
-    `domain` is one of `CANONICAL_VERSIONS`; other domains have no versions that are known here.
+    `domain` is one of `CANONICAL_VERSIONS`; versions of other domains are unknown.
 
     Raises:
-        UnknownOperatorError: there is no such operator in that opset, or not any more.
-        UnsupportedError: the domain is unknown, or the opset or the operator's version is newer than what is known.
+        UnknownOperatorError: the opset does not have the operator, or not any more.
+        UnsupportedError: the domain is unknown, or the opset or the operator's version is too new.
     """
     domain_opset = _canonical_opset(domain)
     newest = _newest_opset(domain)
@@ -46,7 +46,7 @@ def resolve_version(op_type: str, domain: str, opset: int) -> int:
 
 
 def canonical_version(op_type: str, domain: str) -> int:
-    """The since_version of the operator at the canonical opset. Raises as `resolve_version` does."""
+    """The since_version of the operator at the canonical opset. Raises the errors of `resolve_version`."""
     return resolve_version(op_type, domain, _canonical_opset(domain))
 
 
@@ -77,7 +77,7 @@ def _is_last(schema: onnx.defs.OpSchema, opset: int) -> bool:
 
 
 def _introduced(op_type: str, domain: str) -> str:
-    """What to say about an operator that an opset does not have."""
+    """The hint for an operator that an opset does not have."""
     versions = [
         schema.since_version
         for schema in onnx.defs.get_all_schemas_with_history()

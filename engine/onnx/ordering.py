@@ -1,4 +1,4 @@
-"""Names and order of a graph proto: every value is defined once, before it is read, or the graph is refused."""
+"""Checks names and order of a graph proto: every value must be defined once; nodes are sorted if necessary."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from engine.onnx.functions import describe, subgraphs
 from engine.onnx.stored_tensors import check_tensor
 
 _Readers: TypeAlias = dict[str, str]
-"""For each value that is read, who reads it, for messages."""
+"""For each value that is read, a reader, for messages."""
 
 
 def order_graph(graph: onnx.GraphProto, checker: CallChecker | None = None) -> None:
-    """Check `graph` and the bodies in it, and sort their nodes where they are out of order.
+    """Check `graph` and the bodies in it, and sort their nodes topologically if they are not.
 
-    Linear, and the order of a graph that is in order stays. Raises what `checker` raises of a node, and
-    `GraphError`: a value that nothing defines, a value that is defined twice, a cycle; each names the nodes and the
-    values.
+    Linear; the order of a sorted graph does not change. Raises the errors of `checker`, and `GraphError` for a value
+    that is not defined, a value that is defined twice, and a cycle, naming nodes and values.
     """
     for name, reader in _order(graph, checker).items():
         raise GraphError(
@@ -31,7 +30,7 @@ def order_graph(graph: onnx.GraphProto, checker: CallChecker | None = None) -> N
 
 
 def _order(graph: onnx.GraphProto, checker: CallChecker | None) -> _Readers:
-    """Order `graph` and its bodies; what it reads from graphs around it."""
+    """Sort `graph` and its bodies; return the values that it reads from enclosing graphs."""
     for tensor in graph.initializer:
         check_tensor(tensor)
     defined: set[str] = {tensor.name for tensor in graph.initializer}
@@ -77,7 +76,7 @@ def _order(graph: onnx.GraphProto, checker: CallChecker | None) -> _Readers:
 
 
 def _captured(node: onnx.NodeProto, checker: CallChecker | None) -> _Readers | None:
-    """What the bodies of `node` read from around it; None if it has no body."""
+    """The values that the bodies of `node` read from enclosing graphs; None if it has no body."""
     captured: _Readers | None = None
     for body in subgraphs(node):
         captured = {} if captured is None else captured
@@ -101,9 +100,9 @@ def _sort(graph: onnx.GraphProto, produced: Mapping[str, int], free: list[_Reade
 
 
 def _topological(sources: list[list[int]], nodes: list[onnx.NodeProto]) -> list[int]:
-    """Depth-first in the order of the file, so that what was in order stays nearly as it was."""
+    """Depth-first in the order of the file, so that the order changes little."""
     order: list[int] = []
-    state = bytearray(len(sources))  # 1 while the node's sources are visited, 2 once it is in the order
+    state = bytearray(len(sources))  # 1 while the node's sources are visited, 2 once it is done
     for root in range(len(sources)):
         stack = [root]
         while stack:

@@ -1,7 +1,7 @@
-"""A model in the parts of a blob: a small skeleton, and each constant's bytes for itself, to be used in place.
+"""Splits a model for a blob into a small skeleton and a section of bytes for each constant, which are used in place.
 
-The skeleton is a `ModelProto` of the canonical opset that states every type, name and JSON-like annotation, so that
-reading it upgrades and infers nothing.
+The skeleton is a `ModelProto` of the canonical opset with every type, name and JSON-like annotation, so that
+reading it requires neither upgrades nor inference.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Section(NamedTuple):
 def split_model(model: Model, omit: Callable[[Constant], bool] | None = None) -> tuple[bytes, list[Section]]:
     """`model` as a skeleton and the sections of its constants; small and string constants stay in the skeleton.
 
-    Of a constant that `omit` is true for only the type is written, where it is large enough for a section: a device
+    If `omit` is true for a constant that is large enough for a section, only its type is written: a device
     keeps its data in another form.
 
-    What `rt_info` holds that JSON cannot is left out. Data of contiguous constants is not copied. Raises
+    Entries of `rt_info` that JSON cannot represent are dropped. Data of contiguous constants is not copied. Raises
     `ModelWriteError`.
     """
-    from engine.onnx.graph_writer import ExportContext, GraphWriter  # reading and compiling do without
+    from engine.onnx.graph_writer import ExportContext, GraphWriter  # not needed for reading and compiling
     from engine.onnx.naming import Scope
 
     sections: list[Section] = []
@@ -82,11 +82,10 @@ def split_model(model: Model, omit: Callable[[Constant], bool] | None = None) ->
 
 
 def join_model(skeleton: bytes, load: Callable[[str], Buffer]) -> Model:
-    """The model of which `split_model` made `skeleton`; `load` gives a section's bytes by name.
+    """The model that `split_model` has split into `skeleton` and sections; `load` returns a section's bytes by name.
 
-    Constants are views of what `load` returns; one that was omitted raises `ModelReadError` when its data is read.
-    Nothing in the skeleton is trusted: whatever is wrong with it is a
-    `ModelError`; what `load` raises passes through.
+    Constants are views of these bytes; reading the data of an omitted one raises `ModelReadError`.
+    The skeleton is validated: any fault raises a `ModelError`; exceptions of `load` pass through.
     """
     try:
         proto = parse_model(skeleton)
@@ -95,14 +94,14 @@ def join_model(skeleton: bytes, load: Callable[[str], Buffer]) -> Model:
     try:
         with paused_collector():
             return _join(proto, load)
-    except UnsupportedError as e:  # a writer of skeletons knows its operators
+    except UnsupportedError as e:  # a valid skeleton has only known operators
         raise ModelReadError(f"the model's skeleton is damaged: {e}") from e
     except RecursionError as e:
         raise ModelReadError(f"the model's skeleton is nested too deep: {e}") from e
 
 
 def _join(proto: onnx.ModelProto, load: Callable[[str], Buffer]) -> Model:
-    # Types are taken as stated; that calls are such as their operators have keeps evaluation from what hangs it.
+    # Stated types are not checked, but calls are, because invalid ones could make evaluation hang.
     order_graph(proto.graph, CallChecker(CANONICAL_VERSIONS))
     context = ImportContext(_SectionTensors(load), TypeReader(proto.graph.input), {}, exact=True)
     model, _ = GraphBuilder(context, proto.graph).build()
@@ -125,7 +124,7 @@ def _external(name: str, value_type: TensorType, key: str, value: str) -> onnx.T
 
 
 class _SectionTensors(TensorStore):
-    """The tensors of a skeleton, whose data `load` gives."""
+    """The tensors of a skeleton, whose data `load` returns."""
 
     __slots__ = ("_load",)
 

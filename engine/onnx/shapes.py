@@ -1,4 +1,4 @@
-"""Types of a model's values before its nodes exist: what is inferred, what is declared, and what of it to believe."""
+"""Types of a model's values before its nodes are created: reads and combines inferred and declared ones."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from engine.ir import (
 )
 from engine.ops.protos import type_from_proto
 
-# What ONNX's data propagation calls the dimensions that it knows nothing of.
+# The symbols that ONNX's data propagation generates for unknown dimensions.
 _GENERATED: Final = re.compile(rb"unk__\d")
 _GENERATED_NAME: Final = re.compile(r"unk__\d+")
 
 
-_LONGEST: Final = 1 << 48  # addresses have no more bits, and sums of lengths stay within 64
+_LONGEST: Final = 1 << 48  # addresses have at most 48 bits, and sums of lengths do not overflow 64
 
 _CORRECTED: Final = frozenset({
     "BlackmanWindow", "GroupNormalization", "HammingWindow", "HannWindow", "MaxUnpool", "MeanVarianceNormalization",
@@ -36,9 +36,9 @@ _POOLING: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 
 def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bool:
-    """Whether `engine.ops` infers a call right that ONNX's inference over the whole graph gets wrong, or not at all.
+    """Whether `engine.ops` corrects or adds to ONNX's whole-graph inference for a call.
 
-    Before opset 22, ONNX counts windows of a pooling with ceil_mode that lie in the padding alone; nobody has them.
+    Before opset 22, ONNX counts windows of a pooling with ceil_mode that are entirely in the padding; no runtime does.
     """
     if domain:
         return False
@@ -46,7 +46,7 @@ def is_corrected(op_type: str, domain: str, attributes: Mapping[str, Any]) -> bo
 
 
 class DeclaredTypes:
-    """What a graph's value_info and outputs say, taken out of the graph so that inference does not build on it."""
+    """The types in a graph's value_info and outputs, removed from the graph so that inference does not use them."""
 
     __slots__ = ("_protos",)
 
@@ -82,14 +82,14 @@ class TypeReader:
         return known
 
     def inferred(self, proto: onnx.TypeProto) -> ValueType:
-        """The type that inference found; dimensions for which it only made up a name are unknown."""
+        """The type that inference found; dimensions with a generated symbol are unknown."""
         key = b"?" + proto.SerializeToString()
         known = self._known.get(key)
         if known is None:
             try:
                 known = type_from_proto(proto)
             except ModelError:
-                known = UNKNOWN  # a negative length, say, of a computation that a bad model leads to
+                known = UNKNOWN  # for example a negative length, computed by a faulty model
             if _GENERATED.search(key):
                 known = self._without_generated(known)
             self._known[key] = known
@@ -118,14 +118,14 @@ def _check_lengths(value_type: ValueType, name: str) -> None:
 
 
 def is_complete(value_type: ValueType) -> bool:
-    """Whether inference of the single node can add nothing but lengths."""
+    """Whether inference of the single node could add nothing but lengths."""
     if isinstance(value_type, TensorType):
         return value_type.element_type is not undefined and value_type.shape.rank.is_static
     return not isinstance(value_type, (SequenceType, OptionalType)) or value_type.element is not None
 
 
 def refine(inferred: ValueType, declared: ValueType | None) -> ValueType:
-    """`inferred` with what `declared` adds where the two agree; where they contradict each other, `inferred`."""
+    """`inferred` refined by `declared`; parts in which they contradict each other stay as in `inferred`."""
     if declared is None or declared is inferred or declared == UNKNOWN:
         return inferred
     if inferred == UNKNOWN:
@@ -154,5 +154,5 @@ def _refine_shape(inferred: PartialShape, declared: PartialShape) -> PartialShap
     if len(inferred) != len(declared):
         return inferred
     pairs = zip(inferred.dims, declared.dims, strict=True)
-    # The declared symbol, if any, is the one that the file's author chose.
+    # The declared symbol, if any, comes first: it was chosen by the file's author.
     return PartialShape([stated.merge(found) if found.compatible(stated) else found for found, stated in pairs])

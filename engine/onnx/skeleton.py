@@ -1,6 +1,6 @@
-"""A model file without its weights: large tensors are left where they lie and replaced by references.
+"""A model without its weights: large tensors stay in the file and are replaced by references.
 
-What remains is a small `ModelProto` that protobuf, the inliner and shape inference can handle in milliseconds.
+The result is a small `ModelProto` that protobuf, the inliner and shape inference process in milliseconds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from engine.errors import ModelReadError
 from engine.onnx.wire import LENGTH, MAX_DEPTH, Buffer, WireError, encode_length, encode_varint, fields
 
 INLINE_BYTES: Final = 1024
-"""Tensors of at most this many bytes stay in the skeleton: shape inference reads them."""
+"""Tensors of at most this many bytes stay in the skeleton, because shape inference reads them."""
 
 _MAX_PROTO: Final = (1 << 31) - 1
 _MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _FUNCTION, _DROPPED = range(8)
 
-# For each kind of message, the fields through which a tensor can be reached. Training is none of our business.
+# For each kind of message, the fields that may contain tensors. Training info is ignored.
 _CHILDREN: Final[dict[int, dict[int, int]]] = {
     _MODEL: {7: _GRAPH, 20: _DROPPED, 25: _FUNCTION},
     _GRAPH: {1: _NODE, 5: _TENSOR, 15: _SPARSE},
@@ -36,7 +36,7 @@ _CHILDREN: Final[dict[int, dict[int, int]]] = {
 }
 
 RAW_DATA: Final = 9
-# float, int32, int64, raw, double and uint64 data; strings stay in the skeleton, they become Python objects anyway.
+# float, int32, int64, raw, double and uint64 data; strings stay in the skeleton, as they become Python objects anyway.
 _DATA_FIELDS: Final = frozenset({4, 5, 7, RAW_DATA, 10, 11})
 _EXTERNAL_DATA: Final = 13
 _LOCATION_IS_EXTERNAL: Final = encode_varint(14 << 3) + encode_varint(onnx.TensorProto.EXTERNAL)
@@ -44,7 +44,7 @@ _LOCATION_IS_EXTERNAL: Final = encode_varint(14 << 3) + encode_varint(onnx.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The content of a tensor's data field: which field, and where in the file it lies."""
+    """The content of a tensor's data field: the field's number, and the content's position in the file."""
 
     field: int
     start: int
@@ -52,7 +52,7 @@ class Span:
 
 
 def parse_model(data: bytes) -> onnx.ModelProto:
-    """`data` as a `ModelProto` that has a graph and whose texts are text. Raises `ModelReadError`."""
+    """`data` as a `ModelProto` that has a graph and whose strings are valid UTF-8. Raises `ModelReadError`."""
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
         _strict_model().FromString(data)
@@ -65,9 +65,9 @@ def parse_model(data: bytes) -> onnx.ModelProto:
 
 @functools.cache
 def _strict_model() -> type[onnx.ModelProto]:
-    """`ModelProto` in the syntax in which protobuf checks that strings are UTF-8.
+    """`ModelProto` in proto3 syntax, for which protobuf checks that strings are UTF-8.
 
-    The package's own class returns bytes for a string that is none, which no reader of names expects.
+    The onnx package's own class returns bytes for invalid strings, which readers of names do not expect.
     """
     file = FileDescriptorProto()
     onnx.ModelProto.DESCRIPTOR.file.CopyToProto(file)
@@ -79,10 +79,10 @@ def _strict_model() -> type[onnx.ModelProto]:
 
 
 class Skeleton:
-    """The weightless model in `data`, and the spans that its references stand for.
+    """The model in `data` without its weights, and the spans that its references refer to.
 
-    A reference looks like external data; `span_of` tells it from what a file itself calls external by a secret
-    that is drawn anew for each skeleton, so that no file can forge one.
+    A reference looks like external data; `span_of` distinguishes it from external data in the file by a secret
+    that is random for each skeleton, so that a file cannot forge one.
     """
 
     __slots__ = ("_key", "data", "spans")
@@ -107,13 +107,13 @@ class Skeleton:
         return self.spans[int(entries[0].value)]
 
     def _copy(self, source: Buffer, start: int, end: int, kind: int, chunks: list[Buffer], depth: int) -> int:
-        """Append the message `source[start:end]` to `chunks`, weightless, and return its new size."""
+        """Append the message `source[start:end]` to `chunks`, without weights, and return its new size."""
         if depth > MAX_DEPTH:
             raise WireError(start, f"messages are nested more than {MAX_DEPTH} deep")
         children = _CHILDREN[kind]
         size, kept = 0, start
         for number, wire, begin, payload, stop in fields(source, start, end):
-            # A message that is small as a whole holds no large tensor.
+            # A small message cannot contain a large tensor.
             if number not in children or wire != LENGTH or stop - payload <= INLINE_BYTES:
                 continue
             chunks.append(source[kept:begin])
@@ -135,7 +135,7 @@ class Skeleton:
 
     def _copy_tensor(self, source: Buffer, start: int, end: int, chunks: list[Buffer]) -> int:
         data = [field for field in fields(source, start, end) if field[0] in _DATA_FIELDS]
-        # Data in several pieces is legal and never seen; it goes through protobuf, which joins the pieces.
+        # Data in several pieces is legal, but rare; protobuf joins the pieces.
         if len(data) != 1 or data[0][1] != LENGTH or data[0][4] - data[0][3] <= INLINE_BYTES:
             chunks.append(source[start:end])
             return end - start

@@ -1,4 +1,4 @@
-"""Where a model comes from: a path, bytes, a stream or a proto, each made one buffer."""
+"""Opens the source of a model (a path, bytes, a stream or a proto) as one buffer."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class OpenedModel:
     """The bytes of a model.
 
     Attributes:
-        data: all of them; of a file, a read-only mapping that lives as long as something reads it.
-        path: the file; None if the bytes came without one, and so without a folder for external data.
-        label: what messages call the model.
+        data: all of them; for a file, a read-only mapping that exists as long as it is referred to.
+        path: the file; None if there is none, and so no folder for external data.
+        label: the model's name in messages.
     """
 
     data: Buffer
@@ -61,12 +61,12 @@ def open_model(source: ModelSource) -> OpenedModel:
 
 
 def map_file(path: Path, label: str) -> memoryview:
-    """The content of a regular file, mapped read-only; an empty file is refused. Raises `ModelReadError`.
+    """The content of a regular file, mapped read-only. Raises `ModelReadError`, also for an empty file.
 
-    A file must not be changed while a model read from it lives: shortening a mapped file ends the process.
+    The file must not change while a model read from it exists: truncating a mapped file kills the process.
     """
     try:
-        # Without O_NONBLOCK, opening a named pipe waits for its other end, perhaps for ever.
+        # Without O_NONBLOCK, opening a named pipe waits for its other end, perhaps forever.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (OSError, ValueError) as e:
         raise ModelReadError(f"{label} cannot be opened: {getattr(e, 'strerror', None) or e}") from e
@@ -87,7 +87,7 @@ def map_file(path: Path, label: str) -> memoryview:
 
 
 def describe_other_format(data: Buffer) -> str | None:
-    """What `data` is, where it begins like a well-known format that is not ONNX."""
+    """The description of `data` if it begins like a well-known format other than ONNX."""
     head = bytes(data[:64])
     for magic, description in _OTHER_FORMATS:
         if head.startswith(magic):
@@ -124,7 +124,7 @@ def _serialized(proto: onnx.ModelProto) -> bytes:
 def _read_all(stream: BinaryIO) -> bytes:
     try:
         data: object = stream.read()
-    except Exception as e:  # of any kind: a damaged archive, a broken connection, a user's own class
+    except Exception as e:  # any exception: a damaged archive, a broken connection, a user's own class
         reason = str(e) or type(e).__name__
         raise ModelReadError(f"the model's stream cannot be read: {reason}") from e
     if not isinstance(data, bytes):

@@ -1,4 +1,4 @@
-"""Constants whose data stays where it is stored: views of the file, or unpacked from it when they are read."""
+"""Constants whose data stays in the file: views of it, or unpacked from it when they are read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MAX_DENSE_BYTES: Final = 1 << 31
 _FLOAT_DATA, _INT32_DATA, _INT64_DATA, _DOUBLE_DATA, _UINT64_DATA = 4, 5, 7, 10, 11
 _FIXED_FIELDS: Final = {_FLOAT_DATA: (f32, c64), _DOUBLE_DATA: (f64, c128)}
 _VARINT_FIELDS: Final = {_INT64_DATA: (i64,), _UINT64_DATA: (u32, u64)}
-# What one int32 of int32_data holds for each element type: its value, or the bits of one element or one byte.
+# The content of one int32 of int32_data for each element type: its value, or the bits of one element or one byte.
 _INT32_CODES: Final[dict[ElementType, Any]] = {
     i32: np.int32, i16: np.int16, u16: np.uint16, i8: np.int8, u8: np.uint8, boolean: np.bool_, f16: np.uint16,
     bf16: np.uint16,
@@ -59,17 +59,17 @@ _INT32_CODES: Final[dict[ElementType, Any]] = {
 
 
 class TensorStore(ABC):
-    """Reads the tensors of one model. `content` says where the data lies of those that are not in the proto itself."""
+    """Reads the tensors of one model. `content` finds the data of tensors that are not in the proto itself."""
 
     @abstractmethod
     def content(self, tensor: onnx.TensorProto, needed: int) -> tuple[int, Buffer]:
-        """The number of the field of `TensorProto` whose content a tensor's data is, and that content.
+        """The content of a tensor's data field, preceded by the number of that field of `TensorProto`.
 
-        `needed` bytes are what the tensor takes as raw data. Raises `ModelReadError`.
+        `needed` is the tensor's size in bytes as raw data. Raises `ModelReadError`.
         """
 
     def constant(self, tensor: onnx.TensorProto) -> Constant:
-        """`tensor` as a constant that has its name. Raises `ModelReadError`."""
+        """`tensor` as a constant with its name. Raises `ModelReadError`."""
         name = tensor.name
         if tensor.data_location != _EXTERNAL:
             return Constant(_checked(tensor_from_proto, tensor), friendly_name=name)
@@ -128,7 +128,7 @@ class FileTensors(TensorStore):
 
 
 def check_tensor(tensor: onnx.TensorProto) -> None:
-    """Refuse negative lengths, and raw data of another size than they ask, which ONNX's C++ does not look for.
+    """Reject negative lengths, and raw data of the wrong size, which ONNX's C++ does not check.
 
     Raises `ModelReadError`.
     """
@@ -141,7 +141,7 @@ def check_tensor(tensor: onnx.TensorProto) -> None:
 
 
 def stored_type(tensor: onnx.TensorProto) -> TensorType:
-    """The type that a tensor states. Raises `ModelReadError` if no stored tensor can have it."""
+    """The type of a tensor. Raises `ModelReadError` if it is not a valid type of stored tensors."""
     element_type, shape = _element_type(tensor), tuple(tensor.dims)
     _byte_size(tensor.name, element_type, shape)
     return TensorType(element_type, PartialShape(shape))
@@ -155,7 +155,7 @@ def _element_type(tensor: onnx.TensorProto) -> ElementType:
 
 
 def _loader(name: str, element_type: ElementType, shape: tuple[int, ...], field: int, data: Buffer) -> Any:
-    """A function that makes the array. Everything that can be wrong with the data is found before it is called."""
+    """A function that creates the array. The data is validated here, so that the function does not fail."""
     if field == RAW_DATA or element_type in _FIXED_FIELDS.get(field, ()):
         _expect(name, element_type, shape, len(data), element_type.byte_size(math.prod(shape)), "bytes")
         return functools.partial(tensor_from_raw, data, element_type, shape, name)
@@ -195,7 +195,7 @@ def _byte_size(name: str, element_type: ElementType, shape: tuple[int, ...]) -> 
 
 
 def _checked(read: Callable[[_P], _T], tensor: _P) -> _T:
-    """`read(tensor)`, where numpy's own refusals (of 65 dimensions, of 2^63 elements) become errors of the model."""
+    """`read(tensor)`; numpy's own errors (for 65 dimensions, for 2^63 elements) become `ModelReadError`."""
     try:
         return read(tensor)
     except (ValueError, OverflowError, MemoryError) as e:

@@ -1,7 +1,7 @@
 """Values in files: .npy, .npz, ONNX's .pb, and folders of .pb files as ONNX lays out its test data.
 
-A .pb file holds a `TensorProto`, `SequenceProto` or `OptionalProto`, so that every type can be stored in one. A
-folder holds `input_0.pb`, `input_1.pb`, .. or `output_0.pb`, .., by position. A .npz archive holds tensors by name.
+A .pb file contains a `TensorProto`, `SequenceProto` or `OptionalProto`, so it can store every type. A folder
+contains `input_0.pb`, `input_1.pb`, .. or `output_0.pb`, .., by position. A .npz archive contains tensors by name.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Types: TypeAlias = Mapping[str, ValueType]
 """The inputs or outputs of a model, in order."""
 Kind: TypeAlias = Literal["input", "output"]
 
-# Kinds of elements and the fields that hold them, alike in sequences and optionals.
+# Kinds of elements and their fields, the same for sequences and optionals.
 _FIELDS: Final = {onnx.SequenceProto.TENSOR: "tensor", onnx.SequenceProto.SEQUENCE: "sequence"}
 _FORMS: Final = "expected .npy, .npz, .pb or a folder of .pb files"
 
 
 def read_values(path: str | os.PathLike[str], types: Types, kind: Kind) -> dict[str, Any]:
-    """Read the inputs or outputs that `path` holds, by name.
+    """Read inputs or outputs from `path`, by name.
 
-    A .npz archive names them; a folder has them by position; a .npy file holds the only one, and a .pb file the one
-    that it names, or the only one. Raises `InputError`.
+    A .npz archive names them; a folder has them by position; a .npy file is for a model with only one, and so is
+    a .pb file unless it contains a name. Raises `InputError`.
     """
     path = Path(path)
     if path.is_dir():
@@ -47,7 +47,7 @@ def read_values(path: str | os.PathLike[str], types: Types, kind: Kind) -> dict[
 
 
 def read_value(path: str | os.PathLike[str], value_type: ValueType) -> Any:
-    """Read the one value of that type that a .npy or .pb file holds. Raises `InputError`."""
+    """Read a value of type `value_type` from a .npy or .pb file. Raises `InputError`."""
     path = Path(path)
     if path.suffix == ".npy":
         return _typed(_load_numpy(path), value_type)
@@ -57,9 +57,9 @@ def read_value(path: str | os.PathLike[str], value_type: ValueType) -> Any:
 
 
 def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types: Types, kind: Kind) -> list[Path]:
-    """Write values, and return the files: a .npz archive where `path` ends so, else a folder of .pb files.
+    """Write values to a .npz archive if `path` ends with .npz, else to a folder of .pb files; return the files.
 
-    Raises `InputError` for what an archive cannot hold, and `OSError`.
+    Raises `InputError` for values that an archive cannot hold, and `OSError`.
     """
     path = Path(path)
     if path.suffix == ".npz":
@@ -82,7 +82,7 @@ def write_values(path: str | os.PathLike[str], values: Mapping[str, Any], types:
 
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside `path`, renamed when the block ends well: nobody ever reads half a file."""
+    """Yield a temporary name beside `path`, and rename the file to `path` if the block succeeds."""
     temporary = path.with_name(f".{os.urandom(16).hex()}.tmp")
     try:
         yield temporary
@@ -106,19 +106,19 @@ def _read_archive(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
 
 
 def _load_numpy(path: Path) -> Any:
-    """An array, or the arrays of an archive by name. Pickled objects are refused: they can run code."""
+    """An array, or the arrays of an archive by name. Pickled objects are rejected, because they can run code."""
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray) or path.suffix == ".npy":
             return loaded
         with loaded:
             return dict(loaded)
-    except Exception as e:  # numpy and zipfile raise of every kind, MemoryError for a header that lies among them
+    except Exception as e:  # numpy and zipfile raise many kinds, such as MemoryError for a forged header
         raise InputError(f"{path}: cannot be read as {path.suffix or 'a'} file: {_reason(e)}") from e
 
 
 def _typed(array: Any, value_type: ValueType) -> Any:
-    """Give bytes that numpy has no name for (bfloat16 and its kin) their type back."""
+    """`array`, viewed as its ml_dtypes type (such as bfloat16) if numpy has loaded it as plain bytes."""
     if not isinstance(value_type, TensorType) or not isinstance(array, np.ndarray):
         return array
     dtype = value_type.element_type.numpy
@@ -131,7 +131,7 @@ def _write_archive(path: Path, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(value, np.ndarray):
             raise InputError(f"{path}: `{name}` is a {type(value).__name__}, which .npz cannot hold; write to a folder")
-    # Not np.savez, to which an output called "file" would be its own argument.
+    # Not np.savez, which would take an output called "file" as its own argument.
     with _replaced(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name, value in values.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
@@ -141,7 +141,7 @@ def _write_archive(path: Path, values: Mapping[str, Any]) -> None:
 def _storable(array: Array) -> Array:
     if array.dtype.kind in "OT":
         return array.astype(str)
-    # numpy writes names of ml_dtypes' types that it cannot read; as plain bytes they come back by `_typed`.
+    # numpy cannot read the type names that it writes for ml_dtypes; `_typed` restores these types from plain bytes.
     return array.view(np.dtype((np.void, array.dtype.itemsize))) if array.dtype.isbuiltin == 2 else array
 
 
@@ -176,7 +176,7 @@ def _read_folder(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
 
 
 def _read_proto(path: Path, value_type: ValueType | None) -> tuple[str, Any]:
-    """Name and value; only the name where the type is not known."""
+    """Name and value; only the name if `value_type` is None."""
     proto = _message(value_type)
     try:
         proto.ParseFromString(path.read_bytes())
@@ -228,7 +228,7 @@ def _to_proto(value: Any, value_type: ValueType | None, name: str) -> Any:
 
 
 def _kind_of(value: Any, name: str) -> tuple[int, str]:
-    """The element kind of a value in a sequence or optional, and its field."""
+    """The element kind of a value in a sequence or optional, and the name of its field."""
     if isinstance(value, np.ndarray):
         return onnx.SequenceProto.TENSOR, "tensor"
     if isinstance(value, list):

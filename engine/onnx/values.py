@@ -1,4 +1,4 @@
-"""The values that the nodes of a graph proto can read by name, those of the graphs around it included."""
+"""The values that the nodes of a graph proto can read by name, including those of enclosing graphs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from engine.onnx.skeleton import INLINE_BYTES
 
 
 class Values:
-    """Values by name; what is found in `outer`, the values of the graph around a body, becomes a capture.
+    """Values by name; a value found in `outer`, the values of the enclosing graph, becomes a capture.
 
     Attributes:
         name: the graph's name, for messages.
-        by_name: the values defined so far, captures included.
-        changed: values whose types inference over the whole graph did not know.
+        by_name: the values defined so far, including captures.
+        changed: values whose types differ from those that whole-graph inference found.
     """
 
     __slots__ = ("_captured", "_outer", "by_name", "changed", "name")
@@ -26,9 +26,9 @@ class Values:
         self._captured: dict[Parameter, Output] = {}
 
     def get(self, name: str) -> Output:
-        """The value called `name`; of the graphs around, as a capture, or as a copy if it is a small constant.
+        """The value called `name`; if it is of an enclosing graph, a capture, or a copy of a small constant.
 
-        Raises `GraphError` if nothing defines it.
+        Raises `GraphError` if it is not defined.
         """
         value = self.by_name.get(name)
         if value is not None:
@@ -48,9 +48,9 @@ class Values:
         return value
 
     def captures(self, draft: Model) -> tuple[list[Parameter], list[Output]]:
-        """The captures that the nodes of `draft` read, and what they read around it.
+        """The captures that the nodes of `draft` read, and the corresponding values of the enclosing graph.
 
-        They are in the order of their use, which does not depend on the order of the file.
+        They are in the order of use, which does not depend on the order of the file.
         """
         used: dict[Parameter, None] = {}
         if self._captured:

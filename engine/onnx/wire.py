@@ -1,7 +1,7 @@
-"""The protobuf wire format, read in place: where the fields of a message lie, and no more.
+"""Parses the protobuf wire format in place, to find the positions of fields.
 
-Every length is checked against the message that holds it before it is used, so that nothing is read or allocated
-by a forged size.
+Every length is checked against its message before it is used, so that forged sizes cause neither out-of-bounds
+reads nor allocations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LENGTH: Final = 2
 FIXED32: Final = 5
 
 MAX_DEPTH: Final = 100
-"""Messages nest at most this deep; protobuf's own limit."""
+"""The deepest nesting of messages: protobuf's own limit."""
 
 _MAX_FIELD: Final = (1 << 29) - 1
 _VARINT_BYTES: Final = 10
@@ -30,7 +30,7 @@ _CHUNK: Final = 1 << 20
 
 
 class WireError(ModelReadError):
-    """Bytes are no protobuf message; `offset` is where."""
+    """The data is not a valid protobuf message; `offset` is the position of the error."""
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(f"byte {offset}: {problem}")
@@ -41,7 +41,7 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
     """The fields of the message in `data[start:end]`, in order: (number, wire type, begin, payload, stop).
 
     The field with its tag is `data[begin:stop]`; a LENGTH field's content is `data[payload:stop]`. Raises
-    `WireError` where a field is malformed or reaches beyond `end`.
+    `WireError` if a field is malformed or extends beyond `end`.
     """
     position = start
     while position < end:
@@ -78,7 +78,7 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
 
 
 def varint(data: Buffer, start: int, end: int) -> tuple[int, int]:
-    """The variable-length integer at `start`, and where it ends. Raises `WireError` at `end` and past 64 bits."""
+    """The varint at `start`, and its end. Raises `WireError` if it extends beyond `end` or has more than 64 bits."""
     value = shift = 0
     position = start
     while position < end:
@@ -98,7 +98,7 @@ def varint(data: Buffer, start: int, end: int) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """`value`, not negative, as a variable-length integer."""
+    """`value`, not negative, as a varint."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -108,12 +108,12 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_length(number: int, length: int) -> bytes:
-    """The tag and length that stand before the content of LENGTH field `number`."""
+    """The tag and length that precede the content of LENGTH field `number`."""
     return encode_varint(number << 3 | LENGTH) + encode_varint(length)
 
 
 def count_varints(data: Buffer) -> int:
-    """How many integers a packed field holds. Raises `WireError` if the last one is truncated."""
+    """The number of integers in a packed field. Raises `WireError` if the last one is truncated."""
     flat = np.frombuffer(data, dtype=np.uint8)
     count = 0
     for start in range(0, flat.size, _CHUNK):
@@ -124,7 +124,7 @@ def count_varints(data: Buffer) -> int:
 
 
 def decode_varints(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The integers of a packed field, cut to the width of `dtype`, by a few megabytes of scratch memory.
+    """The integers of a packed field, truncated to the width of `dtype`; uses a few megabytes of scratch memory.
 
     Raises `WireError` if one is truncated or longer than ten bytes.
     """

@@ -1,4 +1,4 @@
-"""`write_model`: an ONNX file whose weights go to it from where they are, and that appears when it is complete."""
+"""`write_model`: writes an ONNX file atomically, without copying the weights."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 
 
 def write_model(model: Model, destination: Destination, *, external_data: int | None = None) -> None:
-    """Write `model` as an ONNX file, as `model_to_proto` describes it.
+    """Write `model` as an ONNX file with the content that `model_to_proto` describes.
 
-    A file appears under its name only when it is complete; one that was there is replaced then. Weights are
-    written from where they are, without a copy.
+    Files are written under a temporary name and renamed when they are complete, which replaces existing ones.
+    Weights are written without a copy.
 
     Args:
         destination: a path, or a binary stream.
-        external_data: constants of at least so many bytes go to `<name>.data` beside the model. By default all
-            are in the file itself, unless that would have more than 2 GB.
+        external_data: constants of at least this many bytes go to `<name>.data` beside the model. By default all
+            are in the file itself, unless it would exceed 2 GB.
 
-    Raises `ModelWriteError`; also where a stream would get more than 2 GB, or external data, which needs a path.
+    Raises `ModelWriteError`, including for more than 2 GB or external data with a stream, which require a path.
     """
     is_path = isinstance(destination, (str, os.PathLike))
     if external_data is None and weight_bytes(model) > MAX_INLINE_BYTES:
@@ -55,7 +55,7 @@ def write_model(model: Model, destination: Destination, *, external_data: int | 
 
 
 def _write_inline(model: Model, file: BinaryIO) -> None:
-    """Write proto and weights as one message, the large weights of the main graph directly from their place."""
+    """Write proto and weights as one message; large weights of the main graph are written without a copy."""
     spliced: list[tuple[bytes, Constant]] = []
 
     def write_tensor(constant: Constant, name: str, is_main: bool) -> onnx.TensorProto | None:
@@ -103,7 +103,7 @@ def _write_external(model: Model, path: Path, threshold: int) -> None:
 
     proto = export_proto(model, write_tensor)
     with ExitStack() as files:
-        # Left in reverse order: the data is in place before the model that names it.
+        # Exited in reverse order: the data file is renamed before the model that refers to it.
         file = files.enter_context(_atomic(path))
         data = files.enter_context(_atomic(path.with_name(location))) if placed else None
         try:
@@ -122,7 +122,7 @@ def _header(constant: Constant, name: str) -> onnx.TensorProto:
 
 
 def _raw(constant: Constant) -> Any:
-    """The constant's bytes; what was unpacked for them alone is forgotten again."""
+    """The constant's bytes; data that was loaded only for this is released again."""
     was_loaded = constant.is_loaded
     data = tensor_to_raw(constant.data)
     if not was_loaded:
@@ -131,7 +131,7 @@ def _raw(constant: Constant) -> Any:
 
 
 def _write(file: BinaryIO, data: Any) -> None:
-    """Write all of `data`: a raw stream may take a part at a time."""
+    """Write all of `data`, since a raw stream may write only a part at a time."""
     view = memoryview(data).cast("B")
     while view:
         try:
@@ -150,7 +150,7 @@ def _checked_stream(stream: BinaryIO) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file that gets the name `path` when the block ends well, and is removed when it does not."""
+    """A temporary file that is renamed to `path` if the block succeeds, and deleted if it raises."""
     try:
         with complete_file(path) as file:
             yield file

@@ -1,11 +1,11 @@
-"""Old operator versions to the canonical one: what an importer asks about every node that it reads.
+"""Upgrades of nodes from old operator versions to the canonical one, for importers.
 
     version = resolve_version("Softmax", "", 11)                     # 11
     if needs_upgrade("Softmax", "", version):
         upgraded = upgrade_call(OldCall("Softmax", "", version, (x,), {}, 1, "probabilities"))
 
-Every transition between two versions of an operator is either in `COMPATIBLE`, where the old text means the same in
-the new version, or in `UPGRADES`, where a function rewrites one call. All functions here are thread-safe.
+Every transition between two versions of an operator is either in `COMPATIBLE`, if an old call means the same in
+the new version, or in `UPGRADES`, with a function that rewrites one call. All functions here are thread-safe.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
     "resolve_version", "upgrade_call",
 ]  # fmt: skip
 
-# Imported for what they register.
+# Imported because they register upgrades.
 FAMILIES: Final = (
     control_flow, elementwise, ml, normalization, pooling, quantization, recurrent, reduction, sampling, softmax,
     spectral, structure,
@@ -46,14 +46,14 @@ FAMILIES: Final = (
 
 
 def upgrade_call(call: OldCall) -> OldCall | Sequence[Output]:
-    """`call` at the canonical version: as one call, or as the values that stand for its outputs.
+    """`call` at the canonical version: one call, or the values that replace its outputs.
 
-    Returns a call whose version is `canonical_version` of its (perhaps new) operator, or one value an output, made
-    of canonical nodes without names of their own. A call that needs nothing comes back with only its version changed.
+    Returns a call whose version is `canonical_version` of its (perhaps new) operator, or one value per output,
+    computed by unnamed canonical nodes. For a call that needs no upgrade, only the version changes.
 
     Raises:
-        ModelError: the call is none that its version allows.
-        UnsupportedError: it is valid and has no canonical form, or facts of its inputs that decide are unknown.
+        ModelError: the call is not valid in its version.
+        UnsupportedError: it is valid, but has no canonical form, or required facts of its inputs are unknown.
     """
     while True:
         step = _next_upgrade(call.op_type, call.domain, call.version)
@@ -69,7 +69,7 @@ def upgrade_call(call: OldCall) -> OldCall | Sequence[Output]:
 
 @functools.cache
 def needs_upgrade(op_type: str, domain: str, version: int) -> bool:
-    """Whether some transition from `version` to the canonical one takes code. About 100 ns when repeated."""
+    """Whether any transition from `version` to the canonical one has an upgrade. About 100 ns when repeated."""
     return _next_upgrade(op_type, domain, version) is not None
 
 

@@ -1,4 +1,4 @@
-"""`OldCall`, one operator call as an old model states it, and the registry of functions that upgrade one."""
+"""`OldCall`, an operator call in an old model, and the registry of upgrades."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from engine.ir import ElementType, Output, undefined
 
 @dataclass(frozen=True, slots=True)
 class OldCall:
-    """One call of an operator of version `version`, its since_version, not the opset of the model.
+    """A call of an operator of version `version`, which is its since_version, not the opset of the model.
 
     Attributes:
-        inputs: the formal inputs, None if an optional one is omitted, then what the bodies capture.
-        attributes: values as the IR holds them; never changed in place.
-        num_outputs: outputs that the model names, omitted ones in the middle included.
+        inputs: the formal inputs, None for omitted optional ones, then the values that the bodies capture.
+        attributes: values in the form of the IR; never changed in place.
+        num_outputs: the number of outputs that the model names, including omitted ones in the middle.
         name: the node's name, for messages.
     """
 
@@ -41,7 +41,7 @@ class OldCall:
         drop: Sequence[str] = (),
         **attributes: Any,
     ) -> OldCall:
-        """This call as one of `version`: without the attributes of `drop`, with `attributes` set."""
+        """This call at `version`, without the attributes of `drop` and with `attributes`."""
         kept = {name: value for name, value in self.attributes.items() if name not in drop}
         return OldCall(
             self.op_type if op_type is None else op_type,
@@ -54,7 +54,7 @@ class OldCall:
         )
 
     def replace(self, **changes: Any) -> OldCall:
-        """A copy with other fields."""
+        """A copy with changed fields."""
         return dataclasses.replace(self, **changes)
 
     def has_input(self, index: int) -> bool:
@@ -79,21 +79,21 @@ class OldCall:
         return found
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """An INT attribute; required where `default` is None. Raises `ModelError`."""
+        """An INT attribute; required if `default` is None. Raises `ModelError`."""
         value = self._attribute(name, default)
         if not isinstance(value, (int, np.integer)):
             self.invalid(f"attribute `{name}` is {value!r}; expected an integer")
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A FLOAT attribute; required where `default` is None. Raises `ModelError`."""
+        """A FLOAT attribute; required if `default` is None. Raises `ModelError`."""
         value = self._attribute(name, default)
         if not isinstance(value, (int, float, np.integer, np.floating)):
             self.invalid(f"attribute `{name}` is {value!r}; expected a number")
         return float(value)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A STRING attribute; required where `default` is None. Raises `ModelError`."""
+        """A STRING attribute; required if `default` is None. Raises `ModelError`."""
         value = self._attribute(name, default)
         if not isinstance(value, str):
             self.invalid(f"attribute `{name}` is {value!r}; expected text")
@@ -107,11 +107,11 @@ class OldCall:
         return tuple(map(int, value))
 
     def invalid(self, reason: str) -> NoReturn:
-        """Raise `ModelError`: the call is none that its operator's version allows."""
+        """Raise `ModelError`: the call is not valid in its operator's version."""
         raise ModelError(f"{self}: {reason}")
 
     def unsupported(self, reason: str, way_out: str) -> NoReturn:
-        """Raise `UnsupportedError`: the call is valid and has no canonical form."""
+        """Raise `UnsupportedError`: the call is valid, but has no canonical form."""
         raise UnsupportedError(f"{self}: {reason}; {way_out}")
 
     def _attribute(self, name: str, default: Any) -> Any:
@@ -131,7 +131,7 @@ Upgrade: TypeAlias = Callable[[OldCall], Upgraded]
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The step of one operator from version `since` to version `to`, where it takes code."""
+    """The upgrade of one operator from version `since` to version `to`."""
 
     since: int
     to: int
@@ -139,14 +139,14 @@ class Transition:
 
 
 UPGRADES: Final[dict[tuple[str, str], list[Transition]]] = {}
-"""The transitions that need code, by (domain, op type), in order of version."""
+"""The upgrades by (domain, op type), in order of version."""
 
 
 def upgrade(*op_types: str, since: int, to: int, domain: str = "") -> Callable[[Upgrade], Upgrade]:
     """Register a function as the upgrade of `op_types` from version `since` to version `to`.
 
     The function returns a call of version `to` or later, of the same or of a successor operator, or the values
-    that stand for the call's outputs, made of canonical nodes.
+    that replace the call's outputs, computed by canonical nodes.
     """
 
     def register(function: Upgrade) -> Upgrade:

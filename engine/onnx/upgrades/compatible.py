@@ -1,19 +1,19 @@
-"""Which version of which operator means, word for word, what the version before it means.
+"""The operator versions in which a call of the version before has the same meaning.
 
-An entry `"Abs": (13,)` says: what a node says in the version before Abs-13, Abs-13 understands in the same way. The
-converse need not hold: see `engine.onnx.downgrade`. Every other transition has a function in `UPGRADES`. Each of
-them was decided by reading both versions, their signatures and their texts; these took more than that:
+An entry `"Abs": (13,)` means that every node of the version before Abs-13 has the same meaning in Abs-13. The
+converse need not hold: see `engine.onnx.downgrade`. Every other transition has a function in `UPGRADES`. All were
+decided by comparing signatures and specifications of both versions; these needed further evidence:
 
 - AveragePool-22, MaxPool-22, LpPool-22: windows that start in the padding are ignored, as runtimes always did; ONNX's
-  inference counts them in the versions before.
-- Cast-24, CastLike-24: infinity to a saturated FNUZ float is its largest number; the tables before said NaN, no
-  implementation did, and they were corrected.
-- Conv-11, ConvTranspose-11, LpPool-11: SAME_UPPER, SAME_LOWER and how an odd padding is split are described anew, as
-  implementations always had it.
+  inference counts them in earlier versions.
+- Cast-24, CastLike-24: infinity to a saturated FNUZ float is its largest number; earlier tables said NaN, which no
+  implementation returned, and were corrected.
+- Conv-11, ConvTranspose-11, LpPool-11: the new descriptions of SAME_UPPER, SAME_LOWER and of the split of an odd
+  padding are what implementations always did.
 - LabelEncoder-4: every NaN matches a NaN key, not only one of equal bits.
-- OneHot-11: negative indices count from the back; before, indices were to be non-negative.
-- Selu, Softmax, Concat, Clip, RoiAlign, DFT and GRU are in `UPGRADES` where a default changed.
-- TreeEnsembleClassifier-5, TreeEnsembleRegressor-5 are deprecated and mean what they meant: they are kept, since
+- OneHot-11: negative indices count from the back; before, indices had to be non-negative.
+- Selu, Softmax, Concat, Clip, RoiAlign, DFT and GRU are in `UPGRADES` for versions in which a default changed.
+- TreeEnsembleClassifier-5, TreeEnsembleRegressor-5 are deprecated, but unchanged: they are kept, because
   TreeEnsemble has neither base values nor leaves with several weights.
 """
 
@@ -181,4 +181,4 @@ COMPATIBLE: Final[dict[str, dict[str, tuple[int, ...]]]] = {
         "TreeEnsembleRegressor": (3, 5),
     },
 }
-"""By domain and op type: versions to which the version before them may be taken as it is."""
+"""By domain and op type: versions in which a call of the version before has the same meaning."""

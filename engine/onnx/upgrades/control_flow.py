@@ -36,7 +36,7 @@ def _without_batch(call: OldCall) -> Upgraded:
 def _one_entry(
     body: Model, over_batch: Sequence[Output], states: int, has_length: bool, directions: Sequence[int]
 ) -> Model:
-    """The body of the outer Scan: its parameters are one entry of the batch each, the length first if given."""
+    """The body of the outer Scan: each parameter is one entry of the batch; the length comes first if given."""
     parameters = [Parameter(_entry_type(value), friendly_name=f"entry_{i}") for i, value in enumerate(over_batch)]
     captures = [Parameter(capture.type, friendly_name=capture.friendly_name) for capture in body.captures]
     entries: list[Output] = [parameter.output(0) for parameter in parameters]

@@ -38,7 +38,7 @@ def _without_consumed_inputs(call: OldCall) -> OldCall:
 @upgrade("Add", "Div", "Mul", "Sub", since=6, to=7)
 @upgrade("And", "Equal", "Greater", "Less", "Or", "Pow", "Xor", since=1, to=7)
 def _limited_broadcast(call: OldCall) -> OldCall:
-    """`broadcast=1` aligns B with a run of A's dimensions: from `axis` on where it is given, else the last ones."""
+    """`broadcast=1` aligns B with consecutive dimensions of A: from `axis` on if given, else the last ones."""
     a, b = call.input(0), call.input(1)
     if call.integer("broadcast", 0) and "axis" in call.attributes:
         b = _aligned(call, a, b, call.integer("axis"))
@@ -46,9 +46,9 @@ def _limited_broadcast(call: OldCall) -> OldCall:
 
 
 def _aligned(call: OldCall, a: Output, b: Output, axis: int) -> Output:
-    """`b` with so many trailing dimensions of length 1 that its first stands under dimension `axis` of `a`."""
+    """`b` with trailing dimensions of length 1, so that its first dimension aligns with dimension `axis` of `a`."""
     if axis == -1:
-        return b  # from the last dimension on: where this fits at all, it is what numpy does
+        return b  # aligned with the last dimensions, as in numpy's broadcasting
     if axis < 0:
         call.invalid(f"axis is {axis}; expected -1, or 0 or more")
     rank_a, rank_b = rank_of(a), rank_of(b)
@@ -65,13 +65,13 @@ def _aligned(call: OldCall, a: Output, b: Output, axis: int) -> Output:
 
 @upgrade("Gemm", since=6, to=7)
 def _gemm_broadcast(call: OldCall) -> OldCall:
-    """C is a matrix, a row or a scalar, which numpy broadcasts as `broadcast` did."""
+    """C is a matrix, a row or a scalar, for which numpy's broadcasting is the same as `broadcast`."""
     return call.at(7, drop=["broadcast"])
 
 
 @upgrade("PRelu", since=6, to=7)
 def _prelu_slope(call: OldCall) -> OldCall:
-    """One slope a channel stands under dimension 1 of X; from 7 on the slope broadcasts like any operand."""
+    """One slope per channel was aligned with dimension 1 of X; from 7 on the slope broadcasts like any operand."""
     x, slope = call.input(0), call.input(1)
     rank_x, rank_slope = rank_of(x), rank_of(slope)
     per_channel = rank_slope is None or (rank_slope == 1 and slope.shape[0] != 1)
@@ -109,7 +109,7 @@ def _clip_limits(call: OldCall) -> OldCall:
 
 @upgrade("Clip", since=6, to=11)
 def _clip_inputs(call: OldCall) -> OldCall:
-    """The bounds became inputs; a bound that limits nothing is left out."""
+    """The bounds became inputs; a bound that limits nothing is omitted."""
     x = call.input(0)
     low = _bound(x, call.number("min", -_F32_MAX))
     high = _bound(x, call.number("max", _F32_MAX))
@@ -123,14 +123,14 @@ def _bound(x: Output, value: float) -> Output | None:
 
 @upgrade("Selu", since=1, to=6)
 def _selu_constants(call: OldCall) -> OldCall:
-    """The defaults got more digits."""
+    """The defaults became more precise."""
     defaults = {"alpha": 1.6732, "gamma": 1.0507}
     return call.at(6, **(defaults | dict(call.attributes))).at(6, drop=["consumed_inputs"])
 
 
 @upgrade("Erf", since=9, to=13)
 def _erf_of_integers(call: OldCall) -> Upgraded:
-    """Integers were allowed; the result is truncated to one."""
+    """Integers were allowed; the result is truncated to an integer."""
     x = call.input(0)
     if not x.element_type.is_integral:
         return call.at(13)

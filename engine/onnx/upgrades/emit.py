@@ -1,4 +1,4 @@
-"""The few ways in which upgrades build canonical nodes. Shapes are constants where they are static."""
+"""Functions by which upgrades create canonical nodes. Static shapes become constants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def i64_scalar(value: int) -> Output:
 
 
 def scalar_like(value: float, like: Output) -> Output:
-    """`value` as a scalar of the element type of `like`; beyond its range it is infinite."""
+    """`value` as a scalar of the element type of `like`; infinite if it is out of range."""
     element_type = like.element_type
     if element_type is undefined:
         return emit("CastLike", Constant(np.array(value, np.float32)).output(0), like)
@@ -42,12 +42,12 @@ def cast(value: Output, element_type: ElementType) -> Output:
 
 
 def constant_value(value: Output | None) -> NDArray[Any] | None:
-    """The data of a constant; None for what is computed."""
+    """The data of a constant; None for a computed value."""
     return value.node.data if value is not None and isinstance(value.node, Constant) else None
 
 
 def rank_of(value: Output) -> int | None:
-    """The rank where it is known."""
+    """The rank; None if it is unknown."""
     rank = value.shape.rank
     return rank.get_length() if rank.is_static else None
 
@@ -64,18 +64,18 @@ def rank_as_value(value: Output) -> Output:
 
 
 def ones(count: Output) -> Output:
-    """An i64 vector of as many ones as `count`, an i64 scalar, says."""
+    """An i64 vector of `count` ones; `count` is an i64 scalar."""
     length = emit("Reshape", count, i64s([1]))
     return emit("ConstantOfShape", length, value=np.ones(1, np.int64))
 
 
 def reshape_to(value: Output, shape: Output) -> Output:
-    """`value` with the dimensions of `shape`, zeros taken as they are."""
+    """`value` reshaped to `shape`, in which 0 means a length of zero."""
     return emit("Reshape", value, shape, allowzero=1)
 
 
 def reshape_like(value: Output, like: Output) -> Output:
-    """`value` with the dimensions of `like`."""
+    """`value` reshaped to the shape of `like`."""
     return reshape_to(value, shape_of(like))
 
 

@@ -10,7 +10,7 @@ from engine.onnx.upgrades.call import OldCall, upgrade
 
 @upgrade("LabelEncoder", since=1, to=2, domain="ai.onnx.ml")
 def _keys_and_values(call: OldCall) -> OldCall:
-    """One list of texts, whose positions were the integers; the type of X gave the direction."""
+    """There was one list of strings, with their positions as the integers; the type of X selected the direction."""
     texts = tuple(call.attributes.get("classes_strings", ()))
     positions = tuple(range(len(texts)))
     element_type = call.element_type(0)

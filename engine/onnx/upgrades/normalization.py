@@ -30,7 +30,7 @@ def _test_mode(call: OldCall) -> Upgraded:
         return spatial
     if call.num_outputs > 3:
         call.unsupported("saved_mean and saved_var do not exist in test mode", "remove these outputs")
-    # Running statistics stay what they are where nothing is trained.
+    # In test mode, running statistics do not change.
     (y,) = _normalized(spatial.replace(num_outputs=1))
     return [y, call.input(3), call.input(4)][: call.num_outputs]
 
@@ -45,21 +45,21 @@ def _per_activation(call: OldCall) -> Upgraded:
 
 @upgrade("BatchNormalization", since=9, to=14)
 def _training_outputs(call: OldCall) -> Upgraded:
-    """More outputs than one meant training; from 14 on an attribute says so."""
+    """More than one output meant training; from 14 on an attribute selects it."""
     return _training(call) if call.num_outputs > 1 else call.at(14)
 
 
 def _normalized(call: OldCall) -> list[Output]:
-    """The one output in inference mode, of a call of version 7 or 9."""
+    """The only output in inference mode, for a call of version 7 or 9."""
     x, *statistics = _channelwise(call)
     y = emit("BatchNormalization", x, *statistics, epsilon=call.number("epsilon", 1e-5))
     return [reshape_like(y, call.input(0)) if x != call.input(0) else y]
 
 
 def _training(call: OldCall) -> list[Output]:
-    """The outputs in training mode, of a call of version 7 or 9: batch statistics normalize X.
+    """The outputs in training mode, for a call of version 7 or 9: X is normalized by batch statistics.
 
-    saved_var is what the runtimes of its time saved to speed up gradients: 1 / sqrt(variance + epsilon).
+    saved_var is the value that contemporary runtimes saved to speed up gradients: 1 / sqrt(variance + epsilon).
     """
     x, *statistics = _channelwise(call)
     epsilon = call.number("epsilon", 1e-5)
@@ -79,7 +79,7 @@ def _training(call: OldCall) -> list[Output]:
 
 
 def _channelwise(call: OldCall) -> list[Output]:
-    """The inputs with one statistic a channel: without `spatial` every activation becomes a channel."""
+    """The inputs with one statistic per channel: without `spatial` every activation becomes a channel."""
     inputs = [call.input(index) for index in range(5)]
     if call.integer("spatial", 1):
         return inputs
@@ -101,9 +101,9 @@ def _squared(value: Output) -> Output:
 
 @upgrade("GroupNormalization", since=18, to=21)
 def _per_channel_scale(call: OldCall) -> OldCall:
-    """Scale and bias were given a group; from 21 on they are given a channel.
+    """Scale and bias had one value per group; from 21 on they have one per channel.
 
-    Statistics were of X's own precision, from 21 on f32 by default; f64 must not lose digits by that.
+    Statistics had X's precision; from 21 on they are f32 by default, which must not reduce the precision of f64.
     """
     x, groups = call.input(0), call.integer("num_groups")
     channels = x.shape[1] if (rank_of(x) or 0) > 1 else as_dimension(None)
@@ -115,7 +115,7 @@ def _per_channel_scale(call: OldCall) -> OldCall:
 
 
 def _repeated(x: Output, channels: Dimension, value: Output, groups: int) -> Output:
-    """`value`, one element a group, as one element a channel of x."""
+    """`value`, with one element per group, repeated to one element per channel of x."""
     if channels.is_static:
         if channels == groups:
             return value
@@ -128,7 +128,7 @@ def _repeated(x: Output, channels: Dimension, value: Output, groups: int) -> Out
 
 @upgrade("Dropout", since=6, to=7)
 def _dropout_mode(call: OldCall) -> Upgraded:
-    """`is_test` chose the mode; what 7 describes is inference."""
+    """`is_test` chose the mode; version 7 describes inference."""
     if call.integer("is_test", 0):
         return call.at(7, drop=["is_test"])
     x = call.input(0)
@@ -140,7 +140,7 @@ def _dropout_mode(call: OldCall) -> Upgraded:
 
 @upgrade("Dropout", since=7, to=10)
 def _dropout_mask(call: OldCall) -> Upgraded:
-    """The mask had the type of the data; from 10 on it is of bool."""
+    """The mask had the type of the data; from 10 on it is bool."""
     if call.num_outputs == 1:
         return call.at(10)
     x = call.input(0)
@@ -149,7 +149,7 @@ def _dropout_mask(call: OldCall) -> Upgraded:
 
 @upgrade("Dropout", since=10, to=12)
 def _dropout_ratio(call: OldCall) -> OldCall:
-    """In inference mode the ratio means nothing."""
+    """In inference mode the ratio has no effect."""
     return call.at(12, drop=["ratio"])
 
 

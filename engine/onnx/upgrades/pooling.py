@@ -1,4 +1,4 @@
-"""Upgrades of LpPool and GlobalLpPool, whose exponent need not be an integer in version 1."""
+"""Upgrades of LpPool and GlobalLpPool, whose exponent is a float in version 1."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from engine.onnx.upgrades.call import OldCall, upgrade
 @upgrade("LSTM", "RNN", since=1, to=7)
 @upgrade("GRU", since=3, to=7)
 def _without_output_sequence(call: OldCall) -> OldCall:
-    """`output_sequence` said whether Y is wanted, which the list of outputs says as well."""
+    """`output_sequence` told whether Y is needed, which is redundant with the list of outputs."""
     return call.at(7, drop=["output_sequence"])
 
 
 @upgrade("GRU", since=1, to=3)
 def _direction_name(call: OldCall) -> OldCall:
-    """The default direction was misspelt, so models that state it have it misspelt, too."""
+    """The default direction was misspelt, so models that state it may be misspelt, too."""
     if call.text("direction", "forward") == "foward":
         return call.at(3, direction="forward")
     return call.at(3)

@@ -23,14 +23,14 @@ def _sum_axes_input(call: OldCall) -> OldCall:
 
 
 def _with_axes_input(call: OldCall, to: int) -> OldCall:
-    """An absent or empty list of axes is all of them, before and after."""
+    """An absent or empty list of axes means all axes in both versions."""
     axes = call.integers("axes")
     return call.at(to, drop=["axes"], inputs=[call.input(0), i64s(axes)] if axes else [call.input(0)])
 
 
 @upgrade("ReduceLogSum", "ReduceLogSumExp", since=18, to=28)
 def _logarithm_of_integers(call: OldCall) -> Upgraded:
-    """Integers were allowed; the result is truncated to one."""
+    """Integers were allowed; the result is truncated to an integer."""
     x = call.input(0)
     if not x.element_type.is_integral:
         return call.at(28)

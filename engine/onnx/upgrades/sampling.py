@@ -36,13 +36,13 @@ def _upsample_scales_input(call: OldCall) -> OldCall:
 
 @upgrade("Upsample", since=9, to=10)
 def _upsample_successor(call: OldCall) -> OldCall:
-    """Resize-10 does the same and shrinks, too."""
+    """Resize-10 does the same, and can also shrink."""
     return call.at(10, op_type="Resize")
 
 
 @upgrade("Resize", since=10, to=11)
 def _resize_coordinates(call: OldCall) -> Upgraded:
-    """x_original was x_resized / scale, and its nearest pixel that below it to enlarge, above it to shrink."""
+    """x_original was x_resized / scale, and the nearest pixel was its floor for enlarging, its ceil for shrinking."""
     x, scales = call.input(0), call.input(1)
     fixed = {"coordinate_transformation_mode": "asymmetric"}
     if call.text("mode", "nearest") != "nearest":
@@ -52,7 +52,7 @@ def _resize_coordinates(call: OldCall) -> Upgraded:
         return call.at(11, inputs=[x, None, scales], nearest_mode="floor", **fixed)
     if known is not None and (known <= 1).all():
         return call.at(11, inputs=[x, None, scales], nearest_mode="ceil", **fixed)
-    # Dimensions do not influence each other: enlarge those that grow, then shrink the others.
+    # Dimensions are independent: enlarge some first, then shrink the others.
     one = scalar_f32(1.0)
     grown = _nearest(x, emit("Max", scales, one), "floor")
     return [_nearest(grown, emit("Min", scales, one), "ceil")]
@@ -64,7 +64,7 @@ def _nearest(x: Output, scales: Output, nearest_mode: str) -> Output:
 
 @upgrade("Resize", since=11, to=13)
 def _resize_optional_inputs(call: OldCall) -> OldCall:
-    """What is not used was an empty tensor; from 13 on it is omitted. tf_half_pixel_for_nn is gone."""
+    """Unused inputs were empty tensors; from 13 on they are omitted. tf_half_pixel_for_nn was removed."""
     attributes = dict(call.attributes)
     mode = call.text("coordinate_transformation_mode", "half_pixel")
     if mode == "tf_half_pixel_for_nn":
@@ -87,7 +87,7 @@ def _as_half_pixel(call: OldCall) -> dict[str, str]:
 
 @upgrade("GridSample", since=16, to=20)
 def _grid_modes(call: OldCall) -> OldCall:
-    """The modes' names lost their count of dimensions."""
+    """The modes were renamed, since they are no longer specific to two dimensions."""
     mode = call.text("mode", "bilinear")
     return call.at(20, mode=_GRID_MODES.get(mode, mode))
 

@@ -1,4 +1,4 @@
-"""Upgrades of Softmax, LogSoftmax and Hardmax, which saw a matrix in their input before 13."""
+"""Upgrades of Softmax, LogSoftmax and Hardmax, which treated their input as a matrix before 13."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from engine.onnx.upgrades.emit import emit, rank_of, reshape_like
 
 @upgrade("Hardmax", "LogSoftmax", "Softmax", since=11, to=13)
 def _over_one_axis(call: OldCall) -> Upgraded:
-    """All dimensions from `axis` on were one row; from 13 on the operator works along one dimension.
+    """All dimensions from `axis` on were flattened to a row; from 13 on the operator works along one dimension.
 
-    Where at most one of these dimensions is longer than 1 the row lies along it.
+    If at most one of these dimensions is longer than 1, the row is along that dimension.
     """
     x = call.input(0)
     axis = call.integer("axis", 1)

@@ -28,7 +28,7 @@ def _shape_input(call: OldCall) -> OldCall:
 
 @upgrade("Squeeze", "Unsqueeze", since=11, to=13)
 def _axes_input(call: OldCall) -> OldCall:
-    """Squeeze without axes drops every dimension of length 1, before and after."""
+    """Squeeze without axes drops every dimension of length 1 in both versions."""
     axes = call.integers("axes")
     if call.op_type == "Unsqueeze" and "axes" not in call.attributes:
         call.invalid("attribute `axes` is missing")
@@ -37,13 +37,13 @@ def _axes_input(call: OldCall) -> OldCall:
 
 @upgrade("Concat", since=1, to=4)
 def _concat_axis(call: OldCall) -> OldCall:
-    """The axis was 1 where it was absent."""
+    """The default axis was 1."""
     return call.at(4, axis=call.integer("axis", 1))
 
 
 @upgrade("Slice", since=1, to=10)
 def _slice_inputs(call: OldCall) -> OldCall:
-    """Without axes the first dimensions are sliced, which may be fewer than all: these are named."""
+    """Without axes the first dimensions are sliced, perhaps not all of them, so their axes are stated."""
     starts, ends = call.integers("starts"), call.integers("ends")
     axes = call.integers("axes") or tuple(range(len(starts)))
     if not len(starts) == len(ends) == len(axes):
@@ -54,7 +54,7 @@ def _slice_inputs(call: OldCall) -> OldCall:
 
 @upgrade("Split", since=1, to=2)
 def _split_axis(call: OldCall) -> OldCall:
-    """The axis had no default, and the lengths could be an input, as they can again from 13 on."""
+    """The axis had no default, and the lengths could be an input, as they are again from 13 on."""
     if "axis" not in call.attributes:
         call.unsupported("Split-1 has no default axis", "set attribute `axis`")
     if not call.has_input(1):
@@ -77,7 +77,7 @@ def _split_count(call: OldCall) -> OldCall:
 
 @upgrade("Tile", since=1, to=6)
 def _tile_repeats(call: OldCall) -> OldCall:
-    """One axis was tiled: count and axis were scalars of the data's own type."""
+    """One axis was tiled: count and axis were scalars of the data's type."""
     x, count, axis = call.input(0), call.input(1), call.input(2)
     rank, known_count, known_axis = rank_of(x), constant_value(count), constant_value(axis)
     if rank is None or known_count is None or known_axis is None:
@@ -91,7 +91,7 @@ def _tile_repeats(call: OldCall) -> OldCall:
 
 
 def _repeats(x: Output, count: Output, axis: Output) -> Output:
-    """A vector of ones of x's rank with `count` at `axis`, which may count from the back."""
+    """A vector of ones, as long as x's rank, with `count` at `axis`, which may be negative."""
     rank = rank_as_value(x)
     axes = emit("Range", i64_scalar(0), rank, i64_scalar(1))
     return emit("Where", emit("Equal", axes, emit("Mod", axis, rank)), count, i64_scalar(1))
@@ -101,8 +101,8 @@ def _repeats(x: Output, count: Output, axis: Output) -> Output:
 def _pad_attribute(call: OldCall) -> OldCall:
     """`paddings` became `pads`.
 
-    The text of Pad-1 contradicts itself: its attribute lists all begins, then all ends, as `pads` does, its example
-    interleaves them, as the exporters of its time did. So only lists that read alike both ways are taken.
+    The specification of Pad-1 contradicts itself: its attribute lists all begins, then all ends, like `pads`; its
+    example interleaves them, like the exporters of its time. So only lists that mean the same both ways are accepted.
     """
     paddings = call.integers("paddings")
     half = len(paddings) // 2
