@@ -1,4 +1,4 @@
-"""The build steps that pyproject.toml cannot express: modules without leftovers, and the native core."""
+"""The build steps that pyproject.toml cannot express: a clean build folder, and the native core."""
 
 import shutil
 import sys
@@ -15,7 +15,7 @@ import native_build
 
 
 class CleanBuild(build_py):
-    """Build from an empty folder: setuptools keeps and installs modules deleted since the last build."""
+    """Build in an empty folder: setuptools would keep and install modules deleted since the last build."""
 
     def run(self) -> None:
         """Empty the build folder, then copy the modules into it."""
@@ -25,7 +25,7 @@ class CleanBuild(build_py):
 
 
 class NativeBuild(build_ext):
-    """Compile each kernel file once for every instruction set, which setuptools has no notion of."""
+    """Compile each kernel file once for every instruction set, which setuptools cannot do."""
 
     def build_extension(self, ext: Extension) -> None:
         """Compile what has changed and link the extension module."""
@@ -38,7 +38,7 @@ class NativeBuild(build_ext):
             raise CompileError(str(error)) from None
 
     def copy_extensions_to_source(self) -> None:
-        """Put the module beside the sources, for an editable install, by renaming: processes that run keep theirs."""
+        """Put the module beside the sources, for an editable install; renaming keeps it valid in running processes."""
         for ext in self.extensions:
             file = self.get_ext_filename(ext.name)
             built, target = Path(self.build_lib) / file, Path(__file__).resolve().parent / file

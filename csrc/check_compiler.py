@@ -1,7 +1,7 @@
-"""Compile every source of the native core once, unoptimised, to show that a compiler takes it without a warning.
+"""Compile every source of the native core once, unoptimised, to check that a compiler accepts it without warnings.
 
 `CXX=clang++ python csrc/check_compiler.py`. Kernels are compiled for the last instruction set of their rows. Needs
-pybind11. Objects lie in a folder of their own, and what has not changed is not compiled again.
+pybind11. Objects have a separate folder; only files that changed are compiled again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Compiles the native core: every kernel file once for each instruction set, the rest once, only what has changed.
+"""Compiles the native core incrementally: every kernel file once for each instruction set, all other files once.
 
-Used by `setup.py` for the extension module and by `csrc/sanitize.py` for the C++ tests; needs nothing but a compiler
-with the command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, and ENGINE_WERROR=1.
+Used by `setup.py` for the extension module and by `csrc/sanitize.py` for the C++ tests; needs only a compiler with the
+command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, ENGINE_BUILD_OBJECTS and
+ENGINE_WERROR=1.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "csrc"
-# Objects name their sources from the root: another copy of the same sources may take them up.
+# Objects refer to their sources relative to the root, so another copy of the same sources can reuse them.
 _FOLDER = Path(os.environ.get("ENGINE_BUILD_OBJECTS") or ROOT / "build" / "native")
 OBJECTS = _FOLDER / f"{sysconfig.get_platform()}-{sysconfig.get_config_var('SOABI') or 'python'}"
 
 WARNINGS = ("-Wall", "-Wextra")
 BASE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", *WARNINGS)
-# A static inline function with a local of its own would need a guard, an exception a type shared by all objects.
+# A static local in an inline function would need a guard, and exceptions a type, that all objects share.
 KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-math-errno", "-fno-trapping-math",
                 "-ffp-contract=fast")  # fmt: skip
-# GCC keeps loads of the next iteration in registers, which register-tiled loops have none left for: they spill.
+# GCC keeps loads for the next iteration in registers; register-tiled loops have none to spare and would spill.
 GCC_KERNEL_FLAGS = ("-fno-predictive-commoning",)
 
 
 class BuildError(Exception):
-    """The native core cannot be built; the message says what is missing or what the compiler said."""
+    """The native core cannot be built; the message names what is missing, or has the compiler's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One object file: its source, where it goes, and the flags that are its own."""
+    """One object file: its source, its path, and its specific flags."""
 
     source: Path
     object: Path
@@ -51,7 +52,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """A row of isas.def: the architecture that has it ("any": all), and the compiler's flags."""
+    """A row of isas.def: name, architecture ("any": all), and the compiler's flags."""
 
     name: str
     architecture: str
@@ -70,7 +71,7 @@ RELEASE = Variant(OBJECTS, ("-O3", "-DNDEBUG"))
 
 
 def build_extension(target: Path, include: Sequence[str]) -> None:
-    """Compile and link the extension module; `include` has the folders of Python's and pybind11's headers.
+    """Compile and link the extension module; `include` lists the folders of Python's and pybind11's headers.
 
     Raises BuildError.
     """
@@ -81,7 +82,7 @@ def build_extension(target: Path, include: Sequence[str]) -> None:
 
 
 def build_kernels() -> list[Path]:
-    """Bring the kernels' objects of a release up to date; return them: .../<isa>/<family>.o."""
+    """Bring the release build's kernel objects up to date; return their paths: .../<isa>/<family>.o."""
     units = kernel_units(RELEASE)
     with _locked(RELEASE.objects):
         compile_units(units, RELEASE)
@@ -94,7 +95,7 @@ def kernel_rows() -> list[tuple[str, str]]:
     isas = {isa.name: isa for isa in instruction_sets()}
     for family, name in rows:
         if name not in isas:
-            raise BuildError(f"families.def: {family} names instruction set {name}; expected one of {list(isas)}")
+            raise BuildError(f"families.def: {family} names instruction set `{name}`; expected one of {list(isas)}")
     machine = "x86_64" if platform.machine() == "AMD64" else platform.machine()
     return [(family, name) for family, name in rows if isas[name].architecture in ("any", machine)]
 
@@ -121,17 +122,17 @@ def kernel_units(variant: Variant) -> list[Unit]:
 
 
 def core_units(variant: Variant) -> list[Unit]:
-    """Return the units that are compiled for the baseline and know nothing of Python."""
+    """Return the units that are compiled for the baseline and do not use Python."""
     listed = set(re.findall(r"^ENGINE_PREPARE\((\w+)\)$", _families(), re.MULTILINE))
     prepare = sorted((SOURCES / "kernels" / "prepare").glob("*.cpp"))
     if missing := listed - {path.stem for path in prepare}:
-        raise BuildError(f"families.def: there is no csrc/kernels/prepare/<family>.cpp for {sorted(missing)}")
-    rooms = [path for room in ("executor", "graph") for path in sorted((SOURCES / room).rglob("*.cpp"))]
-    return [_baseline_unit(path, variant) for path in [*rooms, *prepare]]
+        raise BuildError(f"families.def: csrc/kernels/prepare/<family>.cpp is missing for {sorted(missing)}")
+    others = [path for folder in ("executor", "graph") for path in sorted((SOURCES / folder).rglob("*.cpp"))]
+    return [_baseline_unit(path, variant) for path in [*others, *prepare]]
 
 
 def binding_units(variant: Variant, include: Sequence[str]) -> list[Unit]:
-    """Return the units that know Python."""
+    """Return the units that use Python."""
     flags = tuple(flag for folder in include for flag in ("-isystem", folder))
     return [_baseline_unit(path, variant, flags) for path in sorted((SOURCES / "bindings").glob("*.cpp"))]
 
@@ -147,7 +148,7 @@ def test_units(variant: Variant) -> tuple[list[Unit], list[Unit]]:
 
 
 def compile_units(units: Sequence[Unit], variant: Variant) -> int:
-    """Compile the units that are out of date, on all cores; return how many there were. Raises BuildError."""
+    """Compile the units that are out of date, on all cores; return their number. Raises BuildError."""
     command = (*compiler(), *BASE_FLAGS, *variant.flags, f"-I{_from_root(SOURCES)}")
     strict = ("-Werror",) if os.environ.get("ENGINE_WERROR") == "1" else ()
     environment_flags = tuple(shlex.split(os.environ.get("CXXFLAGS", "")))
@@ -166,12 +167,12 @@ def compile_units(units: Sequence[Unit], variant: Variant) -> int:
 
 
 def jobs() -> int:
-    """Return how many compilers, or test programs, run at once."""
+    """Return how many compilers or test programs run at once."""
     return int(os.environ.get("ENGINE_BUILD_JOBS", "0")) or len(os.sched_getaffinity(0))
 
 
 def link_shared(objects: Sequence[Path], target: Path) -> None:
-    """Link an extension module under a temporary name and rename it: what runs keeps the file that it has mapped."""
+    """Link an extension module under a temporary name and rename it: running processes keep the file they mapped."""
     undefined = ("-undefined", "dynamic_lookup") if platform.system() == "Darwin" else ()
     target.parent.mkdir(parents=True, exist_ok=True)
     written = target.with_name(f"{target.name}.{os.getpid()}.tmp")
@@ -186,7 +187,7 @@ def link_program(objects: Sequence[Path], target: Path, variant: Variant) -> Non
 
 
 def compiler() -> tuple[str, ...]:
-    """Return the compiler's command. Raises BuildError where there is none."""
+    """Return the compiler's command. Raises BuildError if none is found."""
     candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
     for candidate in candidates:
         command = shlex.split(candidate)
@@ -212,7 +213,7 @@ def _baseline_unit(source: Path, variant: Variant, flags: tuple[str, ...] = ()) 
 
 
 def _is_stale(unit: Unit, command: tuple[str, ...]) -> bool:
-    """Whether the object is missing, was made by another command, or is older than a file it was made from."""
+    """Whether the object is missing, was compiled by another command, or is older than one of its inputs."""
     record = unit.object.with_suffix(".cmd")
     try:
         made = unit.object.stat().st_mtime_ns
@@ -230,9 +231,9 @@ def _from_root(path: Path) -> str:
 
 
 def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> str | None:
-    """Compile one unit; return what the compiler said where it failed.
+    """Compile one unit; return the error if compilation fails.
 
-    `strict` flags refuse code and change no object, so that setting them makes no object out of date.
+    `strict` flags turn warnings into errors and do not affect objects, so setting them makes no object out of date.
     """
     unit.object.parent.mkdir(parents=True, exist_ok=True)
     record = unit.object.with_suffix(".cmd")
@@ -247,7 +248,7 @@ def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> s
 
 
 def _run(command: Sequence[str]) -> None:
-    # Sources are named from the root, so that a copy of the checkout can take up its objects.
+    # Sources are named relative to the root, so that a copy of the checkout can reuse the objects.
     result = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if result.returncode != 0:
         raise BuildError(f"{shlex.join(command)}\nfailed with status {result.returncode}:\n{result.stdout}")
@@ -257,7 +258,7 @@ def _run(command: Sequence[str]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one build at a time write a folder of objects."""
+    """Let only one build at a time write to a folder of objects."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

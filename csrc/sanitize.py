@@ -1,7 +1,7 @@
 """Build the C++ tests with sanitizers, and run them: `python csrc/sanitize.py [address|thread|plain ...]`.
 
-`address` is ASan and UBSan over all tests; `thread` is TSan over those that have threads; `plain` has no sanitizer,
-and the flags of a release. The first two are the default.
+`address` runs all tests under ASan and UBSan; `thread` runs the multithreaded tests under TSan; `plain` uses no
+sanitizer, and the optimisation level of a release. The first two are the default.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ VARIANTS = {
     "thread": Variant(OBJECTS / "thread", (*COMMON, "-fsanitize=thread")),
     "plain": Variant(OBJECTS / "plain", ("-O3",)),
 }
-# Kernel tests call workers one after the other, so that TSan has nothing to see in them, nor in kernels themselves.
+# Kernel tests call workers one after the other, so TSan could find nothing in them or in the kernels.
 THREADED = ("executor", "graph_closure")
 OPTIONS = {"ASAN_OPTIONS": "detect_stack_use_after_return=1", "TSAN_OPTIONS": "halt_on_error=1"}
 
 
 def main() -> int:
-    """Run the named variants; return how many programs failed."""
+    """Run the named variants; return the number of programs that failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("variants", nargs="*", help="address, thread or plain; default: address thread")
     parser.add_argument("--only", default="", help="run only programs whose name contains this")
