@@ -28,7 +28,7 @@ using graph::Dag;
 using graph::Node;
 using graph::Span;
 
-// The facade converts: int64 or float64, contiguous.
+// engine.native.graph converts lists to contiguous arrays of int64 or float64.
 using Integers = py::array_t<std::int64_t, py::array::c_style>;
 using Reals = py::array_t<double, py::array::c_style>;
 
@@ -36,7 +36,7 @@ struct ErrorTypes {
   py::object graph, partition;
 };
 
-// Never destroyed: exceptions may come until the very end.
+// Never destroyed, since exceptions may occur until the process ends.
 ErrorTypes& error_types() {
   static auto& types = *new ErrorTypes;
   return types;
@@ -63,7 +63,7 @@ Span<std::int64_t> list(const Integers& array, const char* name) {
   return {array.data(), array.data() + array.size()};
 }
 
-// For what is checked and then used to index: another thread may write the array meanwhile.
+// For arrays that are checked and then used as indices: another thread may write the array meanwhile.
 std::vector<std::int64_t> copied(const Integers& array, const char* name) {
   const Span<std::int64_t> values = list(array, name);
   return {values.begin(), values.end()};
@@ -77,7 +77,7 @@ std::vector<double> list(const Reals& array, const char* name) {
   return {array.data(), array.data() + array.size()};
 }
 
-// A list that may be left out. One that is there has to have a number for everything.
+// An optional list. If given, it must have a number for each node or edge.
 template <class List>
 auto optional_list(const std::optional<List>& array, const char* name, std::int64_t expected) {
   using Result = decltype(list(*array, name));
@@ -96,7 +96,7 @@ void expect_edges(const Integers& edges) {
   throw graph::GraphError("edges has the shape (" + shape + "); expected (E, 2): from and to of each edge");
 }
 
-// The graph reads what the array holds before this returns.
+// The graph copies the array's contents before this returns.
 std::shared_ptr<Dag> make_dag(const Integers& edges, std::int64_t nodes) {
   expect_edges(edges);
   const std::int64_t* data = edges.data();
@@ -215,7 +215,7 @@ py::tuple min_cut(const Integers& edges, const Integers& first, const Integers& 
   return py::make_tuple(to_array(std::vector<Node>(cut.is_second.begin(), cut.is_second.end())), cut.cost);
 }
 
-// A closure with the graph that it is of.
+// A closure together with its graph.
 class BoundClosure {
  public:
   BoundClosure(const Integers& edges, std::int64_t nodes, std::size_t max_bytes, int threads)

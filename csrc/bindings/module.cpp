@@ -1,5 +1,5 @@
-// The Python module engine._core. The package `engine/native` is its only user and gives it types, documents and
-// errors.
+// The Python module engine._core. The package `engine/native` is its only user and adds types, documentation and error
+// classes.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -26,7 +26,7 @@ namespace py = pybind11;
 namespace engine {
 namespace {
 
-// Keeps a Python object alive from C++; may be let go by any thread.
+// Keeps a Python object alive from C++; any thread may release it.
 std::shared_ptr<const void> keep(py::object object) {
   PyObject* held = object.release().ptr();
   return {held, [](const void* pointer) {
@@ -103,7 +103,7 @@ Attributes to_attributes(const py::dict& values) {
   return attributes;
 }
 
-// The bytes that each output of a step has to have.
+// The required size in bytes of each output of a step.
 std::vector<std::size_t> output_bytes(const std::string& kernel, const std::vector<std::size_t>& inputs,
                                       std::size_t output_count, const py::dict& attributes, const std::string& isa) {
   const LimitedLookup lookup(KernelRegistry::built_in(), isa.empty() ? default_isa() : parse_isa(isa));
@@ -120,7 +120,8 @@ class RunCancelled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The classes of engine.errors that C++ exceptions become. Never destroyed: exceptions may come until the very end.
+// The classes of engine.errors that C++ exceptions are translated to. Never destroyed, since exceptions may occur until
+// the process ends.
 struct ErrorTypes {
   py::object plan, setting, input, busy, cancelled, memory;
 };
@@ -160,7 +161,7 @@ void translate(std::exception_ptr pointer) {
 
 py::object run_context(Context& context, const py::sequence& inputs, const py::sequence& outputs, int threads,
                        const CancelFlag* cancel, bool is_profiled) {
-  // The arrays stay alive: the caller's sequences hold them.
+  // The caller's sequences keep the arrays alive.
   const std::vector<Binding> bound_inputs = bind_arrays(inputs, "input", false);
   const std::vector<Binding> bound_outputs = bind_arrays(outputs, "output", true);
   std::vector<std::int64_t> profile;
@@ -216,7 +217,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("set_error_types", set_error_types, py::kw_only(), py::arg("plan"), py::arg("setting"), py::arg("input"),
              py::arg("busy"), py::arg("cancelled"), py::arg("memory"));
 
-  // Made here, by one thread, so that a fork cannot find their guards held.
+  // Initialised here, by one thread, so that a fork cannot happen while another thread holds their guards.
   cpu_features();
   KernelRegistry::built_in();
 

@@ -21,7 +21,7 @@ std::size_t align_up(std::size_t offset, std::size_t alignment) {
   return checked_add(offset, alignment - 1) & ~(alignment - 1);
 }
 
-// The start of the smallest gap between buffers alive at the same time that takes this one, or the end of them all.
+// The start of the smallest fitting gap between the buffers that are alive at the same time, or the end of the last.
 std::size_t find_offset(const Lifetime& buffer, const std::vector<Placed>& placed_by_begin) {
   std::size_t best = 0, best_gap = std::numeric_limits<std::size_t>::max(), end = 0;
   for (const Placed& other : placed_by_begin) {
@@ -37,7 +37,7 @@ std::size_t find_offset(const Lifetime& buffer, const std::vector<Placed>& place
 }
 
 std::size_t most_alive(const std::vector<Lifetime>& buffers) {
-  std::map<int, std::pair<std::size_t, std::size_t>> changes;  // time -> bytes that come, bytes that went before it
+  std::map<int, std::pair<std::size_t, std::size_t>> changes;  // time -> bytes allocated, bytes freed before it
   for (const Lifetime& buffer : buffers) {
     auto& come = changes[buffer.first].first;
     come = checked_add(come, buffer.bytes);
@@ -70,7 +70,7 @@ ArenaLayout lay_out_arena(const std::vector<Lifetime>& buffers) {
   placed.reserve(buffers.size());
   for (const std::size_t index : order) {
     const Lifetime& buffer = buffers[index];
-    if (buffer.bytes == 0) break;  // the rest is empty, too
+    if (buffer.bytes == 0) break;  // all following buffers are empty, too
     const std::size_t begin = find_offset(buffer, placed);
     const std::size_t end = checked_add(begin, buffer.bytes);
     const auto at = std::upper_bound(placed.begin(), placed.end(), begin,

@@ -6,7 +6,7 @@
 
 namespace engine {
 
-// A buffer that is alive from time `first` to time `last`, both included.
+// A buffer that is alive from time `first` to time `last`, inclusive.
 struct Lifetime {
   std::size_t bytes = 0;
   std::size_t alignment = 64;  // a power of two
@@ -17,14 +17,14 @@ struct Lifetime {
 struct ArenaLayout {
   std::vector<std::size_t> offsets;   // of each buffer, in the order given; aligned
   std::size_t total_bytes = 0;        // of the block
-  std::size_t naive_bytes = 0;        // what the buffers would take one after the other
-  std::size_t lower_bound_bytes = 0;  // the most that is alive at one time: no layout is smaller
+  std::size_t naive_bytes = 0;        // without sharing: the sum of all sizes
+  std::size_t lower_bound_bytes = 0;  // the maximum that is alive at one time; no layout is smaller
   std::size_t alignment = 64;         // of the block
 };
 
-// Greedy by size: the largest buffer first, each into the smallest gap that takes it (Pisarchyk and Lee, "Efficient
+// Greedy by size: the largest buffer first, each into the smallest gap that fits (Pisarchyk and Lee, "Efficient
 // memory management for deep neural net inference", 2020, section 5.2). O(n^2) in time. Deterministic.
-// Throws PlanError where a size overflows.
+// Throws PlanError if a size overflows.
 ArenaLayout lay_out_arena(const std::vector<Lifetime>& buffers);
 
 }  // namespace engine

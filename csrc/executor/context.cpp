@@ -29,7 +29,7 @@ void check_binding(const char* kind, std::size_t slot, const Binding& binding, c
   }
 }
 
-// Scratch of different workers lies on different cache lines, and not at the same place in different pages.
+// Puts the scratch memory of workers on different cache lines, and at different offsets within pages.
 std::size_t scratch_stride(std::size_t bytes) {
   return bytes == 0 ? 0 : checked_add((bytes + 63) & ~std::size_t{63}, 64);
 }
@@ -45,10 +45,10 @@ struct Context::Run {
   const CancelFlag* cancel;
   std::int64_t* profile;
   Barrier barrier;
-  // The phase after which all stop. A worker that comes late to a barrier's exit may already see a value set for the
-  // next one, so it compares instead of taking it for a flag.
+  // The phase after which all workers stop. A worker that leaves a barrier late may already see the value set at the
+  // next barrier, so it compares phases instead of reading a flag.
   std::atomic<int> last_phase{INT_MAX};
-  // Of the step that claims it first; read when all workers have left.
+  // Set by the first step that claims it; read after all workers have left.
   std::atomic<bool> fault_claimed{false};
   int fault_step = -1;
   Fault fault{};
@@ -84,7 +84,7 @@ struct Context::Run {
       }
       if ((phase.barrier_after || workers == 1) && last_phase.load(std::memory_order_relaxed) <= i) return;
     }
-    // A flag seen in the last group stops nobody: all phases have run.
+    // A flag seen in the last group has no effect: all phases have run.
     if (worker == 0) last_phase.store(INT_MAX, std::memory_order_relaxed);
   }
 
@@ -158,7 +158,7 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
   CoreSet& cores = cores_ != nullptr ? *cores_ : CoreSet::shared();
   CoreSet* user = nullptr;
   if (!memory_->user.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
-    // A user of another set was a thread of the parent process, which does not exist here.
+    // A user with another set was a thread of the parent process, which does not exist in a forked child.
     if (user == &cores || !memory_->user.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
       throw ContextBusy(
           "the context, or one that takes turns with it, is running in another thread; make a context for each stream");

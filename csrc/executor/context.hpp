@@ -1,4 +1,4 @@
-// What one stream needs to run a plan: an arena of its own, and scratch memory for its workers.
+// The memory that one stream needs to run a plan: an arena, and scratch memory for its workers.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ class ContextBusy : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A step met data that it cannot compute with, such as an index out of range.
+// A step received invalid data, such as an index out of range.
 class DataFault : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
@@ -33,8 +33,8 @@ struct Binding {
 
 struct RunOptions {
   int threads = 0;                               // the most cores to lease; 0: as many as the context was made for
-  const CancelFlag* cancel = nullptr;            // looked at between phases
-  std::vector<std::int64_t>* profile = nullptr;  // takes the nanoseconds of every step, as worker 0 saw them
+  const CancelFlag* cancel = nullptr;            // read between phases
+  std::vector<std::int64_t>* profile = nullptr;  // receives the nanoseconds of every step, as measured by worker 0
 };
 
 // One run at a time; the plan and its constants are shared with other contexts.
@@ -43,13 +43,13 @@ class Context {
   // `max_workers` bounds the scratch memory; 0: all cores. Throws std::bad_alloc.
   explicit Context(std::shared_ptr<const Plan> plan, int max_workers = 0, CoreSet* cores = nullptr);
 
-  // Contexts of several plans over the memory of the largest: one of them runs at a time. Throws std::bad_alloc.
+  // Contexts of several plans that share the memory of the largest; only one runs at a time. Throws std::bad_alloc.
   static std::vector<std::unique_ptr<Context>> in_turns(const std::vector<std::shared_ptr<const Plan>>& plans,
                                                         int max_workers = 0);
 
   // Runs all steps. Inputs and outputs are used in place; they must not overlap, and are checked for size and
-  // alignment (std::invalid_argument). Returns false where it was cancelled: outputs are undefined then. Throws
-  // ContextBusy, and DataFault when all steps are done; nothing else once the first has started.
+  // alignment (std::invalid_argument). Returns false if the run was cancelled; outputs are then undefined. Throws
+  // ContextBusy, and DataFault after all steps are done; nothing else once the first step has started.
   bool run(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs, const RunOptions& options = {});
 
   const Plan& plan() const { return *plan_; }
@@ -67,7 +67,7 @@ class Context {
   struct Memory {
     AlignedMemory arena;
     AlignedMemory scratch;
-    std::atomic<CoreSet*> user{nullptr};  // the cores that run in it now
+    std::atomic<CoreSet*> user{nullptr};  // the cores on which it is running
   };
 
   Context(std::shared_ptr<const Plan> plan, int max_workers, CoreSet* cores, std::shared_ptr<Memory> memory);
@@ -79,7 +79,7 @@ class Context {
   void check_bindings(const std::vector<Binding>& inputs, const std::vector<Binding>& outputs) const;
 
   std::shared_ptr<const Plan> plan_;
-  CoreSet* cores_;  // null: that of the process, which a forked child replaces
+  CoreSet* cores_;  // null: the process's set, which a forked child replaces
   int max_workers_;
   std::size_t scratch_stride_;
   std::shared_ptr<Memory> memory_;

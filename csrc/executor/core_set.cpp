@@ -18,10 +18,10 @@ namespace {
 
 constexpr int kIdleSpinMicroseconds = 100;
 constexpr int kIdleSliceMicroseconds = 10;
-// Nobody wakes a waiting stream when its flag is set, so it looks from time to time.
+// Setting a cancel flag does not wake a waiting stream, so the stream polls the flag.
 constexpr std::chrono::milliseconds kCancelCheck{2};
 
-// Leaked: threads may run until the process ends, after destructors of static objects.
+// Leaked, since threads may outlive the destruction of static objects.
 std::atomic<CoreSet*> shared_set{nullptr};
 
 void forget_after_fork() {
@@ -30,7 +30,7 @@ void forget_after_fork() {
 
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, forget_after_fork);
 
-// Signals are for the application's own threads.
+// Signals must be delivered to the application's own threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -46,7 +46,7 @@ class SignalsBlocked {
 
 }  // namespace
 
-// Both signals count the tasks: given in `task`, finished in `done`.
+// Both signals count tasks: `task` those submitted, `done` those finished.
 struct CoreSet::Thread {
   Signal task;
   Signal done;
@@ -67,7 +67,7 @@ struct CoreSet::Thread {
 
 CoreSet& CoreSet::shared() {
   if (CoreSet* set = shared_set.load(std::memory_order_acquire)) return *set;
-  // No function-local static here: a fork while another thread holds its guard would block the child for ever.
+  // Not a function-local static: a fork while another thread holds its guard would block the child forever.
   auto created = std::make_unique<CoreSet>(cpu_features().usable_cores);
   CoreSet* expected = nullptr;
   if (!shared_set.compare_exchange_strong(expected, created.get(), std::memory_order_acq_rel)) return *expected;
@@ -111,7 +111,7 @@ CoreSet::Lease CoreSet::lease(int wanted, const CancelFlag* cancel) {
   }
   lease.workers_ = 1;
   const int granted = std::min(std::max(1, wanted), free_cores_.load());
-  // A thread that cannot be started makes the team smaller, and is tried again by the next lease.
+  // If a thread cannot be started, the team is smaller; the next lease tries again.
   while (lease.workers_ < granted && (!idle_.empty() || start_thread())) {
     lease.threads_.push_back(idle_.back());
     idle_.pop_back();
@@ -154,7 +154,7 @@ void CoreSet::serve(Thread& thread) {
   }
 }
 
-// Returns when there is a task. Spinning is for cores that nobody has leased.
+// Returns when there is a task. Spins only while there are unleased cores.
 void CoreSet::idle(Thread& thread, std::uint32_t seen) {
   ++awake_;
   bool given = false;

@@ -1,7 +1,7 @@
-// The cores of the process and the threads on them, shared by all that runs.
+// The cores of the process and their threads, shared by all runs.
 //
 // A stream leases cores for one inference, first come, first served. The calling thread is worker 0 and counts as one
-// of them, so that there are never more running workers than cores, however many streams there are. Threads are started
+// core, so there are never more running workers than cores, regardless of the number of streams. Threads are started
 // when first needed, live as long as the process, and sleep when idle.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace engine {
 
-// Asks a run to stop. Any thread may set it, any number of runs may share it.
+// Requests a run to stop. Any thread may set it; any number of runs may share it.
 class CancelFlag {
  public:
   void cancel() { cancelled_.store(true, std::memory_order_release); }
@@ -30,8 +30,8 @@ class CancelFlag {
 
 class CoreSet {
  public:
-  // The set of this process: as many as cpu_features().usable_cores. A forked child gets a new one, as threads do not
-  // survive a fork.
+  // The set of this process, with cpu_features().usable_cores cores. A forked child gets a new set, since threads do
+  // not survive a fork.
   static CoreSet& shared();
 
   explicit CoreSet(int cores);
@@ -41,10 +41,10 @@ class CoreSet {
   CoreSet& operator=(const CoreSet&) = delete;
 
   int cores() const { return cores_; }
-  // How many threads have been started; at most cores() - 1.
+  // The number of threads that have been started; at most cores() - 1.
   int started_threads() const;
 
-  // What a team of workers runs. Called once by each of them.
+  // The function that a team of workers runs; each worker calls it once.
   using TeamFn = void (*)(void* argument, int worker, int workers);
 
  private:
@@ -57,9 +57,9 @@ class CoreSet {
     Lease& operator=(Lease&&) = delete;
     ~Lease();
 
-    // Number of workers, the caller included. Zero: cancelled while waiting.
+    // The number of workers, including the caller. Zero: cancelled while waiting.
     int workers() const { return workers_; }
-    // Runs on all workers, and returns when all have returned. The function must not throw.
+    // Runs `function` on all workers, and returns when all have finished. The function must not throw.
     void run(TeamFn function, void* argument);
 
    private:
@@ -71,8 +71,8 @@ class CoreSet {
     std::vector<Thread*> threads_;
   };
 
-  // Takes up to `wanted` cores (1 at least), as many as are free; waits its turn while none is. Returns a lease of no
-  // workers where the flag was set before it got one.
+  // Leases as many free cores as possible, up to `wanted` (at least 1); while none is free, waits for its turn. Returns
+  // a lease without workers if the flag is set before a core is free.
   Lease lease(int wanted, const CancelFlag* cancel = nullptr);
 
  private:
@@ -84,11 +84,11 @@ class CoreSet {
   const int cores_;
   mutable std::mutex mutex_;
   std::condition_variable turn_;
-  std::list<const CancelFlag*> waiting_;  // who came first is in front
+  std::list<const CancelFlag*> waiting_;  // in order of arrival
   std::vector<std::unique_ptr<Thread>> threads_;
-  std::vector<Thread*> idle_;  // threads without a lease; the one used last is at the end, for it may still be awake
+  std::vector<Thread*> idle_;  // threads without a lease; the most recently used, which may still be awake, is last
   std::atomic<int> free_cores_;
-  std::atomic<int> awake_{0};  // idle threads that still spin; sleep at once where streams need all cores
+  std::atomic<int> awake_{0};  // idle threads that still spin; they sleep at once if streams need all cores
 };
 
 }  // namespace engine

@@ -53,7 +53,7 @@ Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) {
   return r;
 }
 
-// Which register states the operating system saves; without it wide registers fault although CPUID lists them.
+// The register states that the operating system saves; registers that it does not save fault even if CPUID lists them.
 std::uint64_t saved_states() {
   std::uint32_t low, high;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -61,7 +61,7 @@ std::uint64_t saved_states() {
 }
 
 FeatureSet detect_features() {
-  constexpr std::uint32_t kSavesStates = 1u << 27;  // OSXSAVE: the instruction that tells of the states exists
+  constexpr std::uint32_t kSavesStates = 1u << 27;  // OSXSAVE: xgetbv is available
   const std::uint64_t states = (cpuid(1).ecx & kSavesStates) != 0 ? saved_states() : 0;
   FeatureSet missing = 0;
   const auto require = [&](FeatureSet feature, std::uint64_t bits, int bit) {
@@ -80,7 +80,7 @@ std::string detect_model() {
     const Registers r = cpuid(0x80000002u + leaf);
     std::memcpy(brand.data() + 16 * leaf, &r, 16);
   }
-  // Virtual machines often show no more than "AMD EPYC": family, model and stepping tell generations apart.
+  // Virtual machines often report only "AMD EPYC"; family, model and stepping distinguish the generations.
   std::string name(brand.data());
   name.erase(0, name.find_first_not_of(' '));
   name.erase(name.find_last_not_of(' ') + 1);
@@ -131,7 +131,7 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-// Two hardware threads of one core share its multipliers: a second one makes dense kernels slower, not faster.
+// Hardware threads of one core share its multipliers: a second thread makes dense kernels slower.
 int physical_cores(const std::vector<int>& cpus) {
   std::set<std::string> cores;
   for (const int cpu : cpus) {
@@ -144,7 +144,7 @@ int physical_cores(const std::vector<int>& cpus) {
   return static_cast<int>(cores.size());
 }
 
-// How many cores the control group's quota is worth, rounded up; 0 where there is no quota.
+// The control group's quota in cores, rounded up; 0 if there is no quota.
 int quota_cores() {
   double quota = 0, period = 0;
   std::ifstream unified("/sys/fs/cgroup/cpu.max");
@@ -243,7 +243,7 @@ Isa default_isa() {
   if (limit == nullptr || *limit == '\0') return cpu_features().best;
   for (const Isa named : built_isas()) {
     if (std::string_view(limit) != isa_name(named)) continue;
-    // A limit above what this CPU has is no contradiction: one setting serves machines of several generations.
+    // The limit may exceed this CPU's features, so that one setting serves several generations of machines.
     Isa best = Isa::generic;
     for (const Isa isa : built_isas())
       if (includes(named, isa) && includes(cpu_features().best, isa)) best = isa;

@@ -1,4 +1,4 @@
-// What this CPU can do, and which instruction set plans are built for.
+// The features of this CPU, and the instruction set that plans are built for.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace engine {
 
-// A setting, e.g. an environment variable, has a value that it cannot take.
+// A setting, e.g. an environment variable, has an invalid value.
 class SettingError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The rows of isas.def, ascending. `generic` is what every architecture has.
+// The rows of isas.def, ascending. Every architecture has `generic`.
 enum class Isa {
 #define ENGINE_ISA(name, architecture, flags, features) name,
 #include "isas.def"
@@ -26,7 +26,7 @@ enum class Feature {
 #include "isas.def"
 };
 
-// Whether this architecture's build has kernels for it.
+// Whether the build for this architecture has kernels for it.
 constexpr bool is_built(Isa isa) {
   constexpr bool any = true;
 #if defined(__x86_64__)
@@ -48,10 +48,10 @@ bool has_feature(Isa isa, Feature feature);
 // The names of an instruction set's features.
 std::vector<const char*> feature_names(Isa isa);
 
-// Whether what is compiled for `isa` runs wherever `limit` does: all its features are there.
+// Whether `limit` has all features of `isa`, so that code compiled for `isa` runs on every CPU with `limit`.
 bool includes(Isa limit, Isa isa);
 
-// Throws SettingError where isas.def has no row of that name.
+// Throws SettingError if isas.def has no row of that name.
 Isa find_isa(std::string_view name);
 
 // All instruction sets, and those that this build has kernels for, ascending.
@@ -59,23 +59,23 @@ const std::vector<Isa>& all_isas();
 const std::vector<Isa>& built_isas();
 
 struct CpuFeatures {
-  std::string model;  // the brand string, e.g. for the key of a tuning cache; "unknown" where there is none
+  std::string model;  // the brand string, e.g. for the key of a tuning cache; "unknown" if there is none
   Isa best = Isa::generic;
-  std::size_t l1d_bytes = 0;  // of one core; 0 where the system does not say
+  std::size_t l1d_bytes = 0;  // of one core; 0 if the system does not report it
   std::size_t l2_bytes = 0;
   std::size_t l3_bytes = 0;
-  int logical_cores = 1;  // that this process may run on
-  int usable_cores = 1;   // physical ones of them, and no more than the control group's quota
+  int logical_cores = 1;  // on which this process may run
+  int usable_cores = 1;   // physical cores among them, limited by the control group's quota
 };
 
 // Read once.
 const CpuFeatures& cpu_features();
 
-// The highest instruction set of this CPU, or the lower one that the environment variable ENGINE_MAX_ISA names.
-// Reads the variable on each call. Throws SettingError where it has another value.
+// The highest instruction set of this CPU, limited by the environment variable ENGINE_MAX_ISA. Reads the variable on
+// each call. Throws SettingError if it does not name an instruction set.
 Isa default_isa();
 
-// Throws SettingError where no build of this architecture has that name, or this CPU does not have the set.
+// Throws SettingError if no build for this architecture has that name, or this CPU lacks the instruction set.
 Isa parse_isa(std::string_view name);
 
 }  // namespace engine

@@ -19,7 +19,7 @@ namespace {
 
 KernelRegistry make_built_in() {
   KernelRegistry registry;
-// The tables of other architectures' instruction sets are declared and do not exist.
+// Tables for the instruction sets of other architectures are declared, but not defined.
 #define ENGINE_KERNELS(family, isa) \
   if constexpr (is_built(Isa::isa)) registry.add_kernels(Isa::isa, isa::family##_kernels);
 #define ENGINE_PREPARE(family) registry.add_operations(family##_operations);

@@ -9,32 +9,32 @@
 
 namespace engine {
 
-// A kernel and the instruction set that it was found in.
+// A kernel and the instruction set that it is compiled for.
 struct FoundKernel {
   const KernelEntry* entry;
   Isa isa;
 };
 
-// Immutable after construction, so that any thread may use it.
+// Immutable after construction, so any thread may use it.
 class KernelRegistry {
  public:
-  // The one of this build, made from families.def.
+  // The registry of this build, generated from families.def.
   static const KernelRegistry& built_in();
 
-  // Throws std::logic_error where a name occurs twice.
+  // Throws std::logic_error if a name occurs twice.
   void add_operations(const OperationEntry* table);
   void add_kernels(Isa isa, const KernelEntry* table);
 
-  // Throws PlanError that lists all operations where there is no such operation.
+  // Throws PlanError, listing all operations, if there is no such operation.
   const OperationEntry& operation(std::string_view name) const;
   std::vector<std::string_view> operations() const;
 
-  // The instruction sets that have a kernel of their own, ascending, by the kernel's name.
+  // For each kernel name, the instruction sets with a kernel compiled for them, ascending.
   std::map<std::string_view, std::vector<Isa>> instruction_sets() const;
 
-  // The highest instruction set within `limit` that has the kernel; entry is null where none has.
+  // The kernel of the highest instruction set within `limit`; entry is null if there is none.
   FoundKernel kernel(std::string_view name, Isa limit) const;
-  // Of a kernel's function: the instruction set it was compiled for. Throws PlanError for an unknown function.
+  // The instruction set that a kernel function was compiled for. Throws PlanError for an unknown function.
   Isa isa_of(KernelFn run) const;
 
  private:

@@ -18,7 +18,7 @@ std::size_t AlignedMemory::limit() {
 
 void AlignedMemory::ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
 #if defined(MADV_HUGEPAGE)
-  madvise(memory, bytes, MADV_HUGEPAGE);  // small pages do, too, where the system has no others
+  madvise(memory, bytes, MADV_HUGEPAGE);  // if this fails, small pages are used
 #endif
 }
 

@@ -13,8 +13,8 @@ class AlignedMemory {
  public:
   AlignedMemory() = default;
 
-  // `alignment` is a power of two. Throws std::bad_alloc, also for more than the machine's memory: the system
-  // would grant that, and end the process when it is written.
+  // `alignment` is a power of two. Throws std::bad_alloc, also for more than the machine's memory: the system would
+  // grant the request, and kill the process when the memory is written.
   AlignedMemory(std::size_t bytes, std::size_t alignment) {
     alignment = std::max(alignment, sizeof(void*));
     if (bytes > limit()) throw std::bad_alloc();
@@ -36,7 +36,7 @@ class AlignedMemory {
   static constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
   static std::size_t limit();
-  // The processor keeps track of few pages, and its prefetchers stop at the end of each.
+  // A TLB has few entries, and prefetchers stop at page boundaries.
   static void ask_for_huge_pages(void* memory, std::size_t bytes);
 
   std::unique_ptr<std::byte, Free> data_;

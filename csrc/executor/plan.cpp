@@ -38,7 +38,7 @@ void check_alignment(std::size_t alignment) {
   }
 }
 
-// What one phase does to a part of a root buffer.
+// An access of one phase to a part of a root buffer.
 struct Access {
   std::size_t begin;
   std::size_t end;
@@ -236,8 +236,8 @@ std::shared_ptr<const Plan> PlanBuilder::build() {
   return plan;
 }
 
-// Gives each phase the number of its group: phases of one group need nothing of each other, or run on worker 0 one
-// after the other, so that only groups are apart by a barrier. Returns the number of barriers.
+// Assigns each phase to a group: phases in one group are independent, or run one after the other on worker 0, so
+// barriers are needed only between groups. Returns the number of barriers.
 int PlanBuilder::group_phases() {
   std::vector<std::pair<std::size_t, Access>> in_group;  // with the root
   std::vector<std::vector<Access>> by_root(buffers_.size());
@@ -279,8 +279,8 @@ int PlanBuilder::group_phases() {
   return group;
 }
 
-// Returns the offset in the arena of every buffer that is a root there. Time is counted in groups: workers of one group
-// are at different steps of it at one moment.
+// Returns the arena offset of every root buffer in the arena. Lifetimes are measured in groups, since workers may be at
+// different steps of a group at the same time.
 std::vector<std::size_t> PlanBuilder::lay_out(Plan& plan) const {
   std::vector<Lifetime> lifetimes(buffers_.size());
   std::vector<bool> used(buffers_.size(), false);
@@ -299,7 +299,7 @@ std::vector<std::size_t> PlanBuilder::lay_out(Plan& plan) const {
       }
     }
   }
-  // The layout looks at all pairs, so that constants, views and what is never used stay out of it.
+  // The layout compares all pairs of buffers, so constants, views and unused buffers are excluded.
   std::vector<Lifetime> placed;
   for (std::size_t id = 0; id < lifetimes.size(); ++id) {
     if (used[id]) placed.push_back(lifetimes[id]);

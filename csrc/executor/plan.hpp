@@ -23,16 +23,16 @@ struct Buffer {
   BufferKind kind;
   std::size_t bytes;
   std::size_t alignment = 1;
-  BufferId root = -1;          // the buffer that a view lies in, which is no view itself; of others, their own id
+  BufferId root = -1;          // the buffer, itself not a view, that contains a view; for other buffers, their own id
   std::size_t offset = 0;      // of a view in its root
   std::size_t slot = 0;        // of inputs and outputs: the position in the arguments of a run
   const void* data = nullptr;  // of constants
 };
 
-// One parallel pass over one kernel.
+// One parallel pass of a kernel.
 struct Phase {
   KernelFn run;
-  const void* args;           // in the plan's block of arguments
+  const void* args;           // within the plan's block of arguments
   std::size_t first_pointer;  // of its operands, in a context's table of pointers
   int max_workers;
   int step;
@@ -47,9 +47,9 @@ struct StepInfo {
   double work;
 };
 
-// Immutable; any number of contexts of any threads may run it at once.
+// Immutable; any number of contexts may run it concurrently, in any threads.
 struct Plan {
-  // Where an operand's address comes from.
+  // The source of an operand's address.
   struct Operand {
     BufferKind kind;     // input, output, arena or constant
     std::size_t slot;    // of inputs and outputs
@@ -64,7 +64,7 @@ struct Plan {
   std::vector<StepInfo> steps;
   ArenaLayout arena;
   std::size_t scratch_bytes = 0;  // for each worker
-  int max_workers = 1;            // the most that any phase has work for
+  int max_workers = 1;            // the largest number of workers that any phase can use
   Isa isa = Isa::generic;
   std::size_t barriers = 0;
 
@@ -72,24 +72,24 @@ struct Plan {
   std::vector<std::shared_ptr<const void>> owners;  // of the constants
 };
 
-// Collects buffers and steps, checks them, and makes a plan. One thread at a time. All members throw PlanError for what
-// a plan cannot have, before they change anything.
+// Collects buffers and steps, checks them, and builds a plan. Used by one thread at a time. All members throw PlanError
+// for invalid arguments, before they change anything.
 class PlanBuilder {
  public:
   explicit PlanBuilder(Isa isa, const KernelRegistry& registry = KernelRegistry::built_in());
 
-  // Bound at each run; slots are numbered in the order of the calls. Steps cannot write inputs.
+  // Bound at each run; slots are numbered in the order of the calls. Steps must not write inputs.
   BufferId add_input(std::size_t bytes, std::size_t alignment = 1);
   BufferId add_output(std::size_t bytes, std::size_t alignment = 1);
-  // Lives in the arena from the first step that writes it to the last that reads it.
+  // Allocated in the arena from the first step that writes it to the last step that reads it.
   BufferId add_buffer(std::size_t bytes, std::size_t alignment = 64);
-  // Read in place; `owner` keeps the memory alive as long as a plan uses it.
+  // Read in place; `owner` keeps the memory alive while a plan uses it.
   BufferId add_constant(const void* data, std::size_t bytes, std::shared_ptr<const void> owner);
-  // A part of another buffer, without a copy: the pieces of a Concat, Split or Slice, a Reshape, a result in place.
+  // A part of another buffer, without a copy: for Concat, Split, Slice, Reshape, and in-place results.
   BufferId add_view(BufferId of, std::size_t offset, std::size_t bytes);
 
-  // Appends a step of an operation of the registry and returns its number. Steps run in this order, as far as one can
-  // tell from their results: the plan has barriers only where one step needs what another has written.
+  // Appends a step of an operation in the registry and returns its number. Results are the same as if steps ran in this
+  // order; the plan has barriers only where one step needs the results of another.
   int add_step(const std::string& operation, const std::vector<BufferId>& inputs, const std::vector<BufferId>& outputs,
                const Attributes& attributes, std::string name = "");
 
@@ -127,7 +127,7 @@ class PlanBuilder {
   Isa isa_;
   const KernelRegistry* registry_;
   std::vector<Buffer> buffers_;
-  std::vector<Ranges> written_;  // of each root: apart from each other, ascending
+  std::vector<Ranges> written_;  // of each root: disjoint, ascending
   std::vector<std::shared_ptr<const void>> owners_;
   std::vector<PendingStep> steps_;
   std::vector<PendingPhase> phases_;

@@ -20,13 +20,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Giving way costs less than 1 us where nobody else wants the core. Where somebody does, that may be the very thread
-// that is waited for, so it starts early. Waking a sleeper takes 10 to 30 us: staying awake for a few times as long
-// pays.
+// Yielding costs less than 1 us if no other thread wants the core. If one does, it may be the awaited thread, so
+// yielding starts early. Waking a sleeping thread takes 10 to 30 us, so staying awake for a few times as long pays off.
 constexpr int kSpinMicroseconds = 15;
 constexpr int kYieldMicroseconds = 150;
 
-// Tells the core that this is a spinning loop: less power, and the sibling hardware thread gets its share.
+// Marks a spinning loop: the core saves power, and the sibling hardware thread gets its share.
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -36,8 +35,8 @@ void relax() {
 }
 
 #if !defined(__linux__)
-// Where there is no futex: a few condition variables shared by all signals, chosen by address, so that a signal needs
-// no destructor and stays one cache line.
+// For systems without futexes: a few condition variables shared by all signals, selected by address, so that a signal
+// needs no destructor and fits one cache line.
 struct Bed {
   std::mutex mutex;
   std::condition_variable condition;
@@ -81,7 +80,8 @@ std::uint32_t Signal::sleep_while(std::uint32_t seen) {
   }
 }
 
-// Either the sleeper sees the new value, or the setter sees the sleeper: both sides write, then read, in one order.
+// Either the sleeper sees the new value, or the setter sees the sleeper: both sides write, then read, with sequential
+// consistency.
 void Signal::set(std::uint32_t value) {
   value_.store(value, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) wake();
@@ -91,7 +91,7 @@ void Signal::set(std::uint32_t value) {
 
 void Signal::sleep(std::uint32_t seen) {
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  // The kernel compares the value once more and returns at once where it differs.
+  // The kernel compares the value again, and returns at once if it differs.
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&value_), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }

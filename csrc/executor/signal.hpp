@@ -1,4 +1,4 @@
-// A counter that threads wait on: spinning first, then giving way, then asleep.
+// A counter that threads wait on: they first spin, then yield, then sleep.
 #pragma once
 
 #include <atomic>
@@ -10,17 +10,17 @@ class alignas(64) Signal {
  public:
   std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
 
-  // Returns when the value differs from `seen`, with the new one. Spins, gives way, then sleeps: the thread that is
-  // waited for may have been preempted, and spinning on would keep it from its core.
+  // Waits until the value differs from `seen`, and returns it. Spins, yields, then sleeps: the awaited thread may have
+  // been preempted, and further spinning would occupy its core.
   std::uint32_t wait_while(std::uint32_t seen);
 
-  // Spins for some microseconds; true when the value differs from `seen`.
+  // Spins for at most `microseconds`; returns true once the value differs from `seen`.
   bool spin_while(std::uint32_t seen, int microseconds);
-  // Sleeps; returns when the value differs from `seen`, with the new one.
+  // Sleeps until the value differs from `seen`, and returns it.
   std::uint32_t sleep_while(std::uint32_t seen);
 
-  // Changes the value and wakes all who sleep. Does not touch the object once a waiter can have seen the new value
-  // and left, except to wake: the object must outlive the call.
+  // Changes the value and wakes all sleeping threads. The object must outlive the call: waking accesses it after
+  // waiters can have seen the new value.
   void set(std::uint32_t value);
 
  private:
@@ -31,7 +31,7 @@ class alignas(64) Signal {
   std::atomic<std::uint32_t> sleepers_{0};
 };
 
-// Lets a team of threads go on when all of them have arrived. Reusable.
+// Blocks each thread of a team until all have arrived. Reusable.
 class alignas(64) Barrier {
  public:
   void wait(std::uint32_t workers);

@@ -39,7 +39,7 @@ Atoms as_given(const Dag& dag, Span<std::int64_t> numbers, Span<std::int64_t> af
   return renumbered(group, dag.nodes());
 }
 
-// A shortest walk over atoms of a component that leaves `start`'s atom and comes back to it, as text.
+// A shortest walk over atoms of a component that leaves `start`'s atom and returns to it, as text.
 std::string describe_walk(const Dag& dag, const Atoms& atoms, const std::vector<Node>& component, Node start,
                           Span<std::int64_t> affinity) {
   std::vector<Node> atom_members(static_cast<std::size_t>(dag.nodes()));
@@ -49,7 +49,7 @@ std::string describe_walk(const Dag& dag, const Atoms& atoms, const std::vector<
   for (Node node = 0; node < dag.nodes(); ++node) {
     atom_members[static_cast<std::size_t>(begin[static_cast<std::size_t>(atoms.of[node]) + 1]++)] = node;
   }
-  std::vector<Edge> entered(static_cast<std::size_t>(atoms.count), {-1, -1});  // how the search came into each atom
+  std::vector<Edge> entered(static_cast<std::size_t>(atoms.count), {-1, -1});  // the edge into each atom
   std::vector<Node> queue{atoms.of[start]};
   for (std::size_t done = 0; done < queue.size() && entered[queue[0]].to < 0; ++done) {
     for (Node i = begin[queue[done]]; i < begin[queue[done] + 1]; ++i) {
@@ -61,7 +61,7 @@ std::string describe_walk(const Dag& dag, const Atoms& atoms, const std::vector<
       }
     }
   }
-  // Backwards: into the atom, out of the one before.
+  // Backwards: into each atom, out of its predecessor.
   std::vector<Edge> steps;
   Node atom = queue[0];
   do {
@@ -89,7 +89,7 @@ Atoms group_atoms(const Dag& dag, Span<std::int64_t> numbers, Span<std::int64_t>
   for (const Edge& edge : dag.edges()) {
     if (atoms.of[edge.from] != atoms.of[edge.to]) edges.push_back({atoms.of[edge.from], atoms.of[edge.to]});
   }
-  // On a cycle of atoms lies exactly what is between nodes of one of them.
+  // A node is between nodes of one atom if and only if its atom is on a cycle with that atom.
   const Components components = strong_components(atoms.count, Adjacency(atoms.count, edges, &Edge::from));
   if (components.count == atoms.count) return atoms;
   std::vector<Node> first(static_cast<std::size_t>(components.count), -1);

@@ -11,7 +11,7 @@
 namespace engine::graph {
 namespace {
 
-// The most devices whose pairs are all looked at; the search over their sets takes 2^kMaxDevices steps.
+// The largest number of devices for which all pairs are examined; the search over their sets takes 2^kMaxDevices steps.
 constexpr std::int32_t kMaxDevices = 8;
 
 std::vector<std::int64_t> count_nodes(Span<std::int32_t> device, std::int32_t devices) {
@@ -42,8 +42,8 @@ class Bound {
   }
 
  private:
-  // The fewest turns of devices `a` and `b`, by the earliest turn that each node can be in: a's are even, b's odd where
-  // a begins.
+  // The fewest turns of devices `a` and `b`, from the earliest turn of each node: if a begins, a has the even turns and
+  // b the odd ones.
   std::int64_t turns(std::int32_t a, std::int32_t b) {
     std::int64_t last_a_first = -1;
     std::int64_t last_b_first = -1;
@@ -65,7 +65,7 @@ class Bound {
     return std::min(last_a_first, last_b_first) + 1;
   }
 
-  // Splits the devices into sets of one, two and three so that what these need adds up to the most.
+  // Divides the devices into sets of one, two and three so that the sum of the turns they need is largest.
   std::int64_t best_packing() const {
     const std::size_t count = chosen_.size();
     std::vector<std::int64_t> best(std::size_t{1} << count, 0);
@@ -101,7 +101,7 @@ class Bound {
   std::vector<std::vector<std::int64_t>> turns_;
 };
 
-// The most changes of device along a path, plus one.
+// The maximum number of device changes along a path, plus one.
 std::int64_t longest_changes(const Dag& dag, Span<std::int32_t> device) {
   std::vector<std::int32_t> changes(static_cast<std::size_t>(dag.nodes()), 1);
   std::int32_t most = 0;
@@ -114,7 +114,7 @@ std::int64_t longest_changes(const Dag& dag, Span<std::int32_t> device) {
   return most;
 }
 
-// 0 where the graph is too large.
+// 0 if the graph is too large.
 std::int64_t search_for_bound(const Dag& dag, Span<std::int32_t> device, std::int32_t devices) {
   if (dag.nodes() > kMaxReduced) return 0;
   const Reduced reduced = reduce(dag, device);

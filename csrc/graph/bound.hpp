@@ -1,4 +1,4 @@
-// How few subgraphs any partition can have.
+// A lower bound on the number of subgraphs of any partition.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace engine::graph {
 
-// The number of subgraphs that no acyclic partition with one device a subgraph can be below; exact for two devices.
-// `device` has 0..devices-1 for each node.
+// A lower bound on the number of subgraphs of all acyclic partitions with one device for each subgraph; exact for two
+// devices. `device` has 0..devices-1 for each node.
 //
-// The subgraphs of two devices, run one after the other, take turns: how many turns are needed is known for each
-// pair, where other devices' nodes only carry what depends on what. Turns of disjoint pairs add up, and of three
-// devices half of what their pairs need. O(V + E) for each pair; where there are too many pairs, those of the devices
-// with most nodes. Small graphs, and those that reduce to small ones, are searched exhaustively: then it is exact for
-// more devices, too.
-// `searched` is the bound of a search that was already made, or 0.
+// The subgraphs of two devices, run one after the other, take turns. The minimum number of turns can be computed for
+// each pair of devices; nodes of other devices then only transmit dependencies. The turns of disjoint pairs add up;
+// three devices need at least half the sum of their pairs. O(V + E) for each pair; if there are too many pairs, only
+// those of the devices with the most nodes are used. Small graphs, and graphs that reduce to small ones, are searched
+// exhaustively, which makes the bound exact for more devices, too.
+// `searched` is the bound of an earlier search, or 0.
 std::int64_t lower_bound(const Dag& dag, Span<std::int32_t> device, std::int32_t devices, std::int64_t searched = 0);
 
-// The same for devices of any numbers >= 0. Throws PartitionError for others.
+// The same for devices with any numbers >= 0. Throws PartitionError for negative numbers.
 std::int64_t lower_bound_of(const Dag& dag, Span<std::int64_t> affinity);
 
 }  // namespace engine::graph

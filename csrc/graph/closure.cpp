@@ -7,14 +7,14 @@
 namespace engine::graph {
 namespace {
 
-// Words of a row that are made at a time: two cache lines, so that the columns of 20,000 nodes stay in a core's cache.
+// Words of a row that are computed at a time: two cache lines, so that the columns of 20,000 nodes fit a core's cache.
 constexpr std::size_t kBlock = 16;
 
 }  // namespace
 
 std::size_t Closure::table_bytes(Node nodes) {
   const std::size_t words = (static_cast<std::size_t>(nodes) + 63) / 64;
-  // 64 rows of each length, but fewer of the last one, which is a word long.
+  // There are 64 rows of each length, except for the last length, one word, which has fewer.
   const std::size_t missing = 64 * words - static_cast<std::size_t>(nodes);
   return (words * (words + 1) / 2 * 64 - missing) * sizeof(std::uint64_t);
 }
@@ -43,7 +43,7 @@ void Closure::fill(int threads) {
     total += row_words(static_cast<Node>(place));
   }
   words_.assign(total, 0);
-  // Columns do not depend on each other, so threads take blocks of them and never wait.
+  // Columns are independent, so threads take blocks of them and never wait.
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t first = next.fetch_add(kBlock); first < row_length_; first = next.fetch_add(kBlock)) {
@@ -55,7 +55,7 @@ void Closure::fill(int threads) {
   for (std::size_t i = 1; i < std::min(static_cast<std::size_t>(std::max(threads, 1)), blocks); ++i) {
     try {
       others.emplace_back(work);
-    } catch (const std::system_error&) {  // the system gives no more threads: those that there are do all
+    } catch (const std::system_error&) {  // no more threads can be started: the existing ones do all the work
       break;
     }
   }

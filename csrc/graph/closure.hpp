@@ -1,4 +1,4 @@
-// Which node reaches which: as a table of bits where that fits into memory, by searching where it does not.
+// The transitive closure: as a table of bits if that fits into memory, otherwise by searching.
 #pragma once
 
 #include <cstddef>
@@ -11,30 +11,30 @@
 
 namespace engine::graph {
 
-// Any number of threads may ask at once. The graph has to stay.
+// Thread-safe. The graph must outlive the closure.
 class Closure {
  public:
-  // About nodes^2 / 16 bytes where that is `max_bytes` at most; then an answer takes constant time. Otherwise an answer
-  // takes a search of what lies between the two nodes in topological order, O(V + E) at worst, one at a time.
+  // Uses about nodes^2 / 16 bytes if that is at most `max_bytes`; each query then takes constant time. Otherwise a
+  // query searches the nodes between the two in topological order, O(V + E) at worst, one query at a time.
   Closure(const Dag& dag, std::size_t max_bytes, int threads);
 
-  // The memory that the table of bits takes (would take).
+  // The memory that the table of bits would take.
   static std::size_t table_bytes(Node nodes);
 
   bool is_dense() const { return !words_.empty() || dag_.nodes() == 0; }
   std::size_t bytes() const;
 
-  // Whether a path of one edge or more leads from one node to the other.
+  // Whether a path of at least one edge leads from `from` to `to`.
   bool reaches(Node from, Node to) const;
-  // The nodes on all paths from one to the other, without the two, ascending. O(V + E).
+  // The nodes on all paths from `from` to `to`, excluding both, ascending. O(V + E).
   std::vector<Node> path_nodes(Node from, Node to) const;
 
-  // The place of a node in topological order.
+  // The position of a node in topological order.
   Node place(Node node) const { return place_[node]; }
-  // The words of a whole row of bits.
+  // The number of words in a full row of bits.
   std::size_t row_length() const { return row_length_; }
-  // Where it is dense: what a node reaches, by places, as bits. A row begins with the word of its own node, as nothing
-  // before is reached: words 0..place/64-1 are not there.
+  // Only if the closure is dense: the nodes that a node reaches, as bits indexed by position. No earlier position is
+  // reached, so a row begins with the word of its own node: words 0..place/64-1 do not exist.
   const std::uint64_t* row(Node place) const { return words_.data() + row_begin_[place] - place / 64; }
 
  private:
@@ -50,7 +50,7 @@ class Closure {
   std::vector<std::uint64_t> words_;
 
   mutable std::mutex searching_;
-  mutable std::vector<std::uint32_t> seen_;  // the last search that met each node
+  mutable std::vector<std::uint32_t> seen_;  // the last search that visited each node
   mutable std::uint32_t searches_ = 0;
 };
 

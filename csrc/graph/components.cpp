@@ -67,7 +67,7 @@ class Search {
   std::vector<Node> number_;  // in the order of visits
   std::vector<Node> lowest_;  // the lowest number reached through at most one edge back
   std::vector<Node> component_;
-  std::vector<Node> open_;  // visited, and in no component yet
+  std::vector<Node> open_;  // visited, but not yet in a component
   std::vector<Visit> path_;
   Node visited_ = 0;
   Node components_ = 0;

@@ -7,13 +7,13 @@
 namespace engine::graph {
 namespace {
 
-// What one join may search, and all together for each part: what keeps the time linear.
+// Limits on the nodes that one join may search, and all joins for each part; they keep the time linear.
 constexpr std::int64_t kVisitsOfJoin = 20'000;
 constexpr std::int64_t kVisitsOfPart = 50;
 constexpr int kMaxRounds = 4;
 
-// Joins parts of a graph that stays acyclic. The parts keep a topological order that each join repairs locally (Pearce
-// and Kelly, ACM JEA 11, 2007).
+// Joins parts of a graph and keeps it acyclic. Maintains a topological order of the parts, which each join repairs
+// locally (Pearce and Kelly, ACM JEA 11, 2007).
 class Joiner {
  public:
   Joiner(const Problem& problem, const std::vector<Node>& part_of, Node parts)
@@ -33,7 +33,7 @@ class Joiner {
     for (std::size_t i = 0; i < order.size(); ++i) place_[order[i]] = static_cast<Node>(i);
   }
 
-  // Along the edges that carry most first.
+  // Along the edges that carry the most bytes first.
   void join_all(const std::vector<Node>& part_of) {
     std::vector<std::int32_t> wanted;
     for (std::size_t i = 0; i < problem_.dag.edges().size(); ++i) {
@@ -70,14 +70,14 @@ class Joiner {
 
   bool join(Node from, Node to) {
     if (from == to || visits_left_ <= 0) return false;
-    // Between the two in the order lies all that could be on another path.
+    // All nodes of any other path are between the two in the order.
     std::vector<Node> after;
     std::vector<Node> before;
     const bool is_free = collect(from, to, forward_, after) && collect(to, from, backward_, before);
     for (const Node part : after) seen_[part] = false;
     for (const Node part : before) seen_[part] = false;
     if (!is_free) return false;
-    // What leads to the second, both as one, what the first leads to: in the places that these had.
+    // The new order, in the same places: the ancestors of the second, the joined part, the descendants of the first.
     std::vector<Node> places{place_[from], place_[to]};
     const auto by_place = [&](Node a, Node b) { return place_[a] < place_[b]; };
     std::sort(before.begin(), before.end(), by_place);
@@ -96,8 +96,8 @@ class Joiner {
     return true;
   }
 
-  // The parts that a search from `start` finds in front of `end`. False where it comes to `end` by another way than
-  // directly, or takes too long.
+  // Collects the parts that a search from `start` finds before `end`. False if the search reaches `end` other than by a
+  // direct edge, or takes too long.
   bool collect(Node start, Node end, const Adjacency& adjacency, std::vector<Node>& found) {
     const auto [low, high] = std::minmax(place_[start], place_[end]);
     std::int64_t visits = kVisitsOfJoin;
@@ -125,8 +125,8 @@ class Joiner {
   std::vector<Edge> edges_;
   Adjacency forward_;
   Adjacency backward_;
-  std::vector<Node> root_;         // towards the part that each was joined with; its own number where that is itself
-  std::vector<Node> next_member_;  // the parts that were joined, as a list from their root
+  std::vector<Node> root_;         // the parent in the union-find forest; a root has its own number
+  std::vector<Node> next_member_;  // linked lists of the joined parts, from their roots
   std::vector<Node> last_member_;
   std::vector<Node> place_;  // of roots, in a topological order
   std::vector<bool> seen_;

@@ -1,4 +1,4 @@
-// Subgraphs whose nodes are connected with each other.
+// Connected subgraphs.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace engine::graph {
 
-// The weakly connected parts of the nodes of equal label: the part of each node, numbered by their first nodes.
+// The weakly connected parts of nodes with equal labels: the part of each node, numbered by their first nodes.
 std::vector<Node> connected_parts(const Problem& problem, const std::vector<std::int32_t>& label, Node& count);
 
-// Splits runs into their connected parts, and joins parts of a device where an edge leads from one to the other and no
-// other path does, so that no cycle can come about. Near-linear: what a join may search is bounded.
+// Splits runs into connected parts, and joins parts of one device if an edge and no other path leads from one to the
+// other, so that no cycle can arise. Near-linear, since the search of each join is bounded.
 Labels connect(const Problem& problem, const Runs& runs);
 
 }  // namespace engine::graph

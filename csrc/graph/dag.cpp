@@ -58,7 +58,7 @@ Dag::Dag(Node nodes, std::vector<Edge> edges)
 Adjacency::Adjacency(Node nodes, const std::vector<Edge>& edges, Node Edge::* at)
     : begin(static_cast<std::size_t>(nodes) + 2), target(edges.size()), edge(edges.size()) {
   Node Edge::* const other = at == &Edge::from ? &Edge::to : &Edge::from;
-  // Counted two places ahead: the second pass moves each start to its end, which is the next one's start.
+  // Counted two places ahead: the second pass moves each start to its end, which is the start of the next node.
   for (const Edge& item : edges) ++begin[static_cast<std::size_t>(item.*at) + 2];
   std::int32_t* next = begin.data() + 1;
   for (Node node = 1; node <= nodes; ++node) next[node] += next[node - 1];
@@ -72,7 +72,7 @@ Adjacency::Adjacency(Node nodes, const std::vector<Edge>& edges, Node Edge::* at
 
 namespace {
 
-// Each node that still waits has a predecessor that waits: going back from any of them meets a node again.
+// Each node that still waits has a waiting predecessor, so following predecessors visits some node twice.
 std::vector<Node> cycle_of(const std::vector<std::int32_t>& waiting, const Adjacency& backward) {
   const auto is_waiting = [&](Node node) { return waiting[node] > 0; };
   std::vector<bool> is_seen(waiting.size());

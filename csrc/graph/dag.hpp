@@ -1,4 +1,4 @@
-// A directed acyclic graph, read in both directions.
+// A directed acyclic graph that can be traversed in both directions.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace engine::graph {
 
 using Node = std::int32_t;
 
-// A part of an array that lives elsewhere.
+// A non-owning view of a part of an array.
 template <class T>
 struct Span {
   const T* first = nullptr;
@@ -32,51 +32,51 @@ struct Edge {
   Node to;
 };
 
-// Reads `edge_count` pairs (from, to). Throws GraphError for more nodes or edges than 32 bits number, and for nodes
-// that are not in 0..nodes-1.
+// Reads `edge_count` pairs (from, to). Throws GraphError if there are more nodes or edges than 32 bits can number, or a
+// node is not in 0..nodes-1.
 std::vector<Edge> checked_edges(std::int64_t nodes, const std::int64_t* edges, std::int64_t edge_count);
 
-// The edges of a graph by one of their ends: the neighbours of each node in one direction.
+// The edges of a graph, grouped by one of their ends: the neighbours of each node in one direction.
 struct Adjacency {
-  std::vector<std::int32_t> begin;  // of each node, in `target`; one more than there are nodes
+  std::vector<std::int32_t> begin;  // for each node, its start in `target`; has one more element than there are nodes
   std::vector<Node> target;
   std::vector<std::int32_t> edge;  // the number of each edge
 
-  // By `at`, towards the other end.
+  // Groups edges by the end `at`.
   Adjacency(Node nodes, const std::vector<Edge>& edges, Node Edge::* at);
 
   Span<Node> of(Node node) const { return {target.data() + begin[node], target.data() + begin[node + 1]}; }
   Span<std::int32_t> edges_of(Node node) const { return {edge.data() + begin[node], edge.data() + begin[node + 1]}; }
 };
 
-// An order of nodes in which each comes after its predecessors; where there is none, the nodes of one cycle.
+// An order of nodes in which each comes after its predecessors; if there is none, the nodes of one cycle.
 struct Sorting {
   std::vector<Node> order;
   std::vector<Node> cycle;
 };
 
-// O(V + E). Nodes without predecessors come first, by number, then what they free.
+// O(V + E). Nodes without predecessors come first, by number, then nodes whose predecessors are all sorted.
 Sorting sort_topologically(Node nodes, const Adjacency& forward, const Adjacency& backward);
 
-// "3 -> 5 -> 3" of {3, 5}; the middle of a long cycle is left out, and counted.
+// "3 -> 5 -> 3" for {3, 5}; for a long cycle, the middle is replaced by the number of omitted nodes.
 std::string describe_cycle(const std::vector<Node>& nodes);
 
-// Immutable. A graph with a cycle cannot be made. Parallel edges are kept. Neighbours come in the order of the edges.
+// Immutable and always acyclic. Parallel edges are kept. Neighbours are in the order of the edges.
 class Dag {
  public:
-  // `edges` holds `edge_count` pairs (from, to). O(V + E) time and memory. Throws GraphError for what is no acyclic
-  // graph; of a cycle the message names the nodes.
+  // `edges` has `edge_count` pairs (from, to). O(V + E) time and memory. Throws GraphError if this is not an acyclic
+  // graph; for a cycle, the message names the nodes.
   Dag(std::int64_t nodes, const std::int64_t* edges, std::int64_t edge_count);
   Dag(Node nodes, std::vector<Edge> edges);
 
   Node nodes() const { return nodes_; }
   std::int32_t edge_count() const { return static_cast<std::int32_t>(edges_.size()); }
-  // In the order in which they were given.
+  // In the given order.
   const std::vector<Edge>& edges() const { return edges_; }
 
   Span<Node> successors(Node node) const { return forward_.of(node); }
   Span<Node> predecessors(Node node) const { return backward_.of(node); }
-  // The numbers of the edges to the successors (from the predecessors), in the same order.
+  // The indices of the edges to the successors (from the predecessors), in the same order.
   Span<std::int32_t> out_edges(Node node) const { return forward_.edges_of(node); }
   Span<std::int32_t> in_edges(Node node) const { return backward_.edges_of(node); }
 

@@ -9,7 +9,7 @@
 namespace engine::graph {
 namespace {
 
-// More than any machine has; what is chosen for each run looks at all of them.
+// More than any machine has; the choice for each run examines all devices.
 constexpr std::size_t kMaxDevices = 1024;
 
 }  // namespace
@@ -36,7 +36,7 @@ Devices number_devices(const Dag& dag, Span<std::int64_t> affinity) {
     throw PartitionError("affinity names " + std::to_string(devices.used.size()) + " devices; expected at most " +
                          std::to_string(kMaxDevices));
   }
-  // Ascending, so that results do not depend on which device comes first in the graph.
+  // Ascending, so that results do not depend on the order of devices in the graph.
   std::sort(devices.used.begin(), devices.used.end());
   std::vector<std::int32_t> place(devices.used.size());
   for (std::size_t i = 0; i < devices.used.size(); ++i) {

@@ -1,4 +1,4 @@
-// Devices as a caller numbers them, and without gaps.
+// Renumbers the caller's devices without gaps.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace engine::graph {
 
 struct Devices {
   std::vector<std::int64_t> used;     // the caller's numbers, ascending
-  std::vector<std::int32_t> of_node;  // the place in `used` of each node's device
+  std::vector<std::int32_t> of_node;  // the index in `used` of each node's device
 };
 
-// Throws PartitionError unless there is one number >= 0 for each node.
+// Throws PartitionError unless `affinity` has one number >= 0 for each node.
 Devices number_devices(const Dag& dag, Span<std::int64_t> affinity);
 
 }  // namespace engine::graph

@@ -6,7 +6,7 @@
 namespace engine::graph {
 namespace {
 
-// How far a drain has come.
+// The state of a drain.
 class Progress {
  public:
   Progress(const Problem& problem, const View& view, const std::vector<std::int32_t>& ways)
@@ -23,9 +23,9 @@ class Progress {
 
   bool is_ready(std::int32_t device) const { return !ready_[device].empty(); }
   std::size_t done() const { return done_; }
-  // The longest way that is left.
+  // The longest remaining way.
   std::int32_t way() const { return *std::max_element(way_.begin(), way_.end()); }
-  // Equal for equal sets of nodes that are done; different for different ones, almost always.
+  // A hash of the set of nodes that are done.
   std::uint64_t fingerprint() const { return fingerprint_; }
 
   std::int32_t choose(Turn turn) const {
@@ -86,14 +86,14 @@ Sequence in_order(Sequence sequence, const View& view) {
   return sequence;
 }
 
-// A turn that some drain of a beam can take.
+// A possible next turn of a drain in a beam.
 struct Candidate {
   Progress progress;
-  std::size_t parent;  // in the beam before
+  std::size_t parent;  // in the previous beam
   std::int32_t device;
 };
 
-// Better ones first; of equal sets of nodes that are done, one is left.
+// Sorts candidates, best first; of those with equal sets of nodes that are done, keeps one.
 void keep_best(std::vector<Candidate>& candidates, std::size_t width) {
   std::vector<std::size_t> order(candidates.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -160,7 +160,7 @@ Sequence beam_drain(const Problem& problem, const View& view, const std::vector<
     for (const Candidate& candidate : beam) taken.back().emplace_back(candidate.parent, candidate.device);
   }
   Sequence sequence;
-  std::size_t at = 0;  // who is done has no way left and comes first
+  std::size_t at = 0;  // a finished drain has no remaining way, so it comes first
   for (auto run = taken.rbegin(); run != taken.rend(); ++run) {
     sequence.push_back((*run)[at].second);
     at = (*run)[at].first;
@@ -173,7 +173,7 @@ Sequence without_spare_runs(const Problem& problem, const View& view, const Sequ
   const auto runs = static_cast<std::int32_t>(sequence.size());
   const std::vector<std::int32_t> last =
       view.is_backward ? earliest_runs(problem, sequence) : latest_runs(problem, sequence);
-  std::vector<std::int32_t> due(sequence.size(), 0);  // nodes that are not done and can be in no run that follows
+  std::vector<std::int32_t> due(sequence.size(), 0);  // nodes that are not done and that no following run can contain
   for (const std::int32_t run : last) ++due[run];
   const std::vector<std::int32_t> no_ways(last.size(), 0);
   Progress progress(problem, view, no_ways);

@@ -1,4 +1,4 @@
-// Kahn's algorithm with a queue for each device: one device empties its queue, then another one goes on.
+// Kahn's algorithm with a queue for each device: one device empties its queue, then another device continues.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace engine::graph {
 
-// A graph read from its beginning or from its end.
+// A graph traversed forward or backward.
 struct View {
   const Dag& dag;
   bool is_backward;
@@ -17,27 +17,27 @@ struct View {
   Span<Node> previous(Node node) const { return is_backward ? dag.successors(node) : dag.predecessors(node); }
 };
 
-// Who goes next: the device with most nodes ready, or the one whose ready nodes have the longest way before them.
+// The next device: the one with the most ready nodes, or the one whose ready nodes have the longest remaining way.
 enum class Turn { most_ready, longest_way };
 
-// The most changes of device on a path from each node in the direction of `view`, plus one.
+// For each node, the maximum number of device changes on a path from it in the direction of `view`, plus one.
 std::vector<std::int32_t> ways_ahead(const Problem& problem, const View& view);
 
-// The device that `turn` chooses, for a drain to begin with.
+// As the first device of a drain: the device that `turn` chooses.
 constexpr std::int32_t kBest = -1;
 
-// The sequence of a drain that begins with the device `first`; empty where that has nothing to begin with. A drain that
-// is read from the end gives the sequence of a partition, too. `ways` is that of the same view. O(V + E), and the
+// The sequence of a drain that begins with the device `first`; empty if `first` has no ready node. A backward drain
+// also yields the sequence of a partition. `ways` is the result of ways_ahead for the same view. O(V + E) plus the
 // number of devices for each run.
 Sequence drain(const Problem& problem, const View& view, const std::vector<std::int32_t>& ways, Turn turn,
                std::int32_t first);
 
-// The same with `width` drains side by side: of all next turns of all of them, those are kept that have the shortest
-// way before them and have done most. O(width * devices * V) for each run.
+// The same as a beam search with `width` drains: of all their next turns, keeps those with the shortest remaining way
+// and the most nodes done. O(width * devices * V) for each run.
 Sequence beam_drain(const Problem& problem, const View& view, const std::vector<std::int32_t>& ways, std::size_t width);
 
-// The sequence without the runs that are left out when each run is, as long as those that follow are enough for what is
-// not done; seen from the end where `view` is backward. O(V log(runs) + E).
+// Removes each run for which the following runs can execute all remaining nodes; traverses the sequence from the end if
+// `view` is backward. O(V log(runs) + E).
 Sequence without_spare_runs(const Problem& problem, const View& view, const Sequence& sequence);
 
 }  // namespace engine::graph

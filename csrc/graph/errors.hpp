@@ -1,4 +1,4 @@
-// What the graph algorithms refuse.
+// Errors of the graph algorithms.
 #pragma once
 
 #include <stdexcept>
@@ -11,7 +11,7 @@ class GraphError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A partition cannot be made as asked, or is none: the message names nodes and subgraphs.
+// A partition cannot be computed as requested, or is invalid; the message names nodes and subgraphs.
 class PartitionError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -10,13 +10,13 @@
 namespace engine::graph {
 namespace {
 
-// With more, there are too many turns to choose from.
+// With more devices, there are too many possible turns.
 constexpr std::int32_t kMaxDevices = 8;
-// What sets of nodes a whole search may keep, in nodes of the graph: some 40 ms.
+// The limit of a complete search: the number of sets that it keeps, times the nodes of the graph; about 40 ms.
 constexpr std::size_t kMaxVisits = 6'000'000;
-// The first search goes on with this many sets only, for something to beat.
+// The first search keeps only this many sets, and provides an upper bound.
 constexpr std::size_t kBeamWidth = 64;
-// Sets that others are compared with, as they may contain them.
+// The number of sets with which another set is compared, to drop it if one of them contains it.
 constexpr std::size_t kCompared = 16;
 
 template <std::size_t words>
@@ -24,7 +24,7 @@ class Search {
  public:
   Search(const Dag& dag, Span<std::int32_t> device, std::int32_t devices)
       : of_device_(static_cast<std::size_t>(devices)) {
-    // In topological order, so that one pass over the bits does all that a turn can.
+    // In topological order, so that one pass over the bits executes a whole turn.
     std::vector<Node> place(static_cast<std::size_t>(dag.nodes()));
     for (std::size_t i = 0; i < place.size(); ++i) place[dag.order()[i]] = static_cast<Node>(i);
     needs_.resize(place.size());
@@ -57,14 +57,13 @@ class Search {
 
   struct State {
     Set done;
-    int count;            // of what is done
-    std::int32_t parent;  // in the level before
-    std::int32_t device;  // whose turn led here
+    int count;            // of nodes that are done
+    std::int32_t parent;  // in the previous level
+    std::int32_t device;  // the device of the last turn
   };
 
-  // Looks for a sequence of less than `limit` turns. Where the search is whole, `bound` is what it has proven;
-  // otherwise it goes on with the most promising sets only, and always finds one where `limit` is above the number of
-  // nodes.
+  // Searches for a sequence with fewer than `limit` turns. If `is_whole`, `bound` is proven by the search. Otherwise it
+  // keeps only the most promising sets, and always finds a sequence if `limit` is above the number of nodes.
   Exhaustive search(std::int32_t limit, bool is_whole) const {
     std::vector<std::vector<State>> levels{{{Set(), 0, -1, -1}}};
     std::size_t states = 0;
@@ -82,7 +81,7 @@ class Search {
     }
   }
 
-  // What one more turn leads to, the most promising first, without what cannot end before `limit`.
+  // The states after one more turn, most promising first, without those that cannot finish before `limit`.
   std::vector<State> follow(const std::vector<State>& level, std::int32_t turns, std::int32_t limit) const {
     std::vector<State> next;
     for (std::size_t parent = 0; parent < level.size(); ++parent) {
@@ -99,7 +98,7 @@ class Search {
     for (const State& state : next) {
       if (!kept.empty() && kept.back().done == state.done) continue;
       const auto compared = kept.begin() + static_cast<std::ptrdiff_t>(std::min(kept.size(), kCompared));
-      // Who has done more has nothing to lose.
+      // A state that has done a superset of the nodes is never worse.
       if (std::none_of(kept.begin(), compared, [&](const State& more) { return state.done.is_part_of(more.done); })) {
         kept.push_back(state);
       }
@@ -135,7 +134,7 @@ class Search {
 
   std::vector<Set> of_device_;
   std::vector<Set> needs_;         // of each node
-  std::vector<std::int32_t> way_;  // of each node: the most changes of device on a path from it, plus one
+  std::vector<std::int32_t> way_;  // for each node, the maximum number of device changes on a path from it, plus one
   std::vector<Node> by_way_;       // longest first
 };
 

@@ -1,4 +1,4 @@
-// The fewest turns of small graphs with more than two devices, by trying what could be better.
+// The minimum number of turns of small graphs with more than two devices, by exhaustive search.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 namespace engine::graph {
 
 struct Exhaustive {
-  Sequence sequence;       // the shortest that was found
-  std::int64_t bound = 0;  // no sequence is shorter; as long as `sequence` where the search came to its end
+  Sequence sequence;       // the shortest sequence found
+  std::int64_t bound = 0;  // no sequence is shorter; the length of `sequence` if the search was completed
 };
 
-// Of a graph of 1024 nodes and 8 devices at most; nothing for larger ones. Sets of nodes that are done after each turn
-// are tried level by level, less those that a known sequence beats; the search ends early where there are too many.
+// For graphs with at most 1024 nodes and 8 devices; nothing for larger ones. Examines the possible sets of finished
+// nodes turn by turn, without those that cannot improve on a known sequence; stops early if there are too many.
 std::optional<Exhaustive> search_exhaustively(const Dag& dag, Span<std::int32_t> device, std::int32_t devices);
 
 }  // namespace engine::graph

@@ -9,7 +9,7 @@ namespace engine::graph {
 namespace {
 
 constexpr Node kLargestGraph = 20'000;
-// Nodes and edges in all cuts together: some 50 ms.
+// The limit for nodes and edges in all cuts together: about 50 ms.
 constexpr std::int64_t kVisits = 300'000;
 // Sums of bytes and of prohibitive costs stay below 63 bits.
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;
@@ -34,7 +34,7 @@ class Expansion {
   }
 
  private:
-  // The nodes that can be in each run at all. False where they are too many.
+  // Finds the nodes that could be in each run. False if there are too many.
   bool find_candidates() {
     const std::vector<std::int32_t> earliest = earliest_runs(problem_, runs_.device);
     const std::vector<std::int32_t> latest = latest_runs(problem_, runs_.device);
@@ -76,7 +76,7 @@ class Expansion {
     return is_better;
   }
 
-  // Those that other devices' nodes, where they are now, let into the run.
+  // The nodes that can move into the run, given the current runs of other devices' nodes.
   void collect(std::int32_t run) {
     moving_.clear();
     for (const Node node : candidates_[run]) {
@@ -114,7 +114,7 @@ class Expansion {
     }
   }
 
-  // An edge to a node that stays.
+  // An edge to a node that does not move.
   void add_fixed(Node node, std::int32_t other, std::int32_t run, std::int64_t bytes, bool is_forbidden) {
     const Node i = variable_[node];
     if (other != runs_.of[node]) stay_[i] += bytes;
@@ -122,12 +122,12 @@ class Expansion {
     if (is_forbidden) go_[i] += forbidden();
   }
 
-  // An edge between two that may both go: apart, together, or in the wrong order.
+  // An edge between two nodes that can both move: separately, together, or in the wrong order.
   void add_pair(Node from, Node to, std::int32_t run, std::int64_t bytes) {
     const std::int64_t both_stay = runs_.of[from] != runs_.of[to] ? bytes : 0;
     const std::int64_t to_goes = bytes + (runs_.of[from] > run ? forbidden() : 0);
     const std::int64_t from_goes = bytes + (runs_.of[to] < run ? forbidden() : 0);
-    // As costs of single nodes, up to a constant, and of `from` staying while `to` goes.
+    // Expressed as costs of single nodes, up to a constant, and a cost if `from` stays while `to` moves.
     go_[variable_[from]] += from_goes - both_stay;
     stay_[variable_[to]] += from_goes;
     edges_.push_back({variable_[from], variable_[to]});
@@ -138,7 +138,7 @@ class Expansion {
 
   const Problem& problem_;
   Runs& runs_;
-  std::vector<Node> variable_;                 // the place in `moving_` of each node; -1 where it stays
+  std::vector<Node> variable_;                 // the index in `moving_` of each node; -1 if it stays
   std::vector<std::vector<Node>> candidates_;  // of each run
   std::vector<Node> moving_;
   std::vector<std::int64_t> stay_;

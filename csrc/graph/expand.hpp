@@ -1,4 +1,4 @@
-// The best way to let one run grow, as a least cut.
+// The best expansion of one run, computed as a minimum cut.
 #pragma once
 
 #include "graph/problem.hpp"
@@ -6,9 +6,9 @@
 
 namespace engine::graph {
 
-// For one run after the other, moves the nodes of its device into it whose move together saves most bytes, until no run
-// can gain (alpha-expansion: Boykov, Veksler and Zabih, PAMI 23, 2001) or a bound on the work is reached. Does nothing
-// in large graphs.
+// For each run in turn, moves the set of nodes of its device into it that saves the most bytes, until no run can
+// improve (alpha-expansion: Boykov, Veksler and Zabih, PAMI 23, 2001) or the work limit is reached. Does nothing in
+// large graphs.
 void expand_runs(const Problem& problem, Runs& runs);
 
 }  // namespace engine::graph

@@ -12,7 +12,7 @@ namespace {
 
 using Arc = std::int32_t;
 
-constexpr Arc kNone = -1;      // a node of no tree
+constexpr Arc kNone = -1;      // a node that is in no tree
 constexpr Arc kTerminal = -2;  // a child of the source or of the sink
 constexpr Arc kOrphan = -3;    // a node of a tree that has lost its parent
 constexpr std::int32_t kUnreachable = std::numeric_limits<std::int32_t>::max();
@@ -33,8 +33,8 @@ void check(Span<std::int64_t> costs, std::size_t expected, const char* what, std
   }
 }
 
-// Two trees of unsaturated arcs grow from the source and from the sink until they meet; a path is then filled, what it
-// has saturated cuts nodes off, and those look for another parent. Names as in the paper.
+// Two trees of unsaturated arcs grow from the source and from the sink until they meet. The path between them is then
+// augmented; nodes that saturated arcs cut off from their tree look for another parent. Names as in the paper.
 class Flow {
  public:
   Flow(Node nodes, const std::vector<Edge>& edges, const CutCosts& costs)
@@ -50,7 +50,7 @@ class Flow {
         distance_(static_cast<std::size_t>(nodes)) {
     link(edges, costs);
     for (Node node = 0; node < nodes; ++node) {
-      // On the first side, the arc to the sink is cut. What both arcs can carry is cut anyway.
+      // On the first side, the arc to the sink is cut. The smaller capacity of both arcs is cut in any case.
       const std::int64_t through = std::min(costs.first[node], costs.second[node]);
       total_ += through;
       terminal_[node] = costs.second[node] - costs.first[node];
@@ -109,13 +109,12 @@ class Flow {
     active_.push_back(node);
   }
 
-  // The arc that carries flow between a node and a neighbour in the direction of the node's tree, seen from the node:
-  // away from the source, or towards the sink.
+  // The residual capacity between a node and a neighbour in the direction of the node's tree: away from the source, or
+  // towards the sink.
   std::int64_t outward(Arc arc, bool is_sink) const { return residual_[is_sink ? sister_[arc] : arc]; }
   std::int64_t inward(Arc arc, bool is_sink) const { return residual_[is_sink ? arc : sister_[arc]]; }
 
-  // Takes free neighbours into the node's tree. Returns an arc from the source's tree to the sink's, where there is
-  // one.
+  // Adds free neighbours to the node's tree. Returns an arc from the source's tree to the sink's, if there is one.
   Arc grow(Node node) {
     const bool is_sink = is_sink_[node];
     for (Arc arc = begin_[node]; arc < begin_[static_cast<std::size_t>(node) + 1]; ++arc) {
@@ -190,7 +189,7 @@ class Flow {
     }
   }
 
-  // An arc to the neighbour of the same tree that is nearest to the terminal.
+  // The arc to the neighbour in the same tree that is nearest to the terminal.
   Arc nearest_parent(Node node) {
     const bool is_sink = is_sink_[node];
     Arc best = kNone;
@@ -206,8 +205,7 @@ class Flow {
     return best;
   }
 
-  // Of a node whose ancestors lead to a terminal; kUnreachable where they end at an orphan. Stamps what it has
-  // followed.
+  // The distance of a node to its terminal; kUnreachable if its ancestors end at an orphan. Stamps the visited nodes.
   std::int32_t distance_to_terminal(Node start) {
     std::int32_t steps = 0;
     Node node = start;
@@ -247,13 +245,13 @@ class Flow {
 
   std::vector<Arc> begin_;  // of each node's arcs
   std::vector<Node> head_;
-  std::vector<Arc> sister_;  // the same edge the other way
+  std::vector<Arc> sister_;  // the reverse arc
   std::vector<std::int64_t> residual_;
-  std::vector<std::int64_t> terminal_;  // what the source can still give (above 0), or the sink still take (below)
+  std::vector<std::int64_t> terminal_;  // residual capacity: above 0 from the source, below 0 to the sink
   std::vector<Arc> parent_;
   std::vector<bool> is_sink_;
   std::vector<bool> is_active_;
-  std::vector<std::int64_t> stamp_;  // when the distance was last known to be right
+  std::vector<std::int64_t> stamp_;  // when the distance was last known to be correct
   std::vector<std::int32_t> distance_;
   std::deque<Node> active_;
   std::deque<Node> orphans_;

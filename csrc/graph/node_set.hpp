@@ -9,7 +9,7 @@
 
 namespace engine::graph {
 
-// Of the nodes 0..64 * words - 1.
+// A set of nodes 0..64 * words - 1.
 template <std::size_t words>
 class NodeSet {
  public:

@@ -33,7 +33,7 @@ struct NamedMode {
 constexpr NamedMode kModes[] = {
     {"min_subgraphs", Mode::min_subgraphs}, {"connected", Mode::connected}, {"auto", Mode::automatic}};
 
-// What is assumed where no costs are given: those of small operators, and of copies within a machine.
+// Default costs: those of small operators, and of copies within a machine.
 constexpr double kNodeSeconds = 10e-6;
 constexpr double kTransferSeconds = 10e-6;
 constexpr double kSecondsPerByte = 0.1e-9;
@@ -90,7 +90,7 @@ void check_request(const Dag& dag, const Request& request) {
   check_seconds({request.costs.overhead_seconds}, 1, "overhead_seconds", "subgraphs");
 }
 
-// The graph that a strategy sees: atoms for nodes, and devices without gaps.
+// The graph that is passed to a strategy: its nodes are atoms, and its devices are numbered without gaps.
 class Contracted {
  public:
   Contracted(const Dag& dag, const Request& request, Mode mode)
@@ -114,7 +114,7 @@ class Contracted {
   Node atom_of(Node node) const { return is_contracted_ ? atoms_.of[node] : node; }
   std::int64_t device(std::int32_t number) const { return devices_.used[number]; }
 
-  // In the caller's numbers: an atom goes by its first node.
+  // Translates to the caller's numbers: an atom is represented by its first node.
   void translate(Trace& trace) const {
     std::vector<Node> first(static_cast<std::size_t>(problem_.dag.nodes()));
     for (Node node = given_.nodes(); node-- > 0;) first[atom_of(node)] = node;
@@ -175,7 +175,7 @@ class Contracted {
   Devices devices_;
   Atoms atoms_;
   bool is_contracted_;
-  std::vector<std::size_t> kept_;  // the caller's number of each edge between atoms
+  std::vector<std::size_t> kept_;  // the caller's index of each edge between atoms
   Dag dag_;
   Problem problem_;
 };

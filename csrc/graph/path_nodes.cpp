@@ -5,7 +5,7 @@
 namespace engine::graph {
 namespace {
 
-constexpr std::size_t kBytesOfEntry = 128;  // what an empty answer takes
+constexpr std::size_t kBytesOfEntry = 128;  // the size of an empty answer
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The nodes between pairs of nodes, remembered.
+// A cache of the nodes between pairs of nodes.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace engine::graph {
 
-// Any number of threads may ask at once.
+// Thread-safe.
 class PathNodes {
  public:
-  // Remembers answers up to `max_bytes`, and forgets all of them when there are more.
+  // Caches answers up to `max_bytes`, and clears the cache when they exceed it.
   PathNodes(std::shared_ptr<const Closure> closure, std::size_t max_bytes);
 
-  // What Closure::path_nodes says.
+  // The result of Closure::path_nodes.
   std::shared_ptr<const std::vector<Node>> between(Node from, Node to);
 
  private:

@@ -21,7 +21,7 @@ Labels as_connected(const Problem& problem, const Runs& runs) {
   return labels;
 }
 
-// Both ways to cut up one set of runs, compared by how long they take.
+// Compares both ways to divide one set of runs, by their predicted time.
 Labels choose(const Problem& problem, const Runs& runs, Statistics& statistics) {
   const auto report = [&](const std::string& name, const Labels& labels) {
     const double seconds = schedule_seconds(problem, labels);

@@ -1,5 +1,5 @@
-// The default strategy: every node gets the number of a run, which never falls along an edge, so that no cycle of
-// subgraphs can be.
+// The default strategy: every node gets a run number, which never decreases along an edge, so subgraphs cannot form a
+// cycle.
 #pragma once
 
 #include "graph/problem.hpp"

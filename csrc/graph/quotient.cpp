@@ -59,7 +59,7 @@ QuotientOrder check_quotient(const Dag& dag, Span<std::int32_t> subgraph, Node c
   for (const Node from : sorting.order) {
     for (const Node to : forward.of(from)) result.level[to] = std::max(result.level[to], result.level[from] + 1);
   }
-  // By level and number, with a counting sort.
+  // Sorted by level, then by number, with a counting sort.
   std::vector<Node> begin(static_cast<std::size_t>(count) + 1);
   for (const Node level : result.level) ++begin[static_cast<std::size_t>(level) + 1];
   std::partial_sum(begin.begin(), begin.end(), begin.begin());

@@ -1,4 +1,4 @@
-// A smaller graph that takes as few turns.
+// Reduces a graph to a smaller one with the same minimum number of turns.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace engine::graph {
 
-// Graphs above are not worth it: what is left takes no search that would be too long for the whole.
+// Larger graphs are not reduced: the reduced graph would still be too large for the searches that it enables.
 constexpr Node kMaxReduced = 50'000;
 
 struct Reduced {
@@ -16,9 +16,9 @@ struct Reduced {
   std::vector<std::int32_t> device;  // of each node
 };
 
-// Joins a node with one of its device that it can always follow at once, as it reads from that alone, or always precede
-// directly, as that alone reads from it. A sequence of turns does for the smaller graph if and only if it does for the
-// whole one. Near-linear.
+// Merges a node with a node of the same device that is its only predecessor, or its only successor, so that both can
+// always run in the same turn. A sequence of turns is valid for the reduced graph if and only if it is valid for the
+// original. Near-linear.
 Reduced reduce(const Dag& dag, Span<std::int32_t> device);
 
 }  // namespace engine::graph

@@ -11,12 +11,12 @@ namespace engine::graph {
 namespace {
 
 constexpr int kMaxRounds = 4;
-// Nodes in all rounds together: what keeps the time linear, and short for large graphs.
+// The limit on nodes in all rounds together; keeps the time linear, and short for large graphs.
 constexpr std::int64_t kVisits = 150'000;
-// In graphs above, nodes move alone only.
+// In larger graphs, nodes only move one by one.
 constexpr std::int64_t kHugeGraph = 500'000;
 
-// Nodes that move together: those of one number.
+// Groups of nodes that move together.
 struct Groups {
   std::vector<Node> of;
   std::vector<Node> members;  // by group
@@ -60,7 +60,8 @@ class Refinement {
   }
 
  private:
-  // Backward, groups go as late as they can for free and take along what comes before; forward, as early.
+  // The backward sweep moves groups as late as possible without cost, with their predecessors; the forward sweep as
+  // early.
   void sweep_both_ways(const Groups& groups) {
     for (const bool is_backward : {true, false}) {
       const std::vector<Node> order = nodes_by_run();
@@ -102,8 +103,8 @@ class Refinement {
     return sorted;
   }
 
-  // Moves nodes of one run and device to the run of what comes before or after them, where there is a choice: anywhere
-  // between they would be with no neighbour of their device.
+  // Moves nodes of one run and device to the run of their predecessors or successors, if possible: runs in between have
+  // no neighbours of theirs on the same device.
   template <class IsInside>
   void move(Span<Node> members, bool is_backward, const IsInside& is_inside) {
     const std::int32_t device = problem_.device[members[0]];
@@ -119,7 +120,7 @@ class Refinement {
       }
     }
     if (early == late) return;
-    // A run is of one device: where that is another one, the next turn has none of these neighbours.
+    // A run has one device: if it is another one, the device's next turn has none of these neighbours.
     const std::int32_t first = turns_.at_or_after(device, early);
     const std::int32_t last = turns_.at_or_before(device, late);
     if (first == last) return;
@@ -139,7 +140,7 @@ class Refinement {
     for (const Node node : members) runs_.of[node] = target;
   }
 
-  // Of the edges to neighbours in `run`.
+  // The bytes of the edges to neighbours in `run`.
   template <class IsInside>
   std::int64_t bytes_in(std::int32_t run, Span<Node> others, Span<std::int32_t> edges,
                         const IsInside& is_inside) const {
@@ -157,7 +158,7 @@ class Refinement {
   std::int64_t least_;
 };
 
-// Moving may leave a run empty: then there is one less.
+// Removes runs that moving has left empty.
 void drop_empty_runs(Runs& runs) {
   std::vector<std::int32_t> number(runs.device.size(), -1);
   for (const std::int32_t run : runs.of) number[run] = 0;

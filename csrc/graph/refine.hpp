@@ -1,4 +1,4 @@
-// Fewer bytes between the runs of a partition, with no more runs.
+// Reduces the bytes that cross between the runs of a partition, without adding runs.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace engine::graph {
 
-// The bytes of the edges between different runs.
+// The bytes of all edges between different runs.
 std::int64_t crossing_bytes(const Problem& problem, const std::vector<std::int32_t>& run_of);
 
-// Moves nodes between the runs of their device, as far as their neighbours leave room, where that saves bytes: one by
-// one, then together with all of their device that they are connected with in a run, then, in graphs that are not too
-// large, any set that is best for a run, found as a least cut. Never adds a run; the bytes never rise.
-// Near-linear. What edges between different devices carry stays as it is: they cross in any case.
+// Moves nodes between the runs of their device, within the limits set by their neighbours, if that saves bytes: first
+// single nodes, then connected nodes of one device and run together, then, unless the graph is too large, the best set
+// for a run, found as a minimum cut. Never adds a run or increases the bytes. Near-linear. The bytes of edges between
+// different devices do not change: these always cross.
 void refine(const Problem& problem, Runs& runs);
 
 }  // namespace engine::graph

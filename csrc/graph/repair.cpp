@@ -1,4 +1,4 @@
-// The repair of quotient.hpp: what lies on a cycle of subgraphs is run subgraph by subgraph, as far as each can go.
+// Implements `repair` of quotient.hpp: subgraphs on a cycle are run in turns, each as far as possible.
 #include <algorithm>
 #include <queue>
 #include <tuple>
@@ -14,8 +14,8 @@ class Repair {
   Repair(const Dag& dag, std::vector<std::int32_t>& subgraph, Node count)
       : dag_(dag), subgraph_(subgraph), knot_(find_knots(dag, subgraph, count)) {}
 
-  // Subgraphs of one knot are run in turns: the one with the most nodes ready goes on until it waits for another, and
-  // what it has run is a subgraph. Turns of one knot follow each other, so no cycle is left.
+  // Subgraphs of one knot are run in turns: the one with the most ready nodes runs until it waits for another; the
+  // nodes that it has run become a subgraph. Turns of one knot run one after the other, so no cycle is left.
   Node run() {
     const auto nodes = static_cast<std::size_t>(dag_.nodes());
     waiting_.assign(nodes, 0);
@@ -46,7 +46,7 @@ class Repair {
     return strong_components(count, Adjacency(count, crossing, &Edge::from));
   }
 
-  // Edges between knots, which are acyclic already, are nothing to wait for.
+  // Knots are acyclic already, so nodes do not wait for edges between knots.
   bool is_inside(const Edge& edge) const { return knot_.of[subgraph_[edge.from]] == knot_.of[subgraph_[edge.to]]; }
 
   void offer(Node number) {
@@ -83,10 +83,10 @@ class Repair {
 
   const Dag& dag_;
   std::vector<std::int32_t>& subgraph_;
-  Components knot_;  // of each subgraph: those that wait for each other
+  Components knot_;  // the knot of each subgraph: a set of subgraphs that wait for each other
   std::vector<std::int32_t> waiting_;
   std::vector<std::vector<Node>> ready_;                      // of each subgraph
-  std::priority_queue<std::pair<std::size_t, Node>> offers_;  // (nodes ready, -subgraph); outdated where that changed
+  std::priority_queue<std::pair<std::size_t, Node>> offers_;  // (nodes ready, -subgraph), possibly outdated
 };
 
 }  // namespace

@@ -11,24 +11,24 @@
 namespace engine::graph {
 namespace {
 
-// Passes that take out spare runs, from either end in turn.
+// The number of passes that remove superfluous runs, alternating from both ends.
 constexpr std::int64_t kMaxPasses = 6;
 constexpr std::int64_t kPassVisits = 400'000;
-// What drains side by side may cost, in visits of nodes: some 20 ms.
+// The limit for a beam of drains, in visits of nodes: about 20 ms.
 constexpr std::int64_t kBeamVisits = 150'000'000;
-// Widths that are worth it, and that have stopped to help.
+// Narrower beams are not worthwhile; wider ones bring no further improvement.
 constexpr std::int64_t kMinWidth = 2;
 constexpr std::int64_t kMaxWidth = 16;
-// Drains begin with every device, unless there are more, or the graph is huge.
+// Drains begin with every device, unless there are more devices than this, or the graph is huge.
 constexpr std::int32_t kMaxFirst = 8;
 constexpr Node kHugeGraph = 500'000;
-// Turns that are looked for one by one, as most are near.
+// Turns that are searched linearly, since most are near.
 constexpr std::int32_t kNear = 8;
-// Graphs above are not read from their end as well, nor drained side by side: each drain takes long.
+// Larger graphs are neither drained backward nor with a beam, since each drain takes long.
 constexpr Node kLargeGraph = 50'000;
 
-// With two devices, who goes next is no choice, only who begins: the earliest turn that each node can be in, when the
-// first device has the even ones, and when it has the odd ones.
+// With two devices, only the first one can be chosen: computes the earliest turn of each node if the first device has
+// the even turns, and if it has the odd turns.
 Sequence alternate(const Problem& problem) {
   struct Earliest {
     std::int32_t even;
@@ -49,7 +49,7 @@ Sequence alternate(const Problem& problem) {
     last_odd = std::max(last_odd, turn.odd);
     turn_of[node] = turn;
   }
-  const std::int32_t first = last_odd < last_even ? 1 : 0;  // a single device is the first, and all turns are even
+  const std::int32_t first = last_odd < last_even ? 1 : 0;  // a single device begins, with even turns only
   Sequence sequence(static_cast<std::size_t>(std::min(last_even, last_odd)) + 1);
   for (std::size_t run = 0; run < sequence.size(); ++run) {
     sequence[run] = static_cast<std::int32_t>(run & 1) ^ first;
@@ -60,7 +60,7 @@ Sequence alternate(const Problem& problem) {
 // More than two devices.
 class Search {
  public:
-  // The problem has to stay.
+  // The problem must outlive the search.
   explicit Search(const Problem& problem) : problem_(problem) {}
 
   Sequence run() {
@@ -84,7 +84,7 @@ class Search {
     return std::move(best_);
   }
 
-  // What an exhaustive search has proven of the number of runs; 0 where there was none.
+  // The lower bound on the number of runs proven by an exhaustive search; 0 if there was none.
   std::int64_t bound() const { return bound_; }
 
  private:

@@ -1,4 +1,4 @@
-// Runs: a partition as a sequence of devices that take turns, each doing what is possible in its turn.
+// Runs: a partition as a sequence of devices that take turns, each running as many nodes as possible in its turn.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ using Sequence = std::vector<std::int32_t>;
 
 struct Runs {
   Sequence device;
-  std::vector<std::int32_t> of;  // the run of each node, of its device; never falls along an edge
-  std::int64_t bound = 0;        // what an exhaustive search has proven of their number, if there was one
+  std::vector<std::int32_t> of;  // the run of each node, on its device; never decreases along an edge
+  std::int64_t bound = 0;        // the lower bound on their number proven by an exhaustive search, if there was one
 };
 
-// Where each device has its turns.
+// The turns of each device.
 class Turns {
  public:
-  // The sequence has to stay.
+  // The sequence must outlive this object.
   Turns(const Sequence& sequence, std::int32_t devices);
 
-  // The first turn of a device that is not before `run` (the last that is not after it); -1 where there is none.
+  // The device's first turn at or after `run` (last turn at or before it); -1 if there is none.
   std::int32_t at_or_after(std::int32_t device, std::int32_t run) const;
   std::int32_t at_or_before(std::int32_t device, std::int32_t run) const;
 
@@ -33,13 +33,13 @@ class Turns {
   std::vector<std::vector<std::int32_t>> of_device_;
 };
 
-// Each node in the earliest (latest) run that it can be in. Empty where the sequence ends (begins) too early for some
-// node. O(V log(runs) + E).
+// The earliest (latest) possible run of each node. Empty if the sequence is too short for some node.
+// O(V log(runs) + E).
 std::vector<std::int32_t> earliest_runs(const Problem& problem, const Sequence& sequence);
 std::vector<std::int32_t> latest_runs(const Problem& problem, const Sequence& sequence);
 
-// Fewest runs: exactly for two devices; for more, the best of several ways to choose who goes next, shortened. Nodes
-// are in the earliest run that they can be in. O(V + E) for two devices, near-linear for more.
+// The fewest runs: exact for two devices; for more, the best result of several heuristics for the next device, then
+// shortened. Nodes are in their earliest possible run. O(V + E) for two devices, near-linear for more.
 Runs find_runs(const Problem& problem);
 
 }  // namespace engine::graph

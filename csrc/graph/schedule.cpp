@@ -15,7 +15,7 @@ struct Transfer {
   double seconds;
 };
 
-// One for each pair of subgraphs: what goes from one to the other, after one another.
+// One transfer for each pair of subgraphs: their values are transferred one after the other.
 std::vector<Transfer> find_transfers(const Problem& problem, const Labels& labels) {
   std::vector<Transfer> all;
   std::vector<Transfer> of_node;
@@ -85,7 +85,7 @@ class Schedule {
       } else {
         available_[device].emplace(way_[event.subgraph], -event.subgraph);
       }
-      // All that happens at this time comes first, so that the best of what is there is chosen.
+      // All events of this time are processed first, so that the choice considers all available subgraphs.
       touched_.push_back(device);
       if (!events_.empty() && events_.top().at == now) continue;
       for (const std::int32_t one : touched_) start(one, now);
@@ -100,7 +100,7 @@ class Schedule {
     Node subgraph;
     bool is_end;
 
-    bool operator<(const Event& other) const {  // the top of a queue is the earliest
+    bool operator<(const Event& other) const {  // reversed, so that the top of a queue is the earliest event
       return std::tie(other.at, other.subgraph) < std::tie(at, subgraph);
     }
   };
@@ -112,7 +112,7 @@ class Schedule {
     return edges;
   }
 
-  // The seconds from the start of each subgraph to the end of all, if no device were ever busy.
+  // The seconds from the start of each subgraph to the end of all, assuming that devices are never busy.
   void find_ways() {
     const std::vector<Node> order = sort_topologically(static_cast<Node>(device_.size()), forward_, backward_).order;
     way_.assign(device_.size(), 0.0);
@@ -152,7 +152,7 @@ class Schedule {
   std::vector<std::priority_queue<std::pair<double, Node>>> available_;  // of each device: (way, -subgraph)
   std::vector<bool> is_busy_;
   std::priority_queue<Event> events_;
-  std::vector<std::int32_t> touched_;  // devices, at this time
+  std::vector<std::int32_t> touched_;  // devices with events at this time
 };
 
 }  // namespace

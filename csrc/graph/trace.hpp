@@ -1,4 +1,4 @@
-// What a strategy did, step by step, for those who want to follow it.
+// The steps of a strategy, for inspection.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@ struct TraceStep {
   enum class Condition { ok, possible, violated };
 
   Kind kind;
-  std::int32_t device;  // as the caller numbers them
-  Node node;  // the one in question; of `end` and `choose`, the root of the candidate; of `roots` and `cut`, -1
+  std::int32_t device;  // the caller's number
+  Node node;            // the step's node; for `end` and `choose`, the root of the candidate; for `roots` and `cut`, -1
   Condition condition;  // of the candidate after the step
-  // Of `roots`, the nodes that a candidate may grow from; of `choose`, the subgraph; otherwise the nodes that make the
-  // condition what it is. Ascending.
+  // For `roots`, the nodes that a candidate may grow from; for `choose`, the subgraph; otherwise the nodes that
+  // determine the condition. Ascending.
   std::vector<Node> nodes;
 };
 
-// Steps up to a number of them and of nodes to be shown with them; the last one is `cut` where there were more.
+// Steps up to a limit on steps and on nodes shown with them; if there were more, the last one is `cut`.
 class Trace {
  public:
   static constexpr std::size_t kMaxSteps = 100000;
@@ -33,7 +33,7 @@ class Trace {
   std::vector<TraceStep>& steps() { return steps_; }
   bool is_full() const { return steps_.size() > kMaxSteps || shown_ > kMaxNodes; }
 
-  // `shown` nodes belong to the step besides its own: those of the candidate and the rejected ones.
+  // `shown` counts nodes shown in addition to the step's own: those of the candidate and the rejected ones.
   void add(TraceStep step, std::size_t shown = 0) {
     if (is_full()) return;
     const std::int32_t device = step.device;

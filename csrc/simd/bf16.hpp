@@ -19,7 +19,7 @@ ENGINE_INLINE float to_f32(Bf16 value) {
   return result;
 }
 
-// Rounds to the nearest, halves to even; a NaN stays one, and becomes quiet.
+// Rounds to nearest, ties to even; a NaN stays a NaN, and becomes quiet.
 ENGINE_INLINE Bf16 to_bf16(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);

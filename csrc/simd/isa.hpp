@@ -1,5 +1,5 @@
-// Which instruction set this translation unit is compiled for. The build compiles every kernel file once per
-// instruction set and names the namespace of its symbols with -DENGINE_ISA_NS=<name>.
+// The instruction set that this translation unit is compiled for. The build compiles every kernel file once per
+// instruction set and sets the namespace of its symbols with -DENGINE_ISA_NS=<name>.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 #define ENGINE_ISA_NS generic
 #endif
 
-// always_inline: an inline function left out of line is a weak symbol, which the linker may take from the object of
-// another instruction set. Everything shared between kernel files is forced inline for that reason.
+// always_inline: an inline function that is not inlined is a weak symbol, which the linker may take from the object of
+// another instruction set. All code shared between kernel files is therefore forced inline.
 #define ENGINE_INLINE static inline __attribute__((always_inline))
 // The same for members of structures.
 #define ENGINE_ALWAYS_INLINE inline __attribute__((always_inline))

@@ -1,4 +1,4 @@
-// Vectors of which only the first lanes exist in memory: the tails of rows.
+// Loads and stores of the first lanes of a vector only, for the tails of rows.
 #pragma once
 
 #include "simd/vec.hpp"
@@ -12,7 +12,7 @@ ENGINE_INLINE VecInt first_lanes(int64_t count) {
   return lane < static_cast<int32_t>(count < kLanes ? count : kLanes);
 }
 
-// The first `count` lanes from memory, 0 <= count <= kLanes, the others from `otherwise`. Reads nothing else.
+// The first `count` lanes from memory, 0 <= count <= kLanes, the others from `otherwise`. Reads no other memory.
 ENGINE_INLINE Vec load_partial(const float* from, int64_t count, Vec otherwise) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_mask_loadu_ps((__m512)otherwise, static_cast<__mmask16>((1u << count) - 1), from);

@@ -7,7 +7,7 @@ namespace engine::ENGINE_ISA_NS::simd {
 
 ENGINE_INLINE Vec square_root(Vec x) {
 #if defined(__AVX512F__)
-  return (Vec)_mm512_maskz_sqrt_ps((__mmask16)-1, (__m512)x);  // gcc 12 warns of the plain one
+  return (Vec)_mm512_maskz_sqrt_ps((__mmask16)-1, (__m512)x);  // gcc 12 warns about the unmasked intrinsic
 #elif defined(__AVX__)
   return (Vec)_mm256_sqrt_ps((__m256)x);
 #elif defined(__SSE__)

@@ -1,9 +1,9 @@
-// Lanes by index, for the compilers whose names for it differ.
+// Shuffles of lanes by index, for GCC and Clang, whose builtins differ.
 //
 //   ENGINE_SHUFFLE(a, index)      lane i is a[index[i]]
-//   ENGINE_SHUFFLE(a, b, index)   of a, and b behind it
+//   ENGINE_SHUFFLE(a, b, index)   the same for the concatenation of a and b
 //
-// An index counts modulo the lanes that there are. Constant indices become one instruction or two.
+// Indices are taken modulo the number of lanes. Constant indices compile to one or two instructions.
 #pragma once
 
 #include "simd/isa.hpp"
@@ -16,7 +16,7 @@
 
 namespace engine::ENGINE_ISA_NS::simd {
 
-// Clang has a builtin for literal indices only; it makes the same instruction of lanes that are put in one by one.
+// Clang's builtin needs literal indices; it compiles lane-by-lane assignment to the same instruction.
 template <class Vector, class Index>
 ENGINE_INLINE Vector shuffle_lanes(Vector a, Index index) {
   constexpr int kCount = sizeof(Index) / sizeof(index[0]);

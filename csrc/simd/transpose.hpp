@@ -1,11 +1,11 @@
-// Transposition of squares in registers, for elements of 1, 2, 4 and 8 bytes.
+// Transposition of square blocks in registers, for elements of 1, 2, 4 and 8 bytes.
 #pragma once
 
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS::simd {
 
-// Integers that stand for any element of a size.
+// Integers that represent any element type of the same size.
 template <int kBytes>
 struct ElementOf;
 template <>
@@ -46,8 +46,8 @@ ENGINE_INLINE void exchange_halves(Row (&rows)[kSize]) {
   }
 }
 
-// The same by interleaving row i with row i + kSize / 2 in each round, which is one instruction for narrow elements in
-// vectors of sixteen bytes.
+// The same by interleaving row i with row i + kSize / 2 in each round: one instruction for narrow elements in 16-byte
+// vectors.
 template <class Row, int kSize>
 ENGINE_INLINE void interleave_rows(Row (&rows)[kSize]) {
   Row low{}, high{};
@@ -69,7 +69,7 @@ ENGINE_INLINE void interleave_rows(Row (&rows)[kSize]) {
   }
 }
 
-// A square of floats that fills a vector register a row.
+// A square of floats, each row of which fills a vector register.
 ENGINE_INLINE void transpose_square(Vec (&rows)[kLanes]) {
   exchange_halves<Vec, VecInt, kLanes>(rows);
 }

@@ -1,11 +1,11 @@
 // Vectors of f32 at the widest width of the instruction set, and elementary functions on them.
 //
-// Written on the vector extensions of GCC and Clang, so one source serves x86-64-v2, AVX2, AVX-512 and NEON. Intrinsics
-// stand only where the extensions have no expression that compiles to the one instruction (fma, min, max).
+// Based on the vector extensions of GCC and Clang, so one source serves x86-64-v2, AVX2, AVX-512 and NEON. Intrinsics
+// are used only where no expression of the extensions compiles to the single instruction (fma, min, max).
 //
-// Accuracy, as csrc/tests/kernels_simd.cpp measures it: sigmoid 4 units in the last place above -87, tanh 3; exp and
-// erf through ELU and GELU, 2.5e-7 and 3.6e-7 relative to the terms that cancel there.
-// NaN in gives NaN out; infinities give the limits.
+// Accuracy, as measured by csrc/tests/kernels_simd.cpp: sigmoid 4 ulp above -87, tanh 3 ulp; exp and erf, through ELU
+// and GELU, 2.5e-7 and 3.6e-7 relative to the terms that cancel.
+// NaN arguments return NaN, infinities the limits.
 #pragma once
 
 #include "bf16.hpp"
@@ -26,7 +26,7 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 
-// Lanes of f32 in a vector, and vectors in a block of sixteen channels.
+// f32 lanes in a vector, and vectors in a block of 16 channels.
 constexpr int kLanes = kVectorBytes / 4;
 constexpr int kBlock = 16;
 constexpr int kVectorsPerBlock = kBlock / kLanes;
@@ -52,12 +52,12 @@ ENGINE_INLINE Vec broadcast(float value) {
   return value - Vec{};
 }
 
-// kLanes adjacent values of bf16 as f32, and back, rounded to the nearest. Where the machine has an instruction for
-// rounding it takes denormals for zero; everywhere a NaN stays one, and becomes quiet.
+// kLanes adjacent bf16 values as f32, and back, rounded to nearest. The rounding instruction, where it exists, treats
+// denormals as zero; a NaN always stays a NaN, and becomes quiet.
 ENGINE_INLINE Vec load(const Bf16* from) {
   const HalfUnaligned half = *reinterpret_cast<const HalfUnaligned*>(from);
 #if defined(__AVX512BW__)
-  // One permutation in place of widening and shifting.
+  // One permutation instead of widening and shifting.
   alignas(64) static constexpr uint16_t kIndex[32] = {0, 0, 0, 1, 0, 2,  0, 3,  0, 4,  0, 5,  0, 6,  0, 7,
                                                       0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0, 13, 0, 14, 0, 15};
   return (Vec)_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, _mm512_load_si512(kIndex),
@@ -77,7 +77,8 @@ ENGINE_INLINE void store(Bf16* to, Vec value) {
 #endif
 }
 
-// Pairs of bf16, one in each 32 bits: kLanes adjacent ones; one in all lanes; and one whose second value is zero.
+// Pairs of bf16, one in each 32 bits: kLanes adjacent pairs; one pair in all lanes; one pair whose second value is
+// zero.
 ENGINE_INLINE VecInt load_pairs(const Bf16* from) {
   return *reinterpret_cast<const IntUnaligned*>(from);
 }
@@ -88,7 +89,7 @@ ENGINE_INLINE VecInt broadcast_first(const Bf16* from) {
   return static_cast<int32_t>(from->bits) - VecInt{};
 }
 
-// a * b + c, rounded once where the machine has the instruction.
+// a * b + c, rounded once if the instruction set has FMA.
 ENGINE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
   return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -99,8 +100,8 @@ ENGINE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// c + a.first * b.first + a.second * b.second, lane by lane in f32; the order and roundings of the two sums are the
-// machine's own, and it may take denormals for zero.
+// c + a.first * b.first + a.second * b.second, lane by lane in f32; the order and rounding of the two sums depend on
+// the CPU, which may treat denormals as zero.
 ENGINE_INLINE Vec dot_pairs(VecInt a, VecInt b, Vec c) {
 #if defined(__AVX512BF16__)
   return (Vec)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
@@ -110,10 +111,10 @@ ENGINE_INLINE Vec dot_pairs(VecInt a, VecInt b, Vec c) {
 #endif
 }
 
-// The larger (smaller) lane; `b` where either is NaN, so a NaN of the data passes a bound given as `a`.
+// The larger (smaller) lane; `b` if either is NaN, so with a bound as `a` and data as `b`, a NaN is kept.
 ENGINE_INLINE Vec max(Vec a, Vec b) {
 #if defined(__AVX512F__)
-  return (Vec)_mm512_maskz_max_ps((__mmask16)-1, (__m512)a, (__m512)b);  // gcc 12 warns of the plain one
+  return (Vec)_mm512_maskz_max_ps((__mmask16)-1, (__m512)a, (__m512)b);  // gcc 12 warns about the unmasked intrinsic
 #elif defined(__AVX__)
   return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
 #elif defined(__SSE__)
@@ -125,7 +126,7 @@ ENGINE_INLINE Vec max(Vec a, Vec b) {
 
 ENGINE_INLINE Vec min(Vec a, Vec b) {
 #if defined(__AVX512F__)
-  return (Vec)_mm512_maskz_min_ps((__mmask16)-1, (__m512)a, (__m512)b);  // gcc 12 warns of the plain one
+  return (Vec)_mm512_maskz_min_ps((__mmask16)-1, (__m512)a, (__m512)b);  // gcc 12 warns about the unmasked intrinsic
 #elif defined(__AVX__)
   return (Vec)_mm256_min_ps((__m256)a, (__m256)b);
 #elif defined(__SSE__)
@@ -142,7 +143,7 @@ ENGINE_INLINE Vec copy_sign(Vec magnitude, Vec sign) {
   return (Vec)(((VecInt)magnitude & 0x7fffffff) | ((VecInt)sign & INT32_MIN));
 }
 
-// The lanes of x, each pair `half` apart exchanged. Written out: from a loop the compiler makes no constant.
+// The lanes of x with lanes `half` apart exchanged. Unrolled, since the compiler makes no constant from a loop.
 #if defined(__AVX512F__)
 #define ENGINE_SWAP_LANES(x, half)                                                                                   \
   ENGINE_SHUFFLE(x, VecInt{0 ^ half, 1 ^ half, 2 ^ half, 3 ^ half, 4 ^ half, 5 ^ half, 6 ^ half, 7 ^ half, 8 ^ half, \
@@ -168,7 +169,7 @@ ENGINE_INLINE Vec add_lanes(Vec x) {
 }
 #undef ENGINE_SWAP_LANES
 
-// Sums and extremes over the lanes. A NaN in any lane makes the maximum NaN.
+// Sum and maximum over the lanes. A NaN in any lane makes the maximum NaN.
 ENGINE_INLINE float reduce_add(Vec x) {
   return add_lanes(x)[0];
 }
@@ -206,8 +207,8 @@ ENGINE_INLINE Vec exp_tail(Vec r) {
   return fma(p, r, broadcast(0.5f));
 }
 
-// e^x = 2^n e^r. Results below the normal range round instead of vanishing: there is an instruction for that, or 2^n is
-// applied in two factors.
+// e^x = 2^n e^r. Results below the normal range become denormals: by a scaling instruction, or by applying 2^n as two
+// factors.
 ENGINE_INLINE Vec exp(Vec x) {
   const Reduced parts = reduce_exponent(min(broadcast(89.0f), max(broadcast(-105.0f), x)));
   const Vec p = fma(fma(exp_tail(parts.r), parts.r, broadcast(1.0f)), parts.r, broadcast(1.0f));
@@ -224,7 +225,7 @@ ENGINE_INLINE Vec sigmoid(Vec x) {
   return 1.0f / (1.0f + exp(-x));
 }
 
-// m / (m + 2) with m = e^(2|x|) - 1, which nothing cancels in: 2^n (e^r - 1) + (2^n - 1).
+// m / (m + 2) with m = e^(2|x|) - 1, computed without cancellation as 2^n (e^r - 1) + (2^n - 1).
 ENGINE_INLINE Vec tanh(Vec x) {
   const Reduced parts = reduce_exponent(min(broadcast(20.0f), abs(x + x)));
 #if defined(__AVX512F__)
@@ -236,8 +237,8 @@ ENGINE_INLINE Vec tanh(Vec x) {
   return copy_sign(m / (m + 2.0f), x);
 }
 
-// x P(x^2) / Q(x^2), fitted to the smallest relative error up to where the function rounds to 1. All coefficients are
-// positive, so that no sum cancels. What rounds beyond 1 is cut; a NaN passes every bound.
+// x P(x^2) / Q(x^2), fitted for the smallest relative error up to where the function rounds to 1. All coefficients are
+// positive, so no sum cancels. Results that round beyond 1 are clipped; a NaN passes every bound.
 ENGINE_INLINE Vec erf(Vec x) {
   constexpr float kOne = 3.925f;
   const Vec a = min(broadcast(kOne), abs(x)), z = a * a;

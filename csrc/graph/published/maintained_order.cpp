@@ -5,11 +5,11 @@
 namespace engine::graph {
 namespace {
 
-// Of the places, which are 0..2^62-1. Items are appended with room for 2^28 of them at such distances.
+// Places are 0..2^62-1. Items are appended at distances that leave room for 2^28 items.
 constexpr int kBits = 62;
 constexpr MaintainedOrder::Place kEnd = MaintainedOrder::Place{1} << kBits;
 constexpr MaintainedOrder::Place kDistance = MaintainedOrder::Place{1} << 34;
-// A window of 2^n places is spread out when it has (2 / kFullness)^n items at most.
+// A window of 2^n places can be spread out if it has at most (2 / kFullness)^n items.
 constexpr double kFullness = 1.5;
 
 }  // namespace
@@ -31,7 +31,7 @@ void MaintainedOrder::move_before(const std::vector<Node>& items, Node other) {
   };
   for (const Node item : items) {
     if (room() < 2) make_room(other);
-    // The others find as much room as this one.
+    // Leaves as much room for the remaining items as for this one.
     insert(item, links_[other].before, other, links_[other].place - room() + std::max<Place>(1, room() / (left-- + 1)));
   }
 }
@@ -53,7 +53,7 @@ void MaintainedOrder::insert(Node item, Node before, Node after, Place place) {
   (after >= 0 ? links_[after].before : last_) = item;
 }
 
-// Spreads the items around one, as far as they are crowded: there is room before it and after it then.
+// Spreads out the items around `item`, over the range where they are dense, which makes room before and after it.
 void MaintainedOrder::make_room(Node item) {
   Node first = item;
   Node last = item;

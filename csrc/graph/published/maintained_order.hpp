@@ -1,4 +1,4 @@
-// An order of items that may be moved.
+// An ordered list whose items can be moved.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace engine::graph {
 
-// A list whose items have ascending numbers, so that two of them are compared in constant time. Where there is no
-// number left between two neighbours, the items around them are spread, farther off the fuller it is there (Bender,
-// Cole, Demaine, Farach-Colton and Zito, ESA 2002): moving an item takes O(log n), amortised.
+// Items have ascending numbers, so two items are compared in constant time. If no number is left between two
+// neighbours, the items around them are spread out, over a range that depends on their density (Bender, Cole, Demaine,
+// Farach-Colton and Zito, ESA 2002). Moving an item takes O(log n), amortised.
 class MaintainedOrder {
  public:
   using Place = std::int64_t;
@@ -20,9 +20,9 @@ class MaintainedOrder {
   void append();
   // Moves items before another one, in their order.
   void move_before(const std::vector<Node>& items, Node other);
-  // Takes an item out. It has no place any more.
+  // Removes an item, which then has no place.
   void remove(Node item);
-  // Puts an item where another one is, which is taken out.
+  // Puts an item in the place of another one, which is removed.
   void replace(Node other, Node item);
 
   Place place(Node item) const { return links_[item].place; }

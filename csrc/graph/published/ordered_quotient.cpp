@@ -18,7 +18,7 @@ Node OrderedQuotient::first_of(const std::vector<Node>& parts) const {
                            [&](Node a, Node b) { return order_.place(a) < order_.place(b); });
 }
 
-// Parts that lead to one of `starts` and are not before `lowest`, up to one that `stop` is true of.
+// The ancestors of `starts` that are not before `lowest`, up to a part for which `stop` is true.
 template <class Stop>
 std::vector<Node> OrderedQuotient::search_back(const std::vector<Node>& starts, Node lowest, const Stop& stop) {
   if (++searches_ == 0) {
@@ -74,7 +74,7 @@ Node OrderedQuotient::add() {
   return part;
 }
 
-// The merged part goes where the first of its parts is; what it depends on and comes after that, right before.
+// The merged part takes the place of its first part; those of its ancestors that come later move directly before it.
 Node OrderedQuotient::merge(const std::vector<Node>& merged, const std::vector<Node>& parents) {
   const Node first = first_of(merged);
   std::vector<Node> moved = search_back(parents, first, [](Node) { return false; });
@@ -85,7 +85,7 @@ Node OrderedQuotient::merge(const std::vector<Node>& merged, const std::vector<N
   std::sort(moved.begin(), moved.end(), [&](Node a, Node b) { return order_.place(a) < order_.place(b); });
   order_.move_before(moved, first);
   moved_ += static_cast<std::int64_t>(moved.size());
-  // The part with most edges stays, so that each edge is copied O(log n) times.
+  // The part with the most edges is kept, so that each edge is copied O(log n) times.
   const Node part = *std::max_element(
       merged.begin(), merged.end(), [&](Node a, Node b) { return before_[a].parts.size() < before_[b].parts.size(); });
   for (const Node other : merged) {

@@ -1,4 +1,4 @@
-// A quotient graph that grows and merges, and stays acyclic and in topological order.
+// A quotient graph that supports adding and merging parts, and stays acyclic and topologically ordered.
 #pragma once
 
 #include <cstddef>
@@ -10,27 +10,26 @@
 
 namespace engine::graph {
 
-// Parts with edges between them, in a topological order. What an edge against the order comes from is moved, together
-// with all that leads to it, to right before the part that the edge leads to: only what lies between the two is
-// searched.
+// Parts with edges between them, in a topological order. If a new edge contradicts the order, its source and the
+// source's ancestors are moved directly before its target; only the parts between the two are searched.
 class OrderedQuotient {
  public:
-  // The part that a part has become by merging.
+  // The part into which a part has been merged.
   Node find(Node part);
 
-  // Removes from `some` those that a path leads from to one of `others`, of one edge or more. Both may have the same
-  // parts.
+  // Removes from `some` the parts from which a path of at least one edge leads to one of `others`. Both may contain the
+  // same parts.
   void remove_ancestors(std::vector<Node>& some, const std::vector<Node>& others);
 
-  // Merges `merged`, or makes a new part where they are none, the next number; adds edges to it from the other
-  // `parents`. No path may lead from one of `merged` to one of `parents`. Returns the part.
+  // Merges the parts `merged`, or creates a new part, with the next number, if there are none; adds edges to it from
+  // the other `parents`. No path may lead from one of `merged` to one of `parents`. Returns the part.
   Node join(const std::vector<Node>& merged, const std::vector<Node>& parents);
 
-  // How many times a part has been moved.
+  // The number of times that a part has been moved.
   std::int64_t moved() const { return moved_; }
 
  private:
-  // Where edges come from; some parts may be merged by now, or come twice.
+  // The sources of edges; may contain duplicates and parts that have been merged.
   struct Ends {
     std::vector<Node> parts;
     std::size_t distinct = 0;  // after the last compaction
@@ -47,7 +46,7 @@ class OrderedQuotient {
   MaintainedOrder order_;
   std::vector<Node> merged_into_;
   std::vector<Ends> before_;
-  std::vector<std::uint32_t> seen_;  // the last search that met each part
+  std::vector<std::uint32_t> seen_;  // the last search that visited each part
   std::uint32_t searches_ = 0;
   std::vector<char> is_wanted_;
   std::int64_t moved_ = 0;

@@ -12,7 +12,7 @@
 namespace engine::graph {
 namespace {
 
-// Each node after its parents, depth-first from the outputs.
+// The nodes, each after its parents, depth-first from the outputs.
 std::vector<Node> visiting_order(const Dag& dag, const std::vector<Node>& outputs) {
   const auto nodes = static_cast<std::size_t>(dag.nodes());
   std::vector<Node> order;
@@ -20,7 +20,7 @@ std::vector<Node> visiting_order(const Dag& dag, const std::vector<Node>& output
   std::vector<char> is_seen(nodes);
   struct Visit {
     Node node;
-    std::vector<Node> parents;  // that are still to be visited, highest index first
+    std::vector<Node> parents;  // still to be visited, highest index first
   };
   std::vector<Visit> visits;
   const auto enter = [&](Node node) {

@@ -1,5 +1,5 @@
-// The strategy `restriction_map`: nodes join subgraphs of their parents, unless a path has left these for another
-// parent. A published algorithm, here for comparison.
+// The strategy `restriction_map`: nodes join the subgraphs of their parents, unless a path leads from these to another
+// parent. A published algorithm, for comparison.
 #pragma once
 
 #include "graph/problem.hpp"
@@ -7,19 +7,18 @@
 namespace engine::graph {
 
 // The algorithm of TVM's proposal for partitioning. From the outputs, lowest index first, nodes are visited depth-first
-// after their parents, lowest index first. A node joins the subgraphs of its device that its parents are in, which
-// merge, but for those that are restricted: that another parent's subgraph depends on. Where none is left it begins a
-// subgraph. Subgraphs are numbered by their first node.
+// after their parents, lowest index first. A node joins, and thereby merges, the subgraphs of its parents that are on
+// its device, except restricted ones, on which another parent's subgraph depends. If none is left, the node begins a
+// new subgraph. Subgraphs are numbered by their first node.
 //
-// The proposal restricts a subgraph from what it depends on when a node is added. A subgraph that gains a dependency
-// later does not tell those that depend on it, whose restrictions go stale: two subgraphs may come to wait for each
-// other. Here restrictions are what is true at the time, so that the result is acyclic; where the proposal's is, too,
-// it is the same.
+// In the proposal, a subgraph's restrictions are derived from its dependencies when a node is added. If one of these
+// gains a dependency later, the restrictions become stale, and two subgraphs may depend on each other. Here,
+// restrictions are always current, so the result is acyclic; if the proposal's result is acyclic, too, both are equal.
 //
-// `statistics`: moved (how many times a subgraph changed its place in the order that restrictions are read from).
+// `statistics`: moved (how many times a subgraph was moved in the order from which restrictions are computed).
 Labels restriction_map(const Problem& problem, Statistics& statistics);
 
-// The same from the given outputs, which every node has to be reached from against the edges.
+// The same from the given outputs; every node must lead to one of them.
 Labels restriction_map(const Problem& problem, const std::vector<Node>& outputs, Statistics& statistics);
 
 }  // namespace engine::graph

@@ -13,7 +13,7 @@ namespace engine::graph {
 namespace {
 
 struct Candidate {
-  std::int64_t size = 0;  // 0 where there is none
+  std::int64_t size = 0;  // 0 if there is none
   Node root = -1;
   std::vector<Node> nodes;
 
@@ -22,12 +22,12 @@ struct Candidate {
   }
 };
 
-// Candidates of earlier rounds, by root. One stays as it is until a node that it touched is chosen.
+// Candidates of earlier rounds, by root. A candidate stays valid until a node that it touched is chosen.
 class KnownCandidates {
  public:
   explicit KnownCandidates(std::size_t nodes) : candidates_(nodes), touched_by_(nodes) {}
 
-  // Of size 0 where there is none.
+  // Has size 0 if there is none.
   const Candidate& find(Node root) const { return candidates_[root]; }
 
   const Candidate& keep(Candidate candidate, const std::vector<Node>& touched, const std::vector<char>& is_free) {
@@ -58,11 +58,11 @@ class KnownCandidates {
   }
 
   std::vector<Candidate> candidates_;
-  std::vector<std::vector<Node>> touched_by_;  // the roots of candidates, some of which are gone
+  std::vector<std::vector<Node>> touched_by_;  // for each node, roots of candidates, possibly outdated
   std::size_t entries_ = 0;
 };
 
-// Free nodes that are connected through free nodes.
+// A set of free nodes that are connected through free nodes.
 struct Region {
   Candidate best;
   std::vector<Node> nodes;
@@ -99,8 +99,8 @@ class Rollback {
  private:
   bool is_traced() const { return problem_.trace != nullptr && !problem_.trace->is_full(); }
 
-  // The text's rounds, as far as the trace goes: candidates from all roots, the largest is chosen, and again with the
-  // rest, which `nodes` is afterwards.
+  // The text's rounds, until the trace is full: grows candidates from all roots, chooses the largest, and repeats with
+  // the rest. Afterwards, `nodes` has the remaining nodes.
   void run_rounds(std::int32_t device, std::vector<Node>& nodes) {
     while (!nodes.empty() && is_traced()) {
       choose(best_of(nodes, device), device);
@@ -108,8 +108,8 @@ class Rollback {
     }
   }
 
-  // The same in less time. A candidate grows through free nodes only, so it depends on its region alone, nodes that are
-  // connected through free nodes: as long as nothing of a region is chosen, each round finds the same best one in it.
+  // The same in less time. A candidate grows through free nodes only, so it depends only on its region. As long as no
+  // node of a region is chosen, each round finds the same best candidate in it.
   void run_regions(std::int32_t device, const std::vector<Node>& nodes) {
     const auto is_worse = [](const Region& a, const Region& b) { return b.best.is_better_than(a.best); };
     std::vector<Region> regions;  // a heap
@@ -148,7 +148,7 @@ class Rollback {
     return nodes;
   }
 
-  // The best of the candidates from all nodes that are in none before them. `nodes` ascend.
+  // The best of the candidates grown from all nodes that no earlier candidate contains. `nodes` must be ascending.
   Candidate best_of(const std::vector<Node>& nodes, std::int32_t device) {
     Candidate best;
     for (const Node node : nodes) is_covered_[node] = false;
@@ -164,7 +164,7 @@ class Rollback {
   }
 
   const Candidate& candidate_of(Node root, std::int32_t device) {
-    // A trace has the steps of candidates that are as before, too.
+    // A trace includes the steps of unchanged candidates.
     if (!is_traced() && known_.find(root).size > 0) return known_.find(root);
     Candidate candidate{0, root, growth_.grow(root, device, is_free_)};
     for (const Node node : candidate.nodes) candidate.size += problem_.size[node];

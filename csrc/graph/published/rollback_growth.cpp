@@ -58,8 +58,8 @@ void Growth::clear() {
   references_->clear();
 }
 
-// A neighbour of the member added last that has one which is neither taken nor rejected. None becomes so again, and a
-// member with none left gets no other, so that each neighbour of a member is looked at once.
+// A neighbour that is neither taken nor rejected, of the most recently added member that has one. No neighbour reverts
+// to that state, so each neighbour of a member is examined only once.
 Node Growth::adjacent() {
   for (; !unfinished_.empty(); unfinished_.pop_back()) {
     const Node node = unfinished_.back();
@@ -72,7 +72,7 @@ Node Growth::adjacent() {
 }
 
 void Growth::merge(Node node) {
-  // A trace shows also what is taken to be given back at once.
+  // A trace also shows nodes that are taken and immediately returned.
   if (is_traced()) {
     references_->add(node, true);
     join(node);
@@ -108,7 +108,7 @@ void Growth::give_back() {
   record(TraceStep::Kind::rollback, node);
 }
 
-// What lies between only becomes less by this: a violation that is gone stays so.
+// Removing members only shrinks the set of nodes in between, so resolved violations do not reappear.
 void Growth::roll_back() {
   while (!violations_.empty()) {
     if (references_->is_between(violations_.back())) {
@@ -119,7 +119,7 @@ void Growth::roll_back() {
   }
 }
 
-// Returns whether the subgraph refers to itself; false where nothing is recorded.
+// Returns whether the subgraph refers to itself; false if nothing is recorded.
 bool Growth::record(TraceStep::Kind kind, Node node) {
   if (!is_traced()) return false;
   TraceStep step{kind, device_, node, TraceStep::Condition::ok, {}};

@@ -11,7 +11,8 @@
 
 namespace engine::graph {
 
-// The neighbours of each node as they are tried: successors before predecessors, lowest index first, each once.
+// The neighbours of each node in the order they are tried: successors before predecessors, lowest index first, each
+// once.
 class Neighbours {
  public:
   explicit Neighbours(const Dag& dag);
@@ -31,13 +32,13 @@ class Growth {
   Growth(const Problem& problem, const Neighbours& neighbours);
 
   // Steps 1 to 7 of the text, from `root`; nodes that are not free fail to merge. Returns the candidate in the order of
-  // addition. Results live until the next call.
+  // addition, valid until the next call.
   const std::vector<Node>& grow(Node root, std::int32_t device, const std::vector<char>& is_free);
 
-  // All nodes that the last candidate took or rejected, for good or for a while. What it is depends on no other.
+  // All nodes that the last candidate took or rejected, even temporarily. The candidate depends on no other nodes.
   const std::vector<Node>& touched() const { return touched_; }
 
-  // Of the closure.
+  // The size of the closure.
   std::size_t bytes() const { return references_->bytes(); }
 
  private:
@@ -59,11 +60,11 @@ class Growth {
   Node nodes_;
   std::int32_t device_ = 0;
   std::vector<Status> status_;
-  std::vector<std::size_t> tried_;  // of each member: how many of its neighbours
+  std::vector<std::size_t> tried_;  // of each member: how many of its neighbours have been tried
   std::vector<Node> touched_;
   std::vector<Node> subgraph_;    // in the order of addition
   std::vector<Node> unfinished_;  // members that may have neighbours to be tried, in the order of addition
-  std::vector<Node> violations_;  // rejected nodes that may lie between
+  std::vector<Node> violations_;  // rejected nodes that may lie between members
 };
 
 }  // namespace engine::graph

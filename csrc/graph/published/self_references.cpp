@@ -23,7 +23,7 @@ bool has(const std::vector<Word>& set, std::size_t bit) {
   return (set[word_of(bit)] & mask_of(bit)) != 0;
 }
 
-// Of 64 rows of 64 bits: the rows and columns exchanged. Halves of ever smaller squares change places.
+// Transposes 64 rows of 64 bits, by exchanging halves of ever smaller squares.
 void transpose(Word (&rows)[kBits]) {
   Word mask = 0xFFFFFFFF;
   for (std::size_t half = kBits / 2; half > 0; half /= 2, mask ^= mask << half) {
@@ -35,7 +35,7 @@ void transpose(Word (&rows)[kBits]) {
   }
 }
 
-// A closure in the other direction: what reaches each node, by places. Row words 0..place/64 are there.
+// The reverse closure: the nodes that reach each node, by position. Rows have the words 0..place/64.
 class ReverseClosure {
  public:
   ReverseClosure(const Closure& closure, std::size_t nodes) : begin_(nodes) {
@@ -81,7 +81,7 @@ class ByClosure final : public SelfReferences {
     if (!anyway && would_violate(at)) return false;
     const Member before = members_.empty() ? Member{0, at, at} : members_.back();
     members_.push_back({changes_.size(), std::min(before.lowest, at), std::max(before.highest, at)});
-    // What a node that is reached reaches is reached already.
+    // If the node is reached already, so is everything that it reaches.
     if (!has(reached_, at)) unite(closure_.row(static_cast<Node>(at)), word_of(at), reached_.size(), reached_);
     if (!has(reaching_, at)) unite(reverse_.row(at), 0, word_of(at) + 1, reaching_);
     return true;
@@ -122,13 +122,13 @@ class ByClosure final : public SelfReferences {
   };
 
   struct Member {
-    std::size_t changes;  // how many there were before it
-    std::size_t lowest;   // place in the subgraph, with it
+    std::size_t changes;  // the number of changes before it
+    std::size_t lowest;   // the subgraph's lowest place, including it
     std::size_t highest;
   };
 
-  // Whether a rejected node comes after `at` and before the subgraph, or after the subgraph and before `at`. What lies
-  // between is between in the topological order, too.
+  // Whether a rejected node lies on a path from `at` to the subgraph, or from the subgraph to `at`. Nodes in between
+  // are in between in the topological order, too.
   bool would_violate(std::size_t at) const {
     if (members_.empty()) return false;
     const std::size_t lowest = word_of(members_.back().lowest);
@@ -160,7 +160,7 @@ class ByClosure final : public SelfReferences {
   std::vector<Word> reaching_;  // the subgraph
   std::vector<Word> rejected_;
   std::vector<std::size_t> touched_;  // words of `rejected_`
-  std::vector<Change> changes_;       // a word changes 64 times at most before it is full
+  std::vector<Change> changes_;       // a word changes at most 64 times before it is full
   std::vector<Member> members_;
 };
 
@@ -211,7 +211,7 @@ class BySearch final : public SelfReferences {
     Flags flag;
   };
 
-  // Flags what lies in one direction of a node; stops at a rejected node between unless `anyway`, and returns true.
+  // Flags the nodes in one direction of a node; stops at a rejected node in between and returns true, unless `anyway`.
   bool search(Node start, Flags flag, bool anyway) {
     bool is_violated = false;
     if ((flags_[start] & flag) != 0) return false;
@@ -232,9 +232,9 @@ class BySearch final : public SelfReferences {
 
   const Dag& dag_;
   std::vector<Flags> flags_;
-  std::vector<Node> touched_;  // that were rejected
+  std::vector<Node> touched_;  // nodes that were rejected
   std::vector<Change> changes_;
-  std::vector<std::size_t> members_;  // where the changes of each begin
+  std::vector<std::size_t> members_;  // where the changes of each member begin
   std::vector<Node> ahead_;
 };
 
