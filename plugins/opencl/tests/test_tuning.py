@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from engine_opencl.devices.device import device_of
 from engine_opencl.lowering import registry
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.tuning.stopwatch import Stopwatch
 from engine_opencl.tuning.tuner import BUDGETS
 from engine_opencl.tuning.tuning_cache import TuningCache

@@ -17,7 +17,8 @@ from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import G, Winograd, is_winograd
 from engine_opencl.lowering.conv.winograd_rows import winograd_rows
 from engine_opencl.lowering.matmul.product import Epilogue
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from engine.ir import Node, Output
 from engine.ops.spec import OperatorSpec
+from engine_cpu.layout import LayoutOption
 
-if TYPE_CHECKING:
-    from engine_cpu.lowering.registry import OpLowering
+
+class ItemLowering(Protocol):
+    """The methods of `engine_cpu.lowering.registry.OpLowering` that work on items need."""
+
+    def alias_of(self, spec: Any) -> int | None:
+        """The input that output 0 is an alias of."""
+        ...
+
+    def placements(self, spec: Any, option: LayoutOption) -> Sequence[int | None]:
+        """Where each input lies within output 0."""
+        ...
+
+    def item_layouts(self, item: Item) -> Sequence[LayoutOption]:
+        """The ways to run the item."""
+        ...
+
+    def lower_item(self, item: Item, b: Any) -> None:
+        """Add the steps of the item to a `SegmentBuilder`."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -22,12 +41,12 @@ class Item:
     """
 
     specs: tuple[OperatorSpec, ...]
-    lowering: OpLowering[Any]
+    lowering: ItemLowering
     inputs: tuple[Output | None, ...]
     outputs: tuple[Output, ...]
 
     @classmethod
-    def of(cls, spec: OperatorSpec, lowering: OpLowering[Any]) -> Item:
+    def of(cls, spec: OperatorSpec, lowering: ItemLowering) -> Item:
         """An item of one node."""
         return cls((spec,), lowering, tuple(spec.node.input_values), tuple(spec.node.outputs))
 

@@ -7,7 +7,8 @@ from typing import Final
 from engine.ir import Constant, Parameter, Result
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering import OpenclGraph
-from engine_opencl.plan import LaunchPlan, PlanBuilder
+from engine_opencl.plan import LaunchPlan
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.tuning.tuner import OpenclTuner
 
 ADVICE: Final = "run it on another device with HETERO:OPENCL,CPU"

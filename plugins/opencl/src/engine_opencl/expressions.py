@@ -1,16 +1,12 @@
-"""Expressions over elements of tensors, and the kernel that computes one for every element of a result."""
+"""Expressions over elements of tensors, and the functions of OpenCL C that they call."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from engine.ir import Output
-from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
-from engine_opencl.source import collapsed, index_code, strides_of
-
-if TYPE_CHECKING:
-    from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +35,6 @@ class Computed:
 
 Expression: TypeAlias = "Leaf | Computed | Operation"
 Read: TypeAlias = "Leaf | Computed"
-_MAX_OPERANDS: Final = 3
-_MAX_OPERATIONS: Final = 128
-"""Of one kernel: the time that compiling takes grows faster, and beside so many, storing a value costs nothing."""
-_BYTES: Final = {"float": 4, "int": 4, "long": 8, "uchar": 1, "char": 1}
 
 HELPERS: Final = """
 inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -90,112 +82,3 @@ inline char magnitude_char(char x) { return x < 0 ? -x : x; }
 """
 """Maxima and limits keep NaN, as ONNX's do. What an integer is divided by zero is not defined there; here it is 0.
 A power of reals may be off by 16 units in the last place: one so near to an integer is that."""
-
-
-def emit(result: Output, expression: Expression, b: PlanBuilder) -> None:
-    """Launch the kernel of an expression: one work item an element.
-
-    What reads more tensors than a kernel takes arguments, or is very long, is computed in parts.
-    """
-    whole = _divided(expression, result, b)
-    _launch(result, whole, b.output(result), stored_c_type(result.element_type), b)
-
-
-def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: PlanBuilder) -> None:
-    shape = b.shape(result)
-    reads = _reads(expression)
-    strides = [
-        strides_of(shape) if isinstance(each, Computed) else _broadcast(b.shape(each.value), shape) for each in reads
-    ]
-    lengths, steps = collapsed(shape, *strides)
-    names = [f"i{number}" for number in range(len(reads))]
-    lines: list[str] = []
-    code = _code(expression, {each: f"v{number}" for number, each in enumerate(reads)}, lines)
-    inputs = [f"__global const {_stored(each)}* p{n}" for n, each in enumerate(reads)]
-    loads = [f"const {_type(each)} v{n} = {_load(each, f'p{n}', f'i{n}')};" for n, each in enumerate(reads)]
-    store = store_code(result.element_type, "out", "i", code) if stored == "half" else f"out[i] = {code};"
-    body = "\n  ".join([index_code(lengths, steps, names), *loads, *lines, store])
-    source = (
-        f"{HELPERS}__kernel void elementwise({', '.join([*inputs, f'__global {stored}* out'])}) {{\n"
-        f"  const ulong i = get_global_id(0);\n  {body}\n}}\n"
-    )
-    buffers = [each.buffer if isinstance(each, Computed) else b.input(each.value) for each in reads]
-    b.launch(source, "elementwise", [*buffers, to], (result.shape.size(),))
-
-
-def _divided(expression: Expression, result: Output, b: PlanBuilder) -> Expression:
-    """The expression as one kernel computes it, over tensors and parts of it, which are launched here."""
-    most = max(b.facts.argument_bytes // (b.facts.address_bits // 8) - 1, _MAX_OPERANDS)
-    done: dict[int, tuple[Expression, int, frozenset[Read]]] = {}
-    for each in _operands_first(expression):
-        if not isinstance(each, Operation):
-            done[id(each)] = each, 0, frozenset([each])
-            continue
-        operands = [done[id(operand)] for operand in each.operands]
-        while True:
-            length = 1 + sum(length for _, length, _ in operands)
-            reads = frozenset[Read]().union(*(reads for _, _, reads in operands))
-            if length <= _MAX_OPERATIONS and len(reads) <= most:
-                break
-            longest = max(range(len(operands)), key=lambda number: operands[number][1])
-            part = _computed(operands[longest][0], result, b)
-            operands[longest] = part, 0, frozenset([part])
-        done[id(each)] = Operation(each.code, tuple(operand for operand, _, _ in operands), each.type), length, reads
-    return done[id(expression)][0]
-
-
-def _computed(expression: Expression, result: Output, b: PlanBuilder) -> Computed:
-    assert isinstance(expression, Operation), expression
-    part = Computed(b.temporary(_BYTES[expression.type] * result.shape.size()), expression.type)
-    _launch(result, expression, part.buffer, part.type, b)
-    return part
-
-
-def _reads(expression: Expression) -> list[Read]:
-    return list(dict.fromkeys(each for each in _operands_first(expression) if not isinstance(each, Operation)))
-
-
-def _operands_first(expression: Expression) -> list[Expression]:
-    """All that an expression is made of, each after its operands, which are in order."""
-    found: list[Expression] = []
-    stack: list[Expression] = [expression]
-    while stack:
-        each = stack.pop()
-        found.append(each)
-        if isinstance(each, Operation):
-            stack.extend(each.operands)
-    return found[::-1]
-
-
-def _type(read: Read) -> str:
-    return read.type if isinstance(read, Computed) else c_type(read.value.element_type)
-
-
-def _stored(read: Read) -> str:
-    return read.type if isinstance(read, Computed) else stored_c_type(read.value.element_type)
-
-
-def _load(read: Read, pointer: str, index: str) -> str:
-    return f"{pointer}[{index}]" if isinstance(read, Computed) else load_code(read.value.element_type, pointer, index)
-
-
-def _code(expression: Expression, names: dict[Read, str], lines: list[str]) -> str:
-    """The name of the expression's value; what it is computed by goes to `lines`, operands first."""
-    done: dict[int, str] = {}
-    for each in _operands_first(expression):
-        if not isinstance(each, Operation):
-            done[id(each)] = names[each]
-            continue
-        code = each.code
-        for number, operand in enumerate(each.operands):
-            code = code.replace(f"{{{number}}}", done[id(operand)])
-        done[id(each)] = name = f"t{len(lines)}"
-        lines.append(f"const {each.type} {name} = ({each.type})({code});")
-    return done[id(expression)]
-
-
-def _broadcast(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a tensor of `shape` along the axes of `target`: 0 where it is repeated."""
-    own = strides_of(shape)
-    missing = len(target) - len(shape)
-    return (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(shape, own, strict=True))

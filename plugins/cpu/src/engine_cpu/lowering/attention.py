@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from engine.ir import Node, Output
 from engine.lowering import Refusal, RefusalCause, check_attention
@@ -15,9 +14,7 @@ from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, copy_step
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 _SCORES = 3
 """The output qk_matmul_output."""

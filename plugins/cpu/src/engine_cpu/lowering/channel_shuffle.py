@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from engine.lowering import Refusal
 from engine.ops.internal import INTERNAL_DOMAIN
@@ -12,9 +11,7 @@ from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.channels import select_channels
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step, is_map
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 @lowers("ChannelShuffle", domain=INTERNAL_DOMAIN, spec=ChannelShuffleSpec)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from engine.ir import Node
 from engine.ir.element_type import f32
 from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 ChannelRange = tuple[int, int, int, int]
 """Source, first channel, step, number of channels."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from engine_cpu.lowering.conv_candidates import (
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
+from engine_cpu.segment import SegmentBuilder
 from engine_cpu.tuning import Candidate
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
 
 _MAX_TRANSPOSED_STRIDE: Final = 64
 _X, _W, _BIAS, _RESIDUAL = range(4)

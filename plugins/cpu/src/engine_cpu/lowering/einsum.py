@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from engine.errors import UnsupportedError
 from engine.lowering import Refusal, RefusalCause, first_refusal
@@ -15,9 +14,7 @@ from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.product import MAX_BATCH_DIMS, BatchDim, Product, merged
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Strided
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import bf16, f32
@@ -22,9 +22,7 @@ from engine_cpu.lowering.elementwise_operands import (
 from engine_cpu.lowering.elementwise_ops import BOOLEANS, NUMBERS, OPS, REALS
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Value
 from engine_cpu.lowering.registry import OpLowering, lowers
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 _MAX_RANK: Final = 8
 _MAX_INPUTS: Final = 32

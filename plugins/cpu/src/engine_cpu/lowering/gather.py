@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from engine.ops.gather import (
 from engine_cpu.layout import item_size
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 INDICES: Final = frozenset({i32, i64})
 _NUMBERS: Final = frozenset({f32, f64, i32, i64})

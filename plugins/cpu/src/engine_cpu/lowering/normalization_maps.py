@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,7 @@ from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.normalization import check_stash_type
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 class MapLowering(OpLowering[SpecT]):

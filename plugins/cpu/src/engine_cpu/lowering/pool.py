@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from engine.ir import Node
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
@@ -15,9 +14,7 @@ from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.checks import F32, check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import window_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 class _MapLowering(OpLowering[SpecT]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from engine.ops.recurrent import RecurrentLengths, RecurrentSpec
 from engine_cpu.layout import BLOCK, padded_channels
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from engine.ir import Constant
 from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
@@ -11,9 +11,7 @@ from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec, ReduceSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels
 from engine_cpu.lowering.registry import OpLowering, lowers
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 # The names that the kernel has for them.
 _OPS: Final = {

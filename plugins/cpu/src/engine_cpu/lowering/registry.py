@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from engine.ir import Node, Output
 from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph
 from engine.ops.spec import SpecT
+from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption
-
-if TYPE_CHECKING:
-    from engine_cpu.item import Item
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 class OpLowering(Lowering[SpecT]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from engine.ir import Node
 from engine.lowering import Refusal, check_constant, check_inference_dropout
@@ -12,9 +11,7 @@ from engine.ops.spec import OperatorSpec
 from engine_cpu.layout import Layout, LayoutOption, static_shape
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import Strided, check_movable, copy_all, is_map
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 _ANY_RANK = 1 << 16
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.pad import value_bits
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.strided import check_movable, is_map, physical
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 _WHOLE = ResizeTaps(np.zeros((1, 1), np.int32), np.ones((1, 1)))
 """An axis of one element that stays as it is."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from engine.ir import Constant, Output
@@ -11,9 +9,7 @@ from engine.lowering import Refusal, RefusalCause, check_types
 from engine.ops.rotary import RotarySpec
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.registry import OpLowering, lowers
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 @lowers("RotaryEmbedding", spec=RotarySpec)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from engine.ir.element_type import f32, i32, i64
 from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.select import TopKSpec
 from engine_cpu.lowering.registry import OpLowering, lowers
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 _TYPES: Final = frozenset({f32, i32, i64})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from engine.ir import Node, Output
 from engine.lowering import Refusal, check_constant
@@ -13,9 +12,7 @@ from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_byt
 from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
 from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_all, copy_step, is_map, physical
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 @lowers("Concat", spec=ConcatSpec)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.lowering import Refusal
 from engine.native import Attribute
 from engine.ops.axis_lengths import AxisLengths
@@ -11,9 +9,7 @@ from engine.ops.softmax import SoftmaxSpec
 from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, lowers
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 @lowers("Softmax", "LogSoftmax", spec=SoftmaxSpec)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from engine.ir import Node, Output
 from engine.ir.element_type import ElementType, f32
 from engine.lowering import Refusal, RefusalCause, check_types
 from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 MAX_DIMS: Final = 12
 """Dimensions that the kernels which move elements take."""

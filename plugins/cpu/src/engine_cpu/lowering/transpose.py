@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from engine.lowering import Refusal
 from engine.ops.transpose import DepthToSpaceSpec, TransposeSpec
@@ -19,9 +18,7 @@ from engine_cpu.lowering.strided import (
     is_map,
     physical,
 )
-
-if TYPE_CHECKING:
-    from engine_cpu.segment import SegmentBuilder
+from engine_cpu.segment import SegmentBuilder
 
 
 @lowers("Transpose", spec=TransposeSpec)

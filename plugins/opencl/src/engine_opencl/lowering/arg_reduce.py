@@ -14,7 +14,7 @@ from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
 from engine_opencl.lowering.strided import numbers_of
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access
 
 _NO_NAN = "#define isnan(x) 0\n"

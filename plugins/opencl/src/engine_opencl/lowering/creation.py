@@ -18,7 +18,7 @@ from engine_opencl.elements import STORED, stored_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import strides_of
 
 

@@ -13,9 +13,10 @@ from engine.lowering import Refusal
 from engine.ops.internal import Activation, activation_of
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_opencl.elements import FLOATS, INTEGERS, c_type
-from engine_opencl.expressions import Expression, Leaf, Operation, emit
+from engine_opencl.expressions import Expression, Leaf, Operation
+from engine_opencl.lowering.expression_kernel import emit
 from engine_opencl.lowering.registry import OpenclDecisions, OpLowering, check_types, lowers
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 
 NUMBERS: Final = FLOATS | INTEGERS
 ANY: Final = NUMBERS | {boolean}

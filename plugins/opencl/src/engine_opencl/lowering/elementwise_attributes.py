@@ -14,7 +14,7 @@ from engine_opencl.elements import FLOATS, INTEGERS, c_type
 from engine_opencl.expressions import Expression, Operation
 from engine_opencl.lowering.elementwise import NUMBERS, JoinableLowering, activation_code, finish, literal, operand
 from engine_opencl.lowering.registry import check_types, lowers
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 
 
 class ParametricLowering(JoinableLowering[SpecT]):

@@ -19,7 +19,8 @@ from engine_opencl.elements import stored_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
 from engine_opencl.lowering.strided import strided_copy
-from engine_opencl.plan import Buffer, Given, PlanBuilder
+from engine_opencl.plan import Buffer, Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 

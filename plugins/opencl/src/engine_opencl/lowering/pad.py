@@ -8,7 +8,7 @@ from engine.lowering import Refusal, check_constant, require_elements
 from engine.ops.pad import PadSpec
 from engine_opencl.elements import STORED, moved_c_type, moved_scalar
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import strides_of
 
 

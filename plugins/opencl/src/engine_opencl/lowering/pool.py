@@ -14,7 +14,7 @@ from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access, kernel_source
 
 

@@ -15,7 +15,8 @@ from engine_opencl.elements import c_type
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access, kernel_source
 
 

@@ -12,7 +12,8 @@ from engine.lowering import Refusal, RefusalCause
 from engine.ops.spec import SpecT
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.registry import OpLowering, check_types
-from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access, kernel_source, kernel_text
 
 BYTES: Final = frozenset({u8, i8})

@@ -19,7 +19,8 @@ from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan import Buffer, Given, PlanBuilder
+from engine_opencl.plan import Buffer, Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 _LENGTHS: Final = 4

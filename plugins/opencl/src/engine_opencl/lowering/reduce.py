@@ -16,7 +16,8 @@ from engine_opencl.elements import FLOATS, c_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import Rows, rows_of
 from engine_opencl.lowering.strided import numbers_of
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import collapsed, element_access, index_code, strides_of
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from engine import lowering
 from engine.ir import ElementType, Output
 from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph, Refusal, RefusalCause, is_left_out
 from engine.ops.spec import SpecT
 from engine_opencl.elements import FLOATS
-
-if TYPE_CHECKING:
-    from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 
 
 class OpLowering(Lowering[SpecT]):

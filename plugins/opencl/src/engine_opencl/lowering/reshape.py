@@ -8,7 +8,7 @@ from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import STORED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import copy_strided
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import strides_of
 
 

@@ -12,7 +12,8 @@ from engine.ops.resize import ResizedAxis, ResizeSpec
 from engine_opencl.elements import FLOATS, STORED, moved_scalar, stored_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access, kernel_source
 
 

@@ -8,7 +8,8 @@ from engine.ops.rotary import RotarySpec
 from engine_opencl.lowering.gather.indices import CHECKED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
-from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 

@@ -9,7 +9,8 @@ from typing import Final
 from engine.ir import ElementType
 from engine.ir.element_type import f32
 from engine_opencl.devices.device import DeviceFacts
-from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, kernel_text
 
 _REGISTERS: Final = 16

@@ -7,7 +7,7 @@ import math
 from engine.lowering import Refusal, RefusalCause, require_elements
 from engine.ops.sample import GridSampleSpec
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 

@@ -12,7 +12,8 @@ from engine_opencl.lowering.arg_reduce import comparable
 from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import power_above, power_within
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 _SHORT: Final = 128

@@ -7,7 +7,7 @@ from engine.ops.softmax import SoftmaxSpec
 from engine_opencl.lowering.arg_reduce import launch_extreme
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 
 
 @lowers("Softmax", "LogSoftmax", spec=SoftmaxSpec)

@@ -9,7 +9,8 @@ import numpy as np
 
 from engine.ir import ElementType, Output
 from engine_opencl.elements import load_code, moved_c_type, store_code, stored_c_type
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
 
 

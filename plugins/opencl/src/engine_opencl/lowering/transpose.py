@@ -7,7 +7,7 @@ from engine.ops.transpose import DepthToSpaceSpec, TransposeSpec
 from engine_opencl.elements import STORED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import copy_strided, strided_copy
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import strides_of
 
 

@@ -11,7 +11,8 @@ from engine.ops.pool import MaxUnpoolSpec
 from engine_opencl.elements import FLOATS, moved_c_type
 from engine_opencl.lowering.gather.indices import CHECKED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from engine.ir import Node
-    from engine_opencl.plan import PlanBuilder
+from engine.ir import Node
 
 _log = logging.getLogger("engine.opencl")
+_B = TypeVar("_B")
+"""The builder of plans."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class Site(Generic[_B]):
     """What is computed, and the ways to compute it.
 
     Attributes:
@@ -28,7 +28,7 @@ class Site:
 
     key: str
     candidates: tuple[Any, ...]
-    launch: Callable[[PlanBuilder, Any], None]
+    launch: Callable[[_B, Any], None]
     node: Node
 
     def find(self, text: str) -> Any | None:

@@ -9,18 +9,16 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from engine.errors import EngineError
 from engine.lowering.tuning import Times, Timing, Tuner, time_in_turns
 from engine_opencl.devices.device import OpenclDevice
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.tuning.site import Site
 from engine_opencl.tuning.stopwatch import Stopwatch
 from engine_opencl.tuning.tuning_cache import TuningCache
-
-if TYPE_CHECKING:
-    from engine_opencl.plan import PlanBuilder
 
 _log = logging.getLogger("engine.opencl")
 
@@ -76,7 +74,7 @@ class OpenclTuner(Tuner):
         self.budget = 0.0
         self._needed.clear()
 
-    def _measure(self, sites: list[Site], builder: PlanBuilder, deadline: float) -> bool:
+    def _measure(self, sites: list[Site[PlanBuilder]], builder: PlanBuilder, deadline: float) -> bool:
         """Whether the time sufficed for all sites."""
         stopwatch = Stopwatch(self.device, self.programs)
         share: dict[str, int] = {}
@@ -95,7 +93,9 @@ class OpenclTuner(Tuner):
                 self.decide(site.key, site.candidates, times)
         return True
 
-    def _times(self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site, deadline: float) -> Times | None:
+    def _times(
+        self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site[PlanBuilder], deadline: float
+    ) -> Times | None:
         """The least nanoseconds of each candidate that runs; None where the time does not suffice."""
         candidates = site.candidates[:_QUICK_CANDIDATES] if self.effort == "quick" else site.candidates
         trials: dict[str, Callable[[], int]] = {}
@@ -108,7 +108,7 @@ class OpenclTuner(Tuner):
         return time_in_turns(trials, deadline, _TIMING)
 
     def _bound(
-        self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site, candidate: Any
+        self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site[PlanBuilder], candidate: Any
     ) -> Callable[[], int] | None:
         """What times a candidate; None, with a line in the log, where it cannot be built or does not fit."""
         import pyopencl as cl

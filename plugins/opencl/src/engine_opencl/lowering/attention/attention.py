@@ -14,7 +14,7 @@ from engine_opencl.elements import FLOATS, stored_type
 from engine_opencl.lowering.attention.launches import Operand, Softmax, attend
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import strides_of
 
 _SCORES = 3

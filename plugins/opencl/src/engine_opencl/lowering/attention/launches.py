@@ -14,7 +14,8 @@ from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.strided import strided_copy
-from engine_opencl.plan import Buffer, Given, PlanBuilder
+from engine_opencl.plan import Buffer, Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, kernel_text, strides_of
 
 

@@ -17,7 +17,8 @@ from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of, is_wort
 from engine_opencl.lowering.matmul.blocks import MAX_TAPS, launch_block, launch_blocks
 from engine_opencl.lowering.matmul.packing import Matrices
 from engine_opencl.lowering.matmul.product import Epilogue
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 
 _MIN_CHANNELS: Final = 48
 """Of the input and of the result, with which Winograd's transforms may move less than its products save."""

@@ -17,7 +17,7 @@ from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 
 
 def check_spatial_rank(value: Output) -> Refusal | None:

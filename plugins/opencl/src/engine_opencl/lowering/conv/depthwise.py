@@ -10,7 +10,7 @@ from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.conv.problem import Convolution
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 _GROUP = 64

@@ -9,7 +9,7 @@ from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.matmul.block_shapes import best_lanes
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, lanes_source
 
 if TYPE_CHECKING:

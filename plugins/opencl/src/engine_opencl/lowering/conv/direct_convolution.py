@@ -8,7 +8,7 @@ from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.problem import Convolution, arranged_weights
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 _LANES = 64

@@ -10,7 +10,7 @@ from engine_opencl.lowering.conv.direct_convolution import directs_of
 from engine_opencl.lowering.conv.implicit_gemm import implicit_cost, implicit_tiles
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import Winograd, is_winograd, winograd_cost
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 
 _MIN_OUTPUTS = 8
 """Channels of the result in a group for which a tile is worth its rows without work."""

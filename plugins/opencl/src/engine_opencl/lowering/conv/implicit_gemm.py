@@ -12,7 +12,7 @@ from engine_opencl.lowering.conv.problem import Convolution, arranged_weights
 from engine_opencl.lowering.matmul.product import Product
 from engine_opencl.lowering.matmul.tile_candidates import TILES, Tile, cost, tiles_of
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 

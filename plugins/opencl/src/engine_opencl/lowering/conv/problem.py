@@ -19,7 +19,8 @@ from engine.ir import ElementType
 from engine.ops.windows import WindowGeometry
 from engine_opencl.lowering.conv.parts import OutputPart, only_part, transposed_parts
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 _NAMES = ("D", "H", "W")

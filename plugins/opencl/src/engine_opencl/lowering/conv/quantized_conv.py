@@ -10,7 +10,7 @@ from engine_opencl.lowering.conv.conv import check_spatial_rank
 from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.quantized_operands import TILE, QuantizedLowering, operands_of
 from engine_opencl.lowering.registry import lowers
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 
 
 @lowers("ConvInteger", "QLinearConv", spec=ConvSpec)

@@ -8,7 +8,7 @@ from engine_opencl.lowering.conv.winograd import places_of, product_of, transfor
 from engine_opencl.lowering.matmul.block_shapes import best_lanes
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, lanes_source
 
 

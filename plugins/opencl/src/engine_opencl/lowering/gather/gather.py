@@ -10,7 +10,8 @@ from engine.ops.gather import GatherNDSpec, GatherSpec
 from engine_opencl.elements import c_type, moved_c_type
 from engine_opencl.lowering.gather.indices import CHECKED, check_indexed, tuple_code
 from engine_opencl.lowering.registry import OpLowering, lowers
-from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import index_code, kernel_source, strides_of
 
 

@@ -9,7 +9,8 @@ from engine.lowering import Refusal
 from engine.ops.gather import ReverseSequenceSpec
 from engine_opencl.elements import STORED, moved_c_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 

@@ -14,7 +14,8 @@ from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.gather.indices import CHECKED, check_indexed, tuple_code
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
-from engine_opencl.plan import Buffer, Given, PlanBuilder
+from engine_opencl.plan import Buffer, Given
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access, index_code, kernel_source, strides_of
 
 _REDUCTIONS: Final = {

@@ -11,7 +11,8 @@ from engine.ops.gather import TriluSpec
 from engine_opencl.elements import STORED, moved_c_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import numbers_of
-from engine_opencl.plan import Given, PlanBuilder
+from engine_opencl.plan import Given
+from engine_opencl.plan_builder import PlanBuilder
 
 
 @lowers("Trilu", spec=TriluSpec)

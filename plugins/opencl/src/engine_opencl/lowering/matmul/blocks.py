@@ -18,7 +18,8 @@ from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.matmul.block_product import BlockProduct, Seen
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of
 from engine_opencl.lowering.matmul.packing import Matrices, batch_code, packed
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access, kernel_source, lanes_access, lanes_source, strides_of
 
 MAX_TAPS: Final = 1024

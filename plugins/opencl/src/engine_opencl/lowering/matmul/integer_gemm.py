@@ -7,7 +7,7 @@ from typing import Final
 
 from engine.ir import Node
 from engine.ir.element_type import i32, i64
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import index_code, kernel_source
 
 MULTIPLIED_AS: Final = {i32: "uint", i64: "ulong"}

@@ -19,7 +19,8 @@ from engine_opencl.lowering.matmul.packing import Matrices
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tiles import Operands, launch_tiles
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import strides_of
 
 

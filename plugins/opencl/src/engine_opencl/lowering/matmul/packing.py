@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from engine.ir import ElementType
 from engine.ir.element_type import f32
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 LANES = 16

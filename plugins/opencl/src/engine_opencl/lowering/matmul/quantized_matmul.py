@@ -11,7 +11,7 @@ from engine.ops.spec import OperatorSpec
 from engine_opencl.lowering.quantized_operands import TILE, QuantizedLowering, operands_of
 from engine_opencl.lowering.registry import lowers
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan import PlanBuilder
+from engine_opencl.plan_builder import PlanBuilder
 
 
 @lowers("MatMulInteger", "QLinearMatMul")

@@ -22,7 +22,8 @@ from engine_opencl.lowering.matmul.tile_candidates import (
     long_side,
     widest,
 )
-from engine_opencl.plan import Buffer, PlanBuilder
+from engine_opencl.plan import Buffer
+from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 _BAND: Final = 8

@@ -1,0 +1,205 @@
+"""`PlanBuilder`: what lowerings build the plan of a graph with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.ir import Constant, Node, Output
+from engine.lowering import Decisions
+from engine.native import lay_out_arena
+from engine.ops.spec import OperatorSpec
+from engine_opencl.devices.device import DeviceFacts
+from engine_opencl.elements import stored_type
+from engine_opencl.expressions import Expression
+from engine_opencl.plan import WEIGHT, Argument, Buffer, Fault, Given, Launch, LaunchPlan, byte_size
+from engine_opencl.tuning.site import Site
+
+_C = TypeVar("_C")
+
+
+class PlanBuilder:
+    """What lowerings talk to: values become buffers, operations become launches.
+
+    `decisions` are those for the nodes of the graph. `choices`: the texts of candidates by site; sites that are not
+    there get their defaults.
+    """
+
+    def __init__(self, facts: DeviceFacts, decisions: Decisions[Any], choices: Mapping[str, str] | None = None) -> None:
+        self.facts = facts
+        self.decisions = decisions
+        self.choices = choices or {}
+        self.sites: dict[str, Site[PlanBuilder]] = {}
+        """Where there was a choice, by key."""
+        self.uses: Counter[str] = Counter()
+        """How often each site was met."""
+        self._is_apart = False
+        self.launches: list[Launch] = []
+        self.weights: dict[Hashable, Callable[[], NDArray[Any]]] = {}
+        self._weight_buffers: dict[Hashable, Buffer] = {}
+        self._values: dict[Output, Buffer] = {}
+        self._buffers: list[Buffer] = []
+        self._node: Node | None = None
+        self._faults: list[Fault] = []
+        self._fault_buffer = Buffer(0)
+        self.deferred: dict[Output, Expression] = {}
+        """Values that are computed where they are read, by the elementwise node that alone reads them."""
+
+    # -- values -------------------------------------------------------------------------------------------
+
+    def shape(self, value: Output) -> tuple[int, ...]:
+        """The lengths of a value, all of which are known here."""
+        return value.shape.get_shape()
+
+    def constant(self, value: Output) -> NDArray[Any] | None:
+        """The data of a constant; None for any other value."""
+        return value.node.data if isinstance(value.node, Constant) else None
+
+    def values(self, spec: OperatorSpec, *indices: int) -> list[NDArray[Any] | None]:
+        """The data of these inputs, which are constants; None for each that is omitted."""
+        inputs = [spec.input(index) for index in indices]
+        return [None if value is None else self.constant(value) for value in inputs]
+
+    def input(self, value: Output) -> Buffer:
+        """Where a value is. A constant is uploaded once for all inferences."""
+        buffer = self._values.get(value)
+        if buffer is None:
+            assert isinstance(value.node, Constant), value
+            node = value.node
+            name = node.rt_info.get(WEIGHT, node)
+            buffer = self.weight(name, lambda: np.ascontiguousarray(node.data, stored_type(value)))
+            self._values[value] = buffer
+        return buffer
+
+    def output(self, value: Output) -> Buffer:
+        """New memory for a value."""
+        buffer = self.temporary(byte_size(value))
+        self._values[value] = buffer
+        return buffer
+
+    def alias(self, value: Output, source: Output) -> None:
+        """Say that a value has the bytes of another."""
+        self._values[value] = self.input(source)
+
+    def temporary(self, nbytes: int) -> Buffer:
+        """Memory for this operation, or until its last reader."""
+        buffer = Buffer(max(nbytes, 1))
+        self._buffers.append(buffer)
+        return buffer
+
+    def weight(self, name: Hashable, make: Callable[[], NDArray[Any]]) -> Buffer:
+        """A buffer that is filled once for all inferences with what `make` gives; equal names share it."""
+        if name not in self._weight_buffers:
+            self._weight_buffers[name] = Buffer(0, weight=name)
+            self.weights[name] = make
+        return self._weight_buffers[name]
+
+    def fault(self, *lengths: int) -> tuple[Buffer, int]:
+        """Where a kernel of this operation reports indices that are out of range for these dimensions: its first
+        number, which those of the other dimensions follow. See `LaunchPlan.faults`."""
+        assert self._node is not None
+        first = len(self._faults)
+        self._faults += [Fault(self._node.friendly_name, self._node.op_type, length) for length in lengths]
+        return self._fault_buffer, first
+
+    # -- launches -----------------------------------------------------------------------------------------
+
+    def begin(self, node: Node) -> None:
+        """The launches that follow belong to `node`."""
+        self._node = node
+
+    def launch(
+        self,
+        source: str,
+        kernel: str,
+        arguments: Sequence[Given],
+        global_size: Sequence[int],
+        local_size: Sequence[int] = (),
+    ) -> None:
+        """Run a kernel. Python integers are passed as int, floats as float. A range without items is left out."""
+        if 0 in global_size:
+            return
+        assert self._node is not None
+        typed = tuple(_argument(each) for each in arguments)
+        for each in typed:
+            if isinstance(each, Buffer) and not self._is_apart:
+                each.first = len(self.launches) if each.first < 0 else each.first
+                each.last = len(self.launches)
+        self.launches.append(
+            Launch(
+                source,
+                kernel,
+                typed,
+                tuple(global_size),
+                tuple(local_size),
+                self._node.friendly_name,
+                self._node.op_type,
+            )
+        )
+
+    def choose(self, key: str, candidates: Sequence[_C], launch: Callable[[PlanBuilder, _C], None]) -> None:
+        """Launch what was chosen among `candidates` for what is computed here, else the first; see `Site`.
+
+        `launch(builder, candidate)` is also called to measure candidates, with another builder: all that it launches
+        goes there. Its kernels may write what they read of an inference's own buffers only where that does not
+        change what they do, and may take indices from weights alone: measuring runs them over arbitrary numbers.
+        """
+        assert self._node is not None
+        site = self.sites.setdefault(key, Site(key, tuple(candidates), launch, self._node))
+        self.uses[key] += 1
+        launch(self, site.chosen(self.choices))
+
+    def apart(self, site: Site[PlanBuilder], candidate: object) -> PlanBuilder:
+        """A builder with the launches of a candidate alone, over the buffers of this one."""
+        apart = PlanBuilder(self.facts, self.decisions, self.choices)
+        apart._is_apart = True  # what it launches does not lengthen, or shorten, the lives of this one's buffers
+        apart.weights = dict(self.weights)
+        apart._weight_buffers, apart._values = dict(self._weight_buffers), dict(self._values)
+        apart.begin(site.node)
+        site.launch(apart, candidate)
+        return apart
+
+    def finish(self, inputs: Sequence[Output], outputs: Sequence[Output]) -> LaunchPlan:
+        """The plan, with memory laid out so that buffers whose times do not overlap share it."""
+        end = len(self.launches)
+        for value in inputs:
+            if value in self._values:
+                self._values[value].first = -1
+        read: list[Buffer | int | NDArray[Any]] = []
+        for value in outputs:
+            if isinstance(value.node, Constant):
+                read.append(value.node.data)
+            elif value in inputs:
+                read.append(list(inputs).index(value))
+            else:
+                buffer = self._values[value]
+                buffer.last = end
+                read.append(buffer)
+        used = [b for b in self._buffers if b.last >= 0]
+        spans = [(b.byte_size, self.facts.alignment, max(b.first, -1) + 1, b.last + 1) for b in used]
+        offsets, total, _, _ = lay_out_arena(spans)
+        for buffer, offset in zip(used, offsets, strict=True):
+            buffer.offset = offset
+        given = tuple(b if (b := self._values.get(value)) and b.last >= 0 else None for value in inputs)
+        shapes = tuple(self.shape(value) for value in outputs)
+        faults = tuple(self._faults)
+        return LaunchPlan(
+            tuple(self.launches),
+            given,
+            tuple(read),
+            shapes,
+            total,
+            self.weights,
+            faults,
+            self._fault_buffer if faults else None,
+        )
+
+
+def _argument(value: Given) -> Argument:
+    if isinstance(value, (Buffer, np.generic)):
+        return value
+    return np.int32(value) if isinstance(value, int) else np.float32(value)
