@@ -217,7 +217,7 @@ def _activations(node: Node, given: dict[str, Any]) -> tuple[tuple[RecurrentActi
 # -- evaluation -------------------------------------------------------------------------------------------
 
 Function = Callable[[Array], Array]
-Step = Callable[[Array, list[Array]], list[Array]]
+TimeStep = Callable[[Array, list[Array]], list[Array]]
 """New states, of which the first is the output, from one time step's input [B, I] and the old states [B, H]."""
 
 
@@ -254,7 +254,7 @@ def rnn(
     layer = _Layer.of(spec, x, w, r, sequence_lens)
     hidden = layer.lengths.hidden
 
-    def make(w: Array, r: Array, bias: Array, f: Function) -> Step:
+    def make(w: Array, r: Array, bias: Array, f: Function) -> TimeStep:
         total = bias[:hidden] + bias[hidden:]
         return lambda x, states: [f(x @ w.T + states[0] @ r.T + total)]
 
@@ -275,7 +275,7 @@ def gru(
     layer = _Layer.of(spec, x, w, r, sequence_lens)
     hidden, linear_before_reset = layer.lengths.hidden, spec.linear_before_reset
 
-    def make(w: Array, r: Array, bias: Array, f: Function, g: Function) -> Step:
+    def make(w: Array, r: Array, bias: Array, f: Function, g: Function) -> TimeStep:
         input_bias, recurrent_bias = bias[: 3 * hidden], bias[3 * hidden :]
         gates = 2 * hidden
 
@@ -312,7 +312,7 @@ def lstm(
     hidden, input_forget = layer.lengths.hidden, spec.input_forget
     peepholes = iter(np.zeros((w.shape[0], 3 * hidden), dtype=layer.x.dtype) if p is None else widened(p))
 
-    def make(w: Array, r: Array, bias: Array, f: Function, g: Function, h: Function) -> Step:
+    def make(w: Array, r: Array, bias: Array, f: Function, g: Function, h: Function) -> TimeStep:
         total = bias[: 4 * hidden] + bias[4 * hidden :]
         p_i, p_o, p_f = next(peepholes).reshape(3, hidden)
 
@@ -347,7 +347,7 @@ class _Layer:
         return cls(spec, lengths, widened(np.swapaxes(x, 0, 1) if spec.batch_first else x), counts, x.dtype)
 
     def run(
-        self, make: Callable[..., Step], weights: tuple[Array, Array, Array | None], given: Sequence[Array | None]
+        self, make: Callable[..., TimeStep], weights: tuple[Array, Array, Array | None], given: Sequence[Array | None]
     ) -> tuple[Array, ...]:
         """Y, and the last of each state, in the operator's layout; `given` are the initial states."""
         states = [self._initial(each) for each in given]
@@ -377,7 +377,7 @@ class _Layer:
             bias = np.zeros(size, dtype=widened(w).dtype) if b is None else widened(b[direction])
             yield widened(w[direction]), widened(r[direction]), bias
 
-    def _run_direction(self, step: Step, states: list[Array], is_reversed: bool) -> tuple[Array, list[Array]]:
+    def _run_direction(self, step: TimeStep, states: list[Array], is_reversed: bool) -> tuple[Array, list[Array]]:
         length, batch = self.x.shape[:2]
         y = np.zeros((length, batch, states[0].shape[-1]), dtype=self.x.dtype)
         # A reversed sequence starts at its own end, so shorter ones of the batch wait until that comes.

@@ -1,4 +1,4 @@
-"""Compiling a pattern, once, into the steps of the matching machine."""
+"""Compiling a pattern, once, into the instructions of the matching machine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from engine.ir import Node, Output
 from engine.ops import find_op
 from engine.passes.pattern.matching import (
-    AnyOfStep,
-    AnyStep,
-    CommutativeStep,
+    AnyInstruction,
+    AnyOfInstruction,
+    CommutativeInstruction,
+    Instruction,
     Kind,
-    OptionalStep,
-    PortStep,
-    Step,
-    TypeStep,
+    OptionalInstruction,
+    PortInstruction,
+    TypeInstruction,
     is_commutative,
     kinds_text,
 )
@@ -22,69 +22,73 @@ from engine.passes.pattern.nodes import AnyInput, AnyOf, Block, OptionalNode, Pa
 from engine.passes.pattern.predicates import Predicate
 
 
-def compile_pattern(root: Output) -> tuple[Step, list[Node]]:
-    """The steps of the pattern that ends in `root`, and its nodes that match operators, root first.
+def compile_pattern(root: Output) -> tuple[Instruction, list[Node]]:
+    """The instructions of the pattern that ends in `root`, and its nodes that match operators, root first.
 
-    Shared pattern nodes become shared steps.
+    Shared pattern nodes become shared instructions.
     """
     order = _postorder(root.node)
     dependent = _dependent(order)
-    steps: dict[Node, Step] = {}
+    instructions: dict[Node, Instruction] = {}
     for node in order:
-        steps[node] = _compile_node(node, [_port(steps, s) for s in node.sources], dependent)
-    operators = [node for node in reversed(order) if isinstance(_present(steps[node]), TypeStep)]
-    step = _port(steps, root)
-    assert step is not None
-    return step, operators
+        instructions[node] = _compile_node(node, [_port(instructions, s) for s in node.sources], dependent)
+    operators = [node for node in reversed(order) if isinstance(_present(instructions[node]), TypeInstruction)]
+    instruction = _port(instructions, root)
+    assert instruction is not None
+    return instruction, operators
 
 
-def _compile_node(node: Node, inputs: Sequence[Step | None], dependent: frozenset[Node]) -> Step:
+def _compile_node(node: Node, inputs: Sequence[Instruction | None], dependent: frozenset[Node]) -> Instruction:
     label = node.friendly_name if node.has_own_name else ""
-    step: Step
+    instruction: Instruction
     if isinstance(node, AnyInput):
-        step = AnyStep(node, label or "any_input", node.predicate)
+        instruction = AnyInstruction(node, label or "any_input", node.predicate)
     elif isinstance(node, (AnyOf, Block)):
-        step = AnyOfStep(node, label or ("any_of" if isinstance(node, AnyOf) else "block"), None)
-        step.alternatives = [entry for entry in inputs if entry is not None]
-        step.is_final = node not in dependent
+        instruction = AnyOfInstruction(node, label or ("any_of" if isinstance(node, AnyOf) else "block"), None)
+        instruction.alternatives = [entry for entry in inputs if entry is not None]
+        instruction.is_final = node not in dependent
     elif isinstance(node, OptionalNode):
-        step = OptionalStep(node, label or f"optional({kinds_text(node.kinds)})", None)
-        step.present = _type_step(node, label or f"optional({kinds_text(node.kinds)})", inputs, dependent)
+        instruction = OptionalInstruction(node, label or f"optional({kinds_text(node.kinds)})", None)
+        instruction.present = _type_instruction(node, label or f"optional({kinds_text(node.kinds)})", inputs, dependent)
         assert inputs[0] is not None
-        step.absent = inputs[0]
-        step.is_final = node not in dependent
+        instruction.absent = inputs[0]
+        instruction.is_final = node not in dependent
     else:
-        step = _type_step(node, label, inputs, dependent)
-    step.counts_outputs = _counts_outputs(node)
-    return step
+        instruction = _type_instruction(node, label, inputs, dependent)
+    instruction.counts_outputs = _counts_outputs(node)
+    return instruction
 
 
-def _type_step(node: Node, label: str, inputs: Sequence[Step | None], dependent: frozenset[Node]) -> TypeStep:
+def _type_instruction(
+    node: Node, label: str, inputs: Sequence[Instruction | None], dependent: frozenset[Node]
+) -> TypeInstruction:
     predicate: Predicate | None = None
-    steps: Sequence[Step | None] | None = inputs
+    instructions: Sequence[Instruction | None] | None = inputs
     if isinstance(node, WrapType):
         kinds, predicate = node.kinds, node.predicate
         label = label or f"wrap_type({kinds_text(kinds)})"
         if node.any_inputs:
-            steps = None
+            instructions = None
     else:
         kinds = frozenset({(node.domain, node.op_type)})
         label = label or f"{node.op_type} of the pattern"
     if not inputs and all(op_type in ("Constant", "Parameter") for _, op_type in kinds):
-        steps = None
+        instructions = None
     commutative = frozenset(kind for kind in kinds if is_commutative(kind))
-    step: TypeStep
-    if commutative and steps is not None and len(steps) > 1 and None not in steps:
-        step = CommutativeStep(node, label, predicate)
-        step.commutative = commutative
-        step.order = sorted(range(len(steps)), key=lambda position: _takes_anything(steps[position]))
-        step.is_final = node not in dependent
+    instruction: TypeInstruction
+    if commutative and instructions is not None and len(instructions) > 1 and None not in instructions:
+        instruction = CommutativeInstruction(node, label, predicate)
+        instruction.commutative = commutative
+        instruction.order = sorted(
+            range(len(instructions)), key=lambda position: _takes_anything(instructions[position])
+        )
+        instruction.is_final = node not in dependent
     else:
-        step = TypeStep(node, label, predicate)
-    step.kinds, step.inputs = kinds, steps
-    step.has_gaps = steps is not None and None in steps
-    step.counts_outputs = _counts_outputs(node)
-    return step
+        instruction = TypeInstruction(node, label, predicate)
+    instruction.kinds, instruction.inputs = kinds, instructions
+    instruction.has_gaps = instructions is not None and None in instructions
+    instruction.counts_outputs = _counts_outputs(node)
+    return instruction
 
 
 def _counts_outputs(node: Node) -> bool:
@@ -94,15 +98,15 @@ def _counts_outputs(node: Node) -> bool:
     return node.num_outputs != 1 or (op is not None and op.max_outputs > 1)
 
 
-def _port(steps: dict[Node, Step], source: Output | None) -> Step | None:
-    """The step for one edge of the pattern."""
+def _port(instructions: dict[Node, Instruction], source: Output | None) -> Instruction | None:
+    """The instruction for one edge of the pattern."""
     if source is None:
         return None
-    step = steps[source.node]
-    if not step.counts_outputs:
-        return step
-    port = PortStep(source.node, f"output {source.index} of {step.label}", None)
-    port.inner, port.index, port.counts_outputs = step, source.index, True
+    instruction = instructions[source.node]
+    if not instruction.counts_outputs:
+        return instruction
+    port = PortInstruction(source.node, f"output {source.index} of {instruction.label}", None)
+    port.inner, port.index, port.counts_outputs = instruction, source.index, True
     return port
 
 
@@ -144,26 +148,26 @@ def _binds(node: Node) -> bool:
     return isinstance(node, PatternNode) and node.predicate is not None and node.predicate.uses_symbols
 
 
-def _takes_anything(step: Step | None) -> bool:
-    return isinstance(step, AnyStep) and step.predicate is None
+def _takes_anything(instruction: Instruction | None) -> bool:
+    return isinstance(instruction, AnyInstruction) and instruction.predicate is None
 
 
-def _present(step: Step) -> Step:
-    return step.present if isinstance(step, OptionalStep) else step
+def _present(instruction: Instruction) -> Instruction:
+    return instruction.present if isinstance(instruction, OptionalInstruction) else instruction
 
 
-def root_kinds(step: Step) -> frozenset[Kind] | None:
+def root_kinds(instruction: Instruction) -> frozenset[Kind] | None:
     """The operators that the root can have; None where any operator can match."""
-    if isinstance(step, TypeStep):
-        return step.kinds
-    if isinstance(step, PortStep):
-        return root_kinds(step.inner)
-    if isinstance(step, OptionalStep):
-        behind = root_kinds(step.absent)
-        return None if behind is None else step.present.kinds | behind
-    if isinstance(step, AnyOfStep):
+    if isinstance(instruction, TypeInstruction):
+        return instruction.kinds
+    if isinstance(instruction, PortInstruction):
+        return root_kinds(instruction.inner)
+    if isinstance(instruction, OptionalInstruction):
+        behind = root_kinds(instruction.absent)
+        return None if behind is None else instruction.present.kinds | behind
+    if isinstance(instruction, AnyOfInstruction):
         kinds: frozenset[Kind] = frozenset()
-        for alternative in step.alternatives:
+        for alternative in instruction.alternatives:
             found = root_kinds(alternative)
             if found is None:
                 return None

@@ -1,9 +1,9 @@
-"""The matching machine: the steps into which a pattern is compiled, and what one match finds.
+"""The matching machine: the instructions into which a pattern is compiled, and the result of one match.
 
-A step gets a value and the goals that are still open after it, a linked list of (step, value, rest): it succeeds
-where it and all of these do. So every choice (the order of a commutative operator's inputs, an alternative, an
-optional node) can be taken back by what fails later, and the search is complete. Where nothing outside a step
-depends on its choice, the choice is final, which keeps the search linear in the usual case.
+An instruction receives a value and the goals that remain after it, a linked list of (instruction, value, rest). It
+succeeds if it matches the value and all of these goals succeed. A later failure can therefore undo every choice (the
+order of a commutative operator's inputs, an alternative, an optional node), and the search is complete. A choice on
+which nothing outside its instruction depends is final, which keeps the search linear in the usual case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.ir import Node, Output
 from engine.ops import find_op
 from engine.passes.pattern.predicates import Predicate, Symbols
 
-Goals: TypeAlias = "tuple[Step, Any, Goals] | None"
+Goals: TypeAlias = "tuple[Instruction, Any, Goals] | None"
 Kind: TypeAlias = "tuple[str, str]"
 
 
@@ -64,17 +64,17 @@ class Trace:
         self.edge = self.reason = self.where = ""
         self.values: dict[Node, Output] = {}
 
-    def fail(self, state: MatchState, step: Step, value: Output | None, reason: str) -> bool:
-        """Note a failure of `step` at `value`; the first of the deepest ones stays. Always False."""
+    def fail(self, state: MatchState, instruction: Instruction, value: Output | None, reason: str) -> bool:
+        """Note a failure of `instruction` at `value`; the first of the deepest ones stays. Always False."""
         depth = len(state.values)
         if depth > self.depth:
-            self.depth, self.reason, self.where = depth, reason, step.label
+            self.depth, self.reason, self.where = depth, reason, instruction.label
             self.edge = "" if value is None else _edge(state, value)
             self.values = dict(state.values)
         return False
 
 
-class Step:
+class Instruction:
     """One compiled pattern node.
 
     Attributes:
@@ -112,7 +112,7 @@ class Step:
         return False
 
 
-class AnyStep(Step):
+class AnyInstruction(Instruction):
     """Any value."""
 
     __slots__ = ()
@@ -132,12 +132,12 @@ class AnyStep(Step):
         return rest is None or rest[0].match(rest[1], state, rest[2])
 
 
-class PortStep(Step):
-    """One output of what another step matches."""
+class PortInstruction(Instruction):
+    """One output of what another instruction matches."""
 
     __slots__ = ("index", "inner")
 
-    inner: Step
+    inner: Instruction
     index: int
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
@@ -149,13 +149,13 @@ class PortStep(Step):
         )
 
 
-class TypeStep(Step):
+class TypeInstruction(Instruction):
     """A node of one of several operators, with any inputs or with those given, in their order."""
 
     __slots__ = ("has_gaps", "inputs", "kinds")
 
     kinds: frozenset[Kind]
-    inputs: Sequence[Step | None] | None
+    inputs: Sequence[Instruction | None] | None
     has_gaps: bool
     """The pattern wants some input omitted."""
 
@@ -178,43 +178,45 @@ class TypeStep(Step):
             return rest is None or rest[0].match(rest[1], state, rest[2])
         return self._match_inputs(node, self.inputs, state, rest)
 
-    def _match_inputs(self, node: Node, steps: Sequence[Step | None], state: MatchState, rest: Goals) -> bool:
+    def _match_inputs(
+        self, node: Node, instructions: Sequence[Instruction | None], state: MatchState, rest: Goals
+    ) -> bool:
         sources = node.sources
-        if len(sources) != len(steps) or self.has_gaps:
-            pairs = self._fit(node, steps, state)
+        if len(sources) != len(instructions) or self.has_gaps:
+            pairs = self._fit(node, instructions, state)
             if pairs is None:
                 return False
-            sources, steps = pairs
-        if len(steps) == 1 and sources[0] is not None:
-            return steps[0].match(sources[0], state, rest)  # type: ignore[union-attr]  # no step is None after `_fit`
-        for position in range(len(steps) - 1, -1, -1):
-            step, source = steps[position], sources[position]
+            sources, instructions = pairs
+        if len(instructions) == 1 and sources[0] is not None:
+            return instructions[0].match(sources[0], state, rest)  # type: ignore[union-attr]  # no instruction is None after `_fit`
+        for position in range(len(instructions) - 1, -1, -1):
+            instruction, source = instructions[position], sources[position]
             if source is None:
                 return self._omitted(node, position, state)
-            rest = step, source, rest  # type: ignore[assignment]  # no step is None after `_fit`
+            rest = instruction, source, rest  # type: ignore[assignment]  # no instruction is None after `_fit`
         return rest is None or rest[0].match(rest[1], state, rest[2])
 
     def _fit(
-        self, node: Node, steps: Sequence[Step | None], state: MatchState
-    ) -> tuple[list[Output | None], Sequence[Step | None]] | None:
-        """Sources and steps, those left out that the pattern wants omitted; None where they do not fit."""
+        self, node: Node, instructions: Sequence[Instruction | None], state: MatchState
+    ) -> tuple[list[Output | None], Sequence[Instruction | None]] | None:
+        """Sources and instructions, those left out that the pattern wants omitted; None where they do not fit."""
         sources = _without_trailing(node.sources)
-        if len(sources) > len(steps) and node.has_bodies:
+        if len(sources) > len(instructions) and node.has_bodies:
             sources = _without_trailing(node.sources[: node.num_formal_inputs])  # what bodies capture is not an input
-        if len(sources) > len(steps) or len(sources) < len(_without_trailing(steps)):
+        if len(sources) > len(instructions) or len(sources) < len(_without_trailing(instructions)):
             if state.trace is not None:
-                reason = f"{node} has {len(sources)} inputs, the pattern expects {len(_without_trailing(steps))}"
+                reason = f"{node} has {len(sources)} inputs, the pattern expects {len(_without_trailing(instructions))}"
                 state.trace.fail(state, self, None, reason)
             return None
-        pairs = list(zip(sources, steps, strict=False))
-        for position, (source, step) in enumerate(pairs):
-            if step is None and source is not None:
+        pairs = list(zip(sources, instructions, strict=False))
+        for position, (source, instruction) in enumerate(pairs):
+            if instruction is None and source is not None:
                 if state.trace is not None:
                     reason = f"input {position} of {node} is given, the pattern expects it omitted"
                     state.trace.fail(state, self, None, reason)
                 return None
-        kept = [(source, step) for source, step in pairs if step is not None]
-        return [source for source, _ in kept], [step for _, step in kept]
+        kept = [(source, instruction) for source, instruction in pairs if instruction is not None]
+        return [source for source, _ in kept], [instruction for _, instruction in kept]
 
     def _omitted(self, node: Node, position: int, state: MatchState) -> bool:
         if state.trace is not None:
@@ -223,7 +225,7 @@ class TypeStep(Step):
         return False
 
 
-class CommutativeStep(TypeStep):
+class CommutativeInstruction(TypeInstruction):
     """A node of operators of which some take their inputs in any order."""
 
     __slots__ = ("commutative", "is_final", "order")
@@ -233,52 +235,56 @@ class CommutativeStep(TypeStep):
     """Positions of the pattern's inputs, those that take anything last: they cannot make a choice wrong."""
     is_final: bool
 
-    def _match_inputs(self, node: Node, steps: Sequence[Step | None], state: MatchState, rest: Goals) -> bool:
+    def _match_inputs(
+        self, node: Node, instructions: Sequence[Instruction | None], state: MatchState, rest: Goals
+    ) -> bool:
         if (node.domain, node.op_type) not in self.commutative:
-            return super()._match_inputs(node, steps, state, rest)
+            return super()._match_inputs(node, instructions, state, rest)
         sources = node.sources
-        if len(sources) != len(steps):
-            pairs = self._fit(node, steps, state)
+        if len(sources) != len(instructions):
+            pairs = self._fit(node, instructions, state)
             if pairs is None:
                 return False
             sources = pairs[0]
         # Each input is first tried at its own place, so that patterns bind as they are written.
-        goal = _Assignment([steps[position] for position in self.order], [sources[position] for position in self.order])
+        goal = _Assignment(
+            [instructions[position] for position in self.order], [sources[position] for position in self.order]
+        )
         if not self.is_final:
             return goal.match(None, state, rest)
         return goal.match(None, state, None) and (rest is None or rest[0].match(rest[1], state, rest[2]))
 
 
-class _Assignment(Step):
+class _Assignment(Instruction):
     """The goal to give each of some pattern inputs one of the sources that are left."""
 
-    __slots__ = ("left", "steps")
+    __slots__ = ("instructions", "left")
 
-    def __init__(self, steps: Sequence[Step | None], left: list[Output | None]) -> None:
-        self.steps = steps
+    def __init__(self, instructions: Sequence[Instruction | None], left: list[Output | None]) -> None:
+        self.instructions = instructions
         self.left = left
 
     def match(self, value: Any, state: MatchState, rest: Goals) -> bool:
-        step, left = self.steps[0], self.left
-        assert step is not None
+        instruction, left = self.instructions[0], self.left
+        assert instruction is not None
         mark = state.mark()
         for choice, source in enumerate(left):
             goals = rest
             if len(left) > 1:
-                goals = _Assignment(self.steps[1:], left[:choice] + left[choice + 1 :]), None, rest
-            if source is not None and step.match(source, state, goals):
+                goals = _Assignment(self.instructions[1:], left[:choice] + left[choice + 1 :]), None, rest
+            if source is not None and instruction.match(source, state, goals):
                 return True
             state.undo(mark)
         return False
 
 
-class OptionalStep(Step):
+class OptionalInstruction(Instruction):
     """What `present` matches or, where that does not, what `absent` does, its first input."""
 
     __slots__ = ("absent", "is_final", "present")
 
-    present: TypeStep
-    absent: Step
+    present: TypeInstruction
+    absent: Instruction
     is_final: bool
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
@@ -299,12 +305,12 @@ class OptionalStep(Step):
         return self.absent.match(value, state, rest)
 
 
-class AnyOfStep(Step):
+class AnyOfInstruction(Instruction):
     """The first alternative that matches."""
 
     __slots__ = ("alternatives", "is_final")
 
-    alternatives: list[Step]
+    alternatives: list[Instruction]
     is_final: bool
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
@@ -314,11 +320,11 @@ class AnyOfStep(Step):
             return self._again(known, value, state, rest)
         state.values[self.node] = value
         mark = state.mark()
-        for step in self.alternatives:
+        for instruction in self.alternatives:
             if self.is_final:
-                if step.match(value, state, None):
+                if instruction.match(value, state, None):
                     return rest is None or rest[0].match(rest[1], state, rest[2])
-            elif step.match(value, state, rest):
+            elif instruction.match(value, state, rest):
                 return True
             state.undo(mark)
         return False

@@ -67,10 +67,10 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
 
     def lower_item(self, item: Item, b: SegmentBuilder) -> None:
         """One step for all nodes."""
-        _Step(item, b).add()
+        _StepBuilder(item, b).add()
 
 
-class _Step:
+class _StepBuilder:
     """One step in the making."""
 
     def __init__(self, item: Item, b: SegmentBuilder) -> None:

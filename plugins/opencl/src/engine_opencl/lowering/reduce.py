@@ -136,18 +136,18 @@ def reduce_axes(
         f"inline {index} reduced_at(const {index} i) {{\n  {index_code(inner, [inner_steps], ['a'], of=index)}\n"
         "  return a;\n}\n"
     )
-    step = _Step(fold, element_type, index, length)
+    reduction = _ReductionLaunch(fold, element_type, index, length)
     if parts == 1:
-        step.launch(b, rows, places, x, y)
+        reduction.launch(b, rows, places, x, y)
         return
     type_ = c_type(element_type) if fold.accumulator == "T" else fold.accumulator
     partial = b.temporary(count * parts * _BYTES[type_])
-    step.launch(b, rows, places, x, partial, parts=parts)
+    reduction.launch(b, rows, places, x, partial, parts=parts)
     places = (
         f"inline {index} kept_at(const {index} i) {{ return i * {parts}; }}\n"
         f"inline {index} reduced_at(const {index} i) {{ return i; }}\n"
     )
-    step.launch(b, rows_of(b.facts, count, parts), places, partial, y, is_joining=True)
+    reduction.launch(b, rows_of(b.facts, count, parts), places, partial, y, is_joining=True)
 
 
 _BYTES: Final = {"float": 4, "float2": 8, "int": 4, "long": 8, "uchar": 1, "char": 1}
@@ -164,7 +164,7 @@ def _parts_of(facts: DeviceFacts, rows: Rows) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _ReductionLaunch:
     """One launch of a reduction: from elements to results, to parts' accumulators, or from those to results."""
 
     fold: Fold
