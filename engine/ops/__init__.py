@@ -1,7 +1,7 @@
-"""The operator set: ONNX's own, at one canonical opset, with type inference and reference evaluation.
+"""The operator set: that of ONNX at one canonical opset, with type inference and reference evaluation.
 
-`ops.Relu(x)`, `ops.Conv(x, w, strides=[2, 2])`: every operator of ONNX's own domain is a constructor here; inputs
-come positionally in the schema's order, attributes by keyword. `create` makes nodes of every known domain.
+`ops.Relu(x)`, `ops.Conv(x, w, strides=[2, 2])`: every operator of ONNX's own domain has a constructor here, which
+takes inputs positionally in the schema's order, and attributes by keyword. `create` supports every known domain.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Activations: specs of those with attributes; evaluation where `onnx.reference` has none, or a wrong or slow one."""
+"""Activations: specs of those with attributes; evaluation if that of `onnx.reference` is missing, wrong or slow."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from engine.ops.tensors import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationSpec(OperatorSpec):
-    """Activations that depend on numbers besides their input."""
+    """Activations with numeric parameters."""
 
     @property
     @abstractmethod
     def parameters(self) -> tuple[float, ...]:
-        """The numbers, in the order in which ONNX describes them."""
+        """The parameters, in the order of ONNX's documentation."""
 
 
 @specifies("Celu", "Elu", "LeakyRelu", "Swish", "ThresholdedRelu")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlphaSpec(ActivationSpec):
-    """The activations with one number."""
+    """The activations with the one parameter alpha."""
 
     alpha: float
 
@@ -41,7 +41,7 @@ class AlphaSpec(ActivationSpec):
 @specifies("Selu")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeluSpec(ActivationSpec):
-    """gamma x above zero, gamma alpha (e^x - 1) below."""
+    """gamma x for positive x, else gamma alpha (e^x - 1)."""
 
     alpha: float
     gamma: float
@@ -55,7 +55,7 @@ class SeluSpec(ActivationSpec):
 @specifies("HardSigmoid")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardSigmoidSpec(ActivationSpec):
-    """alpha x + beta, between 0 and 1."""
+    """alpha x + beta, limited to 0..1."""
 
     alpha: float
     beta: float
@@ -69,7 +69,7 @@ class HardSigmoidSpec(ActivationSpec):
 @specifies("Shrink")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShrinkSpec(ActivationSpec):
-    """0 from -lambd to lambd; others move towards 0 by bias."""
+    """0 from -lambd to lambd; other values move towards 0 by bias."""
 
     lambd: float
     bias: float
@@ -83,7 +83,7 @@ class ShrinkSpec(ActivationSpec):
 @specifies("Gelu")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeluSpec(OperatorSpec):
-    """x times the normal distribution function of x, or with "tanh" its approximation."""
+    """x times the cumulative normal distribution of x, or with "tanh" its approximation."""
 
     approximate: str
 
@@ -94,7 +94,7 @@ class GeluSpec(OperatorSpec):
 
 
 # W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969): erf up to 0.46875,
-# erfc up to 4 and beyond, each a quotient of polynomials, highest power first.
+# erfc up to 4 and above, each as a quotient of polynomials, highest power first.
 _ERF_P = (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
           3.20937758913846947e3)  # fmt: skip
 _ERF_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
@@ -121,13 +121,13 @@ def erf(x: Array) -> Array:
     tail = inverse * (np.polyval(_FAR_P, inverse) / np.polyval(_FAR_Q, inverse))
     far = np.exp(-square) * (1 / np.sqrt(np.pi) - tail) / np.maximum(size, 1.0)
     complement = np.where(size <= 4.0, middle, far)
-    # Beyond 27 the powers overflow before exp(-x^2) makes them vanish.
+    # Above 27 the powers overflow before exp(-x^2) reduces them to 0.
     complement = np.where(size > 27.0, 0.0, complement)
     result: Array = np.where(size <= 0.46875, near, np.copysign(1.0 - complement, wide))
     return np.where(np.isnan(wide), wide, result).astype(x.dtype)
 
 
-# `onnx.reference` silences warnings for these by changing the process's filters, which is not safe with threads.
+# `onnx.reference` suppresses warnings for these by changing the process's filters, which is not thread-safe.
 
 
 @evaluates("Pow")
@@ -135,7 +135,7 @@ def power(x: Array, exponent: Array) -> Array:
     """x to the power of the exponent, in x's type (ONNX Pow-15)."""
     shape = np.broadcast_shapes(x.shape, exponent.shape)
     if exponent.size == 1 and exponent.item() == 0.5:
-        # For a single 0.5 numpy takes the square root, which is something else of -inf and of -0.
+        # For a scalar 0.5 numpy takes the square root, whose results for -inf and -0 are different.
         x, exponent = x.reshape(-1), np.full(x.size, exponent.item(), exponent.dtype)
     result: Array = np.power(x, exponent)
     return result.astype(x.dtype).reshape(shape)
@@ -143,14 +143,14 @@ def power(x: Array, exponent: Array) -> Array:
 
 @evaluates("Sqrt")
 def square_root(x: Array) -> Array:
-    """The square root; of negative values no number (ONNX Sqrt-13)."""
+    """The square root; NaN for negative values (ONNX Sqrt-13)."""
     result: Array = np.sqrt(x)
     return result.astype(x.dtype)
 
 
 @evaluates("Mean")
 def mean(*values: Array) -> Array:
-    """The mean of tensors that broadcast, whichever of them is the largest (ONNX Mean-13)."""
+    """The mean of tensors, which all broadcast to a common shape (ONNX Mean-13)."""
     total = widened(values[0])
     for value in values[1:]:
         total = total + widened(value)
@@ -160,7 +160,7 @@ def mean(*values: Array) -> Array:
 
 @evaluates_with_spec("Gelu")
 def gelu(spec: GeluSpec, x: Array) -> Array:
-    """x times the normal distribution function of x (ONNX Gelu-20), or its approximation by tanh."""
+    """x times the cumulative normal distribution of x (ONNX Gelu-20), or its approximation by tanh."""
     wide = widened(x)
     if spec.approximate == "tanh":
         inner = np.sqrt(2 / np.pi).astype(wide.dtype) * (wide + wide.dtype.type(0.044715) * wide**3)
@@ -172,7 +172,7 @@ def gelu(spec: GeluSpec, x: Array) -> Array:
 
 @evaluates("PRelu")
 def prelu(x: Array, slope: Array) -> Array:
-    """x where it is not negative, else slope times x (ONNX PRelu-16)."""
+    """x if it is not negative, else slope times x (ONNX PRelu-16)."""
     result: Array = np.where(x < 0, x * slope, x).astype(x.dtype, copy=False)
     return result
 

@@ -1,7 +1,7 @@
-"""Lengths of inputs that must agree, for operators whose types ONNX infers without comparing them.
+"""Checks that lengths of inputs agree, for operators whose types ONNX infers without comparing them.
 
-A kernel trusts these lengths, so what contradicts itself is refused where a node is made and where a model is read.
-Only what is known is compared: a length that is open may still turn out to fit.
+Kernels rely on these lengths, so contradictions are rejected when a node is created and when a model is read.
+Only known lengths are compared: unknown ones may still turn out to fit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.ops.recurrent import RecurrentSpec
 from engine.ops.registry import attribute, compares
 from engine.ops.rules import fail, normalize_axis, tensor_type
 
-# Each input's layout, in order. Equal names are equal lengths, `4*H` is four times H, `...` any number of axes.
+# The layout of each input, in order. Equal names mean equal lengths, `4*H` four times H, `...` any number of axes.
 _LAYOUTS: Final = {
     "BatchNormalization": ("N C ...", "C", "C", "C", "C"),
     "InstanceNormalization": ("N C ...", "C", "C"),
@@ -50,7 +50,7 @@ def _is_single(shape: PartialShape) -> bool:
 def _compare_channels(node: Node) -> None:
     shape = _shape(node, 0)
     if shape is not None and len(shape) == 1:
-        _compare_layouts(node, ["N", *["1"] * 4], {})  # one channel is left out
+        _compare_layouts(node, ["N", *["1"] * 4], {})  # for one channel, its axis may be missing
         return
     _compare_layouts(node, _LAYOUTS[node.op_type], {})
 
@@ -72,7 +72,7 @@ def _compare_recurrent(node: Node) -> None:
 
 
 def _compare_layouts(node: Node, layouts: Sequence[str], lengths: dict[str, Dimension]) -> None:
-    """Fail where an input has another layout, or a length other than `lengths` and the inputs before it say."""
+    """Fail if an input has another layout, or a length that contradicts `lengths` or an earlier input."""
     for index, layout in enumerate(layouts[: node.num_inputs]):
         shape = _shape(node, index)
         if shape is None:
@@ -89,7 +89,7 @@ def _compare_layouts(node: Node, layouts: Sequence[str], lengths: dict[str, Dime
 
 
 def _bind(name: str, dim: Dimension, lengths: dict[str, Dimension]) -> bool:
-    """Whether `dim` may be what `name` stands for; where that is not known yet, it is `dim` from now on."""
+    """Whether `dim` may equal the length called `name`; if that is not known yet, it becomes `dim`."""
     factor, _, label = name.rpartition("*")
     if label.isdecimal():
         return dim.accepts(int(label))
@@ -217,7 +217,7 @@ def _compare_sequences(node: Node) -> None:
 def _compare_blocks(node: Node) -> None:
     data, size = _shape(node, 0), attribute(node, "blocksize")
     if data is None or len(data) != 4 or size < 1:
-        return  # ONNX says so
+        return  # ONNX reports it
     divided = {1: size * size} if node.op_type == "DepthToSpace" else {2: size, 3: size}
     for axis, divisor in divided.items():
         if data[axis].is_static and data[axis].min % divisor:
@@ -243,7 +243,7 @@ def _compare_scales(node: Node) -> None:
 
 @compares("ConvInteger", "QLinearConv")
 def _compare_convolution(node: Node) -> None:
-    """As Conv; ONNX infers the windows of these."""
+    """The checks of Conv, for operators whose windows ONNX infers."""
     data, weight = _shape(node, 0), _shape(node, 3 if node.op_type == "QLinearConv" else 1)
     if data is None or weight is None or len(data) < 2 or len(weight) != len(data):
         return
@@ -288,7 +288,7 @@ def _compare_offsets(node: Node) -> None:
 
 @compares("Attention")
 def _compare_heads(node: Node) -> None:
-    """Batches and heads; the type rule compares lengths and sizes."""
+    """Compare batch sizes and heads; the type rule compares lengths and head sizes."""
     query, key, value, mask = (_shape(node, index) for index in range(4))
     for shape, name in ((key, "K"), (value, "V")):
         if query is not None and shape is not None and not shape[0].compatible(query[0]):

@@ -1,4 +1,4 @@
-"""Attention: its spec, its type rule, where ONNX takes unknown lengths for 0, and its evaluation."""
+"""Attention: its spec, its type rule, because ONNX treats unknown lengths as 0, and its evaluation."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _CACHE: Final = ("past_key", "past_value", "nonpad_kv_seqlen")
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Q, K, V or Y as it lies in memory: [batch, heads, rows, size], whose rows are contiguous.
+    """The memory layout of Q, K, V or Y: [batch, heads, rows, size] with contiguous rows.
 
     Attributes:
         strides: elements from one batch, head and row to the next.
-        start: where the first head begins, in elements.
+        start: the offset of the first head, in elements.
     """
 
     batch: int
@@ -52,7 +52,7 @@ class Heads:
 
     @classmethod
     def of(cls, shape: Sequence[int], heads: int) -> Heads:
-        """Of a tensor [B, H, S, D], or of [B, S, H * D]."""
+        """The layout of a tensor [B, H, S, D] or [B, S, H * D]."""
         if len(shape) == 4:
             batch, heads, rows, size = shape
             return cls(batch, heads, rows, size, (heads * rows * size, rows * size, size))
@@ -68,7 +68,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionLengths:
-    """What the lengths of an attention's inputs decide.
+    """The facts of an attention that follow from its inputs' shapes.
 
     Attributes:
         q: the queries.
@@ -76,7 +76,7 @@ class AttentionLengths:
         v: the values, without those of the past.
         y: the result.
         past: how many keys precede those of `k`.
-        scale: what the scores are multiplied with.
+        scale: the factor of the scores.
     """
 
     q: Heads
@@ -88,7 +88,7 @@ class AttentionLengths:
 
     @property
     def keys(self) -> int:
-        """The length of the keys and values, those of the past included."""
+        """The number of keys, including those of the past."""
         return self.past + self.k.rows
 
 
@@ -98,11 +98,11 @@ class AttentionSpec(OperatorSpec):
     """The attributes of Attention.
 
     Attributes:
-        scale: what the scores are multiplied with; None is 1 / sqrt(head size).
-        softcap: the scores are softcap * tanh(scores / softcap); 0 leaves them as they are.
-        softmax_precision: the type that the softmax is computed in; None is that of Q.
-        qk_matmul_output_mode: what the fourth output shows: 0 the scores, 1 after softcap, 2 with the mask added, 3
-            after the softmax.
+        scale: the factor of the scores; None is 1 / sqrt(head size).
+        softcap: the scores become softcap * tanh(scores / softcap); 0 disables it.
+        softmax_precision: the type in which the softmax is computed; None is that of Q.
+        qk_matmul_output_mode: the content of the fourth output: 0 the scores, 1 after softcap, 2 with the mask added,
+            3 after the softmax.
     """
 
     is_causal: bool
@@ -143,12 +143,12 @@ class AttentionSpec(OperatorSpec):
 
     @property
     def mask(self) -> Output | None:
-        """What is added to the scores, or bool: False forbids a key."""
+        """The mask: added to the scores, or of bool, where False masks a key."""
         return self.input(_MASK)
 
     @property
     def is_mask_cut(self) -> bool:
-        """Whether keys that the mask does not reach are forbidden; else the mask is broadcast."""
+        """Whether keys beyond the mask's length are masked; else the mask is broadcast."""
         return True
 
     @property
@@ -163,16 +163,16 @@ class AttentionSpec(OperatorSpec):
 
     @property
     def nonpad_kv_seqlen(self) -> Output | None:
-        """How many keys of each batch are valid; the queries are the last of them."""
+        """The number of valid keys of each batch; the queries are at the last of these positions."""
         return self.input(_LENGTHS)
 
     @property
     def window(self) -> tuple[int, int]:
-        """How many keys before and after its own position a query sees; -1 is any number."""
+        """The number of keys before and after its own position that a query sees; -1 is unlimited."""
         return self.left_window_size, 0 if self.is_causal else self.right_window_size
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:
-        """What the shapes of the inputs decide. Raises `OperatorSpecError` if they do not fit each other."""
+        """The facts that follow from the inputs' shapes. Raises `OperatorSpecError` if the shapes do not fit."""
         past = [tuple(shape) for shape in shapes[_PAST_KEY:_LENGTHS] if shape is not None]
         found = attention_lengths(
             self.node, shapes, self.q_num_heads or 0, self.kv_num_heads or 0, self.scale, past[0][2] if past else 0
@@ -191,7 +191,7 @@ def attention_lengths(
     scale: float | None,
     past: int = 0,
 ) -> AttentionLengths:
-    """`AttentionLengths` of inputs Q, K and V, apart from one another; for inputs of rank 3 with so many heads.
+    """`AttentionLengths` of separate inputs Q, K and V; `heads` and `kv_heads` are for inputs of rank 3.
 
     Raises `OperatorSpecError` if heads or lengths do not fit.
     """
@@ -218,15 +218,15 @@ def attention_lengths(
 
 
 def check_scale(node: Node, scale: float | None) -> None:
-    """Raise `OperatorSpecError` if the attribute scale is neither omitted nor a number that has a root."""
+    """Raise `OperatorSpecError` if the attribute scale is given but not a finite number of 0 or more."""
     if scale is not None and not 0 <= scale < math.inf:
         refuse(node, "scale", scale, "a finite number of 0 or more")
 
 
 def softmax_type(node: Node, code: int | None) -> ElementType | None:
-    """The element type that the attribute softmax_precision names; None if it names none.
+    """The element type of the attribute softmax_precision; None if it is not given.
 
-    Raises `OperatorSpecError` for what is not a floating-point type.
+    Raises `OperatorSpecError` unless it is a floating-point type.
     """
     if code and code not in _SOFTMAX_TYPES:
         allowed = ", ".join(f"{known} ({each.name})" for known, each in _SOFTMAX_TYPES.items())
@@ -235,7 +235,7 @@ def softmax_type(node: Node, code: int | None) -> ElementType | None:
 
 
 def default_scale(size: int) -> float:
-    """What scores are multiplied with where nothing is stated, for heads of `size`."""
+    """The default factor of the scores, for heads of `size`."""
     return 1 / math.sqrt(size) if size else 1.0
 
 
@@ -251,7 +251,7 @@ def _check_cache(node: Node) -> None:
 
 @infers("Attention")
 def _infer_attention(node: Node) -> Sequence[ValueType]:
-    """ONNX takes unknown lengths for 0 in the fourth output, and unknown ranks for scalars."""
+    """ONNX treats unknown lengths as 0 in the fourth output, and unknown ranks as scalars."""
     check_inputs(node, get_op("Attention"))
     spec = AttentionSpec.of(node)
     query, key, value = (tensor_type(node, index) for index in range(3))
@@ -273,7 +273,7 @@ def _infer_attention(node: Node) -> Sequence[ValueType]:
 
 
 def _per_head(node: Node, shape: PartialShape, rank: int | None, count: int | None, what: str) -> list[Dimension]:
-    """[batch, heads, length, size], whatever the layout of the input."""
+    """[batch, heads, length, size] for both layouts of the input."""
     if rank == 4 and shape.rank.is_static:
         return list(shape.dims)
     heads = count if rank == 3 else None
@@ -305,7 +305,7 @@ def attention(
     past_value: Array | None = None,
     nonpad_kv_seqlen: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Scaled dot-product attention (ONNX Attention-25); a query that may see no key gets zeros."""
+    """Scaled dot-product attention (ONNX Attention-25); the result is zero for a query that sees no key."""
     inputs = (query, key, value, mask, past_key, past_value)
     lengths = spec.at([None if x is None else x.shape for x in inputs])
     q, k, v = (_per_head_array(x, h) for x, h in ((query, lengths.q), (key, lengths.k), (value, lengths.v)))
@@ -318,7 +318,7 @@ def attention(
     stages = [np.matmul(q * root, np.swapaxes(k * root, -1, -2))]
     softcap = q.dtype.type(spec.softcap)
     stages.append(np.tanh(stages[0] / softcap) * softcap if spec.softcap else stages[0])
-    # Keys before the first query: those of the past, or what an outer cache holds beyond the present ones.
+    # The number of keys before the first query: those of the past, or those of an external cache.
     offset: Any = lengths.past
     if nonpad_kv_seqlen is not None:
         offset = nonpad_kv_seqlen.reshape(-1, 1, 1, 1) - q.shape[2]
@@ -330,7 +330,7 @@ def attention(
         bias = bias + _as_bias(mask, k.shape[2], q.dtype)
     stages.append(stages[1] + bias)
     wide = stages[2].astype(spec.softmax_precision.numpy) if spec.softmax_precision else stages[2]
-    # What is masked is decided by the bias: a score of infinity less infinity would be NaN.
+    # The bias alone decides what is masked, because a score of infinity minus infinity would be NaN.
     is_blind = np.isneginf(bias.max(axis=-1, keepdims=True, initial=-np.inf))
     stages.append(np.where(is_blind, wide.dtype.type(0), softmax(np.where(is_blind, wide.dtype.type(0), wide))))
     y = np.matmul(stages[3].astype(q.dtype), v)
@@ -341,12 +341,12 @@ def attention(
 
 
 def _per_head_array(x: Array, heads: Heads) -> Array:
-    """[batch, length, heads * size] as [batch, heads, length, size]; rank 4 stays."""
+    """[batch, length, heads * size] as [batch, heads, length, size]; rank 4 is returned unchanged."""
     return x if x.ndim == 4 else x.reshape(heads.batch, heads.rows, heads.heads, -1).transpose(0, 2, 1, 3)
 
 
 def _visible(queries: int, keys: int, offset: Any, window: tuple[int, int]) -> Array:
-    """Which keys each query may see: those at most so far before and after its own position; -1 is any number."""
+    """The keys that each query sees: those within `window` before and after its own position; -1 is unlimited."""
     ahead = np.arange(keys) - (np.arange(queries)[:, None] + offset)
     before, after = window
     allowed = np.ones(ahead.shape, dtype=np.bool_)
@@ -358,7 +358,7 @@ def _visible(queries: int, keys: int, offset: Any, window: tuple[int, int]) -> A
 
 
 def _as_bias(mask: Array, keys: int, dtype: np.dtype[Any]) -> Array:
-    """A mask as what is added to the scores; keys that it does not reach are masked."""
+    """A mask as a summand of the scores; keys beyond its length are masked."""
     if mask.dtype == np.bool_:
         mask = np.where(mask, dtype.type(0), dtype.type(-np.inf))
     missing = keys - mask.shape[-1]

@@ -11,15 +11,15 @@ class AxisLengths(NamedTuple):
     """A tensor as three dimensions: [outer, length, inner]."""
 
     outer: int
-    """The number of elements of all dimensions before the axis together."""
+    """The product of the lengths before the axis."""
     length: int
-    """The length of the axis itself."""
+    """The length of the axis."""
     inner: int
-    """The number of elements of all dimensions behind the axis together."""
+    """The product of the lengths after the axis."""
 
     @classmethod
     def of(cls, shape: Sequence[int], axis: int) -> AxisLengths:
-        """The lengths around `axis`, which may be negative; a scalar counts as one element along an axis."""
+        """The lengths around `axis`, which may be negative; a scalar is treated as one element along an axis."""
         if not shape:
             return cls(1, 1, 1)
         axis %= len(shape)

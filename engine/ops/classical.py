@@ -1,4 +1,4 @@
-"""`ai.onnx.ml`: type rules where ONNX has none, and evaluation of the operators on maps and categories."""
+"""`ai.onnx.ml`: type rules that ONNX lacks, and evaluation of the operators on maps and categories."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def scaler(x: Array, *, offset: Sequence[float] | None, scale: Sequence[float] |
 
 @evaluates("Normalizer", domain=_ML)
 def normalizer(x: Array, *, norm: str) -> Array:
-    """Each row divided by its largest value, its L1 or its L2 norm; rows of norm 0 stay (ONNX-ML Normalizer-1)."""
+    """Each row divided by its maximum, L1 or L2 norm; rows of norm 0 do not change (ONNX-ML Normalizer-1)."""
     rows = x.astype(np.float32)
     if norm == "MAX":
         size = rows.max(axis=-1, keepdims=True)
@@ -121,7 +121,7 @@ def category_mapper(
 def zip_map(
     x: Array, *, classlabels_int64s: Sequence[int] | None, classlabels_strings: Sequence[str] | None
 ) -> tuple[list[Any]]:
-    """One map from class label to score a row (ONNX-ML ZipMap-1)."""
+    """For each row a map from class label to score (ONNX-ML ZipMap-1)."""
     labels: Sequence[Any] | None = classlabels_strings or classlabels_int64s
     rows = x.reshape(1, -1) if x.ndim == 1 else x
     if labels is None or len(labels) != rows.shape[1]:
@@ -134,7 +134,7 @@ _CAST_TYPES: Final[dict[str, ElementType]] = {"TO_FLOAT": f32, "TO_INT64": i64}
 
 @evaluates("CastMap", domain=_ML)
 def cast_map(x: dict[int, Any], *, cast_to: str, map_form: str, max_map: int) -> Array:
-    """A map's values by ascending key, or, in SPARSE form, at the places that the keys name (ONNX-ML CastMap-1)."""
+    """A map's values by ascending key, or, in SPARSE form, at the positions given by the keys (ONNX-ML CastMap-1)."""
     if map_form == "SPARSE":
         values: list[Any] = [x.get(key, 0) for key in range(max_map)]
     else:

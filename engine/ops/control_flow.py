@@ -1,6 +1,6 @@
 """If, Loop, Scan and SequenceMap: types from their bodies, and evaluation of their bodies.
 
-A body's captures read what the node lists after its formal inputs (`Node.captured_values`).
+A body's captures read the node's inputs after the formal ones (`Node.captured_values`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _types(node: Node, start: int, stop: int) -> list[ValueType]:
 
 
 def infer_body(node: Node, name: str, body: Model, given: Sequence[ValueType]) -> list[ValueType]:
-    """The types of the body's results when its parameters have the `given` types."""
+    """The types of the body's results if its parameters have the `given` types."""
     captured = [value.type for value in node.captured_values(name)]
     for parameter, value_type in zip([*body.parameters, *body.captures], [*given, *captured], strict=True):
         _set_type(parameter, value_type)
@@ -123,7 +123,7 @@ def infer_body(node: Node, name: str, body: Model, given: Sequence[ValueType]) -
 
 
 def _set_type(parameter: Parameter, value_type: ValueType) -> None:
-    # Where nothing is known of the outer value, what the model's file declares is kept.
+    # If the type of the outer value is unknown, the type that the file declares is kept.
     if value_type != UNKNOWN and parameter.type != value_type:
         parameter.type = value_type
 
@@ -136,9 +136,9 @@ def _infer_repeated(
     elements: Sequence[ValueType],
     first_state: int,
 ) -> tuple[list[ValueType], list[ValueType]]:
-    """Result types of a body whose state goes round, and the states' types: those that hold in every iteration.
+    """The result types of a loop's body, and the types of its states that hold in every iteration.
 
-    A dimension that changes from one iteration to the next becomes unknown, a rank that changes makes the shape so.
+    A dimension that changes between iterations becomes unknown; if the rank changes, so does the whole shape.
     """
     current = list(states)
     for _ in range(_MAX_ROUNDS):
@@ -151,7 +151,7 @@ def _infer_repeated(
         if joined == current:
             return results, joined
         current = joined
-    # Ranks that keep changing, of sequences' elements say.
+    # Types that still change, such as ranks of sequences' elements.
     current = [_without_shape(t) for t in current]
     return infer_body(node, "body", body, [*fixed, *current, *elements]), current
 
@@ -165,7 +165,7 @@ def _join_or_fail(node: Node, index: int, a: ValueType, b: ValueType, widen: boo
 
 
 def _join(a: ValueType | None, b: ValueType | None, widen: bool) -> ValueType | None:
-    """A type that takes in both; None where they differ in kind or element type."""
+    """A type that includes both; None if they differ in kind or element type."""
     if a is None or a in (UNKNOWN, b):
         return b
     if b is None or b == UNKNOWN:
@@ -176,7 +176,7 @@ def _join(a: ValueType | None, b: ValueType | None, widen: bool) -> ValueType | 
         element_type = a.element_type if a.element_type is not undefined else b.element_type
         return TensorType(element_type, _join_shapes(a.shape, b.shape, widen))
     if isinstance(a, OptionalType) != isinstance(b, OptionalType):
-        # A loop may start from an optional and go on with what it holds.
+        # A loop may start with an optional and continue with its content.
         a = a if isinstance(a, OptionalType) else OptionalType(a)
         b = b if isinstance(b, OptionalType) else OptionalType(b)
     for kind in (SequenceType, OptionalType):
@@ -211,7 +211,7 @@ def _without_shape(value_type: ValueType) -> ValueType:
 
 
 def _trip_count(node: Node) -> Dimension:
-    """The number of iterations: at most the first input, where that is a constant."""
+    """The number of iterations: at most the value of the first input, if that is constant."""
     source = node.input_values[0]
     if source is None or not isinstance(source.node, Constant) or source.node.data.size != 1:
         return as_dimension(None)

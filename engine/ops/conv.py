@@ -20,7 +20,7 @@ from engine.ops.tensors import Array
 from engine.ops.windows import Window, WindowGeometry, WindowSpec, infer_spatial, offsets, padded, split_same
 
 _WEIGHTS: Final = {"QLinearConv": 3}
-"""The input that the weights are, where it is not input 1."""
+"""The index of the weights for operators for which it is not 1."""
 
 
 @specifies("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
@@ -31,10 +31,10 @@ class ConvSpec(WindowSpec):
 
     Attributes:
         group: how many parts the channels are divided into.
-        transposed: whether it is a ConvTranspose, or a FusedConv that is one.
-        output_padding: of a transposed one, positions that are added behind each spatial axis; empty like `strides`.
-        output_shape: of a transposed one, the lengths of the output's spatial axes, where the model gives them.
-        activation: what a FusedConv ends with.
+        transposed: whether it is a ConvTranspose, or a FusedConv with `transposed`.
+        output_padding: for a transposed one, positions added at the end of each spatial axis; empty like `strides`.
+        output_shape: for a transposed one, the lengths of the output's spatial axes, if the model gives them.
+        activation: the activation of a FusedConv.
     """
 
     group: int
@@ -81,9 +81,9 @@ class ConvSpec(WindowSpec):
         return WindowGeometry(tuple(x[2:]), outputs, window.kernel, window.strides, window.dilations, begin, end)
 
     def transposed_axis(self, window: Window, axis: int, length: int) -> tuple[int, int]:
-        """Of a transposed one: positions of the full result that are left out before an axis, and the output's length.
+        """For a transposed one: positions of the full result removed at the start of an axis, and the output's length.
 
-        A negative length is that of padding which cuts off more than there is.
+        The length is negative if padding removes more than there is.
         """
         size = (length - 1) * window.strides[axis] + window.reach(axis)
         grown = size + (self.output_padding[axis] if self.output_padding else 0)
@@ -93,7 +93,7 @@ class ConvSpec(WindowSpec):
             before, behind = window.pads[axis]
             return before, grown - before - behind
         else:
-            # Where the window is smaller than the stride there is nothing to cut, and nothing is added either.
+            # If the window is smaller than the stride, nothing is removed, but nothing is added either.
             wanted = min(grown, length * window.strides[axis])
         return split_same(max(0, grown - wanted), self.auto_pad)[0], wanted
 
@@ -151,14 +151,14 @@ def _convolve(spec: ConvSpec, x: Array, w: Array) -> Array:
     full, count, taps = padded(x, geometry, 0), math.prod(geometry.outputs), math.prod(geometry.kernel)
     result = np.empty((x.shape[0], group, w.shape[0] // group, count), dtype=x.dtype)
     weights = w.reshape(group, w.shape[0] // group, channels * taps)
-    for image in range(x.shape[0]):  # one at a time: the unrolled windows take kernel-size times the image
+    for image in range(x.shape[0]):  # one by one: the unrolled windows take kernel-size times the memory of the image
         columns = _unroll(full[image], geometry).reshape(group, channels * taps, count)
         np.matmul(weights, columns, out=result[image])
     return result.reshape(x.shape[0], w.shape[0], *geometry.outputs)
 
 
 def _unroll(image: Array, g: WindowGeometry) -> Array:
-    """[C, ...] to [C, *kernel, *outputs]; a view where each position is read once."""
+    """[C, ...] to [C, *kernel, *outputs]; a view if each position is read once."""
     if all(k == s == 1 for k, s in zip(g.kernel, g.strides, strict=True)):
         return image.reshape(image.shape[0], 1, -1)
     columns = np.empty((image.shape[0], *g.kernel, *g.outputs), dtype=image.dtype)
@@ -171,11 +171,11 @@ def _unroll(image: Array, g: WindowGeometry) -> Array:
 @specifies("DeformConv")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeformConvSpec(WindowSpec):
-    """A convolution whose window's positions are moved by an input.
+    """A convolution for which an input moves the positions of the window.
 
     Attributes:
         group: how many parts the channels are divided into.
-        offset_group: how many parts of the channels have moves of their own.
+        offset_group: how many parts of the channels have separate offsets.
     """
 
     group: int
@@ -190,14 +190,14 @@ class DeformConvSpec(WindowSpec):
                 refuse(node, name, given[name], "1 or more")
 
     def at(self, x: Sequence[int], w: Sequence[int]) -> WindowGeometry:
-        """The geometry over an input of shape `x` with weights of shape `w`, before anything moves."""
+        """The geometry over an input of shape `x` with weights of shape `w`, without offsets."""
         return self.window(w[2:]).at(x[2:])
 
 
 @specifies("Col2Im")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Col2ImSpec(WindowSpec):
-    """Windows that are added up to the images that they were cut from; an input gives the kernel."""
+    """Adds windows to the images from which they were cut; an input gives the kernel."""
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
@@ -254,7 +254,7 @@ def qlinear_conv(
 
 
 def _centered(x: Array, zero_point: Array | None) -> Array:
-    """Quantized values less their zero point, one or one a first dimension. Sums of f64 are exact below 2^53."""
+    """Quantized values minus their zero point, single or per first dimension. Sums in f64 are exact below 2^53."""
     wide = x.astype(np.float64)
     if zero_point is None:
         return wide

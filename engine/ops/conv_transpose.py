@@ -20,7 +20,7 @@ from engine.ops.windows import offsets
 
 @infers("ConvTranspose")
 def _infer_conv_transpose(node: Node) -> Sequence[ValueType]:
-    """Checks that ONNX leaves out: channels, and padding that cuts everything."""
+    """Adds checks that ONNX lacks: of channels, and of padding that removes everything."""
     check_inputs(node, get_op("ConvTranspose"))
     spec = ConvSpec.of(node)
     data, weight = tensor_type(node, 0), tensor_type(node, 1)
@@ -71,7 +71,7 @@ def conv_transpose(spec: ConvSpec, x: Array, w: Array, b: Array | None = None) -
     weights = w.astype(wide, copy=False).reshape(group, channels // group, rows).swapaxes(1, 2)
     planes = x.astype(wide, copy=False).reshape(x.shape[0], group, channels // group, places)
     columns = np.matmul(weights, planes).reshape(x.shape[0], group * per_group, *g.kernel, *g.inputs)
-    # With what is left out before and behind, and what is added behind.
+    # Including the positions removed at the start and the end, and those added at the end.
     sizes = [cut + n + max(0, rest) for cut, n, rest in zip(g.pads_begin, g.outputs, g.pads_end, strict=True)]
     full = np.zeros((x.shape[0], group * per_group, *sizes), dtype=wide)
     for position, slices in offsets(g, g.inputs):

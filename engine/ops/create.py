@@ -1,4 +1,4 @@
-"""Making nodes: `create` for any operator, and the constructors behind `ops.Relu(x)`."""
+"""Creates nodes: `create` for any operator, and the constructors behind `ops.Relu(x)`."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def create(
     Args:
         op_type: the operator's name.
         inputs: producers in the schema's order; None if an optional input is omitted. For a node with bodies,
-            what the bodies capture follows (see `engine.ir.Model.captures`).
-        attributes: values by name; None is "not given". An `ElementType` may stand where a type's number goes.
+            the captured values follow (see `engine.ir.Model.captures`).
+        attributes: values by name; None is "not given". An `ElementType` is accepted for ONNX's number of a type.
         domain: the operator's domain, "" for ONNX's own.
         num_outputs: the number of outputs; by default those that the operator requires, or, for a variadic
-            operator, as many as inputs and attributes tell.
-        friendly_name: the name for people; by default made from type and number.
+            operator, the number that follows from inputs and attributes.
+        friendly_name: the name for messages and profiles; by default generated from type and number.
 
     Raises:
-        UnknownOperatorError: the operator is not known; the message names close matches.
-        ModelError: an attribute is unknown, missing or of a wrong type, or a number of ports is wrong.
-        TypeInferenceError: the operator cannot take these inputs.
+        UnknownOperatorError: the operator is not known; the message lists similar names.
+        ModelError: an attribute is unknown, missing or of a wrong type, or the number of inputs or outputs is wrong.
+        TypeInferenceError: the operator does not accept these inputs.
     """
     if op_type == "Constant" and not domain:
         raise ModelError("create does not make constants; use ops.Constant(value)")
@@ -63,7 +63,7 @@ def make_constructor(op: OpDef) -> Callable[..., Node]:
                 if source is None:
                     break
             else:
-                return _connect(op, inputs, {}, 1, friendly_name)  # what passes make most
+                return _connect(op, inputs, {}, 1, friendly_name)  # the most frequent calls by passes
         if counts_by_attribute and num_outputs is not None and len(inputs) < 2:
             attributes["num_outputs"] = num_outputs
         return _build(op, inputs, attributes, num_outputs, friendly_name)

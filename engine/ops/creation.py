@@ -1,4 +1,4 @@
-"""Operators that make tensors of shapes and numbers: Shape, Size, EyeLike, ConstantOfShape."""
+"""Operators that create tensors from shapes: Shape, Size, EyeLike, ConstantOfShape."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ LengthT = TypeVar("LengthT")
 @specifies("Shape")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeSpec(OperatorSpec):
-    """The lengths of the axes from `start` to before `end`, which may be out of range; None is the end."""
+    """The lengths of the axes from `start` up to, but excluding, `end`; both may be out of range; None is the end."""
 
     start: int
     end: int | None
 
     def at(self, lengths: Sequence[LengthT]) -> Sequence[LengthT]:
-        """Those of all `lengths` that are the result."""
+        """The part of `lengths` that is the result."""
         return lengths[self.start : self.end]
 
 
 @specifies("EyeLike")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EyeLikeSpec(OperatorSpec):
-    """A matrix with ones on diagonal `k`, of type `dtype`, or of that of the input where it is None."""
+    """A matrix with ones on diagonal `k`, of type `dtype`, or of the input's type if that is None."""
 
     k: int
     dtype: ElementType | None
@@ -54,7 +54,7 @@ class EyeLikeSpec(OperatorSpec):
 @specifies("ConstantOfShape")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantOfShapeSpec(OperatorSpec):
-    """A tensor full of one number: the only element of `value`, a zero of f32 where that is not given."""
+    """A tensor filled with the only element of `value`, which defaults to an f32 zero."""
 
     value: Array = field(hash=False)
 
@@ -74,7 +74,7 @@ class ConstantOfShapeSpec(OperatorSpec):
 
 
 def element_type_of(node: Node, name: str, number: int) -> ElementType:
-    """The element type that attribute `name` states by ONNX's number. Raises `OperatorSpecError`."""
+    """The element type for ONNX's `number`, the value of attribute `name`. Raises `OperatorSpecError`."""
     try:
         return ElementType.from_onnx(number)
     except ModelError as e:

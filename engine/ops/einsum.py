@@ -1,4 +1,4 @@
-"""Einsum: what an equation may be, and what it says of operands of known ranks."""
+"""Einsum: its spec, its type rule, and the parser of equations."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _EQUATION: Final = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """A label for each axis of each operand, and of the result.
+    """A label for each axis of each operand and of the result.
 
-    Labels are the equation's letters; those of the axes that '...' stands for are numbers, "0" the last axis.
+    Labels are the equation's letters; for the axes of '...', they are numbers, "0" for the last axis.
     """
 
     terms: tuple[tuple[str, ...], ...]
@@ -34,12 +34,12 @@ class Equation:
 @specifies("Einsum")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EinsumSpec(OperatorSpec):
-    """An equation and what it says of the node's operands.
+    """An equation and its labels for the node's operands.
 
     Attributes:
-        equation: as the model writes it.
-        labels: those of each operand's axes and of the result's; None while a rank is unknown, and where the operands
-            do not fit the equation.
+        equation: the text in the model.
+        labels: the labels of each operand's axes and of the result's; None while a rank is unknown, and if the
+            operands do not fit the equation.
     """
 
     equation: str
@@ -57,24 +57,24 @@ class EinsumSpec(OperatorSpec):
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the equation writes its result."""
+        """Whether the equation contains the output term."""
         return "->" in self.equation
 
     @property
     def has_ellipsis(self) -> bool:
-        """Whether '...' stands for axes."""
+        """Whether '...' matches any axes."""
         return "..." in self.equation
 
 
 def is_equation(text: str) -> bool:
-    """Whether `text` has the form of an equation (ONNX Einsum-28). ONNX's own inference never ends on some others."""
+    """Whether `text` has the form of an equation (ONNX Einsum-28). ONNX's own inference hangs on some others."""
     return _EQUATION.fullmatch(text) is not None
 
 
 def parse_equation(text: str, ranks: Sequence[int]) -> Equation | None:
-    """What an equation says of operands of these ranks; None if it says nothing.
+    """The labels of an equation for operands of these ranks; None if these do not fit.
 
-    '...' stands for as many axes wherever it is written.
+    '...' matches the same number of axes in all terms.
     """
     written, arrow, result = "".join(text.split()).partition("->")
     terms = written.split(",")
@@ -107,13 +107,13 @@ def _infer_einsum(node: Node) -> Sequence[ValueType] | None:
     types = [tensor_type(node, index) for index in range(node.num_inputs)]
     equation = EinsumSpec.of(node).labels
     if equation is None:
-        return None  # ONNX's own inference says what is wrong
+        return None  # ONNX's own inference reports the error
     lengths = _label_lengths(node, equation, [each.shape.dims for each in types])
     return (TensorType(types[0].element_type, PartialShape([lengths[label] for label in equation.result])),)
 
 
 def _label_lengths(node: Node, equation: Equation, shapes: Sequence[Sequence[Dimension]]) -> dict[str, Dimension]:
-    """The length of each label: one in each operand, and the same in all but those where it is 1."""
+    """The length of each label: unique within an operand, and equal in all operands in which it is not 1."""
     lengths: dict[str, Dimension] = {}
     for labels, dims in zip(equation.terms, shapes, strict=True):
         own: dict[str, Dimension] = {}

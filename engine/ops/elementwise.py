@@ -1,4 +1,4 @@
-"""Operators that compute element by element: specs of those with attributes, and the type rules, which broadcast."""
+"""Elementwise operators: specs of those with attributes, and the type rules, which broadcast."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.ops.spec import OperatorSpec, check_choice, refuse, specifies
 @specifies("Mod")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModSpec(OperatorSpec):
-    """The remainder with the sign of the divisor, or with `fmod` that of the dividend."""
+    """The remainder, with the sign of the divisor, or of the dividend with `fmod`."""
 
     fmod: bool
 
@@ -29,7 +29,7 @@ class ModSpec(OperatorSpec):
 @specifies("BitShift")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitShiftSpec(OperatorSpec):
-    """Bits moved by as many places as the second input says."""
+    """Bits shifted by the second input."""
 
     direction: str
 
@@ -42,7 +42,7 @@ class BitShiftSpec(OperatorSpec):
 @specifies("IsInf")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsInfSpec(OperatorSpec):
-    """Whether elements are infinite, with one of the signs that are asked for."""
+    """Whether elements are infinite and have one of the selected signs."""
 
     detect_negative: bool
     detect_positive: bool
@@ -56,7 +56,7 @@ class IsInfSpec(OperatorSpec):
 @specifies("CastLike")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionSpec(OperatorSpec):
-    """Conversion to another element type. `saturate` and `round_mode` matter to the 8-bit floating-point types."""
+    """Conversion to another element type. `saturate` and `round_mode` are for 8-bit floating-point types."""
 
     saturate: bool
     round_mode: str
@@ -84,14 +84,14 @@ class CastSpec(ConversionSpec):
             refuse(node, "to", given["to"].name, "a type to which ONNX can convert")
 
 
-# The output is what the only input is.
+# The output has the type of the only input.
 _UNARY: Final = [
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Ceil", "Celu", "Cos", "Cosh", "Elu",
     "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Mish", "Neg", "Not",
     "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
     "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
 ]  # fmt: skip
-# The output is what the first input is.
+# The output has the type of the first input.
 _FIRST: Final = ["Clip", "CumProd", "CumSum", "ReverseSequence", "Trilu"]
 _ARITHMETIC: Final = [
     "Add", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Sub",

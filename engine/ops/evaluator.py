@@ -1,4 +1,4 @@
-"""Reference evaluation of whole models: a list of steps over slots, values freed after their last use."""
+"""Reference evaluation of whole models: a list of steps over slots, which frees values after their last use."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from engine.ops.registry import Evaluator
 def evaluate_model(model: Model, inputs: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
     """The outputs of `model`, in order, for its inputs by name or in order.
 
-    A list is one value a parameter; a mapping has the parameters' names. Values are taken as they are: the caller
-    sees to types and shapes. Raises `InputError` for missing or surplus inputs, `UnsupportedError`, `DeviceError`.
+    A list has one value per parameter; a mapping has the parameters' names. The caller is responsible for types and
+    shapes, which are not checked. Raises `InputError` for missing or surplus inputs, `UnsupportedError`, `DeviceError`.
     """
     return ModelEvaluator(model).run(_in_order(model, inputs))
 
@@ -26,8 +26,8 @@ def evaluate_model(model: Model, inputs: Mapping[str, Any] | Sequence[Any]) -> l
 class ModelEvaluator:
     """Evaluates one model any number of times; safe for concurrent calls.
 
-    The model's bodies are compiled with it; later changes of the model are not seen. Raises `UnsupportedError`
-    where a node has no reference evaluation.
+    The model and its bodies are compiled on construction; later changes of the model have no effect. Raises
+    `UnsupportedError` if a node has no reference evaluation.
     """
 
     __slots__ = ("_constants", "_num_inputs", "_num_slots", "_results", "_steps", "name")
@@ -54,7 +54,7 @@ class ModelEvaluator:
         self._steps = _with_releases(steps, {*self._results, *(slot for slot, _ in self._constants)})
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs for the values of the parameters, followed by those of the captures."""
+        """The outputs, given the values of the parameters followed by those of the captures."""
         if len(inputs) != self._num_inputs:
             raise InputError(f"model `{self.name}` takes {self._num_inputs} inputs, got {len(inputs)}")
         values: list[Any] = [*inputs, *([None] * (self._num_slots + 1 - len(inputs)))]  # the last one stays None
@@ -62,7 +62,7 @@ class ModelEvaluator:
             values[slot] = constant.data
         check = current_check()
         if check is not None:
-            check()  # a body without nodes can go round for ever, too
+            check()  # the loop of a body without nodes can be endless, too
         for call, sources, outputs, dead in self._steps:
             if check is not None:
                 check()
@@ -80,7 +80,7 @@ def _slot(slots: dict[tuple[Node, int], int], source: Output | None) -> int:
 def _with_releases(
     steps: list[tuple[Evaluator, list[int], list[int]]], kept: set[int]
 ) -> list[tuple[Evaluator, list[int], list[int], list[int]]]:
-    """Each step with the slots that nothing reads after it."""
+    """Each step with the slots that no later step reads."""
     seen = {*kept, -1}
     reversed_steps = []
     for call, sources, outputs in reversed(steps):

@@ -1,4 +1,4 @@
-"""FlexAttention: attention whose scores and probabilities pass through bodies of the node."""
+"""FlexAttention: attention with bodies that modify scores and probabilities."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _BODIES: Final = ("score_mod", "prob_mod")
 @specifies("FlexAttention", domain=_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlexAttentionSpec(OperatorSpec):
-    """The attributes of FlexAttention, but for its bodies.
+    """The attributes of FlexAttention except its bodies.
 
     Attributes:
-        scale: what the scores are multiplied with; None is 1 / sqrt(head size).
-        softmax_precision: the type that the softmax is computed in; None is f32 for narrower types, else that of Q.
+        scale: the factor of the scores; None is 1 / sqrt(head size).
+        softmax_precision: the type in which the softmax is computed; None is f32 for narrower types, else that of Q.
     """
 
     scale: float | None
@@ -45,7 +45,7 @@ class FlexAttentionSpec(OperatorSpec):
         given["softmax_precision"] = softmax_type(node, given["softmax_precision"])
 
     def softmax_type(self, element_type: ElementType) -> ElementType:
-        """The type that the softmax of queries of `element_type` is computed in."""
+        """The type in which the softmax is computed for queries of `element_type`."""
         return self.softmax_precision or (f32 if element_type in (f16, bf16) else element_type)
 
 
@@ -104,7 +104,7 @@ def _flex_attention(
     if heads % shared or value.shape[1] != shared:
         raise ModelError(f"{heads} query, {shared} key and {value.shape[1]} value heads do not fit each other")
     key, value = (np.repeat(x, heads // shared, axis=1) for x in (key, value))
-    # The specification scales both factors by the root, so that narrow types do not overflow.
+    # The specification multiplies Q and K by the root each, so that narrow types do not overflow.
     root = np.sqrt(np.float32(scale or default_scale(query.shape[-1]))).astype(query.dtype)
     scores = score_mod(np.matmul(query * root, np.swapaxes(key * root, -1, -2)).astype(precision))
     probabilities = prob_mod(softmax(scores))

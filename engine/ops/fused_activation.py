@@ -1,4 +1,4 @@
-"""Activations that a fused operator can end with: an ONNX operator's name and its numbers."""
+"""Activations of fused operators: an ONNX operator's name and its parameters."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
     "HardSigmoid": ("alpha", "beta"),
     "Clip": ("min", "max"),
 }
-"""The names, each with what its numbers are. `GeluTanh` is Gelu with `approximate="tanh"`; all else is as in ONNX."""
+"""The parameters of each activation by name. `GeluTanh` is Gelu with `approximate="tanh"`; others are as in ONNX."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation by its name in `ACTIVATIONS` and its numbers, in the order given there."""
+    """An activation: its name in `ACTIVATIONS`, and its parameters in the order given there."""
 
     name: str
     parameters: tuple[float, ...] = ()
 
 
 def activation_of(node: Node) -> Activation | None:
-    """What `node`, an operator of ONNX, computes of its first input as an activation; None if it is none.
+    """The activation that the ONNX operator `node` applies to its first input; None if it is not an activation.
 
-    A Clip counts where its limits are constants that float32, the type of the numbers, can hold.
+    A Clip is one only if its limits are constants that float32, the type of parameters, represents exactly.
     """
     if node.domain:
         return None
@@ -57,7 +57,7 @@ def activation_of(node: Node) -> Activation | None:
 
 
 def fused_activation(node: Node) -> Activation | None:
-    """What a fused operator ends with, by its attributes; None if it ends without. Raises `OperatorSpecError`."""
+    """The activation of a fused operator, according to its attributes; None if none. Raises `OperatorSpecError`."""
     name = attribute(node, "activation")
     if not name:
         return None
@@ -70,7 +70,7 @@ def fused_activation(node: Node) -> Activation | None:
 
 
 def apply_activation(value: Output, activation: Activation) -> Output:
-    """`value` after the activation, as a node of ONNX. Raises `ModelError` for an unknown or misnumbered one."""
+    """`value` after the activation, as an ONNX node. Raises `ModelError` for unknown names and wrong parameters."""
     names = ACTIVATIONS.get(activation.name)
     if names is None:
         raise ModelError(f"activation {activation.name!r} is unknown; known are {', '.join(ACTIVATIONS)}")

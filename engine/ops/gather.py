@@ -1,4 +1,4 @@
-"""Gather, Scatter and their kin: elements and slices that are found or placed by computed indices."""
+"""Gather, Scatter and related operators, which read or write elements and slices at computed indices."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from engine.ops.spec import (
 from engine.ops.tensors import Array
 
 REDUCTIONS: Final = ("none", "add", "mul", "min", "max")
-"""How a scattering operator combines an update with what is there; "none" replaces it."""
+"""How a scattering operator combines an update with the existing element; "none" replaces it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedSpec(OperatorSpec):
-    """What operators have in common that take data and indices into it."""
+    """The common part of operators with data and indices into it."""
 
     @property
     def data(self) -> Output:
-        """What the indices address."""
+        """The data that the indices address."""
         return self.node.input_value(0)
 
     @property
@@ -63,7 +63,7 @@ class GatherSpec(IndexedSpec):
 @specifies("GatherND")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherNDSpec(IndexedSpec):
-    """Slices of the data, which tuples of indices address; the first `batch_dims` dimensions are common."""
+    """Slices of the data at tuples of indices; data and indices share the first `batch_dims` dimensions."""
 
     batch_dims: int
 
@@ -78,13 +78,13 @@ class GatherNDSpec(IndexedSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterSpec(IndexedSpec):
-    """What the scattering operators have in common."""
+    """The common part of scattering operators."""
 
     reduction: str
 
     @property
     def updates(self) -> Output:
-        """What is placed."""
+        """The values that are written."""
         return self.node.input_value(2)
 
     @classmethod
@@ -96,7 +96,7 @@ class ScatterSpec(IndexedSpec):
 @specifies("ScatterElements")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterElementsSpec(ScatterSpec):
-    """Single elements are placed along an axis."""
+    """Writes single elements along an axis."""
 
     axis: int
 
@@ -110,19 +110,19 @@ class ScatterElementsSpec(ScatterSpec):
 @specifies("ScatterND")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterNDSpec(ScatterSpec):
-    """Slices are placed where tuples of indices say."""
+    """Writes slices at tuples of indices."""
 
 
 @specifies("OneHot")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneHotSpec(OperatorSpec):
-    """A new axis, at `axis` of the output, along which one of two values stands where the index is."""
+    """Adds an axis to the output, at `axis`, with the on-value at the index and the off-value elsewhere."""
 
     axis: int
 
     @property
     def indices(self) -> Output:
-        """Where the on-values are."""
+        """The positions of the on-values."""
         return self.node.input_value(0)
 
     @property
@@ -144,7 +144,7 @@ class OneHotSpec(OperatorSpec):
 @specifies("TensorScatter")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorScatterSpec(OperatorSpec):
-    """Steps along `axis` are written into a cache; `mode` says whether they wrap around at its end."""
+    """Writes steps along `axis` into a cache; `mode` decides whether they wrap around at its end."""
 
     axis: int
     mode: str
@@ -156,7 +156,7 @@ class TensorScatterSpec(OperatorSpec):
 
     @property
     def update(self) -> Output:
-        """The steps."""
+        """The new steps."""
         return self.node.input_value(1)
 
     @classmethod
@@ -177,7 +177,7 @@ class TensorScatterSpec(OperatorSpec):
 @specifies("ReverseSequence")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReverseSequenceSpec(OperatorSpec):
-    """The first steps of each sample, as many as the second input says, in reverse order."""
+    """Reverses the first steps of each sample; the second input gives their number."""
 
     batch_axis: int
     time_axis: int
@@ -211,7 +211,7 @@ class TriluSpec(OperatorSpec):
             refuse_rank(node, 0, rank, "2 or more")
 
     def at(self, diagonal: ArrayLike | None) -> int:
-        """The diagonal that ends the triangle, given the value of input 1, None if it is omitted."""
+        """The diagonal at the edge of the triangle; `diagonal` is the value of input 1, None if it is omitted."""
         return 0 if diagonal is None else int(np.ravel(diagonal)[0])
 
 
@@ -229,7 +229,7 @@ def gather_elements(spec: GatherSpec, data: Array, indices: Array) -> Array:
 
 @evaluates_with_spec("GatherND")
 def gather_nd(spec: GatherNDSpec, data: Array, indices: Array) -> Array:
-    """Slices of data that the last axis of indices addresses (ONNX GatherND-13)."""
+    """Slices of data addressed by the last axis of indices (ONNX GatherND-13)."""
     depth, batch_dims = indices.shape[-1], spec.batch_dims
     batch: Any = np.indices(indices.shape[:batch_dims], sparse=True) if batch_dims else ()
     extra = indices.ndim - 1 - batch_dims
@@ -241,23 +241,24 @@ def gather_nd(spec: GatherNDSpec, data: Array, indices: Array) -> Array:
 
 @evaluates_with_spec("ScatterElements")
 def scatter_elements(spec: ScatterElementsSpec, data: Array, indices: Array, updates: Array) -> Array:
-    """data with single elements replaced by, or combined with, updates (ONNX ScatterElements-18)."""
+    """data, with single elements replaced by or combined with updates (ONNX ScatterElements-18)."""
     place = _grid(indices.shape, spec.axis, _checked(indices, data.shape[spec.axis]))
     return _scatter(data, place, updates, spec.reduction)
 
 
 @evaluates_with_spec("ScatterND")
 def scatter_nd(spec: ScatterNDSpec, data: Array, indices: Array, updates: Array) -> Array:
-    """data with slices, addressed by the last axis of indices, replaced or combined (ONNX ScatterND-18)."""
+    """data, with slices addressed by the last axis of indices replaced by or combined with updates
+    (ONNX ScatterND-18)."""
     place = tuple(_checked(indices[..., i], data.shape[i]) for i in range(indices.shape[-1]))
     return _scatter(data, place, updates, spec.reduction)
 
 
 @evaluates_with_spec("OneHot")
 def one_hot(spec: OneHotSpec, indices: Array, depth: Array, values: Array) -> Array:
-    """`values[1]` where the new axis equals the index, else `values[0]`; out of range is off (ONNX OneHot-11)."""
+    """`values[1]` at the index along the new axis, else `values[0]`, also for indices out of range (ONNX OneHot-11)."""
     count = int(depth.reshape(-1)[0])
-    # In a type that holds the depth, which that of the indices need not.
+    # In a type that can represent the depth, which the type of the indices may not.
     wrapped = indices
     if indices.dtype.kind != "u":
         wide = indices.astype(np.int64 if indices.dtype.kind == "i" else np.float64)
@@ -281,7 +282,7 @@ def _scatter(data: Array, place: Any, updates: Array, reduction: str) -> Array:
 
 
 def _grid(shape: tuple[int, ...], axis: int, index: Array) -> tuple[Array, ...]:
-    """An index for every axis of the data: `index` along `axis`, its own position along the others."""
+    """An index array for every axis of the data: `index` for `axis`, the element's own position for the others."""
     grid = list(np.indices(shape, sparse=True))
     grid[axis] = index
     return tuple(grid)

@@ -1,4 +1,4 @@
-"""Type inference of one node: rules of ours first, then a memo, then ONNX's own inference of that one node."""
+"""Type inference of a single node: by the engine's rules, or else by ONNX's own inference, with a cache."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _memo: dict[Any, tuple[ValueType, ...]] = {}
 def infer(node: Node) -> Sequence[ValueType]:
     """The output types of `node`; `UNKNOWN` for operators of custom domains.
 
-    Raises `TypeInferenceError` if the operator cannot take its inputs, `OperatorSpecError` where it cannot take its
-    attributes.
+    Raises `TypeInferenceError` if the operator does not accept its inputs, `OperatorSpecError` if it does not accept
+    its attributes.
     """
     check_spec(node)
     op = find_op(node.op_type, node.domain)
@@ -46,9 +46,9 @@ def infer(node: Node) -> Sequence[ValueType]:
 
 
 def check(node: Node) -> None:
-    """Check `node`, whose output types are known, as far as that takes no inference by ONNX.
+    """Check `node`, whose output types are known, without ONNX's inference.
 
-    Raises `TypeInferenceError` and `OperatorSpecError` as `infer` does.
+    Raises `TypeInferenceError` and `OperatorSpecError` like `infer`.
     """
     check_spec(node)
     op = find_op(node.op_type, node.domain)
@@ -74,7 +74,7 @@ def _infer_by_schema(node: Node, op: OpDef) -> Sequence[ValueType]:
             tuple([(index, data.dtype, data.tobytes()) for index, data in constants.items()]),
         )
         found = _memo.get(key)
-    except TypeError:  # an attribute that has no hash, such as a tensor
+    except TypeError:  # an unhashable attribute, such as a tensor
         return _ask_onnx(node, op, types, constants)
     if found is None:
         found = _ask_onnx(node, op, types, constants)
@@ -85,7 +85,7 @@ def _infer_by_schema(node: Node, op: OpDef) -> Sequence[ValueType]:
 
 
 def _deciding_constants(node: Node) -> dict[int, Array]:
-    """The inputs whose values may decide an output's type: small constants of shapes, axes, sizes, scales."""
+    """The inputs whose values may determine an output's type: small constants such as shapes, axes, sizes, scales."""
     found: dict[int, Array] = {}
     for index, source in enumerate(node.input_values):
         if source is None or not isinstance(source.node, Constant):
@@ -142,14 +142,14 @@ def _opsets(op: OpDef) -> list[onnx.OperatorSetIdProto]:
 
 
 def _is_known(value_type: ValueType | None) -> bool:
-    """Whether the element type is known, of sequences and optionals the one of what they hold."""
+    """Whether the element type is known; for sequences and optionals, that of their content."""
     if isinstance(value_type, (SequenceType, OptionalType)):
         return _is_known(value_type.element)
     return value_type is not None and not (isinstance(value_type, TensorType) and value_type.element_type is undefined)
 
 
 def _clean(message: str) -> str:
-    """What ONNX says, without its own naming of the place."""
+    """ONNX's message without its description of the location."""
     message = re.sub(r"\(op_type:[^)]*\):?\s*", "", message)
     message = re.sub(r"\[\w+Error\]\s*", "", message).strip()
     return re.sub(r"\bx(\d+)\b", r"input \1", message) or "ONNX's type inference rejects the node"

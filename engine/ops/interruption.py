@@ -1,4 +1,4 @@
-"""How a long evaluation is stopped from outside: a check before every node of a body."""
+"""Interruption of long evaluations: a check before every node of a body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Check: TypeAlias = Callable[[], object]
 
 
 class _Thread(threading.local):
-    """What evaluations in this thread check."""
+    """The check of evaluations in this thread."""
 
     check: Check | None = None
 
@@ -23,8 +23,8 @@ _thread = _Thread()
 def interruptible(check: Check) -> Iterator[None]:
     """Inside the block, evaluations in this thread call `check` before each iteration and node of a body.
 
-    An `InferError` that it raises ends the evaluation and reaches the caller as it is. Without this, a loop whose
-    body never gives up could not be cancelled. `check` must be cheap.
+    An `InferError` that it raises ends the evaluation and reaches the caller unchanged. This makes endless loops
+    cancellable. `check` must be cheap.
     """
     outer = _thread.check
     _thread.check = check
@@ -35,5 +35,5 @@ def interruptible(check: Check) -> Iterator[None]:
 
 
 def current_check() -> Check | None:
-    """What evaluations in this thread should call; None outside of `interruptible`."""
+    """The function that evaluations in this thread should call; None outside of `interruptible`."""
     return _thread.check

@@ -1,4 +1,4 @@
-"""Matrix products: specs of MatMul, Gemm and their fused form; type rule of MatMul; evaluation of integer ones."""
+"""Matrix products: specs of MatMul, Gemm and FusedMatMul; type rule of MatMul; evaluation of integer products."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from engine.ops.tensors import Array
 @specifies("FusedMatMul", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatMulSpec(OperatorSpec):
-    """numpy's matmul; what is fused with it is absent in a MatMul.
+    """numpy's matmul, with the fused parts of a FusedMatMul, which a MatMul does not have.
 
     Attributes:
         trans_b: B, a matrix, is stored [N, K].
-        activation: what a FusedMatMul ends with.
+        activation: the activation of a FusedMatMul.
     """
 
     trans_b: bool
@@ -81,7 +81,7 @@ def _infer_matmul(node: Node) -> Sequence[ValueType]:
 
 @evaluates("MatMulInteger")
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
-    """The product of 8-bit matrices as i32 (ONNX MatMulInteger-10); a zero point a row of a, a column of b."""
+    """The product of 8-bit matrices as i32 (ONNX MatMulInteger-10); zero points are per row of a, per column of b."""
     return (_centered(a, a_zero_point, -1) @ _centered(b, b_zero_point, -2)).astype(np.int32)
 
 
@@ -103,13 +103,13 @@ def qlinear_matmul(
 
 
 def _centered(x: Array, zero_point: Array | None, summed: int) -> Array:
-    """Quantized values less their zero point. Sums of products are exact in f64 below 2^53, and BLAS is fast."""
+    """Quantized values minus their zero point, in f64: sums of products are exact below 2^53, and BLAS is fast."""
     wide = x.astype(np.float64)
     return wide if zero_point is None else wide - _along(zero_point, x.ndim, summed).astype(np.float64)
 
 
 def _along(parameter: Array, rank: int, summed: int) -> Array:
-    """A scale or zero point laid out against a matrix: constant along the axis that is summed over."""
+    """A scale or zero point in the shape of a matrix: constant along the axis that is summed over."""
     if parameter.ndim == 1 and parameter.size > 1 and rank > 1:
         return np.expand_dims(parameter, summed)
     return parameter

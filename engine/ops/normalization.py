@@ -1,6 +1,6 @@
-"""Normalization: specs, type rules, and evaluation where `onnx.reference` is wrong, partial (stash_type) or has none.
+"""Normalization: specs, type rules, and evaluation if that of `onnx.reference` is missing, wrong or ignores stash_type.
 
-Wrong are LRN, and LpNormalization of negative numbers.
+It is wrong for LRN, and for LpNormalization of negative numbers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _STASH_TYPES: Final = {each.onnx: each for each in (f32, f16, f64, bf16)}
 @specifies("LayerNormalization", "RMSNormalization")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowNormalizationSpec(OperatorSpec):
-    """Normalization over all axes from one on.
+    """Normalization over all axes from `axis` on.
 
     Attributes:
-        axis: the first axis of those.
-        epsilon: what is added to the variance, or to the mean square.
-        stash_type: the type that the statistics are computed in.
+        axis: the first normalized axis.
+        epsilon: added to the variance, or to the mean square.
+        stash_type: the type in which the statistics are computed.
     """
 
     axis: int
@@ -61,23 +61,23 @@ class RowNormalizationSpec(OperatorSpec):
 
     @property
     def scale(self) -> Output:
-        """What each normalized element is multiplied with."""
+        """The factor of each normalized element."""
         return self.node.input_value(1)
 
     @property
     def bias(self) -> Output | None:
-        """What is then added."""
+        """The summand after scaling."""
         return self.input(2)
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> tuple[int, tuple[int, ...]]:
-        """How many rows are normalized, and the shape of a row."""
+        """The number of normalized rows, and the shape of a row."""
         shape = tuple(shapes[0] or ())
         return prod(shape[: self.axis]), shape[self.axis :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLengths:
-    """The lengths of [N, C, ...] whose channels are normalized in groups."""
+    """The lengths of [N, C, ...] for normalization by groups of channels."""
 
     batch: int
     channels: int
@@ -86,7 +86,7 @@ class GroupLengths:
 
     @property
     def per_group(self) -> int:
-        """The channels of a group."""
+        """The number of channels per group."""
         return self.channels // max(self.groups, 1)
 
 
@@ -96,9 +96,9 @@ class GroupNormalizationSpec(OperatorSpec):
     """Normalization of [N, C, ...] over groups of channels, then scale and bias by channel.
 
     Attributes:
-        epsilon: what is added to the variance.
-        num_groups: how many groups the channels are divided into; None for InstanceNormalization: one for each channel.
-        stash_type: the type that the statistics are computed in; None is that of X, f32 at least.
+        epsilon: added to the variance.
+        num_groups: the number of groups of channels; None for InstanceNormalization: one for each channel.
+        stash_type: the type in which the statistics are computed; None is that of X, but at least f32.
     """
 
     epsilon: float
@@ -115,7 +115,7 @@ class GroupNormalizationSpec(OperatorSpec):
             given["stash_type"] = stash_type(node, given["stash_type"])
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> GroupLengths:
-        """What the shapes say. Raises `OperatorSpecError` if the groups do not divide the channels."""
+        """The lengths for these shapes. Raises `OperatorSpecError` if the groups do not divide the channels."""
         batch, channels, *space = shapes[0] or ()
         groups = channels if self.num_groups is None else self.num_groups
         if groups and channels % groups:
@@ -129,9 +129,9 @@ class BatchNormalizationSpec(OperatorSpec):
     """Normalization of [N, C, ...] by a mean and a variance of each channel.
 
     Attributes:
-        epsilon: what is added to the variance.
-        momentum: in training mode, how much of the running statistics is kept.
-        training_mode: whether the statistics are those of the batch, not those given.
+        epsilon: added to the variance.
+        momentum: in training mode, the weight of the old running statistics.
+        training_mode: whether the statistics are computed from the batch instead of given.
     """
 
     epsilon: float
@@ -148,7 +148,7 @@ class BatchNormalizationSpec(OperatorSpec):
 @specifies("LpNormalization")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LpNormalizationSpec(OperatorSpec):
-    """Division by the norm along an axis; `p` is 1 for the sum of magnitudes, 2 for the Euclidean length."""
+    """Division by the norm along an axis; `p` is 1 for the L1 norm, 2 for the L2 norm."""
 
     axis: int
     p: int
@@ -184,7 +184,7 @@ class LrnSpec(OperatorSpec):
 
     @property
     def window(self) -> tuple[int, int]:
-        """How many channels before and after its own are summed."""
+        """The number of channels before and after the element's own that are summed."""
         before = (self.size - 1) // 2
         return before, self.size - 1 - before
 
@@ -192,10 +192,10 @@ class LrnSpec(OperatorSpec):
 @specifies("MeanVarianceNormalization")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanVarianceNormalizationSpec(OperatorSpec):
-    """Normalization over `axes`, in ascending order where the rank is known."""
+    """Normalization over `axes`, which are ascending if the rank is known."""
 
     ADDED = 1e-9
-    """What is added to the deviation, as the operator is defined."""
+    """Added to the deviation, according to the operator's definition."""
 
     axes: tuple[int, ...]
 
@@ -206,7 +206,7 @@ class MeanVarianceNormalizationSpec(OperatorSpec):
 
 
 def stash_type(node: Node, code: int) -> ElementType:
-    """The element type that the attribute stash_type names. Raises `OperatorSpecError` for other types than floats."""
+    """The element type of the attribute stash_type. Raises `OperatorSpecError` unless it is floating-point."""
     if code not in _STASH_TYPES:
         allowed = ", ".join(f"{known} ({each.name})" for known, each in _STASH_TYPES.items())
         refuse(node, "stash_type", code, allowed)
@@ -245,7 +245,7 @@ def batch_normalization(
 ) -> Any:
     """Normalization by given statistics, or in training mode by those of the batch (ONNX BatchNormalization-15).
 
-    In training mode the running mean and (population) variance follow, moved towards the batch's by 1 - momentum.
+    In training mode, the updated running mean and (population) variance are also returned.
     """
     wide, epsilon, momentum = widened(x), spec.epsilon, spec.momentum
     if not spec.training_mode:
@@ -268,7 +268,7 @@ def _normalized(x: Array, scale: Array, bias: Array, mean: Array, variance: Arra
 
 @evaluates_with_spec("LpNormalization")
 def lp_normalization(spec: LpNormalizationSpec, x: Array) -> Array:
-    """Division by the sum of magnitudes (p 1) or by the length along an axis; zeros stay (ONNX LpNormalization-22)."""
+    """Division by the L1 or L2 norm along an axis; zeros do not change (ONNX LpNormalization-22)."""
     wide = widened(x)
     powers = np.abs(wide) if spec.p == 1 else wide * wide
     norm = powers.sum(axis=spec.axis, keepdims=True)
@@ -280,7 +280,7 @@ def lp_normalization(spec: LpNormalizationSpec, x: Array) -> Array:
 
 @evaluates_with_spec("LRN")
 def lrn(spec: LrnSpec, x: Array) -> Array:
-    """Division by a power of the squares summed over neighbouring channels (ONNX LRN-13)."""
+    """Division by a power of the sum of squares over neighbouring channels (ONNX LRN-13)."""
     squares = widened(x) ** 2
     before, after = spec.window
     channels = x.shape[1]
@@ -294,7 +294,7 @@ def lrn(spec: LrnSpec, x: Array) -> Array:
 
 @evaluates_with_spec("InstanceNormalization")
 def instance_normalization(spec: GroupNormalizationSpec, x: Array, scale: Array, bias: Array) -> Array:
-    """Each channel of each sample to zero mean and unit variance, scale, bias (ONNX InstanceNormalization-22)."""
+    """Normalization of each channel of each sample, then scale and bias (ONNX InstanceNormalization-22)."""
     normal = _standardized(widened(x), tuple(range(2, x.ndim)), spec.epsilon)[0]
     channels = (-1, *(1,) * (x.ndim - 2))
     return (normal * widened(scale).reshape(channels) + widened(bias).reshape(channels)).astype(x.dtype)
@@ -302,11 +302,10 @@ def instance_normalization(spec: GroupNormalizationSpec, x: Array, scale: Array,
 
 @evaluates_with_spec("GroupNormalization")
 def group_normalization(spec: GroupNormalizationSpec, x: Array, scale: Array, bias: Array) -> Array:
-    """Each group of channels to zero mean and unit variance, then scale and bias a channel (ONNX
-    GroupNormalization-21)."""
+    """Normalization of each group of channels, then scale and bias per channel (ONNX GroupNormalization-21)."""
     lengths = spec.at([x.shape])
     if not x.size:
-        return np.empty_like(x)  # groups of nothing have no mean
+        return np.empty_like(x)  # empty groups have no mean
     assert spec.stash_type is not None
     groups = x.reshape(lengths.batch, lengths.groups, -1).astype(spec.stash_type.numpy)
     normal = _standardized(groups, (2,), spec.epsilon)[0].astype(x.dtype).reshape(x.shape)
@@ -318,8 +317,8 @@ def group_normalization(spec: GroupNormalizationSpec, x: Array, scale: Array, bi
 def layer_normalization(
     spec: RowNormalizationSpec, x: Array, scale: Array, bias: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """The axes from `axis` on to zero mean and unit variance (ONNX LayerNormalization-17); the mean and the
-    inverse standard deviation follow in the stash type."""
+    """Normalization over the axes from `axis` on (ONNX LayerNormalization-17); also returns the mean and the
+    inverse standard deviation in the stash type."""
     axes = tuple(range(spec.axis % x.ndim, x.ndim))
     normal, mean, inverse = _standardized(x.astype(spec.stash_type.numpy), axes, spec.epsilon)
     result = normal.astype(x.dtype) * scale
@@ -330,7 +329,7 @@ def layer_normalization(
 
 @evaluates_with_spec("RMSNormalization")
 def rms_normalization(spec: RowNormalizationSpec, x: Array, scale: Array) -> Array:
-    """The axes from `axis` on divided by their root mean square (ONNX RMSNormalization-23)."""
+    """Division by the root mean square over the axes from `axis` on (ONNX RMSNormalization-23)."""
     wide = x.astype(spec.stash_type.numpy)
     square = np.mean(wide * wide, axis=tuple(range(spec.axis % x.ndim, x.ndim)), keepdims=True)
     normal = wide / np.sqrt(square + wide.dtype.type(spec.epsilon))
@@ -340,10 +339,10 @@ def rms_normalization(spec: RowNormalizationSpec, x: Array, scale: Array) -> Arr
 
 @evaluates_with_spec("MeanVarianceNormalization")
 def mean_variance_normalization(spec: MeanVarianceNormalizationSpec, x: Array) -> Array:
-    """`axes` to zero mean and unit variance; 1e-9 is added to the deviation (ONNX MeanVarianceNormalization-13)."""
+    """Normalization over `axes`; 1e-9 is added to the deviation (ONNX MeanVarianceNormalization-13)."""
     wide = widened(x)
     mean = wide.mean(axis=spec.axes, keepdims=True)
-    # The specification's E[x^2] - E[x]^2, in a form that does not cancel.
+    # Equal to the specification's E[x^2] - E[x]^2, but without cancellation.
     deviation = np.sqrt(((wide - mean) ** 2).mean(axis=spec.axes, keepdims=True))
     result: Array = (wide - mean) / (deviation + wide.dtype.type(spec.ADDED))
     return result.astype(x.dtype)

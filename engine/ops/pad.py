@@ -16,12 +16,12 @@ from engine.ops.tensors import Array
 
 @dataclass(frozen=True, slots=True)
 class PadLengths:
-    """A Pad of one shape, by axis.
+    """The lengths of a Pad, for each axis.
 
     Attributes:
-        before: what comes before the first element; negative: how many elements are cut off there.
-        after: what comes after the last element.
-        kept: how many elements of the input are left, which borders other than constant ones repeat.
+        before: the number of elements added at the start; if negative, the number removed there.
+        after: the same at the end.
+        kept: the number of remaining elements of the input, which modes other than constant repeat.
         shape: the shape of the result.
     """
 
@@ -34,7 +34,7 @@ class PadLengths:
 @specifies("Pad")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadSpec(OperatorSpec):
-    """Pad (ONNX Pad-25). Its pads are inputs."""
+    """Pad (ONNX Pad-25), whose pads are inputs."""
 
     mode: str
 
@@ -44,9 +44,9 @@ class PadSpec(OperatorSpec):
         check_choice(node, "mode", given["mode"], ("constant", "edge", "reflect", "wrap"))
 
     def at(self, shape: Sequence[int], pads: Array, axes: Array | None = None) -> PadLengths:
-        """What is added to an input of `shape`, or cut off.
+        """The lengths for an input of `shape`.
 
-        Raises `OperatorSpecError` if there are not two pads for each axis, or more is cut off than there is.
+        Raises `OperatorSpecError` if there are not two pads per axis, or they remove more than there is.
         """
         names = range(len(shape)) if axes is None else axes.reshape(-1).tolist()
         resolved = resolved_axes(self.node, names, len(shape))

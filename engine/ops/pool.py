@@ -22,13 +22,13 @@ from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial
 @specifies("AveragePool", "LpPool", "MaxPool")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec(WindowSpec):
-    """A pooling of [N, C, ...] over windows. Attributes that another of these operators has are at their defaults.
+    """A pooling of [N, C, ...] over windows. Attributes that an operator does not have are at their defaults.
 
     Attributes:
-        ceil_mode: a last window that the end cuts off counts.
-        count_include_pad: of AveragePool, padding counts as elements.
-        storage_order: of MaxPool, whether indices count along columns (1) rather than rows.
-        p: of LpPool, which norm.
+        ceil_mode: whether a window that extends beyond the end counts.
+        count_include_pad: for AveragePool, whether padding counts as elements.
+        storage_order: for MaxPool, whether indices count along columns (1) rather than rows.
+        p: for LpPool, the exponent of the norm.
     """
 
     kernel_shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class PoolSpec(WindowSpec):
 @specifies("GlobalLpPool")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalLpPoolSpec(OperatorSpec):
-    """The norm of each map: `p` says which."""
+    """The p-norm of each map."""
 
     p: int
 
@@ -72,7 +72,7 @@ class GlobalLpPoolSpec(OperatorSpec):
 @specifies("MaxUnpool")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxUnpoolSpec(WindowSpec):
-    """Elements put back where a MaxPool found them."""
+    """Writes elements back to the positions where a MaxPool found them."""
 
     kernel_shape: tuple[int, ...]
 
@@ -84,7 +84,7 @@ class MaxUnpoolSpec(WindowSpec):
             refuse(node, "kernel_shape", [], "a value for each spatial axis")
 
     def unpooled_shape(self, x: Sequence[int]) -> tuple[int, ...]:
-        """The shape in which indices count, for an input of shape `x`; `output_shape` may enlarge the result."""
+        """The shape to which indices refer, for an input of shape `x`; `output_shape` may enlarge the result."""
         window = self.window(self.kernel_shape)
         assert window.pads is not None
         spatial = [
@@ -100,8 +100,8 @@ class MaxRoiPoolSpec(OperatorSpec):
     """The largest value of each cell of each region.
 
     Attributes:
-        pooled_shape: cells along the height and the width of a region.
-        spatial_scale: lengths of the map for each of the coordinates of regions.
+        pooled_shape: the number of cells along the height and the width of a region.
+        spatial_scale: the factor from coordinates of regions to positions in the map.
     """
 
     pooled_shape: tuple[int, int]
@@ -130,7 +130,7 @@ def _infer_pool(node: Node) -> Sequence[ValueType]:
 
 @evaluates_with_spec("MaxPool")
 def max_pool(spec: PoolSpec, x: Array) -> Any:
-    """The largest value of each window (ONNX MaxPool-22) and, if asked for, its index in the flattened input."""
+    """The largest value of each window (ONNX MaxPool-22) and, if requested, its index in the flattened input."""
     g = spec.at(x.shape)
     full = padded(x, g, _lowest(x.dtype))
     best: Array | None = None
@@ -146,7 +146,7 @@ def max_pool(spec: PoolSpec, x: Array) -> Any:
             continue
         if flat is not None:
             assert places is not None
-            # Padding never wins, not even over the lowest value, so that every index is one of the input.
+            # Padding is never the maximum, not even against the lowest value, so that every index is in the input.
             better = (values > best) | ((places < 0) & (flat[slices] >= 0))
             np.copyto(places, flat[slices], where=better)
         np.maximum(best, values, out=best)
@@ -158,7 +158,7 @@ def _lowest(dtype: np.dtype[Any]) -> Any:
 
 
 def _flat_indices(shape: tuple[int, ...], storage_order: int) -> Array:
-    """The index of each element in the flattened tensor; with `storage_order` 1 columns run fastest in a plane."""
+    """The index of each element in the flattened tensor; with `storage_order` 1, planes are column-major."""
     spatial = shape[2:]
     plane = np.arange(math.prod(spatial)).reshape(spatial, order="F" if storage_order else "C")
     if storage_order and len(spatial) > 2:
@@ -169,7 +169,7 @@ def _flat_indices(shape: tuple[int, ...], storage_order: int) -> Array:
 
 @evaluates_with_spec("AveragePool")
 def average_pool(spec: PoolSpec, x: Array) -> Array:
-    """The mean of each window (ONNX AveragePool-22): what lies beyond the padding never counts."""
+    """The mean of each window (ONNX AveragePool-22); positions beyond the padding never count."""
     g = spec.at(x.shape)
     total = _sum_windows(x, g)
     mean: Array = total / counts(g, includes_padding=spec.count_include_pad).astype(total.dtype)
@@ -216,7 +216,7 @@ def global_lp_pool(spec: GlobalLpPoolSpec, x: Array) -> Array:
 
 @infers("MaxUnpool")
 def _infer_max_unpool(node: Node) -> Sequence[ValueType] | None:
-    """ONNX leaves the shape open where `output_shape` is given, even as a constant."""
+    """ONNX does not infer the shape if `output_shape` is given, even as a constant."""
     if not node.has_input(2):
         return None
     check_inputs(node, get_op("MaxUnpool"))
@@ -245,7 +245,7 @@ def max_roi_pool(spec: MaxRoiPoolSpec, x: Array, rois: Array) -> Array:
 
 
 def _cells(start: int, end: int, count: int, limit: int) -> list[tuple[int, int]]:
-    """The intervals into which a region's side is divided, cut to the input."""
+    """The intervals into which a region's side is divided, limited to the input."""
     size = max(end - start + 1, 1) / count
     edges = [(start + math.floor(i * size), start + math.ceil((i + 1) * size)) for i in range(count)]
     return [(min(max(low, 0), limit), min(max(high, 0), limit)) for low, high in edges]

@@ -1,4 +1,4 @@
-"""The precision in which reference evaluation computes."""
+"""The precision of reference evaluation."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from engine.ops.tensors import Array
 
 
 def widened(x: Array) -> Array:
-    """`x` in the type in which sums and functions of it are computed: f32, or f64 for f64."""
+    """`x` in the type of intermediate results: f32, or f64 for f64."""
     return x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)

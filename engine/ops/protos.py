@@ -1,4 +1,4 @@
-"""Value types and attributes between the IR and ONNX protos; the tensor conversions are re-exported."""
+"""Converts value types and attributes between the IR and ONNX protos; tensor conversions are re-exported."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _VALUE_TYPES: Final = (TensorType, SequenceType, OptionalType, SparseTensorType,
 
 
 def type_from_proto(proto: onnx.TypeProto) -> ValueType:
-    """The value type that `proto` states; `UNKNOWN` where it states none. Raises `ModelReadError`."""
+    """The value type in `proto`; `UNKNOWN` if it is empty. Raises `ModelReadError`."""
     kind = proto.WhichOneof("value")
     if kind is None:
         return UNKNOWN
@@ -72,7 +72,7 @@ def type_from_proto(proto: onnx.TypeProto) -> ValueType:
 
 
 def shape_from_proto(proto: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> PartialShape:
-    """The shape of a tensor type proto: of unknown rank where it has none."""
+    """The shape of a tensor type proto, of unknown rank if it has none."""
     if not proto.HasField("shape"):
         return PartialShape.dynamic()
     return PartialShape([_dimension(dim) for dim in proto.shape.dim])
@@ -82,7 +82,7 @@ def type_to_proto(value_type: ValueType) -> onnx.TypeProto:
     """`value_type` as a `TypeProto`; `UNKNOWN` gives an empty one.
 
     A symbol is written with its bounds (`N:1..8`), which `type_from_proto` reads back; bounds without a symbol
-    are left out, since ONNX would take two equal texts for equal lengths.
+    are dropped, because ONNX would treat equal texts as equal lengths.
     """
     proto = onnx.TypeProto()
     _fill_type(proto, value_type)
@@ -134,10 +134,10 @@ def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
 
 
 def attribute_from_proto(proto: onnx.AttributeProto, graph_from_proto: GraphFromProto | None = None) -> Any:
-    """The attribute's value in the IR: int, float, str (bytes where no UTF-8), numpy array, value type, `Model`,
+    """The attribute's value in the IR: int, float, str (bytes if not UTF-8), numpy array, value type, `Model`,
     `SparseTensor`, or a tuple of these.
 
-    A float is the shortest decimal that rounds to the stored f32: what a user wrote as 0.01 reads 0.01.
+    A float is the shortest decimal that rounds to the stored f32: a stored 0.01 is read as 0.01.
     Graphs need `graph_from_proto`. Raises `ModelReadError`.
     """
     kind = proto.type
@@ -156,16 +156,16 @@ def attribute_from_proto(proto: onnx.AttributeProto, graph_from_proto: GraphFrom
 def attribute_to_proto(
     name: str, value: Any, kind: int | None = None, graph_to_proto: GraphToProto | None = None
 ) -> onnx.AttributeProto:
-    """An `AttributeProto` of `value`, as `attribute_from_proto` returns it (lists are taken for tuples).
+    """An `AttributeProto` of `value`, which is as `attribute_from_proto` returns it; lists are accepted for tuples.
 
     Args:
         name: the attribute's name.
         value: the value.
-        kind: the `AttributeProto.AttributeType` that the operator's schema asks for; without it the value decides,
-            and an empty tuple is written as INTS.
-        graph_to_proto: writes a body; needed where `value` is or holds a `Model`.
+        kind: the `AttributeProto.AttributeType` of the operator's schema; by default the value's type, which is INTS
+            for an empty tuple.
+        graph_to_proto: writes a body; required if `value` is or contains a `Model`.
 
-    Raises `ModelWriteError` if the value is of no type that ONNX has, or not of `kind`.
+    Raises `ModelWriteError` if ONNX has no attributes of the value's type, or it is not of `kind`.
     """
     chosen = _kind_of(name, value) if kind is None else kind
     proto = onnx.AttributeProto(name=name, type=chosen)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Quantization: to and from integers, and the requantization of sums of products."""
+"""Quantization, dequantization, and requantization of sums of products."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from engine.ops.tensors import Array
 @specifies("DequantizeLinear", "QuantizeLinear")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeSpec(OperatorSpec):
-    """To integers by a scale for the tensor, for each index of an axis or for each block of it, or back.
+    """Quantization or dequantization with one scale per tensor, per index of an axis, or per block of an axis.
 
     Attributes:
-        axis: what scales lie along, counted from the front; a scale of one value ignores it, be it out of range.
-        block_size: elements along the axis that have one scale; 0 if scales are not blocked.
-        output_dtype: the type of the result, where the model says it.
-        precision: of QuantizeLinear, the type of quotients, where the model says it.
-        saturate: of QuantizeLinear, whether what exceeds an 8-bit float becomes its largest number.
+        axis: the axis of the scales, counted from the front; ignored for a single scale, even if out of range.
+        block_size: the number of elements along the axis that share a scale; 0 if scales are not blocked.
+        output_dtype: the type of the result, if the model states it.
+        precision: for QuantizeLinear, the type of quotients, if the model states it.
+        saturate: for QuantizeLinear, whether values out of the range of an 8-bit float become its largest number.
     """
 
     axis: int
@@ -67,7 +67,7 @@ def quantize_linear(spec: QuantizeSpec, x: Array, scale: Array, zero_point: Arra
         quotient = x / factor
     if not target.is_integral:
         return _to_narrow_float(quotient, target, spec.saturate)
-    # In f64 every sum is exact, and what lies far outside still saturates to the right side.
+    # In f64 every sum is exact, and values far out of range saturate to the correct side.
     rounded: Array = np.nan_to_num(np.rint(quotient.astype(np.float64)), nan=0.0)
     if zero_point is not None:
         rounded = rounded + _spread(zero_point, x.shape, axis, block_size).astype(np.float64)
@@ -89,7 +89,7 @@ def _limits(target: ElementType) -> tuple[int, int]:
 
 
 def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
-    """A scale or zero point laid out against a tensor of `shape`: one for all, one a slice, or one a block."""
+    """A scale or zero point (single, per slice, or per block) that broadcasts to a tensor of `shape`."""
     if parameter.size == 1 and not block_size:
         return parameter.reshape(())
     if not block_size:
@@ -101,7 +101,7 @@ def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int
 def requantize(exact: Array, scale: Array, zero_point: Array) -> Array:
     """`exact * scale + zero_point`, rounded half to even and saturated to the zero point's type."""
     limits = np.iinfo(zero_point.dtype)
-    # The product is rounded to f32 first, as kernels do that scale integers by one f32 factor.
+    # The product is rounded to f32 first, as in kernels that scale integers by an f32 factor.
     rounded = np.rint(exact.astype(np.float32) * scale.astype(np.float32)) + zero_point.astype(np.float32)
     result: Array = np.clip(rounded, limits.min, limits.max).astype(zero_point.dtype)
     return result

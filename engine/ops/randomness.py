@@ -1,4 +1,4 @@
-"""Operators that draw random numbers. With a seed every evaluation gives the same values, without it fresh ones."""
+"""Operators with random results. With a seed, every evaluation gives the same values."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def random_uniform_like(x: Array, *, dtype: int | None, low: float, high: float,
 
 @evaluates("Bernoulli")
 def bernoulli(x: Array, *, dtype: int | None, seed: float | None) -> Array:
-    """1 with the probability that x gives, else 0 (ONNX Bernoulli-22)."""
+    """1 with probability x, else 0 (ONNX Bernoulli-22)."""
     return (_state(seed).uniform(size=x.shape) < x.astype(np.float64)).astype(_dtype(dtype, x))
 
 
 @evaluates("Multinomial")
 def multinomial(x: Array, *, dtype: int, sample_size: int, seed: float | None) -> Array:
-    """`sample_size` classes a row, drawn by the unnormalized log-probabilities x [N, classes] (ONNX Multinomial-22)."""
+    """`sample_size` classes per row, sampled by unnormalized log-probabilities x [N, classes] (ONNX Multinomial-22)."""
     wide = x.astype(np.float64)
     weights = np.exp(wide - wide.max(axis=1, keepdims=True))
     edges = np.cumsum(weights, axis=1)
@@ -57,8 +57,8 @@ def multinomial(x: Array, *, dtype: int, sample_size: int, seed: float | None) -
 def dropout(
     x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None
 ) -> tuple[Array, Array]:
-    """x, or in training mode x with a share `ratio` set to 0 and the rest scaled up (ONNX Dropout-22); the mask
-    of what is kept follows."""
+    """x, or in training mode x with a fraction `ratio` set to 0 and the rest scaled up (ONNX Dropout-22); and the
+    mask of the elements that are kept."""
     share = 0.5 if ratio is None else float(ratio)
     if training_mode is None or not bool(training_mode) or share == 0:
         return x, np.ones(x.shape, dtype=np.bool_)
@@ -75,7 +75,7 @@ def _uniform(shape: Sequence[int], dtype: np.dtype[Any], low: float, high: float
 
 
 def _state(seed: float | None) -> np.random.RandomState:
-    """A generator whose stream numpy has frozen, so that a seed means the same under every numpy."""
+    """A generator whose stream numpy guarantees not to change, so that a seed gives the same values in all versions."""
     if seed is None:
         return np.random.RandomState()
     if seed >= 0 and seed == int(seed):

@@ -1,6 +1,6 @@
-"""RNN, GRU and LSTM: their spec, and their evaluation in full; ONNX infers their types.
+"""RNN, GRU and LSTM: their spec and evaluation; ONNX infers their types.
 
-Directions, lengths of sequences, activations, clipping, peepholes, layouts.
+The evaluation supports directions, lengths of sequences, activations, clipping, peepholes and layouts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from engine.ops.spec import OperatorSpec, check_choice, check_rank, evaluates_wi
 from engine.ops.tensors import Array
 
 _RANKS: Final = (3, 3, 3, 2, 1, 3, 3, 2)
-"""Of X, W, R, B, sequence_lens, initial_h, initial_c and P."""
+"""The ranks of X, W, R, B, sequence_lens, initial_h, initial_c and P."""
 _GATES: Final = {"RNN": ("i",), "GRU": ("z", "r", "h"), "LSTM": ("i", "o", "f", "c")}
 _DEFAULTS: Final = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 _DIRECTIONS: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-# The defaults of alpha and beta; None for an activation that has none.
+# The defaults of alpha and beta; None if the activation does not have the parameter.
 _PARAMETERS: Final[dict[str, tuple[float | None, float | None]]] = {
     "sigmoid": (None, None),
     "tanh": (None, None),
@@ -69,7 +69,7 @@ class RecurrentLengths:
 
     @property
     def state_strides(self) -> tuple[int, int, int]:
-        """The strides along direction, batch and unit of a state as the operator's inputs and outputs have it."""
+        """The strides along direction, batch and unit of a state in the operator's inputs and outputs."""
         if self.batch_first:
             return self.hidden, self.directions * self.hidden, 1
         return self.batch * self.hidden, self.hidden, 1
@@ -81,13 +81,13 @@ class RecurrentSpec(OperatorSpec):
     """The attributes of RNN, GRU and LSTM.
 
     Attributes:
-        activation_alpha: as stated; `activations` has each where it belongs.
-        activation_beta: as stated; `activations` has each where it belongs.
-        activations: for each direction f of RNN; f and g of GRU; f, g and h of LSTM.
-        clip: the limit of the activations' inputs; None where they are not limited.
-        input_forget: whether the forget gate is 1 - i; of LSTM.
+        activation_alpha: as in the model; `activations` assigns each value to its activation.
+        activation_beta: as in the model; `activations` assigns each value to its activation.
+        activations: for each direction, f of RNN; f and g of GRU; f, g and h of LSTM.
+        clip: the limit of the activations' inputs; None if they are not limited.
+        input_forget: for LSTM, whether the forget gate is 1 - i.
         layout: 0 for X [S, B, I] and states [D, B, H], 1 for X [B, S, I] and states [B, D, H].
-        linear_before_reset: whether the reset gate is applied after the product with R; of GRU.
+        linear_before_reset: for GRU, whether the reset gate is applied after the product with R.
     """
 
     activation_alpha: tuple[float, ...]
@@ -121,12 +121,12 @@ class RecurrentSpec(OperatorSpec):
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """The gates in the order in which W, R and B have them."""
+        """The gates in the order of W, R and B."""
         return _GATES[self.op_type]
 
     @property
     def is_reversed(self) -> tuple[bool, ...]:
-        """For each direction, whether it takes the steps from the last to the first."""
+        """For each direction, whether it processes the steps from the last to the first."""
         return _DIRECTIONS[self.direction]
 
     @property
@@ -136,7 +136,7 @@ class RecurrentSpec(OperatorSpec):
 
     @property
     def x(self) -> Output:
-        """The steps: [S, B, I], or [B, S, I] where the batch is first."""
+        """The steps: [S, B, I], or [B, S, I] if the batch is first."""
         return self.node.input_value(0)
 
     @property
@@ -151,22 +151,22 @@ class RecurrentSpec(OperatorSpec):
 
     @property
     def b(self) -> Output | None:
-        """The biases, those of W before those of R: [D, 2 * gates * H]."""
+        """The biases of W, then those of R: [D, 2 * gates * H]."""
         return self.input(3)
 
     @property
     def sequence_lens(self) -> Output | None:
-        """How many steps each batch has: [B]."""
+        """The number of steps of each batch: [B]."""
         return self.input(4)
 
     @property
     def initial_h(self) -> Output | None:
-        """The first hidden state."""
+        """The initial hidden state."""
         return self.input(5)
 
     @property
     def initial_c(self) -> Output | None:
-        """The first cell state; of LSTM."""
+        """The initial cell state of LSTM."""
         return self.input(6)
 
     @property
@@ -175,7 +175,7 @@ class RecurrentSpec(OperatorSpec):
         return self.input(7)
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> RecurrentLengths:
-        """What the shapes of the inputs say. Raises `OperatorSpecError` if they do not fit each other."""
+        """The lengths for these input shapes. Raises `OperatorSpecError` if the shapes do not fit."""
         x, w, r = (tuple(shape or ()) for shape in shapes[:3])
         directions, gates, inputs, hidden = len(self.is_reversed), len(self.gates), x[2], r[2]
         expected = (directions, gates * hidden, inputs), (directions, gates * hidden, hidden)
@@ -195,18 +195,18 @@ def _activations(node: Node, given: dict[str, Any]) -> tuple[tuple[RecurrentActi
     defaults, directions = _DEFAULTS[node.op_type], len(_DIRECTIONS[given["direction"]])
     stated = given["activations"]
     if not stated or (node.op_type == "RNN" and stated == ("Tanh", "Tanh")):
-        stated = defaults * directions  # of RNN, the schema's default is that of two directions
+        stated = defaults * directions  # the schema's default for RNN is that of two directions
     unknown = [name for name in stated if not isinstance(name, str) or name.lower() not in _PARAMETERS]
     if unknown:
         refuse(node, "activations", stated, f"{', '.join(_PARAMETERS)}, in any case")
     if len(stated) != len(defaults) * directions:
         refuse(node, "activations", stated, f"{len(defaults)} for each of {directions} directions")
-    # Those that have parameters take them, one after the other.
+    # The activations that have parameters take them in order.
     alphas, betas = iter(given["activation_alpha"]), iter(given["activation_beta"])
     found = []
     for position, name in enumerate(stated):
         alpha, beta = _PARAMETERS[name.lower()]
-        # The output of the cell passes through h of LSTM unclipped, in onnxruntime and OpenVINO alike.
+        # The input of LSTM's activation h is not clipped, as in onnxruntime and OpenVINO.
         clip = None if position % len(defaults) == 2 else given["clip"]
         alpha = 0.0 if alpha is None else next(alphas, alpha)
         beta = 0.0 if beta is None else next(betas, beta)
@@ -218,7 +218,7 @@ def _activations(node: Node, given: dict[str, Any]) -> tuple[tuple[RecurrentActi
 
 Function = Callable[[Array], Array]
 TimeStep = Callable[[Array, list[Array]], list[Array]]
-"""New states, of which the first is the output, from one time step's input [B, I] and the old states [B, H]."""
+"""Computes the new states, the first of which is the output, from a time step's input [B, I] and the states [B, H]."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -332,7 +332,7 @@ def lstm(
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What the three operators share: x as [S, B, I], and how many steps each batch has."""
+    """The common part of the three operators: x as [S, B, I], and the number of steps of each batch."""
 
     spec: RecurrentSpec
     lengths: RecurrentLengths
@@ -349,7 +349,7 @@ class _Layer:
     def run(
         self, make: Callable[..., TimeStep], weights: tuple[Array, Array, Array | None], given: Sequence[Array | None]
     ) -> tuple[Array, ...]:
-        """Y, and the last of each state, in the operator's layout; `given` are the initial states."""
+        """Y and the final states, in the operator's layout; `given` are the initial states."""
         states = [self._initial(each) for each in given]
         outputs, finals = [], []
         for direction, (w, r, bias) in enumerate(self._weights(*weights)):
@@ -380,7 +380,7 @@ class _Layer:
     def _run_direction(self, step: TimeStep, states: list[Array], is_reversed: bool) -> tuple[Array, list[Array]]:
         length, batch = self.x.shape[:2]
         y = np.zeros((length, batch, states[0].shape[-1]), dtype=self.x.dtype)
-        # A reversed sequence starts at its own end, so shorter ones of the batch wait until that comes.
+        # A reversed sequence starts at its own end, so shorter ones of the batch start later.
         for t in reversed(range(length)) if is_reversed else range(length):
             is_inside = (t < self.counts)[:, None]
             new = step(self.x[t], states)

@@ -1,4 +1,4 @@
-"""Operators that reduce along axes: Reduce*, ArgMax and ArgMin, and running sums and products."""
+"""Reductions (Reduce*, ArgMax and ArgMin), and cumulative sums and products."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from engine.ops.tensors import Array
 )  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceSpec(OperatorSpec):
-    """One number of all elements along some axes, which stay with length 1 where `keepdims`."""
+    """A reduction over some axes, which have length 1 in the result with `keepdims`."""
 
     keepdims: bool
     noop_with_empty_axes: bool
 
     @property
     def data(self) -> Output:
-        """What is reduced."""
+        """The reduced tensor."""
         return self.node.input_value(0)
 
     @classmethod
@@ -39,7 +39,7 @@ class ReduceSpec(OperatorSpec):
         given.update({name: bool(value) for name, value in given.items()})
 
     def at(self, rank: int, axes: ArrayLike | None) -> tuple[int, ...]:
-        """The reduced axes in ascending order, given the value of input 1, None if it is omitted.
+        """The reduced axes in ascending order; `axes` is the value of input 1, None if it is omitted.
 
         Raises `OperatorSpecError` for an axis out of range.
         """
@@ -52,7 +52,7 @@ class ReduceSpec(OperatorSpec):
 @specifies("ArgMax", "ArgMin")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgReduceSpec(OperatorSpec):
-    """Where along an axis the largest or smallest element is: the first, or with `select_last_index` the last."""
+    """The index of the largest or smallest element along an axis: the first, or with `select_last_index` the last."""
 
     axis: int
     keepdims: bool
@@ -71,7 +71,7 @@ class ArgReduceSpec(OperatorSpec):
         given["select_last_index"] = bool(given["select_last_index"])
 
     def at(self, shape: Sequence[int]) -> AxisLengths:
-        """The lengths around the axis of data of `shape`. Raises `InputError` if that leaves nothing to find."""
+        """The lengths around the axis of data of `shape`. Raises `InputError` if only the axis is empty."""
         lengths = AxisLengths.of(shape, self.axis)
         if not lengths.length and lengths.outer and lengths.inner:
             raise InputError(f"{self.node}: an input {list(shape)} is empty along axis {self.axis}")
@@ -81,14 +81,14 @@ class ArgReduceSpec(OperatorSpec):
 @specifies("CumSum", "CumProd")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CumulativeSpec(OperatorSpec):
-    """Running sums or products: `exclusive` ones leave the element itself out, `reverse` ones start at the end."""
+    """Cumulative sums or products; `exclusive` ones exclude the element itself, `reverse` ones start at the end."""
 
     exclusive: bool
     reverse: bool
 
     @property
     def data(self) -> Output:
-        """What is added up or multiplied."""
+        """The tensor that is accumulated."""
         return self.node.input_value(0)
 
     @classmethod
@@ -99,7 +99,7 @@ class CumulativeSpec(OperatorSpec):
         given.update({name: bool(value) for name, value in given.items()})
 
     def at(self, shape: Sequence[int], axis: ArrayLike) -> AxisLengths:
-        """The lengths around the axis, which is the value of input 1, of data of `shape`.
+        """The lengths around `axis`, the value of input 1, of data of `shape`.
 
         Raises `OperatorSpecError` for an axis out of range.
         """
@@ -108,7 +108,7 @@ class CumulativeSpec(OperatorSpec):
 
 @evaluates_with_spec("ReduceLogSumExp")
 def reduce_log_sum_exp(spec: ReduceSpec, x: Array, axes: Array | None = None) -> Array:
-    """The logarithm of summed powers of e, also of a scalar and of infinities (ONNX ReduceLogSumExp-28)."""
+    """The logarithm of the sum of exponentials, including scalars and infinities (ONNX ReduceLogSumExp-28)."""
     wide, along = widened(x), spec.at(x.ndim, axes)
     largest = wide.max(axis=along, keepdims=True, initial=-np.inf)
     base = np.where(np.isinf(largest), wide.dtype.type(0), largest)
@@ -119,13 +119,13 @@ def reduce_log_sum_exp(spec: ReduceSpec, x: Array, axes: Array | None = None) ->
 
 @evaluates_with_spec("CumSum")
 def cum_sum(spec: CumulativeSpec, x: Array, axis: Array) -> Array:
-    """Running sums along an axis (ONNX CumSum-14)."""
+    """Cumulative sums along an axis (ONNX CumSum-14)."""
     return _running(spec, np.add, 0, x, axis)
 
 
 @evaluates_with_spec("CumProd")
 def cum_prod(spec: CumulativeSpec, x: Array, axis: Array) -> Array:
-    """Running products along an axis (ONNX CumProd-26)."""
+    """Cumulative products along an axis (ONNX CumProd-26)."""
     return _running(spec, np.multiply, 1, x, axis)
 
 

@@ -1,7 +1,7 @@
-"""Reference evaluation of single nodes: ours where an operator has one, else `onnx.reference` at the canonical opset.
+"""Reference evaluation of single nodes, by the engine's own evaluator if any, else `onnx.reference`.
 
-Values are numpy arrays (strings as object arrays of str), lists (sequences), dicts (maps) and None (an empty
-optional). Outputs may alias inputs; inputs are never written.
+`onnx.reference` runs at the canonical opset. Values are numpy arrays (strings as object arrays of str), lists
+(sequences), dicts (maps) and None (an empty optional). Outputs may alias inputs; inputs are never modified.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOMES: Final[dict[str, str]] = {
     "ai.onnx.preview": "onnx.reference.ops.aionnx_preview",
     "ai.onnx.preview.training": "onnx.reference.ops.aionnx_preview_training",
 }
-"""The modules that load the operators of a domain; 11 MB of memory, which most models do without."""
+"""The modules that load the operators of a domain; they take 11 MB, which most models do not need."""
 _RUN_PARAMS: Final[dict[str, Any]] = {
     "log": lambda pattern, *arguments: None,
     "opsets": CANONICAL_VERSIONS,
@@ -34,9 +34,9 @@ _RUN_PARAMS: Final[dict[str, Any]] = {
 
 
 def evaluate(node: Node, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of one node for the values of its inputs, None standing for an omitted one.
+    """The outputs of one node for the values of its inputs; None is an omitted input.
 
-    Raises `UnsupportedError` if there is no evaluation, `DeviceError` naming node and inputs where it fails.
+    Raises `UnsupportedError` if there is no evaluation, `DeviceError` with node and inputs if it fails.
     """
     return compile_node(node)(inputs)
 
@@ -61,7 +61,7 @@ def compile_node(node: Node) -> Evaluator:
             with np.errstate(all="ignore"):
                 outputs = run(inputs)
         except InferError:
-            raise  # from a node of a body, which it names, or from who interrupts it
+            raise  # an error of a node of a body, which it names, or an interruption
         except Exception as e:
             given = ", ".join(f"{name} {describe(v)}" for name, v in zip(names, inputs, strict=False))
             kind = UnsupportedError if isinstance(e, UnsupportedError) else DeviceError
@@ -73,7 +73,7 @@ def compile_node(node: Node) -> Evaluator:
 
 
 def describe(value: Any) -> str:
-    """A value in words for messages: `float32[2,3]`, `a list of 3`."""
+    """The description of a value in messages: `float32[2,3]`, `a list of 3`."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if isinstance(value, list):
@@ -98,26 +98,26 @@ def _compile_onnx(node: Node) -> Evaluator:
 
 
 def _dtype(output: Output) -> np.dtype[Any] | None:
-    """The numbers that an output is known to hold; None for what holds none, or none that are known."""
+    """The numpy dtype of an output; None if it is not a numeric tensor, or its type is unknown."""
     if not isinstance(output.type, TensorType) or output.element_type in (undefined, string):
         return None
     return np.dtype(output.element_type.numpy)
 
 
 def _typed(value: Any, dtype: np.dtype[Any] | None) -> Any:
-    """`value` with the type that the operator states: numpy's sums of i32, say, are i64."""
+    """`value` converted to the operator's output type: for example, numpy's sums of i32 are i64."""
     if dtype is None or not isinstance(value, (np.ndarray, np.generic)):
         return value
     return value.astype(dtype, copy=False)
 
 
 def load_onnx_implementation(op_type: str, domain: str) -> Any:
-    """The class of `onnx.reference` that evaluates an operator; raises what that raises if there is none."""
+    """The class of `onnx.reference` that evaluates an operator; if there is none, the exception of `onnx` passes."""
     return import_module(_HOMES[domain]).load_op(domain, op_type, CANONICAL_VERSIONS[domain])
 
 
 def _settle(value: Any) -> Any:
-    """`value` in the forms that this module promises."""
+    """`value` in the representation described above."""
     if type(value) is np.ndarray:
         return value.astype(object) if value.dtype.kind in "US" else value
     if isinstance(value, (list, tuple)):

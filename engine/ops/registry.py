@@ -1,7 +1,6 @@
-"""The op registry: one `OpDef` per operator at the canonical opset, made from its `onnx.defs` schema.
+"""The operator registry: one `OpDef` per operator at the canonical opset, created from its `onnx.defs` schema.
 
-What a schema cannot say (own type rules, own evaluation) is attached to the `OpDef` by the decorators here, in one
-module a family of operators.
+The decorators here add type rules and evaluators to an `OpDef`; each family of operators has its module.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from engine.ir.element_type import ALL
 from engine.ops.protos import attribute_from_proto
 
 CANONICAL_OPSET: Final = 28
-"""The version of ONNX's own domain at which every node of a `Model` is expressed."""
+"""The version of ONNX's own domain for all nodes of a `Model`."""
 ML_OPSET: Final = 5
 """The canonical version of `ai.onnx.ml`."""
 TRAINING_OPSET: Final = 1
 """The canonical version of `ai.onnx.preview.training`."""
 INTERNAL_DOMAIN: Final = "engine"
-"""The domain of the operators that only devices have; see `engine.ops.internal`."""
+"""The domain of internal operators; see `engine.ops.internal`."""
 CANONICAL_VERSIONS: Final[dict[str, int]] = {
     "": CANONICAL_OPSET,
     "ai.onnx.ml": ML_OPSET,
     "ai.onnx.preview": 1,
     "ai.onnx.preview.training": TRAINING_OPSET,
 }
-"""Canonical version by domain; a domain that is not here is a custom one."""
+"""Canonical version by domain; all other domains are custom."""
 KEPT_DEPRECATED: Final = frozenset({("ai.onnx.ml", "TreeEnsembleClassifier"), ("ai.onnx.ml", "TreeEnsembleRegressor")})
-"""Operators that stay though deprecated: their successor cannot say all that they can (base values, for one)."""
+"""Operators that are kept although deprecated: their successor lacks some features, such as base values."""
 
 TypeRule: TypeAlias = "Callable[[Node], Sequence[ValueType] | None]"
-"""The output types of a node; None leaves them to ONNX's own inference. Raises `TypeInferenceError`."""
+"""Returns the output types of a node, or None to use ONNX's own inference. Raises `TypeInferenceError`."""
 Evaluator: TypeAlias = "Callable[[Sequence[Any]], tuple[Any, ...]]"
-"""The outputs of one node for its inputs; None stands for an omitted input. Safe for concurrent calls."""
+"""Returns the outputs of one node for its inputs; None is an omitted input. Safe for concurrent calls."""
 EvaluatorFactory: TypeAlias = "Callable[[Node], Evaluator]"
 
 
@@ -51,9 +50,9 @@ class Port:
 
     Attributes:
         name: its name in the schema.
-        elements: the element types that a tensor may have here; empty if no tensor may come.
-        others: the types of sequences, optionals and maps, as ONNX writes them (`seq(tensor(float))`).
-        type_name: ports of one type name have one type, unless that is not a type variable.
+        elements: the allowed element types of tensors; empty if tensors are not allowed.
+        others: the allowed types of sequences, optionals and maps, as ONNX writes them (`seq(tensor(float))`).
+        type_name: ports with the same type variable have the same type.
     """
 
     name: str
@@ -76,7 +75,7 @@ class AttributeDef:
 
 
 class OpDef:
-    """What is known of one operator at the canonical opset.
+    """The definition of one operator at the canonical opset.
 
     Attributes:
         name: the op type.
@@ -84,19 +83,19 @@ class OpDef:
         schema: the `onnx.defs.OpSchema`.
         inputs: the formal inputs in order; a variadic one is last.
         outputs: the formal outputs in order; a variadic one is last.
-        min_inputs: how many inputs are required.
-        max_inputs: how many there may be; variadic inputs have no bound.
-        min_outputs: how many outputs a node has at least.
-        max_outputs: how many outputs a node may have.
+        min_inputs: the number of required inputs.
+        max_inputs: the maximum number of inputs; unlimited if variadic.
+        min_outputs: the minimum number of outputs.
+        max_outputs: the maximum number of outputs.
         attributes: the attributes by name.
-        required: the names of the attributes without which a node is not valid.
-        is_plain: whether every node has the same number of inputs, one output, and may have no attributes.
-        is_commutative: whether the first two inputs may change places.
+        required: the names of the required attributes.
+        is_plain: whether every node has the same number of inputs, one output, and no required attributes.
+        is_commutative: whether the first two inputs may be swapped.
         is_deterministic: whether equal inputs and attributes give equal outputs.
-        agreement: the comparison of its inputs' lengths that ONNX's inference leaves out, if any.
-        rule: the type rule of ours, if any.
-        evaluator: the evaluation of ours, if any.
-        count_outputs: how many outputs a node has whose caller did not say; None is the number required.
+        agreement: the comparison of its inputs' lengths that ONNX's inference lacks, if any.
+        rule: the engine's type rule, if any.
+        evaluator: the engine's evaluator, if any.
+        count_outputs: the default number of outputs of a node; None is the number required.
     """
 
     __slots__ = (
@@ -121,7 +120,7 @@ class OpDef:
         self.count_outputs: Callable[[Sequence[Any], dict[str, Any]], int] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Read the rest of the schema when it is first asked for: of two hundred operators a model has a dozen."""
+        """Read the rest of the schema on first use, because a model uses only a few of two hundred operators."""
         if name not in _READ_LATER:
             raise AttributeError(f"{self!r} has no attribute {name!r}")
         self.inputs = tuple(_port(port) for port in self.schema.inputs)
@@ -133,7 +132,7 @@ class OpDef:
 
     @property
     def since_version(self) -> int:
-        """The opset version in which the operator got its present form."""
+        """The opset version of the operator's current definition."""
         return int(self.schema.since_version)
 
     @property
@@ -142,7 +141,7 @@ class OpDef:
         return bool(self.inputs) and self.inputs[-1].is_variadic
 
     def input_port(self, index: int) -> Port:
-        """The formal input of input `index`; the last one repeats where it is variadic."""
+        """The formal input of input `index`; a variadic last one repeats."""
         return self.inputs[min(index, len(self.inputs) - 1)]
 
     def input_name(self, index: int) -> str:
@@ -158,7 +157,7 @@ class OpDef:
 
 
 def get_op(op_type: str, domain: str = "") -> OpDef:
-    """The definition of an operator. Raises `UnknownOperatorError`, naming close matches."""
+    """The definition of an operator. Raises `UnknownOperatorError` with similar names."""
     found = find_op(op_type, domain)
     if found is None:
         raise UnknownOperatorError(_unknown(op_type, domain))
@@ -166,19 +165,19 @@ def get_op(op_type: str, domain: str = "") -> OpDef:
 
 
 def find_op(op_type: str, domain: str = "") -> OpDef | None:
-    """The definition of an operator; None if the canonical opset has none of that name."""
+    """The definition of an operator; None if the canonical opset does not have it."""
     ops = _OPS.get(domain)
     return None if ops is None else ops[op_type]
 
 
 def all_ops() -> list[OpDef]:
-    """Every operator of the canonical opsets, ONNX's own first, by name; internal ones (`register_op`) are not."""
+    """Every operator of the canonical opsets by name, ONNX's own first, without internal ones (`register_op`)."""
     names = sorted({(s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain in CANONICAL_VERSIONS})
     return [op for domain, name in names if (op := find_op(name, domain)) is not None]
 
 
 def register_op(op: OpDef) -> None:
-    """Make an operator of a domain of ours known: see `engine.ops.internal`. Raises `ModelError` for a taken name."""
+    """Register an internal operator: see `engine.ops.internal`. Raises `ModelError` if the name is taken."""
     ops = _OPS.setdefault(op.domain, _Ops(op.domain))
     if op.domain in CANONICAL_VERSIONS or op.name in ops:
         raise ModelError(f"operator {op} is defined already, or of a domain that ONNX defines")
@@ -186,9 +185,9 @@ def register_op(op: OpDef) -> None:
 
 
 def attribute(node: Node, name: str) -> Any:
-    """The value of an attribute of `node`, else its default in the schema; None if it has none.
+    """The value of an attribute of `node`, or its default in the schema; None if there is neither.
 
-    Raises `ModelError` if the operator has no such attribute, or requires it and the node lacks it.
+    Raises `ModelError` if the operator has no such attribute, or requires it but the node lacks it.
     """
     value = node.attributes.get(name)
     if value is not None:
@@ -217,7 +216,7 @@ def infers(*op_types: str, domain: str = "") -> Callable[[TypeRule], TypeRule]:
 
 
 def compares(*op_types: str, domain: str = "") -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
-    """Decorator: the function raises `TypeInferenceError` if lengths of the inputs of these operators contradict."""
+    """Decorator: the function raises `TypeInferenceError` if lengths of these operators' inputs disagree."""
 
     def register(agreement: Callable[[Node], None]) -> Callable[[Node], None]:
         for op_type in op_types:
@@ -228,7 +227,7 @@ def compares(*op_types: str, domain: str = "") -> Callable[[Callable[[Node], Non
 
 
 def compiles(*op_types: str, domain: str = "") -> Callable[[EvaluatorFactory], EvaluatorFactory]:
-    """Decorator: the function makes the evaluator of a node of these operators, once for many calls."""
+    """Decorator: the function creates the evaluator of a node of these operators, once for many calls."""
 
     def register(factory: EvaluatorFactory) -> EvaluatorFactory:
         for op_type in op_types:
@@ -241,8 +240,8 @@ def compiles(*op_types: str, domain: str = "") -> Callable[[EvaluatorFactory], E
 def evaluates(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: the function evaluates these operators.
 
-    It takes the inputs positionally (None if omitted) and, as keyword-only parameters, the attributes that it
-    names, and `num_outputs` if it names that; it returns the output, or a tuple of outputs.
+    It takes the inputs positionally (None if omitted) and, as keyword-only parameters, the attributes that it needs,
+    and optionally `num_outputs`; it returns the output, or a tuple of outputs.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -269,7 +268,7 @@ def evaluates(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]]
 _COMMUTATIVE: Final = frozenset(
     ["Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "Sum", "Mean", "BitwiseAnd", "BitwiseOr", "BitwiseXor"]
 )  # fmt: skip
-# The schemas' own flag is set where a function body is undetermined, too (DepthToSpace).
+# The schemas' own flag is also set for operators with context-dependent function bodies (DepthToSpace).
 _RANDOM: Final = frozenset(
     ["Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )  # fmt: skip
@@ -309,7 +308,7 @@ def _attribute(attribute: onnx.defs.OpSchema.Attribute) -> AttributeDef:
 
 
 class _Ops(dict[str, "OpDef | None"]):
-    """The operators of a domain by name, each made when it is first looked up; None for what is not an operator."""
+    """The operators of a domain by name, each created on first lookup; None for unknown names."""
 
     __slots__ = ("_domain",)
 
@@ -329,7 +328,7 @@ def _definition(name: str, domain: str) -> OpDef | None:
     except onnx.defs.SchemaError:
         return None  # unknown, or newer than the canonical opset
     if (domain, name) in KEPT_DEPRECATED and schema.deprecated:
-        schema = onnx.defs.get_schema(name, schema.since_version - 1, domain)  # the same, and inferred by ONNX
+        schema = onnx.defs.get_schema(name, schema.since_version - 1, domain)  # the same, but inferred by ONNX
     return None if schema.deprecated else OpDef(schema)
 
 

@@ -17,7 +17,7 @@ from engine.ops.tensors import Array
 @specifies("Reshape")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshapeSpec(OperatorSpec):
-    """Reshape (ONNX Reshape-25). `allowzero`: a length of 0 in the shape is 0, and not copied from the input."""
+    """Reshape (ONNX Reshape-25). `allowzero`: a 0 in the shape is a length of 0 instead of a copy of the input's."""
 
     allowzero: bool
 
@@ -61,10 +61,10 @@ def _reshaped_dim(
 
 
 def _balance(node: Node, known: list[Dimension], dims: list[Dimension | None], values: list[int]) -> None:
-    """Compute the dimension given as -1 from what the others leave; without one, compare the numbers of elements."""
+    """Compute the dimension given as -1 from the others; without one, compare the numbers of elements."""
     taken, left = [dim for dim in dims if dim is not None], list(known)
     for dim in list(taken):
-        if dim.is_dynamic and dim in left:  # copied, so that it cancels whatever its length
+        if dim.is_dynamic and dim in left:  # copied from the input, so it cancels out
             left.remove(dim)
             taken.remove(dim)
     if any(dim.is_dynamic for dim in taken):
@@ -92,7 +92,7 @@ def _balance(node: Node, known: list[Dimension], dims: list[Dimension | None], v
 @specifies("Flatten")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlattenSpec(OperatorSpec):
-    """Flatten (ONNX Flatten-25): axes before `axis` become one, and those from it on. It may be the rank itself."""
+    """Flatten (ONNX Flatten-25) to two axes: those before `axis`, and those from it on. `axis` may equal the rank."""
 
     axis: int
 
@@ -126,5 +126,5 @@ class DropoutSpec(OperatorSpec):
 
     @property
     def may_train(self) -> bool:
-        """Whether input `training_mode` is given, with which elements may be dropped; Identity otherwise."""
+        """Whether input `training_mode` is given, so that elements may be dropped; otherwise it is an Identity."""
         return self.node.has_input(2)

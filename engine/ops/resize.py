@@ -1,4 +1,4 @@
-"""Resize: which elements each element of the result is made of, its type and its evaluation (ONNX Resize-19)."""
+"""Resize (ONNX Resize-19): its spec, with the interpolation weights of each axis, its type rule and evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.ops.spec import OperatorSpec, check_choice, evaluates_with_spec, ran
 from engine.ops.tensors import Array
 
 _RADIUS: Final = {"linear": 1, "cubic": 2}
-"""How far from a coordinate elements count."""
+"""The distance from a coordinate within which elements count."""
 _NEAREST: Final[dict[str, Callable[[Array], Array]]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
@@ -33,11 +33,11 @@ _COORDINATES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ResizeTaps:
-    """The elements along one axis that each element of the result is made of. Read-only, and shared.
+    """The input elements and weights of each result element along one axis. Read-only and shared.
 
     Attributes:
-        indices: [size, taps] int32, ascending along the taps; -1 in the rows of elements that lie outside of the
-            region of interest, which are the extrapolation value.
+        indices: [size, taps] int32, ascending along the taps; -1 in the rows of elements outside the region of
+            interest, which have the extrapolation value.
         weights: [size, taps] float64.
     """
 
@@ -46,21 +46,21 @@ class ResizeTaps:
 
     @property
     def is_outside(self) -> Array:
-        """[size] bool: which elements are the extrapolation value."""
+        """[size] bool: which elements have the extrapolation value."""
         result: Array = self.indices[:, 0] < 0
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class ResizedAxis:
-    """One axis that changes.
+    """A resized axis.
 
     Attributes:
-        axis: which, counted from the front.
-        length: how many elements the input has along it.
-        size: how many the result has.
-        scale: by how much it grows.
-        region: the part of the input that is read, of 1; (0, 1) unless cropped.
+        axis: its number, counted from the front.
+        length: its length in the input.
+        size: its length in the result.
+        scale: its growth factor.
+        region: the start and end of the region that is read, as fractions of the input; (0, 1) unless cropped.
     """
 
     axis: int
@@ -72,17 +72,17 @@ class ResizedAxis:
 
     @property
     def taps(self) -> ResizeTaps:
-        """What each element of the result is made of. Raises `ModelError` if the input has no elements."""
+        """The input elements and weights of each result element. Raises `ModelError` if the axis is empty."""
         return _taps(self.rule, self.length, self.size, self.scale, self.region)
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeLengths:
-    """A Resize of one shape.
+    """The lengths of a Resize for one input shape.
 
     Attributes:
         shape: the shape of the result.
-        axes: the axes that change, ascending. Each is resized by itself, one after the other.
+        axes: the axes that change, ascending. They are resized one after the other.
     """
 
     shape: tuple[int, ...]
@@ -92,7 +92,7 @@ class ResizeLengths:
 @specifies("Resize")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeSpec(OperatorSpec):
-    """Resize. `axes` is None while all axes are meant and the rank is unknown."""
+    """Resize. `axes` is None if all axes are resized and the rank is unknown."""
 
     axes: tuple[int, ...] | None
     mode: str
@@ -115,7 +115,7 @@ class ResizeSpec(OperatorSpec):
         check_choice(node, "mode", given["mode"], ("nearest", *_RADIUS))
         coordinates = "coordinate_transformation_mode"
         check_choice(node, coordinates, given[coordinates], _COORDINATES)
-        if given["mode"] == "nearest":  # exporters write any in other modes
+        if given["mode"] == "nearest":  # exporters write arbitrary values in other modes
             check_choice(node, "nearest_mode", given["nearest_mode"], _NEAREST)
         policy = "keep_aspect_ratio_policy"
         check_choice(node, policy, given[policy], ("stretch", "not_larger", "not_smaller"))
@@ -125,7 +125,7 @@ class ResizeSpec(OperatorSpec):
     def at(
         self, shape: Sequence[int], roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
     ) -> ResizeLengths:
-        """What is computed for an input of `shape`; omitted and empty inputs are None.
+        """The lengths for an input of `shape`; omitted and empty inputs are None.
 
         Raises `OperatorSpecError` if the values do not fit the axes, or a scale is not positive.
         """
@@ -149,7 +149,7 @@ class ResizeSpec(OperatorSpec):
     def _targets(
         self, lengths: Sequence[int], scales: list[float] | None, sizes: list[float] | None
     ) -> tuple[list[int], list[float]]:
-        """The lengths along the axes of the result, and the scales."""
+        """The lengths of the result along the axes, and the scales."""
         if scales:
             self._check_count("scales", len(scales), len(lengths))
             if not all(0 < scale < math.inf for scale in scales):
@@ -165,7 +165,7 @@ class ResizeSpec(OperatorSpec):
         return [_rounded(n, factor) for n in lengths], [factor] * len(lengths)
 
     def _common(self, factors: Sequence[float]) -> float:
-        """The scale of all axes where their ratio is kept."""
+        """The scale of all axes if their ratio is kept."""
         return (min if self.keep_aspect_ratio_policy == "not_larger" else max)(factors, default=1.0)
 
     def _check_count(self, what: str, found: int, expected: int) -> None:
@@ -190,7 +190,7 @@ def _numbers(values: Array | None) -> list[float] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """The attributes that decide where elements come from."""
+    """The attributes that determine coordinates and weights."""
 
     mode: str
     coordinates: str
@@ -217,7 +217,7 @@ def _taps(rule: _Rule, length: int, size: int, scale: float, region: tuple[float
 
 
 def _coordinates(mode: str, n: int, size: int, scale: float, region: tuple[float, float]) -> Array:
-    """Where the elements of the result lie among the `n` of the input."""
+    """The coordinates of the result's elements in an input of length `n`."""
     y, width = np.arange(size, dtype=np.float64), scale * n
     first, last = region
     match mode:
@@ -237,9 +237,9 @@ def _coordinates(mode: str, n: int, size: int, scale: float, region: tuple[float
 
 
 def _weighted(rule: _Rule, at: Array, length: int, scale: float) -> tuple[Array, Array]:
-    """The elements around each coordinate, and their weights: [size, taps] both.
+    """The elements around each coordinate, and their weights: both [size, taps].
 
-    With `antialias` a grid that is coarser than the input's takes from as many more elements.
+    With `antialias`, the number of elements grows with the downsampling factor.
     """
     shrink = min(scale, 1.0) if rule.antialias else 1.0
     first = math.floor(-_RADIUS[rule.mode] / shrink) + 1
@@ -269,7 +269,7 @@ def _cubic(distances: Array, a: float) -> Array:
 def _resize(
     spec: ResizeSpec, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
 ) -> Array:
-    """One axis after the other. `onnx.reference` takes wrong neighbours of coordinates a rounding error off a whole."""
+    """One axis after the other. `onnx.reference` selects wrong neighbours if a coordinate is almost an integer."""
     is_nearest = spec.mode == "nearest"
     result = x if is_nearest else x.astype(np.float64)
     for each in spec.at(x.shape, roi, scales, sizes).axes:
@@ -302,7 +302,7 @@ def _sum_of_taps(x: Array, places: Array, weights: Array, axis: int) -> Array:
 
 
 def _along(values: Array, axis: int, rank: int) -> Array:
-    """A vector as a tensor that has it along an axis."""
+    """A vector reshaped to lie along an axis of a tensor of `rank`."""
     return values.reshape(-1, *(1,) * (rank - axis - 1))
 
 
@@ -311,7 +311,7 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 
 @infers("Resize")
 def _infer_resize(node: Node) -> Sequence[ValueType]:
-    """ONNX's rule is wrong where the number of sizes is unknown."""
+    """ONNX's rule is wrong if the number of sizes is unknown."""
     check_inputs(node, get_op("Resize"))
     spec, data = ResizeSpec.of(node), tensor_type(node, 0)
     is_given = [index for index in (2, 3) if _is_given(node, index)]
@@ -332,7 +332,7 @@ def _infer_resize(node: Node) -> Sequence[ValueType]:
 
 
 def _is_given(node: Node, index: int) -> bool:
-    """False if the input is omitted, or is the empty tensor that older models give instead."""
+    """False if the input is omitted, or is an empty tensor, which means the same in older models."""
     if not node.has_input(index):
         return False
     shape = tensor_type(node, index).shape

@@ -1,4 +1,4 @@
-"""RotaryEmbedding: its spec; ONNX's own inference and evaluation are right."""
+"""RotaryEmbedding: its spec; ONNX's own inference and evaluation are used."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from engine.ops.spec import OperatorSpec, check_rank, refuse, specifies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotaryLengths:
-    """What the lengths of a RotaryEmbedding's inputs decide.
+    """The facts of a RotaryEmbedding that follow from its inputs' shapes.
 
     Attributes:
-        x: the input, and the output, as they lie in memory.
-        rotated: how many elements of each head are rotated, from the first on; even.
-        positions: how many positions the tables have; 0 where they hold a row for each batch and row of x.
+        x: the memory layout of the input and the output.
+        rotated: the number of elements at the start of each head that are rotated; even.
+        positions: the number of positions in the tables; 0 if they have a row for each batch and row of x.
     """
 
     x: Heads
@@ -33,9 +33,9 @@ class RotarySpec(OperatorSpec):
     """The attributes of RotaryEmbedding.
 
     Attributes:
-        interleaved: whether pairs that are rotated are neighbours; else the two halves of what is rotated are pairs.
-        num_heads: the heads of an input [B, S, heads * size].
-        rotary_embedding_dim: how many elements of each head are rotated; 0 is all of them.
+        interleaved: whether rotated pairs are neighbours; else they are corresponding elements of the two halves.
+        num_heads: the number of heads of an input [B, S, heads * size].
+        rotary_embedding_dim: the number of rotated elements of each head; 0 is all of them.
     """
 
     interleaved: bool
@@ -65,7 +65,7 @@ class RotarySpec(OperatorSpec):
         return self.input(3)
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> RotaryLengths:
-        """What the shapes of the inputs decide. Raises `OperatorSpecError` if they do not fit each other."""
+        """The facts that follow from the inputs' shapes. Raises `OperatorSpecError` if the shapes do not fit."""
         x, cosines, sines, positions = [None if s is None else tuple(s) for s in (*shapes, None)[:4]]
         assert x is not None
         heads = self.num_heads or 1

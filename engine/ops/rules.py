@@ -1,4 +1,4 @@
-"""What type rules share: errors that name node, inputs and the way out, type checks, and broadcasting."""
+"""Functions that type rules share: errors with node and inputs, type checks, and broadcasting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.ops.registry import OpDef, Port, find_op, get_op
 
 
 def fail(node: Node, problem: str, cause: Exception | None = None) -> NoReturn:
-    """Raise `TypeInferenceError`: the node, what is wrong, and what each input is."""
+    """Raise `TypeInferenceError` with the node, the problem, and the type of each input."""
     attributes = [f"{k}={v!r}" for k, v in node.attributes.items() if isinstance(v, (int, float, str, tuple))]
     text = f"{node}: {problem}; {describe_inputs(node)}"
     if attributes:
@@ -30,7 +30,7 @@ def fail(node: Node, problem: str, cause: Exception | None = None) -> NoReturn:
 
 
 def describe_inputs(node: Node) -> str:
-    """The inputs with their types, as messages end with them."""
+    """The inputs with their types, for the end of a message."""
     op = find_op(node.op_type, node.domain)
     parts = []
     for index, source in enumerate(node.input_values):
@@ -43,8 +43,8 @@ def describe_inputs(node: Node) -> str:
 
 
 def tensor_type(node: Node, index: int) -> TensorType:
-    """The type of tensor input `index`. Raises `TypeInferenceError` for an omitted input or another value."""
-    # One input is asked for: a list of all for each of 100,000 would take quadratic time.
+    """The type of tensor input `index`. Raises `TypeInferenceError` if it is omitted or not a tensor."""
+    # Access only one input: a list of all of them for each of 100,000 would take quadratic time.
     value_type = node.input_value(index).type if node.has_input(index) else None
     if not isinstance(value_type, TensorType):
         name = get_op(node.op_type, node.domain).input_name(index)
@@ -53,7 +53,7 @@ def tensor_type(node: Node, index: int) -> TensorType:
 
 
 def check_inputs(node: Node, op: OpDef, count: int | None = None) -> None:
-    """Check the first `count` (all) inputs against the types that the operator takes, type variables together."""
+    """Check the first `count` (default: all) inputs against the operator's allowed types and type variables."""
     bound: dict[str, tuple[int, str]] = {}
     for index, source in enumerate(node.input_values[:count]):
         port = op.input_port(index) if op.inputs else None
@@ -78,14 +78,14 @@ def check_inputs(node: Node, op: OpDef, count: int | None = None) -> None:
 
 
 def _checked_name(node: Node, op: OpDef, index: int, port: Port, value_type: ValueType) -> str | None:
-    """The type of an input without its shape; None if it is not known. Fails where the port does not take it."""
+    """The type of an input without its shape; None if it is not known. Fails if the port does not allow it."""
     if isinstance(value_type, TensorType):
         if value_type.element_type is undefined:
             return None
         if value_type.element_type in port.elements:
             return value_type.element_type.name
     elif not isinstance(value_type, SparseTensorType) and port.others:
-        return None  # sequences, optionals and maps: ONNX's own inference looks into them
+        return None  # sequences, optionals and maps: ONNX's own inference checks them
     allowed = [t.name for t in sorted(port.elements, key=lambda t: t.onnx)] + sorted(port.others)
     fail(node, f"input {index} ({op.input_name(index)}) is {value_type}; expected one of {', '.join(allowed)}")
 
@@ -127,14 +127,14 @@ def _broadcast_two(node: Node, a: PartialShape, b: PartialShape, index: int) -> 
 
 
 def _broadcast_dims(x: Dimension, y: Dimension) -> Dimension | None:
-    """The dimension to which two broadcast; None where they cannot."""
+    """The dimension to which two broadcast; None if they do not."""
     if x is y or x == y:
         return x
     if x.min == x.max == 1:
         return y
     if y.min == y.max == 1:
         return x
-    # A length that cannot be 1 is the result's, whatever the other turns out to be.
+    # A length that cannot be 1 is the result's, independently of the other.
     if x.min > 1 or x.max == 0:
         return (x.merge(y) if x.is_dynamic and y.min > 1 else x) if _may_meet(x, y) else None
     if y.min > 1 or y.max == 0:
@@ -149,12 +149,12 @@ def _may_meet(fixed: Dimension, other: Dimension) -> bool:
 
 
 def with_element(value_type: TensorType, element_type: ElementType) -> TensorType:
-    """The same shape with another element type."""
+    """The tensor type with another element type."""
     return value_type if value_type.element_type is element_type else TensorType(element_type, value_type.shape)
 
 
 def sum_dims(dims: Sequence[Dimension]) -> Dimension:
-    """The length of tensors laid end to end."""
+    """The length of a concatenation."""
     if len(dims) == 1:
         return dims[0]
     highs = [dim.max for dim in dims]

@@ -1,6 +1,6 @@
-"""Interpolation at computed places: GridSample, AffineGrid, RoiAlign, CenterCropPad; the evaluation of DeformConv.
+"""Interpolation at computed coordinates: GridSample, AffineGrid, RoiAlign, CenterCropPad; evaluation of DeformConv.
 
-`onnx.reference` evaluates GridSample and DeformConv point by point.
+`onnx.reference` evaluates GridSample and DeformConv point by point, which is slow.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GridSampleSpec(OperatorSpec):
 
     @property
     def taps(self) -> int:
-        """How many elements along each axis a sample is made of."""
+        """The number of input elements along each axis for a sample."""
         return TAPS[self.mode]
 
 
@@ -102,7 +102,7 @@ class RoiAlignSpec(OperatorSpec):
 @specifies("CenterCropPad")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CenterCropPadSpec(OperatorSpec):
-    """CenterCropPad (ONNX CenterCropPad-18). `axes` is None while all axes are meant and the rank is unknown."""
+    """CenterCropPad (ONNX CenterCropPad-18). `axes` is None if it means all axes and the rank is unknown."""
 
     axes: tuple[int, ...] | None
 
@@ -118,7 +118,7 @@ class CenterCropPadSpec(OperatorSpec):
 
 @evaluates_with_spec("GridSample")
 def _grid_sample(spec: GridSampleSpec, x: Array, grid: Array) -> Array:
-    """The last axis of the grid is reversed: (x, y) in -1..1."""
+    """Coordinates along the grid's last axis are in reverse order of axes, (x, y), and in -1..1."""
     lengths, mode, padding_mode = x.shape[2:], spec.mode, spec.padding_mode
     places = widened(grid)[..., ::-1].reshape(grid.shape[0], -1, len(lengths))
     coordinates, bounds = [], []
@@ -131,7 +131,8 @@ def _grid_sample(spec: GridSampleSpec, x: Array, grid: Array) -> Array:
         if mode == "nearest":
             coordinate = np.rint(coordinate)
         bounds.append(bound)
-        # Cubic interpolation moves only the neighbours that it reads, as PyTorch and onnxruntime do.
+        # Cubic interpolation does not move the coordinate, but the neighbours that it reads, like PyTorch and
+        # onnxruntime.
         inside = coordinate if mode == "cubic" else _moved_inside(coordinate, length, bound, padding_mode)
         coordinates.append(inside)
     values = _interpolate(widened(x), coordinates, bounds, mode, padding_mode)
@@ -142,7 +143,7 @@ def _grid_sample(spec: GridSampleSpec, x: Array, grid: Array) -> Array:
 def deform_conv(
     spec: DeformConvSpec, x: Array, w: Array, offset: Array, b: Array | None = None, mask: Array | None = None
 ) -> Array:
-    """Convolution whose window positions are moved by `offset` and weighted by `mask` (ONNX DeformConv-22)."""
+    """Convolution with window positions moved by `offset` and weighted by `mask` (ONNX DeformConv-22)."""
     g, group, offset_group = spec.at(x.shape, w.shape), spec.group, spec.offset_group
     kernel, rank, outs = g.kernel, len(g.kernel), g.outputs
     batch, channels, positions = x.shape[0], x.shape[1], int(np.prod(kernel))
@@ -172,7 +173,7 @@ def deform_conv(
 
 
 def _moved_inside(x: Array, length: int, bound: Bound, padding_mode: str) -> Array:
-    """Coordinates outside of the bound, clamped or reflected; with zeros they stay where they are."""
+    """`x` with coordinates outside the bound clamped or reflected; unchanged in mode zeros."""
     if padding_mode == "zeros":
         return x
     low, high = bound
@@ -181,7 +182,7 @@ def _moved_inside(x: Array, length: int, bound: Bound, padding_mode: str) -> Arr
 
 
 def _reflected(x: Array, bound: Bound) -> Array:
-    """Coordinates mirrored at the bound until they lie within it."""
+    """Coordinates mirrored at the bound until they are within it."""
     low, high = bound
     if high == low:
         return np.full_like(x, low)
@@ -197,7 +198,7 @@ def _reflected(x: Array, bound: Bound) -> Array:
 def _interpolate(
     x: Array, coordinates: Sequence[Array], bounds: Sequence[Bound], mode: str, padding_mode: str
 ) -> Array:
-    """x [N, C, D1..Dr] at P places a sample, one array [N, P] a dimension: [N, C, P]."""
+    """x [N, C, D1..Dr] at P points per sample, given as one array [N, P] per dimension: [N, C, P]."""
     lengths = x.shape[2:]
     flat = x.reshape(*x.shape[:2], -1)
     taps = [_taps(coordinate, mode) for coordinate in coordinates]

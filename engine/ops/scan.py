@@ -1,4 +1,4 @@
-"""What the attributes of Scan mean."""
+"""The spec of Scan."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine.ops.spec import OperatorSpec, rank_of, refuse, resolved_axis, specif
 @specifies("Scan")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSpec(OperatorSpec):
-    """A body that runs for each element of its last `num_scan_inputs` inputs, with the others as its first state.
+    """A body that runs for each element of the last `num_scan_inputs` inputs, with the others as its initial state.
 
     Attributes:
-        num_scan_inputs: how many inputs are gone through.
-        scan_input_axes: for each of them the axis, negative while the rank is unknown.
-        scan_input_directions: for each of them whether it is gone through from the end.
-        scan_output_axes: for each output that is stacked the axis of its result, which may be negative.
-        scan_output_directions: for each of those whether it is stacked from the end.
+        num_scan_inputs: the number of scanned inputs.
+        scan_input_axes: for each scanned input, its axis, which may be negative while the rank is unknown.
+        scan_input_directions: for each scanned input, whether it is scanned from the end.
+        scan_output_axes: for each stacked output, the axis of the result, which may be negative.
+        scan_output_directions: for each stacked output, whether it is stacked from the end.
     """
 
     num_scan_inputs: int
@@ -30,7 +30,7 @@ class ScanSpec(OperatorSpec):
 
     @property
     def num_states(self) -> int:
-        """How many values go from one turn to the next: the first inputs, and the first outputs."""
+        """The number of values passed from one iteration to the next: the first inputs, and the first outputs."""
         return self.node.num_formal_inputs - self.num_scan_inputs
 
     @classmethod
@@ -60,7 +60,7 @@ def _of_each(node: Node, name: str, values: Any, count: int) -> tuple[int, ...]:
 
 
 def _rank(node: Node, index: int) -> int | None:
-    """The rank of a scan input; None also where it is omitted or no tensor, which type inference refuses."""
+    """The rank of a scan input; None also if it is omitted or not a tensor, which type inference rejects."""
     if not node.has_input(index) or not isinstance(node.input_value(index).type, TensorType):
         return None
     return rank_of(node, index)

@@ -17,7 +17,7 @@ from engine.ops.tensors import Array
 @specifies("TopK")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKSpec(OperatorSpec):
-    """The largest or smallest elements along an axis and their positions; how many is input 1."""
+    """The largest or smallest elements along an axis and their positions; input 1 is their number."""
 
     axis: int
     largest: bool
@@ -25,7 +25,7 @@ class TopKSpec(OperatorSpec):
 
     @property
     def data(self) -> Output:
-        """What is searched."""
+        """The searched tensor."""
         return self.node.input_value(0)
 
     @classmethod
@@ -42,7 +42,7 @@ class TopKSpec(OperatorSpec):
 @specifies("Unique")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueSpec(OperatorSpec):
-    """The unique slices along an axis, or without one the unique elements: by value, or by first occurrence."""
+    """The unique slices along an axis, or the unique elements, sorted by value or by first occurrence."""
 
     axis: int | None
     sorted: bool
@@ -58,7 +58,7 @@ class UniqueSpec(OperatorSpec):
 @specifies("Compress")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressSpec(OperatorSpec):
-    """The slices along an axis, or without one the elements, where input 1 is true."""
+    """The slices along an axis, or the elements if `axis` is None, for which input 1 is true."""
 
     axis: int | None
 
@@ -72,7 +72,7 @@ class CompressSpec(OperatorSpec):
 @specifies("NonMaxSuppression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonMaxSuppressionSpec(OperatorSpec):
-    """Boxes of high scores that overlap little; `center_point_box` boxes are centre and size, others two corners."""
+    """Boxes of high scores with little overlap, given by centre and size with `center_point_box`, else by corners."""
 
     center_point_box: bool
 

@@ -1,4 +1,4 @@
-"""Optionals and sequences. An empty optional is None; one that holds a value is that value."""
+"""Evaluation of operators on optionals and sequences. An empty optional is None; any other is its value."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def optional(value: Any = None) -> tuple[Any]:
 
 @evaluates("OptionalHasElement")
 def optional_has_element(value: Any = None) -> Any:
-    """Whether an optional holds a value (ONNX OptionalHasElement-18)."""
+    """Whether an optional has a value (ONNX OptionalHasElement-18)."""
     return np.asarray(value is not None)
 
 
 @evaluates("OptionalGetElement")
 def optional_get_element(value: Any) -> tuple[Any]:
-    """What an optional holds (ONNX OptionalGetElement-18)."""
+    """The value of an optional (ONNX OptionalGetElement-18)."""
     if value is None:
         raise ModelError("the optional is empty; check OptionalHasElement first")
     return (value,)

@@ -1,4 +1,4 @@
-"""Type rules of signal operators on which ONNX's inference is wrong (STFT) or silent (windows, MelWeightMatrix)."""
+"""Type rules of signal operators for which ONNX's inference is wrong (STFT) or missing (windows, MelWeightMatrix)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _infer_mel_weights(node: Node) -> Sequence[ValueType]:
 
 @infers("STFT")
 def _infer_stft(node: Node) -> Sequence[ValueType]:
-    """[batch, length, 1 or 2] to [batch, frames, bins, 2]; ONNX takes `onesided` for 0 by default."""
+    """[batch, length, 1 or 2] to [batch, frames, bins, 2]; ONNX's inference assumes a default of 0 for `onesided`."""
     check_inputs(node, get_op("STFT"))
     signal = tensor_type(node, 0)
     batch = length = as_dimension(None)
@@ -59,7 +59,7 @@ def _frame_length(node: Node, length: Dimension) -> int | None:
 
 
 def constant_int(node: Node, index: int) -> int | None:
-    """The value of an input that is a constant of one integer; None if it is computed."""
+    """The value of an input that is a constant with one integer; None if it is computed."""
     source = node.input_value(index)
     if not isinstance(source.node, Constant) or source.node.output(0).shape.size() != 1:
         return None

@@ -39,15 +39,15 @@ class AxisSlice:
 @specifies("Slice")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceSpec(OperatorSpec):
-    """Slice (ONNX Slice-13). Its bounds are inputs."""
+    """Slice (ONNX Slice-13), whose bounds are inputs."""
 
     def at(
         self, shape: Sequence[int], starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
     ) -> tuple[AxisSlice, ...]:
-        """What is taken of an input of `shape`, by axis; axes that are not named are taken whole.
+        """The elements that are selected from an input of `shape`, for each given axis; other axes are not sliced.
 
-        A start or an end outside of the axis is moved to where the axis ends. Raises `OperatorSpecError` if the
-        bounds do not fit each other or the shape.
+        Starts and ends out of range are clamped. Raises `OperatorSpecError` if the bounds do not fit each other
+        or the shape.
         """
         first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
         names = list(range(len(first))) if axes is None else axes.reshape(-1).tolist()
@@ -66,7 +66,7 @@ class SliceSpec(OperatorSpec):
 
 
 def _taken(axis: int, length: int, start: int, end: int, step: int) -> AxisSlice:
-    # Backwards, ONNX moves a start before the first element to that element; Python takes nothing then.
+    # With a negative step, ONNX clamps a start before the first element to it; Python would select nothing.
     taken = range(length)[slice(max(start, -length) if step < 0 else start, end, step)]
     return AxisSlice(axis, taken.start if len(taken) else 0, len(taken), step)
 
@@ -101,7 +101,7 @@ class SplitSpec(OperatorSpec):
             refuse(node, "num_outputs", given["num_outputs"], "1 or more")
 
     def at(self, shape: Sequence[int], sizes: Array | None = None) -> tuple[AxisSlice, ...]:
-        """The part of an input of `shape` that each output is: of the given sizes, or of one size, the last smaller.
+        """The part of an input of `shape` for each output: of the given sizes, or equal ones but for a smaller last.
 
         Raises `OperatorSpecError` if the sizes do not fit the axis or the outputs.
         """
@@ -158,7 +158,7 @@ class ConcatSpec(OperatorSpec):
         given["axis"] = resolved_axis(node, given["axis"], next((rank for rank in ranks if rank is not None), None))
 
     def at(self, lengths: Sequence[int]) -> tuple[AxisSlice, ...]:
-        """The part of the result that each input is; `lengths` are those of the inputs along the axis."""
+        """The part of the result for each input; `lengths` are the lengths of the inputs along the axis."""
         starts = np.cumsum([0, *lengths]).tolist()
         return tuple(AxisSlice(self.axis, start, size) for start, size in zip(starts, lengths, strict=False))
 
@@ -203,7 +203,7 @@ class TileSpec(OperatorSpec):
     """Tile (ONNX Tile-13)."""
 
     def at(self, shape: Sequence[int], repeats: Array) -> tuple[int, ...]:
-        """How often each axis is repeated. Raises `OperatorSpecError` if there are more repeats, or fewer."""
+        """The repetitions of each axis. Raises `OperatorSpecError` if the number of repeats is not the rank."""
         found = tuple(repeats.reshape(-1).tolist())
         if len(found) != len(shape):
             raise OperatorSpecError(

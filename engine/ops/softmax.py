@@ -1,4 +1,4 @@
-"""Softmax, LogSoftmax and Hardmax: spec, type rule, and evaluation where `onnx.reference` is wrong or slow."""
+"""Softmax, LogSoftmax and Hardmax: spec, type rule, and evaluation if that of `onnx.reference` is wrong or slow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.ops.tensors import Array
 @specifies("Softmax", "LogSoftmax", "Hardmax")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxSpec(OperatorSpec):
-    """The axis along which the elements are compared; Hardmax has 1 where the first of the largest is."""
+    """Softmax, LogSoftmax or Hardmax along an axis; Hardmax is 1 at the first of the largest elements."""
 
     axis: int
 
@@ -42,7 +42,7 @@ def _infer_softmax(node: Node) -> Sequence[ValueType]:
 
 @evaluates_with_spec("Softmax")
 def softmax(spec: SoftmaxSpec, x: Array) -> Array:
-    """Powers of e, divided by their sum along an axis (ONNX Softmax-13)."""
+    """Exponentials divided by their sum along an axis (ONNX Softmax-13)."""
     if not x.size:
         return x
     powers = np.exp(_below_largest(x, spec.axis))
@@ -52,7 +52,7 @@ def softmax(spec: SoftmaxSpec, x: Array) -> Array:
 
 @evaluates_with_spec("LogSoftmax")
 def log_softmax(spec: SoftmaxSpec, x: Array) -> Array:
-    """The logarithm of Softmax, also where that vanishes (ONNX LogSoftmax-13)."""
+    """The logarithm of Softmax, accurate even if that underflows to 0 (ONNX LogSoftmax-13)."""
     if not x.size:
         return x
     lower = _below_largest(x, spec.axis)

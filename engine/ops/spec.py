@@ -1,6 +1,6 @@
-"""Operator specs: what the attributes of a node mean, read and checked once for everybody who needs to know.
+"""Operator specs: the attributes of a node, parsed and validated in one place for type rules, evaluation and devices.
 
-A family's file holds its spec beside its type rule and its evaluation::
+The module of a family of operators contains its spec, its type rules and its evaluation::
 
     @specifies("Concat")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,9 +13,9 @@ A family's file holds its spec beside its type rule and its evaluation::
 
     spec = ConcatSpec.of(node)    # spec.axis is 0..rank-1; raises OperatorSpecError naming node, attribute, allowed
 
-Fields are named as ONNX names the attributes; defaults are filled in from the operator's schema. What lengths decide
-comes in a second stage, `spec.at(shapes)`, once they are known. A spec describes a node as it was when the spec was
-made: make a new one after changing the node or the types of its inputs.
+Fields have ONNX's attribute names; defaults are filled in from the operator's schema. Facts that depend on lengths
+follow in a second stage, `spec.at(shapes)`, once these are known. A spec describes a node at the time of its creation:
+create a new one after changing the node or the types of its inputs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KINDS: Final[dict[int, tuple[str, frozenset[int]]]] = {
     _A.INTS: ("a sequence of ints", frozenset({_A.INTS})),
     _A.FLOATS: ("a sequence of floats", frozenset({_A.FLOATS, _A.INTS})),
 }
-"""By the type of an attribute: its name, and the types of values that are accepted (an empty list counts as INTS)."""
+"""By the type of an attribute: its name, and the accepted types of values (an empty list counts as INTS)."""
 _CONVERSIONS: Final[dict[int, Callable[[Any], Any]]] = {
     _A.INT: int,
     _A.FLOAT: float,
@@ -54,20 +54,20 @@ _MEMO_SIZE: Final = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """The attributes of a node, typed and complete. Operators that need no family's spec have this one.
+    """The attributes of a node, typed and complete. Operators without a spec class of their own use this class.
 
     Attributes:
-        node: what the spec describes. Compared by nobody: specs of equal operations are equal.
+        node: the described node. It is not compared: specs of equal operations are equal.
     """
 
     node: Node = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, node: Node) -> Self:
-        """The spec of `node`, of the class that is registered for its operator: `cls`, or one derived from it.
+        """The spec of `node`, of the class registered for its operator, which is `cls` or a subclass.
 
         Raises `OperatorSpecError` if the node is of another operator, an attribute is missing, of the wrong type
-        or out of its range, or where a rank cannot be.
+        or out of range, or a rank is not allowed.
         """
         found, op = _spec_class(node), find_op(node.op_type, node.domain)
         if not issubclass(found, cls):
@@ -76,7 +76,7 @@ class OperatorSpec:
                 f"{node}: {cls.__name__} describes {operators}, not {_name_of(node.domain, node.op_type)}"
             )
         names = _attribute_names(found)
-        if op is None:  # of a custom domain: fields with defaults may be left out
+        if op is None:  # of a custom domain: fields with defaults may be omitted
             given = {name: node.attributes[name] for name in names if name in node.attributes}
         else:
             given = {name: _read(node, name) for name in names if name in op.attributes}
@@ -88,11 +88,11 @@ class OperatorSpec:
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
-        """Check the attributes in `given`, in place: axes become positive, what is derived is added.
+        """Validate the attributes in `given` and normalize them in place: axes become positive, fields are derived.
 
-        Families override it. Whether it refuses may depend on attributes, the number of ports, and the element types
-        and ranks of inputs, not on lengths or values: `check_spec` remembers what has passed. Raises
-        `OperatorSpecError`, best by `refuse`.
+        Overridden by subclasses. The validation may depend on attributes, the number of ports, and the element types
+        and ranks of inputs, but not on lengths or values, because `check_spec` caches successful checks. Raises
+        `OperatorSpecError`, preferably through `refuse`.
         """
 
     # -- the node's ports, as lowerings read them ----------------------------------------------------------
@@ -106,12 +106,12 @@ class OperatorSpec:
         return self.node.output(index)
 
     def input_shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """The shapes of the inputs, for a second stage `at`; None for one that is omitted. All lengths are known."""
+        """The shapes of the inputs, for the second stage `at`; None for omitted ones. All lengths must be known."""
         values = self.node.input_values
         return tuple(None if value is None else value.shape.get_shape() for value in values)
 
     def is_read(self, index: int) -> bool:
-        """Whether the node has output `index` and something reads it."""
+        """Whether the node has an output `index`, and it has consumers."""
         return index < self.node.num_outputs and self.node.output(index).num_consumers > 0
 
     @property
@@ -128,7 +128,7 @@ _passed: set[tuple[object, ...]] = set()
 
 
 def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[SpecT]]:
-    """Decorator: the class is the spec of these operators. Raises `ModelError` if one has a spec already."""
+    """Decorator: the class is the spec of these operators. Raises `ModelError` if one already has a spec."""
 
     def register(cls: type[SpecT]) -> type[SpecT]:
         for op_type in op_types:
@@ -141,19 +141,19 @@ def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[
 
 
 def spec_of(node: Node) -> OperatorSpec:
-    """The spec of a node, of its family's class where it has one. Raises `OperatorSpecError`."""
+    """The spec of a node, of the class registered for its operator, if any. Raises `OperatorSpecError`."""
     return OperatorSpec.of(node)
 
 
 def has_spec(node: Node) -> bool:
-    """Whether the node's operator has a spec of its own, whose checks its attributes must pass."""
+    """Whether a spec class is registered for the node's operator."""
     return (node.domain, node.op_type) in _classes
 
 
 def evaluates_with_spec(*op_types: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: the function evaluates these operators, as `function(spec, *inputs)`; see `registry.evaluates`.
 
-    The spec is that of the node, whose inputs are left out so that the evaluator does not keep the graph alive.
+    The spec's node is a copy without inputs, so that the evaluator does not keep the graph alive.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,14 +177,14 @@ def evaluates_with_spec(*op_types: str, domain: str = "") -> Callable[[Callable[
 
 
 def check_spec(node: Node) -> None:
-    """Raise `OperatorSpecError` if the node's operator has a spec of its own that refuses the node.
+    """Raise `OperatorSpecError` if a spec class is registered for the node's operator and rejects the node.
 
-    Cheap for nodes that are alike: what has passed is remembered.
+    Cheap for similar nodes, because successful checks are cached.
     """
     cls = _classes.get((node.domain, node.op_type))
     if cls is None:
         return
-    if node.bodies:  # remembering them would keep their graphs alive
+    if node.bodies:  # caching them would keep their graphs alive
         cls.of(node)
         return
     key: list[object] = [cls, node.op_type, node.domain, node.num_outputs, *node.attributes.items()]
@@ -197,7 +197,7 @@ def check_spec(node: Node) -> None:
     try:
         if (found := tuple(key)) in _passed:
             return
-    except TypeError:  # an attribute that has no hash, such as a tensor
+    except TypeError:  # an unhashable attribute, such as a tensor
         cls.of(node)
         return
     cls.of(node)
@@ -207,30 +207,30 @@ def check_spec(node: Node) -> None:
 
 
 def refuse(node: Node, name: str, found: object, allowed: object, cause: Exception | None = None) -> NoReturn:
-    """Raise `OperatorSpecError` for attribute or input `name` with value `found`; `allowed` says what it may be."""
+    """Raise `OperatorSpecError` for attribute or input `name` with value `found`; `allowed` describes valid values."""
     op = find_op(node.op_type, node.domain)
     kind = "input" if op is not None and any(port.name == name for port in op.inputs) else "attribute"
     raise OperatorSpecError(_described(node, f"{kind} {name} is {found!r}; allowed: {allowed}")) from cause
 
 
 def refuse_rank(node: Node, index: int, rank: int, allowed: object) -> NoReturn:
-    """Raise `OperatorSpecError` for the rank of input `index`; `allowed` says what it may be."""
+    """Raise `OperatorSpecError` for the rank of input `index`; `allowed` describes valid ranks."""
     raise OperatorSpecError(_described(node, f"input {index} has rank {rank}; allowed: {allowed}"))
 
 
 def _described(node: Node, problem: str) -> str:
-    """A message with the types of the inputs, which a spec that evaluates a node has left out."""
+    """A message with the types of the inputs, if any: the node of an evaluator's spec has none."""
     return f"{node}: {problem}; {describe_inputs(node)}" if node.num_inputs else f"{node}: {problem}"
 
 
 def check_choice(node: Node, name: str, found: str, allowed: Collection[str]) -> None:
-    """Raise `OperatorSpecError` if an attribute is not one of the names that the operator defines."""
+    """Raise `OperatorSpecError` if the value of an attribute is not one of `allowed`."""
     if found not in allowed:
         refuse(node, name, found, ", ".join(allowed))
 
 
 def rank_of(node: Node, index: int) -> int | None:
-    """The rank of input `index`; None if it is unknown. Raises `OperatorSpecError` for what is not a tensor."""
+    """The rank of input `index`; None if it is unknown. Raises `OperatorSpecError` if the input is not a tensor."""
     value_type = node.input_value(index).type
     if not isinstance(value_type, TensorType):
         raise OperatorSpecError(f"{node}: input {index} is {value_type}; allowed: a tensor")
@@ -241,7 +241,7 @@ def rank_of(node: Node, index: int) -> int | None:
 def check_rank(node: Node, index: int, *allowed: int) -> int | None:
     """The rank of input `index`; None if it is unknown or the input is omitted.
 
-    Raises `OperatorSpecError` if it is not one of those allowed.
+    Raises `OperatorSpecError` if it is not one of `allowed`.
     """
     rank = rank_of(node, index) if node.has_input(index) else None
     if rank is not None and rank not in allowed:
@@ -257,7 +257,7 @@ def check_min_rank(node: Node, index: int, least: int) -> None:
 
 
 def resolved_axis(node: Node, axis: int, rank: int | None, name: str = "axis") -> int:
-    """`axis` counted from the front; a negative one stays as it is while the rank is unknown."""
+    """`axis` counted from the front; a negative one is kept while the rank is unknown."""
     if rank is None:
         return axis
     if not -rank <= axis < rank:
@@ -266,7 +266,7 @@ def resolved_axis(node: Node, axis: int, rank: int | None, name: str = "axis") -
 
 
 def resolved_axes(node: Node, axes: Collection[int], rank: int | None, name: str = "axes") -> tuple[int, ...]:
-    """`axes` counted from the front, in their order. An axis that is named twice is refused."""
+    """`axes` counted from the front, in the given order. Raises `OperatorSpecError` for repeated axes."""
     resolved = tuple(resolved_axis(node, axis, rank, name) for axis in axes)
     if len(set(resolved)) < len(resolved):
         refuse(node, name, list(axes), "each axis once")

@@ -1,4 +1,4 @@
-"""Tensors between numpy arrays and ONNX's storage: raw bytes (packed where narrow), typed fields, strings."""
+"""Converts tensors between numpy arrays and ONNX's storage: raw bytes (narrow types packed), typed fields, strings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SparseTensor:
     shape: tuple[int, ...]
 
     def to_dense(self) -> Array:
-        """The same tensor as an array, zero (or the empty string) where no value is listed."""
+        """The tensor as an array; elements without a value are zero (or the empty string)."""
         fill: Any = "" if self.values.dtype == object else 0
         dense = np.full(self.shape, fill, dtype=self.values.dtype)
         if self.indices.ndim == 2:
@@ -39,9 +39,9 @@ class SparseTensor:
 
 
 def tensor_from_raw(data: Buffer, element_type: ElementType, shape: Sequence[int], name: str = "") -> Array:
-    """The tensor that `data` holds in ONNX's raw little-endian storage; a view of `data` unless it is packed.
+    """The tensor in `data`, which is in ONNX's raw little-endian storage; a view of `data` unless it is packed.
 
-    Raises `ModelReadError` if the length of `data` is not that of `shape`, and for strings.
+    Raises `ModelReadError` if the length of `data` does not match `shape`, and for strings.
     """
     if element_type.bits == 0:
         raise ModelReadError(f"tensor `{name}`: {element_type} tensors cannot have raw_data; expected string_data")
@@ -58,7 +58,7 @@ def tensor_from_raw(data: Buffer, element_type: ElementType, shape: Sequence[int
 
 
 def tensor_to_raw(array: Array) -> Buffer:
-    """The bytes of `array` in ONNX's raw little-endian storage; a view where the array is contiguous.
+    """The bytes of `array` in ONNX's raw little-endian storage; a view if the array is contiguous.
 
     Raises `ModelError` for strings.
     """
@@ -76,7 +76,7 @@ def tensor_from_proto(proto: onnx.TensorProto) -> Array:
     """The array of a `TensorProto`: strings as an object array of str, narrow types through ml_dtypes.
 
     The array may be a read-only view of the proto's bytes. Raises `ModelReadError` for a malformed proto, and for
-    external data, which only a reader that knows the model's folder can load.
+    external data, because the model's folder is not known here.
     """
     name, shape = proto.name, tuple(proto.dims)
     element_type = ElementType.from_onnx(proto.data_type)
@@ -131,12 +131,12 @@ def sparse_to_proto(value: SparseTensor, name: str = "") -> onnx.SparseTensorPro
 
 
 def encode_text(text: str | bytes) -> bytes:
-    """UTF-8 bytes of `text`; what `decode_text` could not decode comes back as it was."""
+    """UTF-8 bytes of `text`; restores bytes that `decode_text` could not decode."""
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
 def decode_text(data: bytes) -> str:
-    """`data` as text; bytes that are not UTF-8 become surrogates, which `encode_text` turns back."""
+    """`data` as text; bytes that are not UTF-8 become surrogates, which `encode_text` converts back."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -157,7 +157,7 @@ def _count(shape: Sequence[int], name: str) -> int:
 
 
 def _unpack(data: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.uint8]:
-    """One code a byte, from codes of `bits` bits laid end to end, least significant bits first."""
+    """One code per byte, from packed codes of `bits` bits, least significant bits first."""
     if bits == 6:
         return np.packbits(
             np.unpackbits(data, count=6 * count, bitorder="little").reshape(-1, 6), axis=1, bitorder="little"

@@ -11,13 +11,13 @@ from engine.ops.rules import check_inputs, fail, tensor_type
 
 @infers("StringNormalizer")
 def _infer_string_normalizer(node: Node) -> Sequence[ValueType]:
-    """[C] or [1, C], of which stop words leave fewer; ONNX refuses a first dimension that is unknown."""
+    """[C] or [1, C], of which stop words remove some; ONNX rejects an unknown first dimension."""
     check_inputs(node, get_op("StringNormalizer"))
     shape = tensor_type(node, 0).shape
     if shape.rank.is_dynamic:
         return (TensorType(string, shape),)
     if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[0].accepts(1)):
         fail(node, f"X must have shape [C] or [1, C], got {shape}")
-    # Where every string is a stop word, one empty string remains.
+    # If every string is a stop word, one empty string remains.
     rest = as_dimension("1..") if node.attributes.get("stopwords") else shape[-1]
     return (TensorType(string, PartialShape([rest] if len(shape) == 1 else [1, rest])),)

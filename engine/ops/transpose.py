@@ -17,7 +17,7 @@ from engine.ops.spec import OperatorSpec, check_choice, rank_of, refuse, refuse_
 class TransposeSpec(OperatorSpec):
     """Transpose (ONNX Transpose-25). Axis i of the result is axis `perm[i]` of the input.
 
-    `perm` is None while all axes are reversed and the rank is unknown.
+    `perm` is None if all axes are reversed and the rank is unknown.
     """
 
     perm: tuple[int, ...] | None
@@ -51,7 +51,7 @@ def _infer_transpose(node: Node) -> Sequence[ValueType]:
 
 @dataclass(frozen=True, slots=True)
 class BlockLengths:
-    """A DepthToSpace or SpaceToDepth of one shape: split its axes to `split`, then transpose by `order`."""
+    """A DepthToSpace or SpaceToDepth for one shape: reshape to `split`, then transpose by `order`."""
 
     split: tuple[int, ...]
     order: tuple[int, ...]
@@ -60,7 +60,7 @@ class BlockLengths:
 @specifies("DepthToSpace", "SpaceToDepth")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthToSpaceSpec(OperatorSpec):
-    """DepthToSpace and its inverse SpaceToDepth: squares of `blocksize` pixels are channels."""
+    """DepthToSpace, or its inverse SpaceToDepth, which turns squares of `blocksize` pixels into channels."""
 
     blocksize: int
     mode: str
@@ -76,7 +76,7 @@ class DepthToSpaceSpec(OperatorSpec):
             refuse_rank(node, 0, rank, "4, [N, C, H, W]")
 
     def at(self, shape: Sequence[int]) -> BlockLengths:
-        """How the elements of an input of `shape` move. Raises `OperatorSpecError` if blocks do not divide it."""
+        """The permutation of an input of `shape`. Raises `OperatorSpecError` if it cannot be divided into blocks."""
         batch, channels, height, width = shape
         size, is_depth_first = self.blocksize, self.mode == "DCR"
         is_divided = height % size == 0 == width % size

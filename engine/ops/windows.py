@@ -1,7 +1,7 @@
-"""Sliding windows: what the attributes of convolution and pooling say of them, and their geometry over an input.
+"""Sliding windows of convolution and pooling: their attributes, and their geometry over an input.
 
-The one place that knows padding: `WindowSpec` reads and checks the attributes, `Window` adds the kernel, and
-`Window.at` gives the `WindowGeometry` over an input whose lengths are known, which evaluation and devices read.
+All padding is resolved here: `WindowSpec` reads and checks the attributes, `Window` adds the kernel, and
+`Window.at` returns the `WindowGeometry` over an input of known lengths, for evaluation and devices.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class WindowGeometry:
         kernel: positions of the window.
         strides: how far it moves.
         dilations: how far apart its positions are.
-        pads_begin: positions added before the input. Of a transposed convolution: positions of the full result that
-            are left out before the output.
-        pads_end: the same behind the input; a last window of `ceil_mode` may reach beyond them. Of a transposed
-            convolution negative where the output is longer than the full result.
+        pads_begin: positions added before the input; for a transposed convolution, positions of the full result
+            that are removed before the output.
+        pads_end: the same after the input; a last window of `ceil_mode` may extend beyond them. For a transposed
+            convolution, negative if the output is longer than the full result.
     """
 
     inputs: tuple[int, ...]
@@ -53,7 +53,7 @@ class WindowGeometry:
         return (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
     def with_axes(self, count: int) -> WindowGeometry:
-        """The same over `count` spatial axes, of which those in front are of length 1."""
+        """The same over `count` spatial axes; added leading axes have length 1."""
         missing = count - len(self.inputs)
         ones, zeros = (1,) * missing, (0,) * missing
         return WindowGeometry(

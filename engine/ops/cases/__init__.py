@@ -1,8 +1,8 @@
-"""The cases of the operator suite: nodes with inputs, one file a family of operators, beside the family's spec.
+"""The cases of the operator suite: nodes with inputs, in one file per family of operators.
 
 `engine.testing.OperatorSuite` runs every case on a device against the reference evaluator, tests compare the reference
-evaluator with onnxruntime over the same cases, and benchmarks time them. A new case is a line in its family's file and
-reaches all of these. Nothing is computed when this package is imported: a case makes its inputs when asked.
+evaluator with onnxruntime for the same cases, and benchmarks time them. A new line in a family's file adds a case to
+all of these. Importing this package computes nothing: a case creates its inputs on request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`OperatorCase`: one node with its inputs, and how far a right result may be from the reference."""
+"""`OperatorCase`: one node with its inputs, and the tolerance of its results."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class OperatorCase:
     """A node with its inputs.
 
     Attributes:
-        name: operator and what is special about the case: "Conv/strided".
+        name: the operator and the special feature of the case: "Conv/strided".
         op_type: the operator.
         inputs: in the operator's order; None if one is omitted.
-        attributes: those that are given.
+        attributes: the node's attributes.
         domain: the operator's domain.
-        num_outputs: how many outputs the node has; None is what the operator requires.
-        terms: the length of the longest sum behind an element of the result, or how many roundings it goes through.
-        factors: the inputs whose largest elements bound one term of that sum; none: the results bound it.
-        steps: by how many steps of a result of integers two right answers may differ: where a real number, itself
-            rounded, is rounded to the next integer.
-        is_dynamic: the lengths of the inputs are unknown when the model is compiled.
+        num_outputs: the number of outputs of the node; None is the number that the operator requires.
+        terms: the length of the longest sum for an element of the result, or the number of its roundings.
+        factors: the inputs whose largest elements bound one term of that sum; if empty, the results bound it.
+        steps: for integer results, the largest difference between two correct results, if a rounded real number is
+            rounded to the next integer.
+        is_dynamic: whether the lengths of the inputs are unknown when the model is compiled.
     """
 
     name: str
@@ -46,12 +46,12 @@ class OperatorCase:
     is_dynamic: bool = False
 
     def arrays(self) -> list[Array | None]:
-        """The inputs' values, the same at every call."""
+        """The inputs' values, the same for every call."""
         seed = zlib.crc32(self.op_type.encode())
         return [None if data is None else data.array(seed + index) for index, data in enumerate(self.inputs)]
 
     def node(self, *, as_constants: bool = False) -> tuple[Node, list[Parameter]]:
-        """The node and the parameters that it reads; `as_constants`: all inputs but the first are constants."""
+        """The node and its parameters; with `as_constants`, all inputs but the first are constants."""
         sources: list[Parameter | Constant | None] = []
         for index, (data, array) in enumerate(zip(self.inputs, self.arrays(), strict=True)):
             if data is None or array is None:
@@ -66,7 +66,7 @@ class OperatorCase:
         return made, [source for source in sources if isinstance(source, Parameter)]
 
     def model(self, *, as_constants: bool = False) -> tuple[Model, dict[str, Array]]:
-        """A model of the node alone, and what to infer it with, by name."""
+        """A model of the node alone, and its inputs by name."""
         node, parameters = self.node(as_constants=as_constants)
         arrays = self.arrays()
         feeds: dict[str, Array] = {}
@@ -77,13 +77,13 @@ class OperatorCase:
         return Model(list(node.outputs), parameters, name=self.name), feeds
 
     def tolerance(self, element_type: ElementType, largest: float) -> tuple[float, float]:
-        """The relative and absolute error that a result of real numbers may have.
+        """The relative and absolute tolerance of a result of real numbers.
 
-        The error of a sum of n rounded terms grows like n times epsilon times a term's largest size, in whatever order
-        it is taken: partial sums grow with the root of n, and so do their errors. Both the device and the reference
-        round, hence twice that. `largest` is the largest finite absolute value of the result.
+        The error of a sum of n rounded terms grows like n times epsilon times a term's largest magnitude, in any
+        order of summation: partial sums grow with the root of n, and so do their errors. The tolerance is twice that,
+        because device and reference both round. `largest` is the largest finite absolute value of the result.
 
-        Narrow types hold what a wider sum gave: their own epsilon counts for the result alone.
+        Results of narrow types are sums in a wider type: their own epsilon applies only to the final rounding.
         """
         facts: Any = ml_dtypes.finfo(element_type.numpy)  # type: ignore[no-untyped-call]
         epsilon = float(facts.eps)
@@ -93,7 +93,7 @@ class OperatorCase:
         if self.factors:
             size = math.prod(data.magnitude for index in self.factors if (data := self.inputs[index]) is not None)
         summed = min(epsilon, float(np.finfo(np.float32).eps))
-        # A narrow type may hold one result on the way, such as the sum of a mean.
+        # One intermediate result, such as the sum of a mean, may be rounded to the narrow type.
         narrow = 2 * epsilon if summed < epsilon else 0.0
         return 4 * epsilon, (2 * self.terms * summed + narrow) * size
 
@@ -108,5 +108,5 @@ def case(
     /,
     **options: Any,
 ) -> OperatorCase:
-    """A case named "operator/what is special"; options are the fields of `OperatorCase`."""
+    """A case named "operator/feature"; options are the fields of `OperatorCase`."""
     return OperatorCase(name, name.partition("/")[0], tuple(inputs), attributes or {}, **options)

@@ -21,14 +21,14 @@ def _conv(
     if bias:
         inputs.append(constant(shift) if fixed else shift)
     terms = math.prod(w[1:]) if not is_transposed else math.prod((w[0], *w[2:]))
-    # Winograd's algorithm for 3x3 adds up multiples of the inputs: its rounding errors are a few times as large
+    # Winograd's algorithm for 3x3 adds multiples of the inputs: its rounding errors are a few times as large
     # (Lavin and Gray, Fast algorithms for convolutional neural networks, 2016; F(4x4, 3x3)).
     is_fast = tuple(w[2:]) == (3, 3) and "strides" not in attributes
     return case(what, inputs, attributes, terms=(terms + 1) * (4 if is_fast else 1), factors=(0, 1))
 
 
 def _padded(op_type: str) -> list[OperatorCase]:
-    """SAME and VALID, for kernels that are smaller than the stride, too."""
+    """SAME and VALID, including kernels smaller than the stride."""
     return [
         _conv(f"{op_type}/{auto_pad}-kernel={kernel}-stride={stride}", (1, 3, 9, 8),
               (3, 2, kernel, kernel) if op_type == "ConvTranspose" else (2, 3, kernel, kernel),

@@ -1,4 +1,4 @@
-"""Inputs of cases: tensors that are drawn from a seed when they are asked for, of inexact values unless stated."""
+"""Inputs of cases: seeded random tensors, created on request, by default of values that rounding affects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.ir.element_type import boolean, f32, i64
 Array = NDArray[Any]
 
 SPECIAL: Final = (np.nan, np.inf, -np.inf, 0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 100.0, -100.0, 1e30, -1e30)
-"""Where functions of real numbers have edges: what is not finite, both zeros, halves, and what overflows a square."""
+"""Special values for functions of real numbers: non-finite, both zeros, halves, and values whose square overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,9 @@ class Data:
     Attributes:
         shape: its lengths.
         type: its element type.
-        low, high: the range of its elements; of real numbers they are drawn uniformly from it, of integers `high`
-            itself is not drawn.
-        values: the elements themselves, repeated to fill the shape.
-        is_constant: whether the model holds it, instead of taking it as an input.
+        low, high: the range of its elements, which are uniformly distributed; for integers, `high` is excluded.
+        values: the elements, repeated to fill the shape, instead of random ones.
+        is_constant: whether it is a constant of the model rather than an input.
     """
 
     shape: tuple[int, ...]
@@ -65,7 +64,7 @@ def real(*shape: int, type: ElementType = f32, low: float = -2.0, high: float = 
 
 
 def whole(*shape: int, type: ElementType = i64, low: int = -100, high: int = 100) -> Data:
-    """Integers from `low` to `high` - 1; from 0 on for unsigned types."""
+    """Integers from `low` to `high` - 1; not below 0 for unsigned types."""
     return Data(shape, type, max(low, 0) if not type.is_signed else low, high)
 
 
@@ -75,12 +74,12 @@ def bools(*shape: int) -> Data:
 
 
 def filled(shape: Sequence[int], values: Sequence[Any], type: ElementType = f32) -> Data:
-    """These values, repeated to fill `shape`."""
+    """The given values, repeated to fill `shape`."""
     return Data(tuple(shape), type, values=tuple(values))
 
 
 def constant(data: Data | Sequence[Any] | float, type: ElementType | None = None) -> Data:
-    """What the model holds: drawn as `data` says, or these values (i64 unless stated, f32 for a float)."""
+    """A constant of the model: `data`, or the given values (by default i64, or f32 for a float)."""
     if isinstance(data, Data):
         return Data(data.shape, data.type, data.low, data.high, data.values, is_constant=True)
     if isinstance(data, Sequence):
@@ -90,7 +89,7 @@ def constant(data: Data | Sequence[Any] | float, type: ElementType | None = None
 
 
 def limits(type: ElementType) -> tuple[Any, ...]:
-    """The values of an element type at which arithmetic goes over its edges."""
+    """The values of an element type near which arithmetic overflows."""
     if type.is_real:
         return SPECIAL
     info = np.iinfo(type.numpy)
@@ -98,7 +97,7 @@ def limits(type: ElementType) -> tuple[Any, ...]:
 
 
 def pairs(type: ElementType, left: Sequence[Any] | None = None, right: Sequence[Any] | None = None) -> list[Data]:
-    """Two tensors that hold every pair of two lists of values, by default of the type's limits."""
+    """Two tensors with every pair of two lists of values, by default of the type's limits."""
     first, second = left or limits(type), right or limits(type)
     return [
         filled((len(second), len(first)), first, type),

@@ -1,4 +1,4 @@
-"""Cases of Einsum: products as they lie in memory and as they do not, diagonals, sums, broadcasts."""
+"""Cases of Einsum: products with and without transposition, diagonals, sums, broadcasts."""
 
 from __future__ import annotations
 

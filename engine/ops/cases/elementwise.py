@@ -1,4 +1,4 @@
-"""Cases of elementwise operators: every type, values at their edges, broadcasts, casts."""
+"""Cases of elementwise operators: every type, limits, broadcasts, casts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _of_each_type() -> list[OperatorCase]:
         for attributes in options:
             text = "-".join(f"{key}={value}" for key, value in attributes.items()) or "defaults"
             for type in _types_of(op_type):
-                # Near their zeros a difference is left of numbers as large as the largest result.
+                # Near their zeros, results are differences of numbers as large as the largest result.
                 cases.append(case(f"{op_type}/{text}-{type.name}", [_data(type, 3, 50)], attributes, terms=4))
     for op_type in _BINARY:
         for type in _types_of(op_type):
@@ -113,7 +113,7 @@ def _powers() -> list[OperatorCase]:
     ):
         first = real(40, type=base, low=0.1, high=9.0) if base.is_real else whole(40, type=base, low=1, high=10)
         second = real(40, type=exponent) if exponent.is_real else whole(40, type=exponent, low=0, high=3)
-        # A power is exp(y log x): the error of y log x, of at most 5, counts as an absolute one.
+        # A power is exp(y log x): the rounding of y log x, which is at most 5, is an absolute error.
         cases.append(case(f"Pow/{base.name}-{exponent.name}", [first, second], terms=8, steps=0 if base.is_real else 1))
     for number in (2.0, 3.0, 0.5, -1.0, 0.0):
         cases.append(case(f"Pow/constant-{number}", [real(90, low=0.0, high=9.0), constant(number)], terms=4))
@@ -140,7 +140,7 @@ def _at_edges() -> list[OperatorCase]:
 def _casts() -> list[OperatorCase]:
     cases = []
     for source, target in itertools.product(_CAST_TYPES, _CAST_TYPES):
-        # ONNX does not define what becomes of a number out of the target's range.
+        # ONNX does not define the result for a number out of the target's range.
         data = _data(source, 300, low=0.0 if target in (u8, boolean) else -100.0, high=100.0)
         if target is u8 and not source.is_real:
             data = whole(300, type=source, low=0) if source is not boolean else bools(300)

@@ -1,4 +1,4 @@
-"""Cases of what moves by indices: Gather, Scatter and their forms, OneHot, ReverseSequence, TensorScatter."""
+"""Cases of indexing operators: Gather, Scatter and their variants, OneHot, ReverseSequence, TensorScatter."""
 
 from __future__ import annotations
 

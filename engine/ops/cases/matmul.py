@@ -1,4 +1,4 @@
-"""Cases of products of matrices: broadcasts, constants, transposed operands, integers."""
+"""Cases of matrix products: broadcasts, constants, transposed operands, integers."""
 
 from __future__ import annotations
 

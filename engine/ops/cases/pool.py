@@ -1,4 +1,4 @@
-"""Cases of poolings: windows, paddings, cut-off windows, whole maps, indices."""
+"""Cases of pooling: windows, paddings, partial windows, whole maps, indices."""
 
 from __future__ import annotations
 

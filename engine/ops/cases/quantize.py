@@ -9,7 +9,7 @@ from engine.ops.cases.case import case
 from engine.ops.cases.data import constant, filled, limits, real, whole
 
 CASES: Final = [
-    # The division is rounded before it is rounded to an integer: of halves two right answers may differ by one.
+    # The quotient is rounded before it is rounded to an integer: near halves, two correct results may differ by one.
     *(
         case(f"QuantizeLinear/{type.name}", [real(3, 5, 40, low=-9, high=9), constant(0.043), constant(3, type)],
              steps=1)

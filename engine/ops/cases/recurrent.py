@@ -1,4 +1,4 @@
-"""Cases of RNN, GRU and LSTM: directions, layouts, everything optional, attributes."""
+"""Cases of RNN, GRU and LSTM: directions, layouts, optional inputs, attributes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ATTRIBUTES: Final[list[tuple[str, str, dict[str, Any]]]] = [
 
 
 def _layer(what: str, hidden: int, *, full: bool, **attributes: Any) -> OperatorCase:
-    """`full`: with all that is optional. A step's weights shrink what it is given, so that errors do not grow."""
+    """A case, with all optional inputs if `full`. The weights shrink the states in each step, so errors do not grow."""
     op_type = what.partition("/")[0]
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     gates, is_batch_first = _GATES[op_type], bool(attributes.get("layout"))

@@ -1,4 +1,4 @@
-"""Cases of reductions: any axes, each type, long sums, what is not finite, what is empty."""
+"""Cases of reductions: various axes, each type, long sums, non-finite values, empty tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _reduction(what: str, data: Data, axes: Sequence[int] | None, **attributes: 
 
 
 def _near_one(*shape: int) -> Data:
-    """So that products and logarithms stay in range."""
+    """Values near 1, so that products and logarithms stay in range."""
     return real(*shape, low=0.5, high=1.5)
 
 

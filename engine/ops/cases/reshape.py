@@ -1,4 +1,4 @@
-"""Cases of operators that give elements another shape, repeat them, or tell lengths."""
+"""Cases of operators that reshape or repeat tensors, or return shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of sampling at computed places: GridSample, AffineGrid, RoiAlign, CenterCropPad."""
+"""Cases of sampling at computed coordinates: GridSample, AffineGrid, RoiAlign, CenterCropPad."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CASES: Final = [
         for align in (0, 1)
     ),
     *(
-        # On a grid off the middles between elements, where two right answers may choose another neighbour.
+        # The grid avoids midpoints between elements, where two correct results may use different neighbours.
         case(f"GridSample/nearest-{padding}-align={align}",
              [real(1, 3, 8, 8), filled((1, 3, 3, 2), (-0.9, -0.35, 0.1, 0.62, 0.88, -1.07, 1.16))],
              {"mode": "nearest", "padding_mode": padding, "align_corners": align})

@@ -1,4 +1,4 @@
-"""Cases of what chooses elements by their values: TopK, Unique, Compress, NonMaxSuppression."""
+"""Cases of operators that select elements by value: TopK, Unique, Compress, NonMaxSuppression."""
 
 from __future__ import annotations
 

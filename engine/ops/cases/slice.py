@@ -1,4 +1,4 @@
-"""Cases of parts and borders: Slice, Split, Concat, Pad, Trilu."""
+"""Cases of slicing and padding: Slice, Split, Concat, Pad, Trilu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of Softmax, LogSoftmax and Hardmax: axes, long rows, what is not finite, what is empty."""
+"""Cases of Softmax, LogSoftmax and Hardmax: axes, long rows, non-finite values, empty tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of permuted elements: Transpose, DepthToSpace, SpaceToDepth."""
+"""Cases of permutations: Transpose, DepthToSpace, SpaceToDepth."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Internal operators, of the domain `engine`: what devices compute in one step and ONNX has no operator for.
+"""Internal operators, of the domain `engine`: computations that devices fuse and that ONNX has no operator for.
 
-Passes make them for devices that ask for them; a device that has no kernel for one, and every export, uses its
-decomposition to ONNX, which is also how they are evaluated and how their types are inferred.
+Passes create them for devices that enable this; devices without a kernel for one, every export, the reference
+evaluation and type inference use its decomposition to ONNX operators.
 """
 
 from engine.ops.fused_activation import ACTIVATIONS, Activation, activation_of, apply_activation

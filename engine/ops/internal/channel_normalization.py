@@ -1,4 +1,4 @@
-"""`ChannelNormalization`: layer normalization over the channels of tensors whose channels come second."""
+"""`ChannelNormalization`: layer normalization over the channels of [N, C, ...]."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ChannelNormalization(  # noqa: N802 - constructors of operators are called a
 @specifies("ChannelNormalization", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelNormalizationSpec(OperatorSpec):
-    """The attributes of LayerNormalization, but for its axis, which is 1."""
+    """The attributes of LayerNormalization except its axis, which is 1."""
 
     epsilon: float
     stash_type: ElementType

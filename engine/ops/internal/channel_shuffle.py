@@ -1,4 +1,4 @@
-"""`ChannelShuffle`: channels of several groups in turns, in one step."""
+"""`ChannelShuffle`: interleaves groups of channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.ops.spec import OperatorSpec, refuse, refuse_rank, specifies
 @specifies("ChannelShuffle", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelShuffleSpec(OperatorSpec):
-    """ChannelShuffle. `groups` divides the channels."""
+    """ChannelShuffle. `groups` must divide the number of channels."""
 
     groups: int
 
@@ -39,7 +39,7 @@ class ChannelShuffleSpec(OperatorSpec):
 
 
 def ChannelShuffle(x: OutputLike, *, groups: int) -> Node:  # noqa: N802 - as the operators are called
-    """Of `x`, [N, C, ...]: the first channel of each of `groups` groups, then the second of each, and so on."""
+    """Interleave the channels of `x`, [N, C, ...]: the first of each of `groups` groups, then the second, and so on."""
     return create("ChannelShuffle", [x], {"groups": groups}, domain=INTERNAL_DOMAIN)
 
 

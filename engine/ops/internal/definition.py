@@ -1,4 +1,4 @@
-"""How an internal operator is defined: ports, attributes and a decomposition; everything else follows from these."""
+"""Defines internal operators by ports, attributes and a decomposition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.ops.rules import check_inputs, fail
 FLOATS: Final = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)", "tensor(double)"]
 
 Decomposer = Callable[[Node, Sequence["Output | None"]], list[Output]]
-"""Given a node and the values to read in place of its inputs, the outputs as operators of ONNX."""
+"""Returns the outputs of a node as ONNX operators; the second argument replaces the node's inputs."""
 
 _decomposers: dict[str, Decomposer] = {}
 
@@ -31,14 +31,14 @@ def define(
     doc: str,
     types: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Register the operator `name` of one output.
+    """Register the operator `name`, which has one output.
 
     Args:
-        inputs: names, and whether each may be omitted; all are of one floating-point type, but for those in `types`.
-        attributes: defaults by name; an `AttributeProto.AttributeType` stands for "no default".
-        decomposer: what the operator means.
-        doc: the text for help.
-        types: the types that an input may have, where it need not have that of the others.
+        inputs: names, and whether each may be omitted; all have the same floating-point type, except those in `types`.
+        attributes: defaults by name; an `AttributeProto.AttributeType` means "no default".
+        decomposer: the operator's definition by ONNX operators.
+        doc: the documentation.
+        types: the allowed types of inputs whose type may differ from the others.
     """
     schema = onnx.defs.OpSchema
     option = schema.FormalParameterOption
@@ -76,9 +76,9 @@ def is_internal(node: Node) -> bool:
 
 
 def decompose(node: Node) -> list[Output]:
-    """The outputs of an internal node as operators of ONNX on the same inputs; the graph is not changed.
+    """The outputs of an internal node as ONNX operators with the same inputs; the graph is not changed.
 
-    The last operator has the node's friendly name, those before it `name.op`; all carry its rt_info. Raises
+    The last operator has the node's friendly name, those before it `name.op`; all have its rt_info. Raises
     `UnknownOperatorError` for a node that is not internal.
     """
     if not is_internal(node):
@@ -103,7 +103,7 @@ def decompose(node: Node) -> list[Output]:
 
 
 def padded(inputs: Sequence[Output | None], count: int) -> list[Output | None]:
-    """`inputs` with those that are omitted at the end."""
+    """`inputs`, extended to `count` by omitted ones."""
     return [*inputs, *[None] * (count - len(inputs))]
 
 
@@ -116,7 +116,7 @@ def has_internal_nodes(model: Model) -> bool:
 
 
 def as_onnx(model: Model) -> Model:
-    """`model` itself where it has operators of ONNX only; else a clone in which internal nodes are decomposed."""
+    """`model` itself if it has no internal nodes; else a clone in which they are decomposed."""
     if not has_internal_nodes(model):
         return model
     clone = model.clone()
@@ -147,7 +147,7 @@ def _infer(node: Node) -> Sequence[ValueType]:
 
 
 def _compile(node: Node) -> Evaluator:
-    """Evaluate by the decomposition, whose inputs are parameters so that the node is not kept alive."""
+    """Evaluate the decomposition, whose inputs are parameters so that the node is not kept alive."""
     parameters: list[Parameter | None] = []
     for index, source in enumerate(node.input_values):
         parameters.append(None if source is None else Parameter(source.type, friendly_name=f"x{index}"))

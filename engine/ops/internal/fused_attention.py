@@ -1,4 +1,4 @@
-"""`FusedAttention`: attention with a choice of what becomes of rows of NaN, on packed inputs, too."""
+"""`FusedAttention`: attention with selectable treatment of rows of NaN, and optionally packed inputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from engine.ops.rules import fail
 from engine.ops.spec import OperatorSpec, check_choice, check_rank, refuse, specifies
 
 ROWS: Final = ("attention", "softmax", "guarded")
-"""What becomes of rows of probabilities that are NaN, in the order in which kernels number it:
+"""The treatment of rows of probabilities that are NaN, in the order of the kernels' numbers:
 
-those that see no key are zeros, as in ONNX's Attention; all stay NaN, as Softmax makes them; all are zeros, as
-Where(IsNaN(p), 0, p) after the Softmax makes them.
+rows that see no key are zeros, as in ONNX's Attention; all stay NaN, as after Softmax; all are zeros, as after
+Where(IsNaN(p), 0, p).
 """
 
 
@@ -42,12 +42,12 @@ def FusedAttention(  # noqa: N802 - constructors of operators are called as the 
 
     Args:
         q: [B, H, S, D] or [B, S, H * D]; without `k` and `v`, all three side by side: [B, S, (H + 2 * HK) * D].
-        k: [B, HK, T, D] or [B, T, HK * D], HK dividing H.
+        k: [B, HK, T, D] or [B, T, HK * D]; HK divides H.
         v: [B, HK, T, E] or [B, T, HK * E].
-        mask: added to the scores [B, H, S, T], or bool, False forbidding a key.
+        mask: added to the scores [B, H, S, T], or of bool: False masks a key.
         rows: one of `ROWS`.
-        scale: what the scores are multiplied with.
-        is_causal: 1 where query i sees keys up to i only.
+        scale: the factor of the scores.
+        is_causal: 1 if query i sees only keys up to i.
         q_num_heads: H, for inputs of three dimensions.
         kv_num_heads: HK, for inputs of three dimensions.
     """
@@ -64,10 +64,10 @@ def FusedAttention(  # noqa: N802 - constructors of operators are called as the 
 @specifies("FusedAttention", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedAttentionSpec(OperatorSpec):
-    """The attributes of `FusedAttention`, which has their meanings.
+    """The attributes of `FusedAttention`, which documents them.
 
     Attributes:
-        kv_num_heads: 0 for inputs of rank 4, as is
+        kv_num_heads: 0 is allowed for inputs of rank 4, as for q_num_heads.
         rows: one of `ROWS`.
     """
 
@@ -96,28 +96,28 @@ class FusedAttentionSpec(OperatorSpec):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the first input holds Q, K and V side by side."""
+        """Whether the first input contains Q, K and V side by side."""
         return not self.node.has_input(1)
 
     @property
     def mask(self) -> Output | None:
-        """What is added to the scores, or bool: False forbids a key."""
+        """The mask: added to the scores, or of bool, where False masks a key."""
         return self.input(3)
 
     @property
     def is_mask_cut(self) -> bool:
-        """Whether keys that the mask does not reach are forbidden; else the mask is broadcast."""
+        """Whether keys beyond the mask's length are masked; else the mask is broadcast."""
         return self.rows == "attention"
 
     @property
     def window(self) -> tuple[int, int]:
-        """How many keys before and after its own position a query sees; -1 is any number."""
+        """The number of keys before and after its own position that a query sees; -1 is unlimited."""
         return -1, 0 if self.is_causal else -1
 
     def at(self, shapes: Sequence[Sequence[int] | None]) -> AttentionLengths:
-        """What the shapes of the inputs decide; Q, K and V of a packed input lie in the same memory.
+        """The facts that follow from the inputs' shapes; Q, K and V of a packed input share their memory.
 
-        Raises `OperatorSpecError` if they do not fit each other.
+        Raises `OperatorSpecError` if the shapes do not fit.
         """
         packed, count, kv_count = shapes[0], self.q_num_heads, self.kv_num_heads
         if not self.is_packed or packed is None:
@@ -183,7 +183,7 @@ def _split_heads(node: Node, value: Output, heads: int) -> Output:
 
 
 def _weighted(spec: FusedAttentionSpec, q: Output, k: Output, v: Output, mask: Output | None) -> Output:
-    """Of [B, H, S, D]."""
+    """Attention of inputs [B, H, S, D]."""
     count, kv_count = _length(q, 1), _length(k, 1)
     if count != kv_count:
         if not kv_count or count % kv_count:
@@ -209,7 +209,7 @@ def _weighted(spec: FusedAttentionSpec, q: Output, k: Output, v: Output, mask: O
 
 
 def _repeated(value: Output, count: int) -> Output:
-    """[B, HK, T, D] with each head `count` times."""
+    """[B, HK, T, D] with each head repeated `count` times."""
     order = np.repeat(np.arange(_length(value, 1), dtype=np.int64), count)
     return create("Gather", [value, Constant(order)], {"axis": 1}).output(0)
 

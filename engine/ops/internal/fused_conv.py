@@ -30,16 +30,16 @@ def FusedConv(  # noqa: N802 - constructors of operators are called as the opera
     transposed: bool = False,
     **attributes: Any,
 ) -> Node:
-    """`activation(Conv(x, weights, bias) + residual)`, each part but the convolution being optional.
+    """`activation(Conv(x, weights, bias) + residual)`; all parts except the convolution are optional.
 
     Args:
         x: [N, C, ...].
-        weights: as those of Conv, or of ConvTranspose where `transposed`.
+        weights: as for Conv, or for ConvTranspose if `transposed`.
         bias: [M].
         residual: a tensor of the output's shape, added before the activation.
-        activation: what comes last.
-        transposed: a ConvTranspose.
-        attributes: those of Conv or ConvTranspose.
+        activation: applied last.
+        transposed: whether it is a ConvTranspose.
+        attributes: the attributes of Conv or ConvTranspose.
     """
     own: dict[str, Any] = {"transposed": int(transposed), **attributes}
     if activation is not None:
@@ -57,7 +57,7 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
 
 
 def finish(node: Node, value: Output, residual: Output | None, activation: Activation | None) -> Output:
-    """What the fused operators share: the residual, then the activation."""
+    """The common end of fused operators: the residual, then the activation."""
     if residual is not None:
         if not residual.shape.compatible(value.shape):
             fail(node, f"the residual is {residual.type} and must have the type of the convolution, {value.type}")

@@ -24,15 +24,15 @@ def FusedMatMul(  # noqa: N802 - constructors of operators are called as the ope
     activation: Activation | None = None,
     trans_b: bool = False,
 ) -> Node:
-    """`activation(MatMul(a, b) + bias + residual)`, each part but the product being optional.
+    """`activation(MatMul(a, b) + bias + residual)`; all parts except the product are optional.
 
     Args:
         a: [..., M, K].
-        b: [K, N], or [N, K] where `trans_b`; or of more dimensions, as MatMul broadcasts them (then not `trans_b`).
+        b: [K, N], or [N, K] with `trans_b`; without it, b may have more dimensions, which broadcast as in MatMul.
         bias: [N].
         residual: a tensor of the output's shape, added before the activation.
-        activation: what comes last.
-        trans_b: `b`, a matrix, is to be transposed first.
+        activation: applied last.
+        trans_b: whether `b`, a matrix, is transposed first.
     """
     own: dict[str, Any] = {"trans_b": int(trans_b)}
     if activation is not None:

@@ -1,4 +1,4 @@
-"""`ScaleShift`: one factor and one summand for each channel, and an activation, in one step."""
+"""`ScaleShift`: a factor and a summand for each channel, and an activation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ScaleShift(  # noqa: N802 - constructors of operators are called as the oper
 ) -> Node:
     """`activation(x * scale + shift)` by channel: `x` is [N, C, ...], `scale` and `shift` are [C].
 
-    What a BatchNormalization at inference is, with those products, sums and activations after it.
+    It replaces a BatchNormalization at inference and subsequent products, sums and activations.
     """
     own: dict[str, Any] = {}
     if activation is not None:
@@ -34,7 +34,7 @@ def ScaleShift(  # noqa: N802 - constructors of operators are called as the oper
 @specifies("ScaleShift", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleShiftSpec(OperatorSpec):
-    """One factor and one summand for each channel, and what the operator ends with."""
+    """A factor and a summand for each channel, and the activation."""
 
     activation: Activation | None
 
