@@ -32,9 +32,11 @@ class PlanCache(Participant, Generic[KeyT, PlanT]):
         """Make an empty cache.
 
         Args:
-            build: builds the plan of a key. size: the maximum number of cached plans. dropped: called with each evicted
-            plan; inferences may still run it. building: held while a plan is built; caches whose builders share state
-            that is not thread-safe share the lock.
+            build: builds the plan of a key.
+            size: the maximum number of cached plans.
+            dropped: called with each evicted plan; inferences may still run it.
+            building: held while a plan is built; caches whose builders share state that is not thread-safe share the
+                lock.
         """
         self._build = build
         self._size = size

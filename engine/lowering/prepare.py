@@ -21,8 +21,8 @@ class PreparedGraph(Generic[LoweringT]):
     """A graph transformed by a device's passes and folded, with the decision for each of its nodes.
 
     Attributes:
-        graph: owned by the device; change it only before it is lowered, and only nodes without a decision. decisions:
-        how each operation is lowered, or why it is refused.
+        graph: owned by the device; change it only before it is lowered, and only nodes without a decision.
+        decisions: how each operation is lowered, or why it is refused.
     """
 
     graph: Model
@@ -73,9 +73,10 @@ def prepare(
     """A copy of `model`, transformed by a device's passes and folded, with the decisions for its nodes.
 
     Args:
-        model: the user's model, which is not changed. table: the device's lowerings. register: registers the device's
-        passes with a manager; None if the device has no passes. keep_names: record on each node which of the model's
-        nodes it replaces, as queries need.
+        model: the user's model, which is not changed.
+        table: the device's lowerings.
+        register: registers the device's passes with a manager; None if the device has no passes.
+        keep_names: record on each node which of the model's nodes it replaces, as queries need.
     """
     graph = model.clone()
     manager = Manager()

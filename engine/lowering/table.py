@@ -37,8 +37,8 @@ class Decision(Generic[LoweringT]):
     """The decision for one node: how it is lowered, or why it is refused.
 
     Attributes:
-        refusal: why the device has no kernel for the node; None if it has one. chosen: the node's spec and lowering;
-        None if the node is refused.
+        refusal: why the device has no kernel for the node; None if it has one.
+        chosen: the node's spec and lowering; None if the node is refused.
     """
 
     refusal: Refusal | None
@@ -69,8 +69,10 @@ class LoweringTable(Generic[LoweringT]):
         """Register a class of lowerings, made without arguments, for operators of one domain.
 
         Args:
-            op_types: the operators. domain: their domain; "" is ONNX's own. spec: the spec class that the lowering
-            reads; by default that of each operator, which for operators without attributes is `OperatorSpec`.
+            op_types: the operators.
+            domain: their domain; "" is ONNX's own.
+            spec: the spec class that the lowering reads; by default that of each operator, which for operators without
+                attributes is `OperatorSpec`.
 
         Raises `ValueError` if an operator already has a lowering.
         """

@@ -37,9 +37,10 @@ class Timing:
     """How often candidates are timed, and how times are summarized.
 
     Attributes:
-        rounds: how often each candidate is timed. summary: reduces the times of one candidate to one. hopeless: a
-        candidate that is slower than the fastest by this factor is dropped from later rounds. long_ns: if even the
-        fastest takes longer, `long_rounds` rounds suffice, because noise is relatively small.
+        rounds: how often each candidate is timed.
+        summary: reduces the times of one candidate to one.
+        hopeless: a candidate that is slower than the fastest by this factor is dropped from later rounds.
+        long_ns: if even the fastest takes longer, `long_rounds` rounds suffice, because noise is relatively small.
     """
 
     rounds: int = 5
@@ -55,8 +56,9 @@ def time_in_turns(
     """The nanoseconds of each candidate; None if the deadline passes before all rounds are done.
 
     Args:
-        trials: by candidate, a function that runs it once and returns the elapsed nanoseconds. deadline: on the clock
-        of `time.perf_counter`. timing: how often each is run; see `Timing`.
+        trials: by candidate, a function that runs it once and returns the elapsed nanoseconds.
+        deadline: on the clock of `time.perf_counter`.
+        timing: how often each is run; see `Timing`.
     """
     timing = timing or Timing()
     times: dict[str, list[int]] = {name: [] for name in trials}
@@ -82,10 +84,11 @@ class Tuner:
     A candidate's `str` identifies it among the candidates of its problem, and is stable across versions.
 
     Attributes:
-        budget: the seconds left for measuring; at 0, known choices and otherwise defaults are used. choices: the chosen
-        candidates by problem, as stored in a blob. cache: choices measured for other networks; None to cache nothing.
-        found: the times of the candidates, by problem, for problems that this tuner measured. logger: where choices are
-        logged.
+        budget: the seconds left for measuring; at 0, known choices and otherwise defaults are used.
+        choices: the chosen candidates by problem, as stored in a blob.
+        cache: choices measured for other networks; None to cache nothing.
+        found: the times of the candidates, by problem, for problems that this tuner measured.
+        logger: where choices are logged.
     """
 
     budget: float = 0.0
@@ -101,8 +104,9 @@ class Tuner:
 
         Args:
             problem: a key with everything that affects which candidate is fastest, so that equal problems are measured
-            once. candidates: at least one; the first is the default. measure: returns the times, given a deadline of
-            `time.perf_counter`; None if the deadline is too early.
+                once.
+            candidates: at least one; the first is the default.
+            measure: returns the times, given a deadline of `time.perf_counter`; None if the deadline is too early.
         """
         if len(candidates) == 1:
             return candidates[0]

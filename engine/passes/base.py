@@ -14,13 +14,13 @@ class Pass(ABC):
     """The base class of all passes: a name, and the configuration of the pipeline that the pass runs in.
 
     Attributes:
-        name: the class's name, unless the class (or, for containers, the instance) sets another. PassConfig,
-            profiles, snapshots and region files use it; in one pipeline no two classes may have the same.
-        config: the configuration of the pipeline; None outside a pipeline. rewrites: how often the last run changed
-        something. Matcher passes count their matches; a model pass may count its changes here, otherwise a run that
-        changed something counts as one. by_default: False for passes that `CommonOptimizations` runs only where a
-        `PassConfig` enables them. is_transformation: False for passes that only inspect or check: `ENGINE_PASSES_ONLY`
-        never skips them.
+        name: the class's name, unless the class (or, for containers, the instance) sets another. PassConfig, profiles,
+            snapshots and region files use it; in one pipeline no two classes may have the same.
+        config: the configuration of the pipeline; None outside a pipeline.
+        rewrites: how often the last run changed something. Matcher passes count their matches; a model pass may count
+            its changes here, otherwise a run that changed something counts as one.
+        by_default: False for passes that `CommonOptimizations` runs only where a `PassConfig` enables them.
+        is_transformation: False for passes that only inspect or check: `ENGINE_PASSES_ONLY` never skips them.
 
     A pass holds state while it runs: use one instance per thread.
     """

@@ -1,4 +1,4 @@
-"""Comparing two models node by node, with the differences in words; `equivalence` compares what they compute."""
+"""Comparing two models node by node; `equivalence` compares the values that they compute."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def compare_models(
     rt_info: bool = True,
     types: bool = True,
 ) -> list[str]:
-    """The differences between two models, in words; an empty list where they are equal.
+    """The differences between two models, as text; an empty list if they are equal.
 
-    Compares inputs, outputs and, from the outputs up, operators and edges; and what is switched on: attributes
-    (bodies included; one that is left out counts with its operator's default), constants' values (bit by bit, NaN
-    equal to NaN), friendly names that were given in both, rt_info, and types. A constant that several nodes share
-    equals as many constants of its value. At most 20 differences are listed.
+    Compares inputs, outputs and, from the outputs up, operators and edges; and, as enabled: attributes (bodies
+    included; an omitted one has its operator's default), constants (bit by bit, NaN equal to NaN), friendly names that
+    are set in both, rt_info, and types. A constant that several nodes share equals several constants with its value. At
+    most 20 differences are listed.
     """
     comparison = Comparison(attributes, constants, names, rt_info, types)
     comparison.models(a, b)
@@ -39,7 +39,7 @@ def compare_models(
 
 @dataclass(slots=True)
 class Comparison:
-    """A comparison in progress; `exact` also tells given names from made ones, and shared constants from equal ones."""
+    """A comparison in progress; `exact` also distinguishes set and generated names, shared and equal constants."""
 
     attributes: bool = True
     constants: bool = True
@@ -52,7 +52,7 @@ class Comparison:
     partners: dict[Node, Node] = field(default_factory=dict)
 
     def models(self, a: Model, b: Model) -> None:
-        """Compare the borders of two models, and everything between."""
+        """Compare the inputs and outputs of two models, and everything between."""
         if self.exact:
             self.facts(a, b)
         for what, left, right in (
@@ -68,7 +68,7 @@ class Comparison:
                 self.nodes(x, y)
 
     def facts(self, a: Model, b: Model) -> None:
-        """Compare what models say of themselves."""
+        """Compare the properties of the models themselves."""
         for what in ("name", "metadata", "opset_imports", "rt_info"):
             x, y = getattr(a, what), getattr(b, what)
             if not _equal_attributes(x, y):
@@ -96,7 +96,7 @@ class Comparison:
                 )
 
     def node(self, a: Node, b: Node) -> bool:
-        """Compare two nodes by themselves; True where their inputs can be compared one by one."""
+        """Compare two nodes without their inputs; True if their inputs can be compared one by one."""
         if (a.domain, a.op_type) != (b.domain, b.op_type):
             self.found.append(f"{a} against {b}")
             return False
@@ -122,7 +122,7 @@ class Comparison:
         return True
 
     def node_names(self, a: Node, b: Node) -> None:
-        """Compare names that were given; or, where exact, also whether they were, and the tensors' names."""
+        """Compare names that are set; if exact, also whether they are set, and the tensor names."""
         given = [not n.has_made_name if isinstance(n, Result) else n.has_own_name for n in (a, b)]
         if (all(given) and a.friendly_name != b.friendly_name) or (self.exact and given[0] != given[1]):
             self.found.append(f"friendly name: {a} against {b}")
@@ -184,7 +184,7 @@ def _texts(types: Sequence[Any]) -> str:
 
 
 def _shown(node: Node) -> dict[str, Any]:
-    """The rt_info of a node, without what only `Manager(checked=True)` writes there."""
+    """The rt_info of a node, without the entries of `Manager(checked=True)`."""
     return {key: value for key, value in node.annotations.items() if key != ORIGINS}
 
 

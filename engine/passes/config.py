@@ -12,16 +12,16 @@ from engine.ir import Node
 from engine.passes.snapshots import Snapshots
 
 PassLike: TypeAlias = type | str
-"""A pass by its class or its name."""
+"""A pass class, or the name of a pass."""
 NodeCallback: TypeAlias = Callable[[Node], bool]
 
 
 class PassConfig:
-    """Switches of a pipeline, shared by a manager, its passes and the managers that they nest.
+    """The configuration of a pipeline, shared by a manager, its passes and nested managers.
 
-    Everything acts the same before and after a pass is registered, and on any of the configs of managers that are
-    nested: registering a manager joins its config with the outer one. Passes are named by class or by name.
-    Not thread-safe, as the pipelines that it switches.
+    Methods have the same effect before and after a pass is registered, and on the config of any nested manager:
+    registering a manager merges its config with the outer one. Passes are given by class or name. Not thread-safe, like
+    the pipelines themselves.
     """
 
     __slots__ = ("_shared",)
@@ -30,23 +30,23 @@ class PassConfig:
         self._shared = _Shared([self])
 
     def enable(self, *passes: PassLike) -> None:
-        """Run these passes, also where they are registered as disabled."""
+        """Run these passes, even if they are registered as disabled."""
         for item in passes:
             self._shared.switches[_name(item)] = True
 
     def disable(self, *passes: PassLike) -> None:
-        """Leave these passes out, wherever they are nested."""
+        """Skip these passes, also in nested managers."""
         for item in passes:
             self._shared.switches[_name(item)] = False
 
     def is_enabled(self, item: object, by_default: bool = True) -> bool:
-        """True where the pass runs; `by_default` is how it was registered."""
+        """True if the pass runs; `by_default` is how it was registered."""
         return self._shared.switches.get(_name(item), by_default)
 
     def set_callback(self, *passes: PassLike, callback: NodeCallback) -> None:
-        """Let `callback(node)` decide, for these passes (or for all, without passes), which roots to leave alone.
+        """Set the callback that decides, for these passes (or all, if none are given), which roots to skip.
 
-        True leaves the node as it is. A pass asks through `self.transformation_callback(node)`.
+        If it returns True, the node is not changed. A pass calls it through `self.transformation_callback(node)`.
         """
         if not passes:
             self._shared.default = callback
@@ -54,11 +54,11 @@ class PassConfig:
             self._shared.callbacks[_name(item)] = callback
 
     def callback(self, item: object) -> NodeCallback | None:
-        """The callback that was set for a pass, else the one for all passes, else None."""
+        """The callback set for a pass, else the one for all passes, else None."""
         return self._shared.callbacks.get(_name(item), self._shared.default)
 
     def join(self, outer: PassConfig) -> None:
-        """Become one with `outer`; where both say something about a pass, `outer` is right."""
+        """Merge with `outer`; where both configure a pass, `outer` takes precedence."""
         mine, theirs = self._shared, outer._shared
         if mine is theirs:
             return
@@ -72,11 +72,11 @@ class PassConfig:
         theirs.members += mine.members
 
     def note(self, name: str, kind: type) -> None:
-        """Learn that a pass is part of the pipeline. Raises `PassError` where another class has its name."""
+        """Record that a pass is part of the pipeline. Raises `PassError` if another class has its name."""
         self._shared.note(name, kind)
 
     def unknown_names(self) -> list[str]:
-        """Names that switches or callbacks were given for and that no pass of the pipeline has, with close matches."""
+        """Configured names that no pass of the pipeline has, with close matches."""
         shared = self._shared
         texts = []
         for name in dict.fromkeys([*shared.switches, *shared.callbacks]):
@@ -87,7 +87,7 @@ class PassConfig:
 
     @property
     def run(self) -> PipelineRun | None:
-        """What the manager that is running asks of all that it runs; None outside of a run."""
+        """The settings of the run in progress; None outside a run."""
         return self._shared.run
 
     @run.setter
@@ -97,7 +97,7 @@ class PassConfig:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """A run in progress: `depth` managers around, and what the outer ones asked for."""
+    """A run in progress: the number `depth` of enclosing managers, and their settings."""
 
     checked: bool = False
     timed: bool = False
@@ -106,7 +106,7 @@ class PipelineRun:
 
 
 class _Shared:
-    """What the configs of one pipeline have in common."""
+    """The state that the configs of one pipeline share."""
 
     __slots__ = ("callbacks", "default", "known", "members", "run", "switches")
 

@@ -1,4 +1,4 @@
-"""Comparing two models by what they compute: the same random inputs through both."""
+"""Comparing the outputs of two models on the same random inputs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def check_equivalence(
     rtol: float | None = None,
     dims: dict[str, int] | None = None,
 ) -> None:
-    """Raise `AssertionError` where two models of the same inputs compute different outputs on the same data.
+    """Raise `AssertionError` if two models with the same inputs compute different outputs.
 
     Inputs pair by name, or by position where the names differ; outputs by position.
 
     Args:
-        inputs: values by name; those not given are random (see `random_input`), with dynamic dimensions of `dims`
-            by symbol, else 2.
-        rtol: allowed difference relative to the largest magnitude of an output; by default 64 units in the last
-            place of its type, enough for reductions of a few thousand terms in another order, whose error grows
-            with the square root of their number, and never more than 0.05.
+        inputs: values by name; other inputs are random (see `random_input`), with dynamic dimensions taken from `dims`
+            by symbol, or 2.
+        rtol: allowed difference relative to the largest magnitude of an output; by default 64 units in the last place
+            of its type, at most 0.05. This is enough for reordered reductions of a few thousand terms, whose error
+            grows with the square root of their number.
     """
     given = inputs or {}
     unknown = [name for name in given if name not in _names(a)]
@@ -50,7 +50,7 @@ def check_equivalence(
 
 
 def _ordered_for(b: Model, a: Model, feed: list[Any]) -> list[Any]:
-    """The values of `a`'s inputs in the order of `b`'s: by name where these are the same names, else by position."""
+    """The values of `a`'s inputs in the order of `b`'s: by name if the names agree, else by position."""
     by_name = dict(zip(_names(a), feed, strict=True))
     names = _names(b)
     return [by_name[name] for name in names] if set(names) == set(by_name) else feed
@@ -63,7 +63,7 @@ def _names(model: Model) -> list[str]:
 def random_input(value_type: Any, rng: np.random.Generator, dims: dict[str, int]) -> Any:
     """A seeded array for a tensor type: standard normal reals, integers in 0..3, random bools.
 
-    Raises `AssertionError` for types that hold no numbers: give these inputs yourself.
+    Raises `AssertionError` for non-numeric types: pass these inputs explicitly.
     """
     element_type, shape = getattr(value_type, "element_type", None), getattr(value_type, "shape", None)
     if element_type is None or shape is None or shape.rank.is_dynamic:
@@ -112,5 +112,5 @@ def _difference(x: Any, y: Any, rtol: float | None) -> str:
 
 
 def _resolution(dtype: np.dtype[Any]) -> float:
-    """The distance from 1 to the next number of a floating-point type."""
+    """The machine epsilon of a floating-point type."""
     return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Why a pass does not match: what `engine passes explain` shows."""
+"""Explaining why a pass does not match, as shown by `engine passes explain`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from engine.passes.rewrite import GraphRewrite, MatcherPass
 
 @dataclass(frozen=True, slots=True)
 class PassExplanation:
-    """What one matcher pass does at one node.
+    """The result of one matcher pass at one node.
 
     Attributes:
-        match: how far its pattern came.
-        callback: where the pattern matches: `changes`, `declines` or the error that the callback raised.
+        match: how far its pattern matched.
+        callback: if the pattern matches: `changes`, `declines` or the error that the callback raised.
     """
 
     match: Explanation
@@ -31,11 +31,11 @@ class PassExplanation:
 
 
 def explain_pass(item: Pass, model: Model, node: str | None = None, most: int = 5) -> list[PassExplanation]:
-    """Why the matchers of `item` do, or do not, fire at the node of that friendly name, or wherever they come far.
+    """Why the matchers of `item` match, or do not, at the node with a friendly name, or at the closest nodes.
 
-    Without `node`, each matcher is explained at up to `most` nodes: where it matches or, if it does nowhere, where it
-    came furthest. The model stays as it is: callbacks run on a copy. Raises `PassError` for a pass without
-    matchers and for an unknown node.
+    Without `node`, each matcher is explained at up to `most` nodes: where it matches or, if there are none, where it
+    came furthest. The model is not changed: callbacks run on a copy. Raises `PassError` for a pass without matchers and
+    for an unknown node.
     """
     matchers = list(_matchers(item))
     if not matchers:
@@ -45,7 +45,7 @@ def explain_pass(item: Pass, model: Model, node: str | None = None, most: int = 
         named = [candidate for candidate in nodes if candidate.friendly_name == node]
         if not named:
             raise PassError(f"model `{model.name}` has no node `{node}`")
-        # A Result is often called like what it reads, which is what is meant.
+        # A Result often has the name of its source, which is the node meant.
         nodes = [candidate for candidate in named if not isinstance(candidate, Result)] or named
     found = []
     for matcher_pass in matchers:
@@ -67,7 +67,7 @@ def _matchers(item: Pass) -> Iterator[MatcherPass]:
 
 
 def _telling(attempts: list[tuple[Node, Explanation]], most: int) -> list[tuple[Node, Explanation]]:
-    """The matches; where there is none, the attempts that came furthest."""
+    """The matches; if there are none, the attempts that came furthest."""
     matches = [attempt for attempt in attempts if attempt[1].matched]
     if matches:
         return matches[:most]
@@ -76,7 +76,7 @@ def _telling(attempts: list[tuple[Node, Explanation]], most: int) -> list[tuple[
 
 
 def _with_callback(matcher_pass: MatcherPass, model: Model, node: Node, match: Explanation) -> PassExplanation:
-    """What the callback does with the match, tried on a copy of the model."""
+    """The outcome of the callback for the match, run on a copy of the model."""
     if not match.matched:
         return PassExplanation(match)
     position = next(i for i, candidate in enumerate(all_nodes(model)) if candidate is node)

@@ -1,4 +1,4 @@
-"""Evaluating operations whose inputs are all constants, when the model is built rather than when it runs."""
+"""Evaluating operations whose inputs are all constants at compile time."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from engine.ops import find_op
 from engine.ops.reference import evaluate
 
 MAX_OUTPUT_BYTES: Final = 64 << 20
-"""Above this size, what is larger than its inputs stays unfolded: a blob should not grow by a folded Expand."""
+"""Results above this size that are larger than their inputs are not folded: a folded Expand would inflate a blob."""
 PROTECTED: Final = frozenset({"DequantizeLinear"})
-"""Operators that the pass leaves alone: folding the weights' DequantizeLinear destroys the integer path."""
+"""Operators that the pass never folds: folding the DequantizeLinear of weights destroys the integer path."""
 
 
 def is_foldable(node: Node) -> bool:
-    """True where `node` can be folded and all its inputs are constants."""
+    """True if `node` can be folded and all its inputs are constants."""
     sources = [s for s in node.sources if s is not None]
     return bool(sources) and all(isinstance(s.node, Constant) for s in sources) and is_foldable_operation(node)
 
 
 def is_foldable_operation(node: Node) -> bool:
-    """True where `node` is an operation of ONNX whose result is always the same for the same inputs."""
+    """True if `node` is a deterministic ONNX operation."""
     if isinstance(node, (Parameter, Constant, Result)) or node.op_type in PROTECTED or node.bodies:
         return False
     op = find_op(node.op_type, node.domain)
@@ -42,10 +42,10 @@ def is_foldable_operation(node: Node) -> bool:
 
 
 def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | None:
-    """The outputs of `node` as constants; None where it cannot be folded.
+    """The outputs of `node` as constants; None if it cannot be folded.
 
     The graph is not changed: `replace_node(node, folded)` does that. The constants take the node's friendly name.
-    `max_bytes` bounds the size of the outputs: a larger result stays unfolded.
+    `max_bytes` bounds the size of the outputs: larger results are not folded.
     """
     if not is_foldable(node):
         return None
@@ -54,18 +54,18 @@ def constant_fold(node: Node, max_bytes: int | None = None) -> list[Output] | No
     try:
         values = evaluate(node, [s.node.data if s is not None else None for s in node.sources])  # type: ignore[attr-defined]
     except EngineError:
-        return None  # what fails on constants fails when it runs, with the node's name
+        return None  # an operation that fails on constants fails at run time, with the node's name
     if any(
         type(value) is not np.ndarray or not _fits(value, t) for value, t in zip(values, node.output_types, strict=True)
     ):
-        return None  # an output that is left out, or of a type that consumers did not expect
+        return None  # an omitted output, or a type that consumers did not expect
     if max_bytes is not None and sum(value.nbytes for value in values) > max_bytes:
         return None
     return [Constant(value, friendly_name=_name(node, index)).output(0) for index, value in enumerate(values)]
 
 
 def bytes_allowed(node: Node, limit: int = MAX_OUTPUT_BYTES) -> int:
-    """How large the folded outputs of `node` may be: `limit`, or as large as the constants that it reads."""
+    """The size limit for the folded outputs of `node`: `limit`, or the size of its constant inputs if larger."""
     inputs = sum(s.node.byte_size for s in node.sources if s is not None and isinstance(s.node, Constant))
     return max(limit, inputs)
 

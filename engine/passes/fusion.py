@@ -1,4 +1,4 @@
-"""What fusions share: the pass that puts one node in the place of a match, and questions about values."""
+"""Shared by fusions: the pass that replaces a match by a node, and predicates on values."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from engine.passes.rewrite import BackwardGraphRewrite, MatcherPass
 from engine.passes.runtime_info import copy_runtime_info
 
 Maker: TypeAlias = "Callable[[Matcher], Node | Sequence[Node] | None]"
-"""Makes what stands for a match: a node, or several of which the last one stands for the root; None to leave it."""
+"""Makes the replacement of a match: a node, or several, the last of which replaces the root; None to skip."""
 _SMALL_BYTES: Final = 1 << 16
 
 
 class FusionPass(MatcherPass):
-    """A matcher pass whose match becomes what one function makes of it.
+    """A matcher pass that replaces a match by the result of a function.
 
-    Run by itself it goes from the results to the parameters, so that the largest of several forms matches first: a
-    normalization with its bias before the same without.
+    Run alone, it visits nodes from the results to the parameters, so that the largest of several forms matches first: a
+    normalization with bias before one without.
     """
 
     def register_fusion(self, root: Node, make: Maker, *, is_closed: bool = True) -> None:
-        """State the pattern and what takes its place.
+        """Register the pattern and the function that makes its replacement.
 
-        Where `is_closed`, a match of which anything outside of it reads an inner value is left alone: the inner
-        nodes would stay and compute what the new one computes again.
+        If `is_closed`, a match is skipped if a node outside it reads an inner value: the inner nodes would stay and
+        duplicate the computation of the new one.
         """
 
         def callback(m: Matcher) -> bool:
@@ -53,9 +53,9 @@ class FusionPass(MatcherPass):
 
 
 def replace_by(root: Node, matched: Iterable[Node], made: Sequence[Node]) -> bool:
-    """Let the last of `made` stand for the first output of `root`; name and rt_info of what was matched go over.
+    """Replace the first output of `root` by the last of `made`; name and rt_info of the matched nodes are copied.
 
-    False, changing nothing, where the types of the two could differ or other outputs of `root` are read.
+    Returns False and changes nothing if the two types could differ or other outputs of `root` are read.
     """
     new = made[-1].output(0)
     if not fits(root.output(0), new) or any(output.num_consumers for output in root.outputs[1:]):
@@ -67,7 +67,7 @@ def replace_by(root: Node, matched: Iterable[Node], made: Sequence[Node]) -> boo
 
 
 def fits(old: Output, new: Output) -> bool:
-    """True where `new` can stand for `old`: the element types are one, the ranks known and equal, no length differs."""
+    """True if `new` can replace `old`: equal element types, known and equal ranks, and no different lengths."""
     a, b = old.type, new.type
     if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.element_type is not b.element_type:
         return False
@@ -75,7 +75,7 @@ def fits(old: Output, new: Output) -> bool:
 
 
 def has_one_exit(m: Matcher) -> bool:
-    """True where nothing but the match itself reads the values inside of it."""
+    """True if no node outside the match reads its inner values."""
     nodes = set(m.matched_nodes)
     return all(
         target.node in nodes
@@ -87,12 +87,12 @@ def has_one_exit(m: Matcher) -> bool:
 
 
 def feeds_result(value: Output) -> bool:
-    """True for a network output: the friendly name of its node is known to users."""
+    """True for a network output, whose friendly name is visible to users."""
     return any(target.node.op_type == "Result" for target in value.target_inputs)
 
 
 def operation(value: Output | None, *op_types: str) -> Node | None:
-    """The node of `value` where it is ONNX's operator of one of these types; else None."""
+    """The node of `value` if it is an ONNX operator of one of these types; else None."""
     if value is None or value.node.domain or value.node.op_type not in op_types:
         return None
     return value.node
@@ -104,9 +104,9 @@ def constant_data(value: Output | None) -> Array | None:
 
 
 def derived_constant(sources: Sequence[Constant], shape: Sequence[int], compute: Callable[..., Array]) -> Constant:
-    """What `compute` makes of the data of constants of one element type, in that type: when it is read, if it is large.
+    """The result of `compute` on constants of one element type, in that type; large results are computed on first read.
 
-    What stays in memory of weights that several passes change one after the other is what a device makes of them.
+    Weights changed by several passes in a row then occupy memory only in the form that a device packs.
     """
     element_type = sources[0].element_type
     if element_type.byte_size(math.prod(shape)) <= _SMALL_BYTES:
@@ -140,17 +140,17 @@ def dims_of(value: Output) -> tuple[Dimension, ...] | None:
 
 
 def same_length(a: Dimension, b: Dimension) -> bool:
-    """True where two dimensions provably have one length: both are static and equal, or one symbol of the model."""
+    """True if two dimensions are provably equal: both static and equal, or the same symbol of the model."""
     return (a.is_static and a == b) or (a.symbol is not None and a.symbol == b.symbol)
 
 
 def same_lengths(a: Sequence[Dimension], b: Sequence[Dimension]) -> bool:
-    """True where all dimensions of two shapes provably agree."""
+    """True if all dimensions of two shapes provably agree."""
     return len(a) == len(b) and all(map(same_length, a, b))
 
 
 def trailing_axes(value: Output, axes: Output | None) -> int | None:
-    """How many axes a reduction by the constant `axes` takes, where they are the last ones of `value`; else None."""
+    """The number of axes in the constant `axes`, if they are the last axes of `value`; else None."""
     dims, numbers = dims_of(value), integers(axes)
     if dims is None or not numbers:
         return None
@@ -159,9 +159,9 @@ def trailing_axes(value: Output, axes: Output | None) -> int | None:
 
 
 def as_vector(value: Output, lengths: Sequence[Dimension]) -> Output | None:
-    """`value` in the shape `lengths`, where it has that shape but for leading ones; None where it has not.
+    """`value` in the shape `lengths`, if it has that shape except for leading ones; else None.
 
-    A constant is reshaped; another value with leading ones is not taken.
+    A constant is reshaped; another value with leading ones gives None.
     """
     dims = dims_of(value)
     if dims is None or any(length.is_dynamic for length in lengths):
@@ -176,10 +176,10 @@ def as_vector(value: Output, lengths: Sequence[Dimension]) -> Output | None:
 
 
 def reshape_target(dims: Sequence[Dimension], source: Sequence[Dimension]) -> list[int] | None:
-    """A constant target by which Reshape gives `dims` to a tensor of the lengths `source`; None where none does.
+    """A constant target with which Reshape turns a tensor of shape `source` into `dims`; None if there is none.
 
-    An unknown length has to be that of the same dimension of the source (0), or it is the only one and all others
-    are numbers (-1): beside a length that may be zero, -1 says nothing.
+    An unknown length must equal that of the same dimension of the source (0), or be the only one while all others are
+    numbers (-1): with another length that may be zero, -1 is ambiguous.
     """
     target: list[int] = []
     for index, dim in enumerate(dims):

@@ -1,4 +1,4 @@
-"""`Manager`: runs passes in order, validates after each, and shows what happened."""
+"""`Manager`: runs passes in order, validates after each, and records their effects."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class PassRecord:
 
     Attributes:
         changed: whether it changed the model.
-        rewrites: how often it did: matches of a matcher pass, what a model pass counts, the sum for containers.
-        seconds: its time; of a matcher within a `GraphRewrite` only where profiling is on, else 0.
+        rewrites: the number of changes: matches of a matcher pass, the count of a model pass, the sum for containers.
+        seconds: its time; for a matcher within a `GraphRewrite`, 0 unless profiling is on.
         nodes_before: nodes of the main graph before it; None for a matcher within a `GraphRewrite`.
         parts: the passes within a `GraphRewrite` or a nested manager.
     """
@@ -66,23 +66,23 @@ class PassRecord:
 class Manager(Pass):
     """A pipeline of passes; itself a pass, so managers nest.
 
-    After each pass that changed something the graph is checked for cycles and dangling ports and its types and
-    shapes are inferred anew, bodies included, so a pass that broke the model is named at once.
+    After each pass that changed something, the graph is checked for cycles and dangling ports, and types and shapes are
+    inferred again, bodies included, so the error names the pass that broke the model.
 
     Args:
-        config: the switches to share with an outer pipeline.
-        validate: check and infer after each pass that changed something; off, the caller validates.
-        checked: also catch wrong return values, lost names, rt_info and outputs, edits behind a match and constants
-            left unfolded (see `checks`); a failure leaves the model as it was. For tests: slow.
-        profile: log time and changes of each pass (also by `ENGINE_PROFILE_PASS_ENABLE=1`) and measure single
-            matchers; all but the latter is in `records` in any case.
+        config: the configuration to share with an outer pipeline.
+        validate: check and infer after each pass that changed something; if False, the caller validates.
+        checked: also catch wrong return values, lost names, rt_info and outputs, edits after the root of a match and
+            constants left unfolded (see `checks`); after a failure the model is restored. Slow, for tests.
+        profile: log time and changes of each pass (also by `ENGINE_PROFILE_PASS_ENABLE=1`) and measure single matchers;
+            except for the latter, `records` always has these data.
         snapshots: a folder for the model after each pass that changed it (also, in the current folder, by
             `ENGINE_ENABLE_VISUALIZE_TRACING=1`), numbered from the start, 000.
         snapshot_formats: of "txt", "onnx", "svg", "dot".
-        name: a name for profiles, snapshots and `PassConfig`; by default the class's.
+        name: the name in profiles, snapshots and `PassConfig`; by default that of the class.
 
-    Managers that are nested, as passes or by sharing `config`, are checked, measured and photographed by the outer
-    one. Not thread-safe.
+    The outer manager does the checks, measurements and snapshots of nested managers, which are passes or share
+    `config`. Not thread-safe.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Manager(Pass):
         return [item for item, _ in self._passes]
 
     def register_pass(self, item: _P | type[_P], enabled: bool = True) -> _P:
-        """Append a pass (or make one of a class) and return it; `enabled=False` waits for `PassConfig.enable`.
+        """Append a pass (or an instance of a pass class) and return it; `enabled=False` requires `PassConfig.enable`.
 
-        Raises `PassError` for something else, for a pass registered twice, for a MatcherPass without a matcher and
-        for a name that another class has in this pipeline.
+        Raises `PassError` if it is not a pass, is already registered, is a MatcherPass without a matcher, or has the
+        name of another class in this pipeline.
         """
         instance = item() if isinstance(item, type) else item
         if not isinstance(instance, Pass):
@@ -133,7 +133,7 @@ class Manager(Pass):
         return instance
 
     def set_pass_config(self, config: PassConfig) -> None:
-        """Join an outer pipeline: from now on the two have one configuration, the outer's where both say something."""
+        """Join an outer pipeline: the configurations are merged, and the outer one takes precedence."""
         self.pass_config.join(config)
         super().set_pass_config(config)
 
@@ -142,7 +142,7 @@ class Manager(Pass):
         return self.run_passes(model)
 
     def run_passes(self, model: Model) -> bool:
-        """Run every enabled pass on `model`; True where any changed it.
+        """Run every enabled pass on `model`; True if any changed it.
 
         Raises `PassError` naming the pass that failed or broke the graph.
         """
@@ -158,7 +158,7 @@ class Manager(Pass):
         return any(record.changed for record in self.records)
 
     def rewrite_counts(self) -> dict[str, int]:
-        """How often each pass changed the model in the last run, by name, those within others included."""
+        """How often each pass changed the model in the last run, by name, nested passes included."""
         counts: Counter[str] = Counter()
         for record in self.records:
             for part in record.flat():
@@ -169,7 +169,7 @@ class Manager(Pass):
 
     @contextmanager
     def _running(self, model: Model) -> Iterator[PipelineRun]:
-        """Ask what the outer managers and this one ask; restore a checked model that was broken."""
+        """Combine the settings of this manager and the outer ones; restore a checked model after a failure."""
         outer = self.pass_config.run
         run = _joined(outer, self._run)
         checkpoint = Checkpoint(model) if run.checked and not (outer and outer.checked) else None
@@ -244,7 +244,7 @@ def _joined(outer: PipelineRun | None, own: PipelineRun) -> PipelineRun:
 
 
 def _is_container(item: Pass) -> bool:
-    """True for passes that only hold others, which have switches, regions and snapshots of their own."""
+    """True for passes that only contain others, which are configured, recorded and photographed individually."""
     return isinstance(item, (Manager, GraphRewrite))
 
 

@@ -1,8 +1,8 @@
-"""Leaving out passes that are not used: record which ones fired, and later run only these.
+"""Skipping unused passes: record which passes changed a model, and later run only these.
 
-Every transformation is a region under its name, also within a `GraphRewrite` or a nested manager.
-`ENGINE_PASSES_RECORD=file` adds to the file, a name a line, each region that changed a model in this process.
-`ENGINE_PASSES_ONLY=file` disables every transformation that the file does not name, and logs that it does.
+Every transformation is a region with its name, also within a `GraphRewrite` or a nested manager.
+`ENGINE_PASSES_RECORD=file` appends the name of each region that changed a model in this process, one per line.
+`ENGINE_PASSES_ONLY=file` disables every transformation that the file does not list, and logs this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _announced: set[tuple[str, frozenset[str]]] = set()
 
 
 def fired(names: Iterable[str]) -> None:
-    """Note the passes that changed a model, where recording is on. Raises `PassError` for an unwritable file."""
+    """Record the passes that changed a model, if recording is on. Raises `PassError` for an unwritable file."""
     path = os.environ.get(RECORD)
     if not path:
         return
@@ -39,7 +39,7 @@ def fired(names: Iterable[str]) -> None:
 
 
 def allowed() -> frozenset[str] | None:
-    """The names of the passes that may run; None where all may. Raises `PassError` for an unreadable file."""
+    """The names of the passes that may run; None if all may. Raises `PassError` for an unreadable file."""
     path = os.environ.get(ONLY)
     if not path:
         return None

@@ -1,4 +1,4 @@
-"""`MatcherPass`: a pattern and what to do where it matches; `GraphRewrite`: many of them in one traversal."""
+"""`MatcherPass`: a pattern and a callback for its matches; `GraphRewrite`: many of them in one traversal."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _Index: TypeAlias = "dict[tuple[str, str], list[MatcherPass]]"
 
 
 class MatcherPass(Pass):
-    """One pattern and what to do where it matches: call `register_matcher` in `__init__`.
+    """A pattern and a callback for its matches: call `register_matcher` in `__init__`.
 
-    The callback gets the `Matcher` and returns True where it replaced the root, which ends matching at that root;
-    False lets the next matcher try. It must leave nodes after the root as they are. It makes nodes that should be
-    matched again through `register_new_node`, in topological order.
+    The callback gets the `Matcher` and returns True if it replaced the root, which ends matching at that root; after
+    False, the next matcher is tried. It must not change nodes after the root. New nodes that should be matched too are
+    registered with `register_new_node`, in topological order.
     """
 
     matcher: Matcher | None = None
@@ -35,14 +35,14 @@ class MatcherPass(Pass):
     def __init__(self) -> None:
         self.matcher = None
         self._callback = None
-        self._new_nodes: list[weakref.ref[Node]] = []  # weak: a node that left the graph is no longer of interest
+        self._new_nodes: list[weakref.ref[Node]] = []  # weak: a node that left the graph need not be matched
         self.seconds = 0.0
-        """The time that the last run spent in this pass, where a manager measures it."""
+        """The seconds that the last run spent in this pass, if a manager measures them."""
 
     def register_matcher(self, matcher: Matcher, callback: MatchCallback) -> None:
-        """State the pattern and the callback.
+        """Register the pattern and the callback.
 
-        Raises `PassError` where the pass has a matcher already, or the matcher a pass, and for other things.
+        Raises `PassError` if the pass already has a matcher, if the matcher already has a pass, and for wrong types.
         """
         if "matcher" not in self.__dict__:
             raise PassError(f"pass {self.name} registers a matcher before calling super().__init__()")
@@ -70,7 +70,7 @@ class MatcherPass(Pass):
         self._callback = callback
 
     def register_new_node(self, node: _NodeT) -> _NodeT:
-        """Let `node` be matched in this run too, before the nodes that are still to come; returns it."""
+        """Match `node` in this run too, before the remaining nodes; returns it."""
         self._new_nodes.append(weakref.ref(node))
         return node
 
@@ -82,12 +82,12 @@ class MatcherPass(Pass):
         return [node for reference in references if (node := reference()) is not None]
 
     def apply(self, node: OutputLike) -> bool:
-        """Try the pattern at one node; True where the callback changed it.
+        """Try the pattern at one node; True if the callback changed it.
 
         The nodes that the callback registers are not matched here: `take_new_nodes` returns them until the next call.
 
-        Raises `PassError` naming pass and root where a predicate or the callback raised, or where the callback
-        returned anything but True or False.
+        Raises `PassError` naming pass and root if a predicate or the callback raised, or if the callback returned
+        anything but True or False.
         """
         matcher = self.matcher
         if matcher is None:
@@ -114,7 +114,7 @@ class MatcherPass(Pass):
         return changed
 
     def explain(self, node: OutputLike) -> Explanation:
-        """Why the pattern does, or does not, match at `node`. Raises `PassError` where there is no matcher."""
+        """Why the pattern does, or does not, match at `node`. Raises `PassError` if there is no matcher."""
         if self.matcher is None:
             raise PassError(f"pass {self.name} has no matcher; call register_matcher in its __init__")
         return self.matcher.explain(node)
@@ -130,13 +130,13 @@ class MatcherPass(Pass):
 class GraphRewrite(Pass):
     """Runs several matcher passes over the nodes of a model, each node once, in topological order.
 
-    At a node the passes are tried in registration order until one returns True. Passes whose pattern has a typed
-    root are looked up by the node's operator, so passes that cannot match cost nothing. Nodes registered by
-    `register_new_node` come next, before the rest of the sequence. Bodies of control flow are rewritten first.
+    At a node the passes are tried in registration order until one returns True. Passes whose pattern has a typed root
+    are looked up by the node's operator, so passes that cannot match cost nothing. Nodes registered by
+    `register_new_node` are visited next, before the rest of the sequence. Bodies of control flow are rewritten first.
 
     Args:
         passes: matcher passes, or their classes.
-        name: a name for profiles and `PassConfig`; by default the class's.
+        name: the name in profiles and `PassConfig`; by default that of the class.
     """
 
     def __init__(self, passes: Iterable[MatcherPass | type[MatcherPass]] = (), name: str | None = None) -> None:
@@ -147,9 +147,9 @@ class GraphRewrite(Pass):
             self.add_matcher(item)
 
     def add_matcher(self, matcher_pass: _P | type[_P], enabled: bool = True) -> _P:
-        """Append a pass (or make one of a class) and return it; `enabled=False` waits for `PassConfig.enable`.
+        """Append a pass (or an instance of a pass class) and return it; `enabled=False` requires `PassConfig.enable`.
 
-        Raises `PassError` for something else, for a pass that was added before and for one without a matcher.
+        Raises `PassError` if it is not a MatcherPass, is already added, or has no matcher.
         """
         instance = matcher_pass() if isinstance(matcher_pass, type) else matcher_pass
         if not isinstance(instance, MatcherPass):
@@ -175,7 +175,7 @@ class GraphRewrite(Pass):
             item.set_pass_config(config)
 
     def run_on_model(self, model: Model) -> bool:
-        """One traversal; True where a pass changed anything."""
+        """One traversal; True if a pass changed anything."""
         for item, _ in self._passes:
             item.rewrites, item.seconds = 0, 0.0
         active = self._active()
@@ -210,7 +210,7 @@ class GraphRewrite(Pass):
             for item in index.get((node.domain, node.op_type), open_roots):
                 done = _timed_apply(item, node) if timed else item.apply(node)
                 for made in reversed(item.take_new_nodes()):
-                    # What the callback made and did not put into the graph is not matched.
+                    # Nodes that the callback made but did not insert into the graph are not matched.
                     if made.is_consumed or made.is_pinned:
                         pending.appendleft(made)
                 if done:
@@ -238,7 +238,7 @@ def _timed_apply(item: MatcherPass, node: Node) -> bool:
 
 
 def _lookup(passes: list[MatcherPass]) -> tuple[_Index, list[MatcherPass]]:
-    """The passes that may match at a node, in registration order: by its operator, and for every other one."""
+    """The passes that may match, in registration order: by operator, and those for all other operators."""
     open_roots = [item for item in passes if item.matcher is not None and item.matcher.root_kinds is None]
     kinds = {kind for item in passes if item.matcher is not None for kind in item.matcher.root_kinds or ()}
     index: _Index = {kind: [] for kind in kinds}

@@ -1,4 +1,4 @@
-"""Runtime info: annotations that passes carry from the nodes they remove to the nodes they make."""
+"""Runtime info: annotations that passes copy from removed nodes to their replacements."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from engine.ir import Model, Node
 from engine.ir.walk import all_nodes
 
 FUSED_NAMES = "fused_names"
-"""The rt_info key under which a node lists the friendly names of the original nodes that it stands for."""
+"""The rt_info key under which a node lists the friendly names of the original nodes that it replaces."""
 
 
 class RuntimeAttribute(ABC):
-    """A value of rt_info that says itself how it is merged and whether it is copied.
+    """A value of rt_info that defines how it is merged and whether it is copied.
 
     Values of rt_info are shared by the nodes that they are copied to, so treat them as immutable.
     """
 
     @abstractmethod
     def merge(self, others: Sequence[Any]) -> Any | None:
-        """The value for a node that replaces several that carry this and `others`; None to drop it."""
+        """The value for a node that replaces several nodes with this value and `others`; None to drop it."""
 
     def is_copyable(self, to: Node) -> bool:
-        """False where the value must not travel to `to`."""
+        """False if the value must not be copied to `to`."""
         return True
 
 
@@ -36,24 +36,24 @@ def _merge_names(values: Sequence[Any]) -> Any:
 
 
 ORIGINS = "engine.origins"
-"""The rt_info key by which `Manager(checked=True)` follows, while a pass runs, where annotations went."""
+"""The rt_info key with which `Manager(checked=True)` traces where annotations go while a pass runs."""
 
 _MERGERS: dict[str, Callable[[Sequence[Any]], Any]] = {FUSED_NAMES: _merge_names, ORIGINS: _merge_names}
 
 
 def copy_runtime_info(sources: Node | Iterable[Node], targets: Node | Iterable[Node]) -> None:
-    """Carry rt_info from `sources` to `targets`: 1:1, 1:N, N:1 or N:M.
+    """Copy rt_info from `sources` to `targets`: 1:1, 1:N, N:1 or N:M.
 
-    What a target had is removed; list it among the sources to keep it. A key that several sources carry is merged:
-    by `RuntimeAttribute.merge`, as a union for `fused_names`, and otherwise kept where all values are equal and
-    dropped where they differ; only a target that is itself a source then keeps its own value.
+    The previous rt_info of a target is removed unless the target is among the sources. A key of several sources is
+    merged: by `RuntimeAttribute.merge`, as a union for `fused_names`, and otherwise kept if all values are equal and
+    dropped if they differ, except that a target among the sources keeps its own value.
     """
     sources = (sources,) if isinstance(sources, Node) else list(sources)
     targets = (targets,) if isinstance(targets, Node) else targets
     infos = []
     for node in sources:
         if info := node.annotations:
-            infos.append(info)  # a comprehension costs a call, and most nodes have none
+            infos.append(info)  # a comprehension costs a call, and most nodes have no rt_info
     merged = _merge(infos) if infos else {}
     for target in targets:
         if not infos:
@@ -76,7 +76,7 @@ def _may_travel(value: Any, target: Node) -> bool:
 
 
 def _merge(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `infos` say together: keys whose values cannot be merged are left out."""
+    """The merged `infos`, without keys whose values cannot be merged."""
     if len(infos) <= 1:
         return dict(infos[0]) if infos else {}
     gathered: dict[str, list[Any]] = {}
@@ -110,7 +110,7 @@ _CONFLICT = object()
 
 
 def init_node_info(model: Model) -> bool:
-    """Give every operation its own name as `fused_names`, unless it has some already; True where one got it."""
+    """Set `fused_names` of every operation without it to its own name; True if any was set."""
     changed = False
     for node in all_nodes(model):
         if is_operation(node) and FUSED_NAMES not in node.annotations:

@@ -1,4 +1,4 @@
-"""What environment variables switch on."""
+"""Settings from environment variables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _OFF = frozenset({"", "0", "off", "false", "no"})
 
 
 def is_on(variable: str, default: bool = False) -> bool:
-    """True where the variable is set to anything but an empty text, 0, off, false or no."""
+    """True if the variable is set to anything but an empty string, 0, off, false or no."""
     value = os.environ.get(variable)
     return default if value is None else value.strip().lower() not in _OFF

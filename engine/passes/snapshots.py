@@ -20,7 +20,7 @@ _log = logging.getLogger("engine.passes")
 
 
 class Snapshots:
-    """Numbers and writes the snapshots of a run into `folder` (made if missing); see `Manager`.
+    """Numbers and writes the snapshots of a run into `folder` (created if missing); see `Manager`.
 
     Raises `PassError` for an unknown format.
     """
@@ -37,13 +37,13 @@ class Snapshots:
         self._count = 0
 
     def begin(self, model: Model, manager: str) -> None:
-        """Write the model as it is before the first pass. Numbers start anew."""
+        """Write the model before the first pass. Restarts the numbering."""
         if self._is_restarted:
             self._count = 0
         self.take(model, manager, "start")
 
     def take(self, model: Model, manager: str, what: str) -> None:
-        """Write `NNN_manager_what` in every format. Raises `PassError` where the folder cannot be written."""
+        """Write `NNN_manager_what` in every format. Raises `PassError` if the folder is not writable."""
         stem = re.sub(r"[^\w.-]+", "_", f"{self._count:03d}_{manager}_{what}")
         self._count += 1
         try:
@@ -61,7 +61,7 @@ class Snapshots:
 
             try:
                 write_model(model, path)
-            except EngineError as e:  # between two passes a model may hold what ONNX cannot express
+            except EngineError as e:  # between two passes a model may contain operators that ONNX cannot express
                 _log.warning("no snapshot %s: %s", path, e)
         else:
             from engine.passes.pictures import write_picture
@@ -73,7 +73,7 @@ _tracing: Snapshots | None = None
 
 
 def tracing() -> Snapshots | None:
-    """The snapshots that `ENGINE_ENABLE_VISUALIZE_TRACING` asks for: in the current folder, numbered on and on."""
+    """The snapshots of `ENGINE_ENABLE_VISUALIZE_TRACING`: in the current folder, numbered across runs."""
     global _tracing
     if not is_on(TRACING):
         _tracing = None

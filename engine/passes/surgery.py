@@ -1,4 +1,4 @@
-"""Changing graphs: replacing and eliminating nodes by the rules that keep names and annotations."""
+"""Changing graphs: replacing and eliminating nodes while preserving names and annotations."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from engine.passes.runtime_info import copy_runtime_info
 
 
 def replace_node(old: Node, new: Node | Sequence[OutputLike]) -> None:
-    """Let every consumer of `old` read the same port of `new`; `old` then leaves the graph by itself.
+    """Make every consumer of `old` read the same port of `new`, which drops `old` from the graph.
 
-    `new` is a node with as many outputs as `old`, or one value for each output of `old`. Names and rt_info are
-    the caller's: see `copy_runtime_info`. Raises `GraphError` before anything is changed: for another number of
-    outputs, for a new node that reads the old one, and for results and sinks, which their model holds.
+    `new` is a node with as many outputs as `old`, or one value for each output of `old`. Names and rt_info are the
+    caller's responsibility: see `copy_runtime_info`. Raises `GraphError` before anything is changed: for a different
+    number of outputs, for a new node that reads the old one, and for Results and sinks of the model.
     """
     if old.is_pinned and old.op_type != "Parameter":
         raise GraphError(
@@ -57,9 +57,9 @@ def _text(new: Node | Sequence[OutputLike]) -> str:
 def replace_output_update_name(output: Output, replacement: Output) -> bool:
     """Eliminate the node of `output`: its consumers read `replacement`, whose node takes over name and rt_info.
 
-    The friendly name moves where `output` is a network output, so that this keeps the name of the layer that users
-    know. Returns False, changing nothing, where both names cannot be kept: `replacement` is a network input or a
-    constant, feeds another network output, or is one of several outputs of its node.
+    The friendly name is copied if `output` is a network output, whose name is visible to users. Returns False and
+    changes nothing if both names cannot be kept: `replacement` is a network input or a constant, feeds another network
+    output, or is one of several outputs of its node.
     """
     node, source = output.node, replacement.node
     feeds_result = _feeds_result(output)
@@ -82,8 +82,8 @@ def _feeds_result(output: Output) -> bool:
 def insert_after(output: Output, node: Node) -> None:
     """Put `node`, which reads `output`, between `output` and its other consumers.
 
-    Consumers from which `node` itself is computed keep reading `output`. Raises `GraphError` where `node` has
-    several outputs or does not depend on `output`. Walks up from `node` as far as `output`.
+    Consumers from which `node` itself is computed keep reading `output`. Raises `GraphError` if `node` has several
+    outputs or does not depend on `output`. Walks up from `node` as far as `output`.
     """
     replacement = as_output(node)
     above = _above(node, output.node)
@@ -96,7 +96,7 @@ def insert_after(output: Output, node: Node) -> None:
 
 
 def _above(node: Node, end: Node) -> set[Node]:
-    """`node` and everything from which it is computed, without `end` and what only `end` depends on."""
+    """`node` and all nodes that it is computed from, without `end` and nodes that only `end` depends on."""
     seen = {node}
     stack = [node]
     while stack:

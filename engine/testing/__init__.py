@@ -1,6 +1,6 @@
-"""What plugin authors test with: the behaviour suite, and real networks with answers (`engine.testing.models`).
+"""Test tools for plugin authors: the behaviour suite, and real networks with answers (`engine.testing.models`).
 
-A plugin's whole test of requests, properties, export, import and errors, and of every operator that it claims, is
+The following tests requests, properties, export, import and errors of a plugin, and every operator that it supports:
 
     from engine.testing import BehaviourSuite, OperatorSuite
 
@@ -20,8 +20,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if "pytest" in sys.modules:
-    # Here, before any module of the suite can be imported: a failing check then shows its values, as an assert in a
-    # test file does. Without pytest running there is nothing to rewrite, and the models do not need it.
+    # Registered before any module of the suite is imported, so that pytest rewrites its asserts to show their values.
+    # Only needed while pytest runs; the models do not need pytest.
     sys.modules["pytest"].register_assert_rewrite("engine.testing.behaviour", "engine.testing.operators")
 
 if TYPE_CHECKING:

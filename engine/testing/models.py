@@ -1,9 +1,9 @@
-"""Real networks with seeded weights, and the answers that an independent runtime gave for them.
+"""Real networks with seeded weights, and answers computed by an independent runtime.
 
-The `onnx` package ships nine classification networks whose structure is real and whose weights are constants.
-Here they get random weights, the same on every machine, so that a device can be checked on a whole network
-without a download. The logits are compared, not the final Softmax's output: over random weights a Softmax
-tends to one-hot, which hides any error that leaves the largest logit in place.
+The `onnx` package ships nine classification networks with real structure and constant weights. Here they get random
+weights, the same on every machine, so that a device can be checked on a whole network without a download. The logits
+are compared, not the final Softmax's output: over random weights a Softmax tends to one-hot, which hides any error that
+leaves the largest logit in place.
 
     model = light_model("resnet50")
     answer = run(model, light_input("resnet50"))
@@ -52,9 +52,9 @@ _SEED = 2024
 # Initializers need not be graph inputs from IR version 4 on; the shipped files are of version 3.
 _IR_VERSION = 4
 _FLOAT = onnx.TensorProto.FLOAT
-# Values drawn at a time: few enough that what is drawn and what it becomes stay in cache.
+# Values drawn at a time: few enough that they and their transformed values stay in cache.
 _CHUNK = 1 << 16
-# Side of the input's blocks of one value, in pixels.
+# Side of the input's constant blocks, in pixels.
 _BLOCK = 32
 
 
@@ -71,8 +71,8 @@ def light_model(name: str) -> onnx.ModelProto:
 def light_input(name: str) -> dict[str, FloatArray]:
     """Give the seeded input of the network `name`, by input name.
 
-    Half of its variance is in blocks of 32 x 32 pixels: pooling averages pure noise away, and with it the
-    difference between a result that depends on the input as it should and one that does not.
+    Half of its variance is in blocks of 32 x 32 pixels: pooling would average out pure noise, so the result would
+    hardly depend on the input.
     """
     (data,) = _data_inputs(_structure(name).graph)
     batch, channels, height, width = shape = _shape(data)
@@ -109,7 +109,7 @@ def light_tolerance(name: str) -> float:
 def relative_error(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     """Give the largest absolute difference divided by the largest absolute expected value.
 
-    Anything that is not a number counts as infinitely wrong. Raises ModelError where the shapes differ.
+    NaN gives infinity. Raises ModelError if the shapes differ.
     """
     got, want = np.asarray(actual, dtype=np.float64), np.asarray(expected, dtype=np.float64)
     if got.shape != want.shape:
@@ -121,7 +121,7 @@ def relative_error(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
 def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto:
     """Remove every Softmax that directly produces a graph output; changes `model` and returns it.
 
-    A model that ends otherwise is returned as it is.
+    A model without one is returned unchanged.
     """
     graph = model.graph
     producers = {output: node for node in graph.node for output in node.output}

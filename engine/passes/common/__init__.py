@@ -1,1 +1,1 @@
-"""Passes that are ready to use, one a file; `CommonOptimizations` bundles them."""
+"""Ready-made passes, one per file; `CommonOptimizations` bundles them."""

@@ -12,10 +12,11 @@ _KINDS = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS
 
 
 class ActivationFusion(MatcherPass):
-    """Lets `engine.FusedConv` or `engine.FusedMatMul` end with the activation that alone reads its result.
+    """Fuses the activation that is the only consumer of a convolution or matrix product into it.
 
-    The activations are those of `engine.ops.internal.ACTIVATIONS`. For devices with kernels for these operators, so
-    disabled unless a `PassConfig` enables it.
+    The result is `engine.FusedConv` or `engine.FusedMatMul`; the activations are those of
+    `engine.ops.internal.ACTIVATIONS`. Needs device kernels for these operators, so disabled unless a `PassConfig`
+    enables it.
     """
 
     by_default = False
@@ -32,6 +33,6 @@ class ActivationFusion(MatcherPass):
             fused = None if activation is None else with_epilogue(source.node, activation=activation)
             return fused is not None and replace_by(node, [source.node, node], [fused])
 
-        # A Clip has one to three inputs, so the producer is looked at in the callback.
+        # A Clip has one to three inputs, so the callback checks the producer.
         root = wrap_type([name for name in ACTIVATIONS if name != "GeluTanh"])
         self.register_matcher(Matcher(root, "ActivationFusion"), callback)

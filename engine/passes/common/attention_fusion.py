@@ -39,15 +39,15 @@ from engine.passes.pattern import (
 class AttentionFusion(FusionPass):
     """Recognises MatMul(Softmax(MatMul(q, k^T) * scale + mask), v) of tensors [B, H, S, D] as `Attention`.
 
-    The scale may stand before or after the first product, or in parts at both factors; the mask may be missing. A
+    The scale may be applied before or after the first product, or split over both factors; the mask is optional. A
     constant causal mask becomes `is_causal`.
 
-    Exact: where the mask could forbid every key of a row, for which Softmax gives NaN and the operator 0, and where
-    the graph replaces NaN after the Softmax, nothing is done; `RelaxedAttentionFusion` takes these.
+    Exact: does nothing if the mask could forbid every key of a row, for which Softmax gives NaN and the operator 0, or
+    if the graph replaces NaN after the Softmax; `RelaxedAttentionFusion` handles these.
     """
 
     takes_all_rows = False
-    """Whether a guard after the Softmax, and a mask that may forbid every key of a row, are taken, too."""
+    """Whether a NaN guard after the Softmax, and a mask that may forbid every key of a row, are also accepted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,16 +99,16 @@ class AttentionFusion(FusionPass):
         *,
         is_guarded: bool,
     ) -> Node:
-        """The operator that takes the place of a match."""
+        """The operator that replaces a match."""
         return ops.Attention(*sources, mask, **attributes)
 
 
 class RelaxedAttentionFusion(AttentionFusion):
-    """`AttentionFusion` that takes two forms more, whose results differ where rows are NaN or see no key.
+    """`AttentionFusion` for two more forms, whose results differ for rows that are NaN or have no allowed key.
 
-    A graph that replaces NaN after the Softmax (IsNaN -> Where) gives 0 for a row of NaN, the operator NaN. A graph
-    that does not replace it gives NaN for a row of which the mask forbids every key, the operator 0. Disabled unless
-    a `PassConfig` enables it: for inputs that are numbers, and rows with a key, it is exact.
+    A graph that replaces NaN after the Softmax (IsNaN -> Where) gives 0 for a row of NaN, the operator gives NaN. A
+    graph that does not replace NaN gives NaN for a row whose keys are all masked, the operator gives 0. Exact for
+    inputs without NaN and rows with at least one key. Disabled unless a `PassConfig` enables it.
     """
 
     by_default = False
@@ -117,7 +117,7 @@ class RelaxedAttentionFusion(AttentionFusion):
 
 
 class InternalAttentionFusion(AttentionFusion):
-    """Turns what `AttentionFusion` leaves, since the operator differs, into `engine.FusedAttention`, exactly.
+    """Turns the forms for which `Attention` is not exact into `engine.FusedAttention`, which is.
 
     For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
     """
@@ -134,21 +134,21 @@ class InternalAttentionFusion(AttentionFusion):
         *,
         is_guarded: bool,
     ) -> Node:
-        """The operator that takes the place of a match."""
+        """The operator that replaces a match."""
         q, k, v = sources
         return FusedAttention(q, k, v, mask, rows="guarded" if is_guarded else "softmax", **attributes)
 
 
 @dataclass(slots=True)
 class _AttentionInputs:
-    """Collects what an attention reads once scales, transposes and repetitions before it are taken into it."""
+    """Collects the inputs of an attention, with preceding scales, transposes and repetitions absorbed."""
 
     scale: float
     absorbed: list[Node] = field(default_factory=list)
     made: list[Node] = field(default_factory=list)
 
     def collect(self, q: Output, k: Output, v: Output) -> tuple[Output, Output, Output] | None:
-        """Queries, keys and values as the operator takes them; None where the keys are not transposed."""
+        """Queries, keys and values as the operator takes them; None if the keys are not transposed."""
         query = self.without_scale(q)
         turned = operation(self.without_scale(k), "Transpose")
         perm = None if turned is None else permutation(turned)
@@ -162,7 +162,7 @@ class _AttentionInputs:
         return query, key, v
 
     def without_scale(self, value: Output) -> Output:
-        """`value` before a multiplication or division by a positive number, which joins the scale."""
+        """`value` before a multiplication or division by a positive number, which is absorbed into the scale."""
         node = operation(value, "Mul", "Div")
         if node is None:
             return value
@@ -176,7 +176,7 @@ class _AttentionInputs:
 
 
 def _scores_shape(sources: tuple[Output, Output, Output]) -> list[Dimension] | None:
-    """[B, H, S, T] of the scores, where batches, heads, sizes and lengths provably fit the operator."""
+    """[B, H, S, T] of the scores, if batches, heads, head sizes and lengths provably fit the operator."""
     shapes = [dims_of(source) for source in sources]
     if any(shape is None or len(shape) != 4 for shape in shapes):
         return None

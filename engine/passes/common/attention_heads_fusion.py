@@ -1,4 +1,4 @@
-"""`AttentionHeadsFusion`: an attention splits heads off and joins them again by itself."""
+"""`AttentionHeadsFusion`: splitting and joining heads around an attention becomes part of it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _HEADS_SECOND = [0, 2, 1, 3]
 
 
 class AttentionHeadsFusion(FusionPass):
-    """Lets an Attention read and give [B, S, H * D] where transposes and Reshapes around it split and join the heads.
+    """Makes an Attention read and return [B, S, H * D] if transposes and Reshapes around it split and join the heads.
 
-    All three inputs have to come from Transpose 0213 of [B, S, H, D], queries and keys perhaps by a RotaryEmbedding
-    between, and the output has to go through Transpose 0213 into a Reshape. A positive number that queries or keys
-    are multiplied with before joins the scale.
+    All three inputs must come from Transpose 0213 of [B, S, H, D], queries and keys optionally through a
+    RotaryEmbedding, and the output must go through Transpose 0213 into a Reshape. A positive factor of queries or keys
+    is absorbed into the scale.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class _JoinedHeads:
     scale: float = 1.0
 
     def joined(self, value: Output, *, has_scale: bool) -> Output | None:
-        """`value`, [B, H, S, D], as [B, S, H * D], unscaled where `has_scale`; None where it comes from elsewhere."""
+        """`value`, [B, H, S, D], as [B, S, H * D], unscaled if `has_scale`; None if its source does not match."""
         rotary = operation(value, "RotaryEmbedding")
         split = value if rotary is None else rotary.input_value(0)
         turned = operation(split, "Transpose")

@@ -1,4 +1,4 @@
-"""What an additive mask of attention scores is to the operator `Attention`."""
+"""Additive masks of attention scores, as inputs or attributes of the operator `Attention`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from engine.ops.tensors import Array
 from engine.passes.fusion import constant_data, dims_of, operation, same_length, scalar
 
 _SHAPE_ONLY = ("Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Identity", "Gather")
-# Below this, what a score adds to a mask's value can reach no infinity: float16 ends at 65504.
+# Below this magnitude, a mask's value plus a score cannot overflow: the largest float16 is 65504.
 _LOWEST = {"f16": -6.0e4}
-# At or below this, a masked score takes no share at all, whatever the scores are.
+# At or below this, a masked score has zero probability, whatever the scores are.
 _FORBIDS = {"f16": -3.0e4}
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The mask as the operator takes it: an input, the attribute `is_causal`, or nothing at all."""
+    """The mask as the operator takes it: an input, the attribute `is_causal`, or none."""
 
     value: Output | None = None
     is_causal: bool = False
@@ -28,10 +28,10 @@ class Mask:
 
 
 def as_mask(value: Output, scores: Sequence[Dimension], element_type: ElementType, is_relaxed: bool) -> Mask | None:
-    """`value`, which is added to scores of the shape [B, H, S, T], as a mask; None where the operator differs.
+    """`value`, which is added to scores of the shape [B, H, S, T], as a mask; None if the operator would differ.
 
-    That is where it would broaden the scores, where its last axis is broadcast (the operator would forbid what is
-    missing there) or, unless `is_relaxed`, where a row could be forbidden as a whole.
+    The operator would differ if the mask broadcasts the scores to a larger shape, if its last axis is broadcast (the
+    operator would forbid the missing keys) or, unless `is_relaxed`, if all keys of a row could be forbidden.
     """
     dims = dims_of(value)
     if dims is None or not 2 <= len(dims) <= 4 or value.element_type is not element_type:
@@ -59,7 +59,7 @@ def as_mask(value: Output, scores: Sequence[Dimension], element_type: ElementTyp
 
 
 def _as_condition(value: Output) -> Mask:
-    """Where(condition, 0, -inf) by its condition, any other mask as it is."""
+    """The condition of Where(condition, 0, -inf); any other mask unchanged."""
     choice = operation(value, "Where")
     if choice is not None and scalar(choice.input_value(1)) == 0 and scalar(choice.input_value(2)) == -np.inf:
         condition = choice.input_value(0)
@@ -69,7 +69,7 @@ def _as_condition(value: Output) -> Mask:
 
 
 def _is_causal(mask: Array, forbids: float) -> bool:
-    """True where row i allows exactly the keys up to i, by 0, and forbids the others."""
+    """True if row i allows, by 0, exactly the keys up to i, and forbids the others."""
     if any(length != 1 for length in mask.shape[:-2]):
         return False
     rows, columns = mask.shape[-2], mask.shape[-1]
@@ -79,7 +79,7 @@ def _is_causal(mask: Array, forbids: float) -> bool:
 
 
 def _limits(value: Output, depth: int = 0) -> tuple[float, float] | None:
-    """Finite bounds of all elements of `value`; None where there are none, or none that can be seen."""
+    """Finite bounds of all elements of `value`; None if there are none, or they cannot be determined."""
     node = value.node
     data = constant_data(value)
     if data is not None:

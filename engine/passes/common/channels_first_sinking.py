@@ -1,4 +1,4 @@
-"""`ChannelsFirstSinking`: blocks between convolutions that have the channels last come to have them first."""
+"""`ChannelsFirstSinking`: channels-last blocks between convolutions become channels-first."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from engine.passes.fusion import derived_constant, dims_of
 class ChannelsFirstSinking(TransposeSinking):
     """`TransposeSinking` through LayerNormalization and products with constant weights over the channels.
 
-    Behind a Transpose 0231 the former becomes `engine.ChannelNormalization` and the latter a convolution with a kernel
-    of one point, so that all transposes of a ConvNeXt vanish. For devices that compute in a layout of channels and
-    have kernels for these, so disabled unless a `PassConfig` enables it.
+    After a Transpose 0231, LayerNormalization becomes `engine.ChannelNormalization` and a product becomes a 1x1
+    convolution, which removes all transposes of a ConvNeXt. For devices that compute in a channel layout and have
+    kernels for these operators, so disabled unless a `PassConfig` enables it.
     """
 
     by_default = False
 
     def follows(self, node: Node, perm: Perm) -> bool:
-        """Also for a normalization or product over the last axis, where that was the second one."""
+        """Also True for a normalization or product over the last axis, if that was the second axis."""
         if node.domain or node.op_type not in ("LayerNormalization", "MatMul"):
             return super().follows(node, perm)
         rank, dims = len(perm), dims_of(node.input_value(0))
@@ -36,7 +36,7 @@ class ChannelsFirstSinking(TransposeSinking):
         return RowNormalizationSpec.of(node).axis == rank - 1 and node.num_outputs == 1
 
     def moved(self, node: Node, inputs: list[Output | None], perm: Perm) -> Node:
-        """The operators of channels that come second."""
+        """The channels-first operators."""
         source = inputs[0]
         assert source is not None
         if node.op_type == "LayerNormalization" and not node.domain:

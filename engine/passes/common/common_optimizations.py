@@ -1,4 +1,4 @@
-"""`CommonOptimizations`: the sequence of ready passes that a plugin takes and trims through its `PassConfig`."""
+"""`CommonOptimizations`: the sequence of ready-made passes, which a plugin adjusts through its `PassConfig`."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ _MAX_ROUNDS = 8
 
 
 class CommonOptimizations(Manager):
-    """Folds what is known, recognises what exporters spell out, and joins what belongs together; results stay.
+    """Folds constants, recognises operators that exporters decompose, and fuses operations, preserving results.
 
-    A plugin registers it with its manager and trims it by class: `config.disable(AttentionFusion)`. Passes whose class
-    says `by_default = False` run only where they are enabled: those that may change a result, decompositions, and
+    A plugin registers it with its manager and disables passes by class: `config.disable(AttentionFusion)`. Passes whose
+    class has `by_default = False` run only if they are enabled: those that may change a result, decompositions, and
     those that make internal operators, for which a device needs kernels.
 
-    Each of its two parts runs until nothing changes, so a second run finds nothing to do.
+    Each of its two parts runs until nothing changes, so a second run changes nothing.
     """
 
     def __init__(self, config: PassConfig | None = None) -> None:
         super().__init__(config)
         self.register_pass(_Rounds("CanonicalOptimizations", _canonical()))
-        # Internal operators hide patterns, so they come when there is nothing left to recognise.
+        # Internal operators hide patterns, so they are made after all others.
         self.register_pass(_Rounds("InternalOptimizations", _INTERNAL))
 
 
@@ -82,7 +82,7 @@ class _Rounds(Manager):
             self.register_pass(item, enabled=item.by_default)
 
     def run_passes(self, model: Model) -> bool:
-        """Run the sequence again and again; True where anything changed."""
+        """Run the sequence until nothing changes; True if anything changed."""
         records: list[PassRecord] = []
         for _ in range(_MAX_ROUNDS):
             again = super().run_passes(model)
@@ -96,11 +96,11 @@ class _Rounds(Manager):
 
 # A new pass gets a line in one of the two sequences, or in one of the rewrites, which run several in one traversal.
 def _canonical() -> list[Pass | type[Pass]]:
-    """The passes that leave operators of ONNX, in order."""
+    """The passes that produce only ONNX operators, in order."""
     return [
         ShapeSimplification,
         ConstantFolding,
-        # What these spell out is recognised.
+        # Operators that exporters decompose.
         EinsumDecomposition,
         FunctionDecomposition,
         MeanVarianceNormalizationDecomposition,
@@ -109,7 +109,7 @@ def _canonical() -> list[Pass | type[Pass]]:
         DeadCodeElimination,
         GraphRewrite([DequantizeSinking, QuantizeHoisting, QuantizePairElimination], "Quantization"),
         GraphRewrite([PadConvFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion], "Convolutions"),
-        # From the results up, so that a form with a bias is met before the one without.
+        # From the results up, so that a form with a bias is matched before the one without.
         BackwardGraphRewrite(
             [
                 LayerNormalizationFusion,
@@ -125,7 +125,7 @@ def _canonical() -> list[Pass | type[Pass]]:
             "Recognitions",
         ),
         GraphRewrite([FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge], "Layout"),
-        # What an attention reads must not have been joined with anything else, so these come in this order.
+        # The inputs of an attention must not have been fused with anything else, so the order matters.
         RotaryEmbeddingFusion,
         RelaxedAttentionFusion,
         AttentionFusion,

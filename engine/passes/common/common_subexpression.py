@@ -1,4 +1,4 @@
-"""`CommonSubexpressionSharing`: what is computed twice is computed once."""
+"""`CommonSubexpressionSharing`: duplicate computations are shared."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SMALL_BYTES = 4096
 class CommonSubexpressionSharing(ModelPass):
     """Joins operations of the same operator, attributes and inputs, and equal small constants.
 
-    Constants above 4 KiB are joined where they share memory only: comparing all weights would read every file
-    that is mapped. Random operators and operations with bodies are left alone. A network output keeps its own
-    node where joining would take its name.
+    Constants above 4 KiB are joined only if they share memory: comparing all weights would read every mapped file.
+    Random operators and operations with bodies are not joined. A network output keeps its own node if joining would
+    lose its name.
     """
 
     def run_on_model(self, model: Model) -> bool:
-        """Linear in the number of nodes; True where anything was joined."""
+        """Linear in the number of nodes; True if anything was joined."""
         first: dict[Hashable, Node] = {}
         changed = False
         for node in model.ordered_nodes():

@@ -1,4 +1,4 @@
-"""`ConstantFolding`: everything that depends on constants only becomes a constant."""
+"""`ConstantFolding`: operations that depend only on constants become constants."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from engine.passes.surgery import replace_node
 class ConstantFolding(ModelPass):
     """Evaluates operations whose inputs are constants, and `Shape` and `Size` of tensors of static shape.
 
-    DequantizeLinear stays, since devices compute on the integers behind it, and so does any result larger than
-    `max_output_bytes` that is also larger than its inputs. Random operators are never folded. The callback of
+    DequantizeLinear stays, since devices compute on its integer input, and so does any operation with a result larger
+    than `max_output_bytes` that is also larger than its inputs. Random operators are never folded. The callback of
     `PassConfig` returning True keeps a node.
     """
 
@@ -57,7 +57,7 @@ class ConstantFolding(ModelPass):
 
 
 def _keep_types(stated: Mapping[Node, list[ValueType]]) -> None:
-    """Infer the types of what reads the new constants; what was known besides, such as from the file, stays known."""
+    """Infer the types of the consumers of new constants; more specific known types, as from the file, are kept."""
     for node, types in stated.items():
         if not node.is_attached:
             continue
@@ -66,7 +66,7 @@ def _keep_types(stated: Mapping[Node, list[ValueType]]) -> None:
             try:
                 merged = merge_types(known, node.output(index).type)
             except ModelError:
-                continue  # what was stated was wrong
+                continue  # the stated type was wrong
             if merged != node.output(index).type:
                 node.set_output_type(index, merged)
 

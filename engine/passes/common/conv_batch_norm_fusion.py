@@ -1,4 +1,4 @@
-"""`ConvBatchNormFusion`: a batch normalization after a convolution goes into its weights."""
+"""`ConvBatchNormFusion`: a batch normalization after a convolution is folded into its weights."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def scaled_weights(convolution: Node, weights: Constant, factor: Array) -> Const
     if convolution.op_type == "Conv":
         spread = factor.reshape(-1, *([1] * (len(shape) - 1)))
         return derived_constant([weights], shape, lambda old: _product(old, spread))
-    # [C, M / group, ...]: output channel g * M / group + m stands at [:, m] of the rows of group g.
+    # [C, M / group, ...]: output channel g * M / group + m is at [:, m] of the rows of group g.
     group = ConvSpec.of(convolution).group
     grouped = (group, shape[0] // group, *shape[1:])
     spread = factor.reshape(group, 1, shape[1], *([1] * (len(shape) - 2)))
@@ -74,7 +74,7 @@ def scaled_weights(convolution: Node, weights: Constant, factor: Array) -> Const
 
 
 def _product(weights: Array, factor: Array) -> Array:
-    """In double precision, rounded once, without an array of doubles."""
+    """The product in double precision, rounded once, without an array of doubles."""
     return np.multiply(weights, factor, out=np.empty_like(weights), dtype=np.float64, casting="unsafe")
 
 

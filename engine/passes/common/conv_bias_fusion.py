@@ -1,4 +1,4 @@
-"""`ConvBiasFusion` and `ConvMultiplyFusion`: constants per channel after a convolution go into its parameters."""
+"""`ConvBiasFusion` and `ConvMultiplyFusion`: per-channel constants after a convolution are folded into it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = ["Conv", "ConvTranspose"]
 
 
 class ConvBiasFusion(FusionPass):
-    """Turns Add(Conv(x, w), c) with a constant c of one value a channel into the bias of the convolution."""
+    """Turns Add(Conv(x, w), c) with a constant c of one value per channel into the bias of the convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,9 +35,9 @@ class ConvBiasFusion(FusionPass):
 
 
 class ConvMultiplyFusion(FusionPass):
-    """Turns Mul(Conv(x, w, b), c) with constants, c of one value a channel or one at all, into other weights.
+    """Turns Mul(Conv(x, w, b), c) of constants into scaled weights; c is a scalar or has one value per channel.
 
-    They are computed in double precision and rounded once.
+    The weights are computed in double precision and rounded once.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class ConvMultiplyFusion(FusionPass):
 
 
 def per_channel(value: Output, data: Output) -> Array | None:
-    """A constant that broadcasts to `data` [N, C, ...] along channels, as [C]; None where it is something else."""
+    """A constant that broadcasts to `data` [N, C, ...] along channels, as [C]; None for anything else."""
     constant, dims = constant_data(value), dims_of(data)
     if constant is None or dims is None or len(dims) < 3 or dims[1].is_dynamic or constant.ndim > len(dims):
         return None

@@ -1,4 +1,4 @@
-"""`ConvertPrecision`: a model of f32 that computes in a narrower type."""
+"""`ConvertPrecision`: an f32 model computes in a narrower type."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from engine.passes.surgery import replace_node
 
 
 class ConvertPrecision(ModelPass):
-    """Gives the values inside of a model of f32 another floating-point type; its inputs and outputs stay f32.
+    """Converts the intermediate values of an f32 model to another floating-point type; inputs and outputs stay f32.
 
-    Constants are converted once. What stays in f32, and is cast where it meets the rest, tells
-    `precision_rules.kept_nodes`. Where f32 becomes the narrower type, what is beyond its range becomes its largest
-    number, infinities too, so that a mask of -1e9 does not become NaN behind a softmax of nothing else; NaN stays.
-    Values that are computed in the narrower type overflow to infinity as they do in every model of that type.
+    Constants are converted once. `precision_rules.kept_nodes` defines the nodes that stay in f32, with casts around
+    them. Casts to the narrower type clamp values beyond its range, infinities included, to its largest number, so that
+    a softmax over masks of -1e9 alone does not give NaN; NaN stays. Values computed in the narrower type overflow to
+    infinity, as in every model of that type.
 
     Args:
         target: the type; f16.
-        accepts: asked for each converted node, which stays f32 where the answer is False: a device that has no
-            kernel for it in the narrower type, say.
+        accepts: called with each converted node, which stays f32 if the result is False, for example because the device
+            has no kernel for it in the narrower type.
     """
 
     def __init__(self, target: ElementType = f16, accepts: Callable[[Node], bool] = lambda node: True) -> None:
@@ -40,7 +40,7 @@ class ConvertPrecision(ModelPass):
         self._accepts = accepts
 
     def run_on_model(self, model: Model) -> bool:
-        """Linear in the number of nodes and the bytes of constants; True where anything was converted."""
+        """Linear in the number of nodes and the bytes of constants; True if anything was converted."""
         kept = kept_nodes(model, self._target)
         conversion = _Conversion(self._target)
         for node in model.ordered_nodes():
@@ -58,7 +58,7 @@ class ConvertPrecision(ModelPass):
 
 
 class _Conversion:
-    """Values in both types: what was converted, and the casts and constants that were made for it."""
+    """Values in both types: the converted nodes, and the casts and constants made for them."""
 
     def __init__(self, target: ElementType) -> None:
         self._target = target
@@ -68,7 +68,7 @@ class _Conversion:
         self._named: set[Output] = set()
 
     def converted(self, node: Node) -> Node | None:
-        """The node on inputs of the narrower type; None where its operator does not have it. Nothing is changed."""
+        """The node on inputs of the narrower type; None if its operator lacks that type. The graph is not changed."""
         indices = self._movable(node)
         if not indices and not any(value in self._changed for value in node.input_values):
             return None
@@ -82,7 +82,7 @@ class _Conversion:
         if not indices:
             return None
         made = node.clone_with_new_inputs(inputs)
-        made.forget_inferred_types()  # the clone has inputs of the converted types already
+        made.forget_inferred_types()  # the clone already has inputs of the converted types
         made.infer_types()
         return made
 
@@ -92,7 +92,7 @@ class _Conversion:
         for index, (old, new) in enumerate(zip(node.outputs, converted.outputs, strict=True)):
             is_known = isinstance(old.type, TensorType) and old.shape.rank.is_static
             if is_known and isinstance(new.type, TensorType):
-                # An importer may have known more of the shape than the operator tells.
+                # The importer may have known more of the shape than type inference.
                 converted.set_output_type(index, TensorType(new.element_type, old.shape))
         converted.output_names = node.output_names
         converted.settle_types()
@@ -105,7 +105,7 @@ class _Conversion:
         }
 
     def restore(self, node: Node) -> None:
-        """Let a node that stays read f32."""
+        """Make a node that stays in f32 read f32."""
         for position in node.inputs:
             if node.has_input(position.index) and position.source_output in self._changed:
                 source = position.source_output
@@ -114,7 +114,7 @@ class _Conversion:
                     self._take_name(source, position.source_output)
 
     def _take_name(self, narrow: Output, wide: Output) -> None:
-        """Users know a layer whose value leaves the model by its name: what they read has it."""
+        """Move the friendly name of a layer that computes a network output to the node that now computes it."""
         if wide in self._named:
             return
         self._named.add(wide)
@@ -126,7 +126,7 @@ class _Conversion:
             wide.name, narrow.name = narrow.name, narrow.name + suffix
 
     def _movable(self, node: Node) -> set[int]:
-        """The inputs whose type is that of the first input, or of an output, and may be the narrower one."""
+        """The inputs whose type is tied to that of the first input, or of an output, and may be the narrower one."""
         op = find_op(node.op_type, node.domain)
         if op is None or not op.inputs:
             return set()
@@ -168,7 +168,7 @@ class _Conversion:
 
 
 def _constant(constant: Constant, target: ElementType) -> Constant:
-    """The constant in another type; limits beyond its range become its own."""
+    """The constant in another type; values beyond its range are clamped to its limits."""
     value_type = constant.output(0).type
     assert isinstance(value_type, TensorType)
     limit = np.finfo(target.numpy).max

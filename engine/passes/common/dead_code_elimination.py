@@ -1,4 +1,4 @@
-"""`DeadCodeElimination`: what a graph computes and nobody reads, where the graph does not drop it by itself."""
+"""`DeadCodeElimination`: removes unused parts of nodes that are in use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SCAN_LISTS = ("scan_output_axes", "scan_output_directions")
 class DeadCodeElimination(ModelPass):
     """Drops optional outputs, outputs of If branches, scan outputs of loops and captures that nothing reads.
 
-    A node that nothing reads leaves the graph by itself. What remains are parts of nodes that are read: the mask of a
-    Dropout or the mean of a LayerNormalization at the end of the list of outputs, a result of both branches of an If
-    with what computes it, a value that a Loop or Scan collects, and a value from outside that a body mentions no more.
+    A node without consumers is dropped from the graph automatically. This pass removes unused parts of nodes in use:
+    trailing outputs such as the mask of a Dropout or the mean of a LayerNormalization, a result of both branches of an
+    If with the nodes that compute it, a value that a Loop or Scan collects, and a capture that a body no longer reads.
     """
 
     def run_on_model(self, model: Model) -> bool:
-        """One walk from the results back, so that what only dropped outputs read is dropped too; linear."""
+        """One walk from the results back, so that nodes read only by dropped outputs are dropped too; linear."""
         changed = False
         for node in reversed(model.ordered_nodes()):
             if not node.is_attached or not node.num_outputs or self.transformation_callback(node):
@@ -40,7 +40,7 @@ class DeadCodeElimination(ModelPass):
 
 
 def _kept_outputs(node: Node) -> list[int]:
-    """The indices of the outputs that the node keeps: those that are read, and those that it cannot do without."""
+    """The indices of the outputs that the node keeps: those that are read, and those that are required."""
     count = node.num_outputs
     read = [output.num_consumers > 0 for output in node.outputs]
     if not any(read):
@@ -58,7 +58,7 @@ def _kept_outputs(node: Node) -> list[int]:
 
 
 def _carried(node: Node) -> int:
-    """The number of outputs that carry state from one turn to the next."""
+    """The number of outputs that carry state from one iteration to the next."""
     if node.op_type == "Loop":
         return node.num_formal_inputs - 2
     if any(node.attributes.get(name) for name in _SCAN_LISTS):
@@ -67,7 +67,7 @@ def _carried(node: Node) -> int:
 
 
 def _remove_results(node: Node, kept: list[int]) -> None:
-    """Take the results behind the other outputs, and what only they read, out of the bodies."""
+    """Remove the results of the other outputs from the bodies, and the nodes that only they read."""
     skipped = 1 if node.op_type == "Loop" else 0  # a Loop's body gives its condition first
     for body in node.bodies.values():
         results = body.results
@@ -77,7 +77,7 @@ def _remove_results(node: Node, kept: list[int]) -> None:
 
 
 def _rebuild(node: Node, kept: list[int], dead: Mapping[str, Sequence[Node]]) -> None:
-    """Put in the place of `node` one with these outputs only and without these captures."""
+    """Replace `node` by one with only these outputs and without these captures."""
     inputs: list[Output | None] = node.input_values[: node.num_formal_inputs]
     for name, body in node.bodies.items():
         values = node.captured_values(name)

@@ -1,4 +1,4 @@
-"""Decompositions: operators that a device lacks, as operators that it has. All are disabled unless enabled."""
+"""Decompositions of operators into simpler ones, for devices that lack them. All are disabled by default."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class SwishDecomposition(FusionPass):
 
 
 class MeanVarianceNormalizationDecomposition(FusionPass):
-    """Decomposes `MeanVarianceNormalization` into means and differences, in f32 at least.
+    """Decomposes `MeanVarianceNormalization` into means and differences, in at least f32 precision.
 
-    The variance is the mean of squared differences: ONNX's own definition subtracts squares, which cancel.
+    The variance is the mean of squared differences; ONNX's definition subtracts squares, with cancellation error.
     """
 
     by_default = False

@@ -14,7 +14,7 @@ from engine.passes.surgery import replace_node
 class DivideToMultiply(MatcherPass):
     """Decomposes `Div(a, b)` of real numbers into `Mul(a, Pow(b, -1))`; integer division stays.
 
-    Rounds twice where the division rounds once, so it is not among the common optimizations unless enabled.
+    Rounds twice, whereas the division rounds once, so it is disabled by default in the common optimizations.
     """
 
     by_default = False

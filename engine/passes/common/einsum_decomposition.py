@@ -16,16 +16,16 @@ from engine.passes.fusion import FusionPass, dims_of
 from engine.passes.pattern import Matcher, wrap_type
 
 _UNKNOWN_LENGTH: Final = 64
-"""What a length that is not known is taken to be where one order is weighed against another."""
+"""The length assumed for an unknown dimension when the costs of orders are compared."""
 
 
 class EinsumDecomposition(FusionPass):
     """Decomposes an Einsum of any equation into Transpose, Reshape, MatMul, Mul and ReduceSum.
 
-    Of several operands those two come first whose product saves most elements. Sums of 8 and 16 bits are of i32,
-    of which the bits that fit are the same. A label whose lengths are unknown stands for one length wherever it is
-    summed over; where they are known, a length of 1 is repeated, as numpy does. An Einsum of constants alone, and one
-    whose equation its operands contradict, is left alone.
+    Of several operands, the two whose product saves most elements are multiplied first. Sums of 8- and 16-bit integers
+    are computed in i32, whose low bits are the same. A summed label with unknown lengths is assumed to have the same
+    length in all operands; with known lengths, a length of 1 is broadcast, as in numpy. An Einsum whose operands are
+    all constant, or contradict its equation, is left unchanged.
     """
 
     by_default = False
@@ -86,7 +86,7 @@ def _decomposed(m: Matcher) -> list[Node] | None:
 
 
 def _fits(equation: Equation, shapes: Sequence[Sequence[Dimension]]) -> bool:
-    """Whether a label may be of one length wherever it stands; between operands, 1 goes with any."""
+    """Whether a label may have one length in all its positions; between operands, 1 broadcasts."""
     known: dict[str, int] = {}
     for labels, dims in zip(equation.terms, shapes, strict=True):
         own: dict[str, int] = {}
@@ -100,12 +100,12 @@ def _fits(equation: Equation, shapes: Sequence[Sequence[Dimension]]) -> bool:
 
 
 def _summed_type(element_type: ElementType) -> ElementType:
-    """The type in which elements are summed up: MatMul and ReduceSum have no integers of 8 and 16 bits."""
+    """The accumulation type: MatMul and ReduceSum do not support 8- and 16-bit integers."""
     return i32 if element_type.is_integral and element_type.bits < i32.bits else element_type
 
 
 def _repeated(term: Term, terms: Sequence[Term]) -> set[str]:
-    """The labels that stand for one element here and may stand for more elsewhere."""
+    """The labels that have length 1 here and may be longer in other operands."""
 
     def longer(term: Term) -> set[str]:
         return {label for label, dim in zip(term.labels, term.dims, strict=True) if dim != 1}
@@ -114,14 +114,14 @@ def _repeated(term: Term, terms: Sequence[Term]) -> set[str]:
 
 
 def _without_own_sums(steps: Steps, terms: Sequence[Term], number: int, result: Sequence[str]) -> Term:
-    """A term summed over what no other has."""
+    """A term summed over the labels that no other term has."""
     others = {label for place, term in enumerate(terms) if place != number for label in term.labels}
     own = [label for label in terms[number].labels if label not in result and label not in others]
     return steps.summed(terms[number], own)
 
 
 def _next_pair(terms: Sequence[Term], result: Sequence[str]) -> tuple[int, int]:
-    """The operands whose product is smallest, compared with what it takes the place of, and then the least work."""
+    """The pair with the smallest product relative to its operands; ties are broken by the least work."""
     lengths = _lengths(terms)
 
     def growth(pair: tuple[int, int]) -> tuple[int, int]:
@@ -134,12 +134,12 @@ def _next_pair(terms: Sequence[Term], result: Sequence[str]) -> tuple[int, int]:
 
 
 def _kept(terms: Sequence[Term], pair: tuple[int, int], result: Sequence[str]) -> set[str]:
-    """What the product of a pair may not sum over."""
+    """The labels that the product of a pair must not sum over."""
     return {*result, *(label for number, term in enumerate(terms) if number not in pair for label in term.labels)}
 
 
 def _contracted(steps: Steps, a: Term, b: Term, kept: set[str], result: Sequence[str] | None) -> Term:
-    """The product of two terms, summed over what both have and is not kept; `result`: the order that is wanted."""
+    """The product of two terms, summed over common labels that are not kept, with labels in the order `result`."""
     summed = [label for label in a.labels if label not in kept]
     if summed and set(a.labels) != set(b.labels):
         return _matrix_product(steps, min(_layouts(a, b, summed, result), key=lambda layout: layout.cost(result)))
@@ -151,7 +151,7 @@ def _contracted(steps: Steps, a: Term, b: Term, kept: set[str], result: Sequence
 
 
 def _inner_product(steps: Steps, a: Term, b: Term, summed: Sequence[str]) -> Term:
-    """A sum for each element of the batch, of which there is no matrix: products are not rounded before it."""
+    """An inner product per batch element, as a MatMul, so that products are not rounded before the sum."""
     element_type = a.value.element_type
     labels = b.labels if a.is_constant else a.labels
     if element_type.is_real and element_type.bits < f32.bits:
@@ -161,7 +161,7 @@ def _inner_product(steps: Steps, a: Term, b: Term, summed: Sequence[str]) -> Ter
 
 
 def _layouts(a: Term, b: Term, summed: Sequence[str], result: Sequence[str] | None) -> Iterator[_Layout]:
-    """The orders in which each group of labels stands in an operand, or in the result."""
+    """The orders in which each group of labels appears in an operand, or in the result."""
     wanted = () if result is None else tuple(result)
     for left, right in ((a, b), (b, a)):
         batch = [x for x in left.labels if x in right.labels and x not in summed]
@@ -179,7 +179,7 @@ def _orders(labels: Sequence[str], *sources: Sequence[str]) -> list[tuple[str, .
 
 
 def _matrix_product(steps: Steps, layout: _Layout) -> Term:
-    """The product as MatMul has it. What are several axes is one for it; without a batch, rows may be several."""
+    """The product as a MatMul. Several axes of a group are joined into one, except rows if there is no batch."""
     (a, a_labels), (b, b_labels) = layout._operands()
     a, b = steps.transposed(a, a_labels), steps.transposed(b, b_labels)
     batch, m, n, k = (len(group) for group in (layout.batch, layout.m, layout.n, layout.k))

@@ -1,4 +1,4 @@
-"""What `EinsumDecomposition` makes its nodes with: values whose axes have labels, rearranged by them."""
+"""Building blocks of `EinsumDecomposition`: values with labelled axes, and operations on them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Term:
 
     @property
     def is_constant(self) -> bool:
-        """Whether rearranging it costs nothing during an inference."""
+        """Whether the value is constant, so that rearranging it costs nothing at run time."""
         return isinstance(self.value.node, Constant)
 
 
 class Steps:
-    """The nodes that are made, inputs first. What is made of constants alone is a constant."""
+    """The created nodes, inputs first. Nodes with only constant inputs are folded."""
 
     __slots__ = ("made",)
 
@@ -64,7 +64,7 @@ class Steps:
         return Term(self.add(ops.Cast(term.value, to=element_type)), term.labels)
 
     def transposed(self, term: Term, labels: Sequence[str]) -> Term:
-        """The term with its axes in the order of `labels`, which may have others, too."""
+        """The term with its axes in the order of `labels`, which may contain other labels too."""
         wanted = tuple(label for label in labels if label in term.labels)
         return Term(self._permuted(term.value, [term.labels.index(label) for label in wanted]), wanted)
 
@@ -75,14 +75,14 @@ class Steps:
         return moved
 
     def spread(self, term: Term, labels: Sequence[str]) -> Output:
-        """The term with an axis for each of `labels` from the first that it has on."""
+        """The term with an axis for each of `labels`, starting at the first label that it has."""
         ordered = self.transposed(term, labels)
         first = min(map(labels.index, ordered.labels), default=len(labels))
         missing = [axis - first for axis, label in enumerate(labels) if axis > first and label not in term.labels]
         return self.unsqueezed(ordered.value, missing)
 
     def without(self, term: Term, labels: Collection[str]) -> Term:
-        """The term less the axes of these labels, of length 1."""
+        """The term without the axes of these labels, which have length 1."""
         axes = [axis for axis, label in enumerate(term.labels) if label in labels]
         return Term(self.squeezed(term.value, axes), tuple(label for label in term.labels if label not in labels))
 
@@ -95,9 +95,9 @@ class Steps:
         return Term(self.add(ops.ReduceSum(term.value, axes, keepdims=0)), kept)
 
     def diagonal(self, term: Term) -> Term:
-        """The term with each label once: of axes of one label, the elements with equal indices.
+        """The term with each label once: for axes with the same label, the elements with equal indices.
 
-        Those of two axes of length n are every (n + 1)-th of their n * n elements.
+        For two axes of length n, these are every (n + 1)-th of the n * n elements.
         """
         twice = next((label for label in term.labels if term.labels.count(label) > 1), None)
         if twice is None:
@@ -121,11 +121,11 @@ class Steps:
         return self.diagonal(Term(line, tuple(term.labels[axis] for axis in order if axis != second)))
 
     def unsqueezed(self, value: Output, axes: Sequence[int]) -> Output:
-        """New axes of length 1, which are `axes` of the result."""
+        """The value with new axes of length 1 at positions `axes` of the result."""
         return self.add(ops.Unsqueeze(value, Constant(np.array(axes, np.int64)))) if axes else value
 
     def squeezed(self, value: Output, axes: Sequence[int]) -> Output:
-        """The value less axes of length 1."""
+        """The value without these axes of length 1."""
         return self.add(ops.Squeeze(value, Constant(np.array(axes, np.int64)))) if axes else value
 
     def grouped(self, value: Output, groups: Sequence[Sequence[int]]) -> Output:
@@ -135,9 +135,9 @@ class Steps:
         return self.reshaped(value, [[(value, axis) for axis in group] for group in groups])
 
     def reshaped(self, value: Output, groups: Sequence[Sequence[Axis]], *, is_sure: bool = True) -> Output:
-        """The value with one axis for each group, as long as all of the group's axes together.
+        """The value with one axis per group, whose length is the product of the lengths of the group's axes.
 
-        Where not `is_sure`, the value may have another number of elements, which then fails when it runs.
+        Unless `is_sure`, the value may have a different number of elements, which fails at run time.
         """
         source = dims_of(value)
         dims = [_joined(group) for group in groups]
@@ -155,7 +155,7 @@ class Steps:
         return self._reshape(value, self.add(ops.Concat(*pieces, axis=0)), has_zero=True)
 
     def _reshape(self, value: Output, target: Output, *, has_zero: bool) -> Output:
-        # Where a length may be zero, 0 must not say "as before".
+        # If a length may be zero, 0 must not mean "copy the length".
         return self.add(ops.Reshape(value, target, allowzero=1) if has_zero else ops.Reshape(value, target))
 
     def _length(self, group: Sequence[Axis]) -> Output:

@@ -1,4 +1,4 @@
-"""What fusions into the internal operators share: a node again, with one thing more that it does in the end."""
+"""Shared by fusions into internal operators: a copy of a node with one more epilogue operation."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def with_epilogue(
     residual: Output | None = None,
     activation: Activation | None = None,
 ) -> Node | None:
-    """The internal operator that computes what `node` does and then this; None where there is none.
+    """The internal operator that computes `node` followed by the given epilogue; None if there is none.
 
-    `node` is of `CONVOLUTIONS` or `PRODUCTS`. Nothing can follow an activation, and there is one residual at most.
+    `node` is one of `CONVOLUTIONS` or `PRODUCTS`. An activation must be last, and there is at most one residual.
     """
     spec = spec_of(node)
     assert isinstance(spec, ConvSpec | MatMulSpec | GemmSpec)
@@ -46,7 +46,7 @@ def with_epilogue(
 
 
 def fits_as_residual(value: OutputLike, output: Output) -> bool:
-    """True where `value` provably has the type of `output`, so that to add it broadcasts nothing."""
+    """True if `value` provably has the type of `output`, so that adding it does not broadcast."""
     source = value.output(0) if isinstance(value, Node) else value
     own, wanted = dims_of(source), dims_of(output)
     if own is None or wanted is None or source.element_type is not output.element_type:
@@ -55,7 +55,7 @@ def fits_as_residual(value: OutputLike, output: Output) -> bool:
 
 
 def _is_plain(gemm: GemmSpec, bias: Output | None) -> bool:
-    """True for a Gemm that only multiplies and adds one value a column."""
+    """True for a Gemm that only multiplies and adds one value per column."""
     if gemm.alpha != 1 or gemm.beta != 1 or gemm.transA:
         return False
     columns = dims_of(gemm.output())

@@ -14,8 +14,8 @@ from engine.passes.pattern import Matcher, any_input, wrap_type
 class FlattenedProductFusion(FusionPass):
     """Turns Reshape(Gemm(Reshape(x), w, b)) into `engine.FusedMatMul` of `x`, where the reshapes keep the columns.
 
-    Exporters write the linear layers of GPT-2 so. Without the reshapes, a residual and an activation that follow can
-    go into the product. For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
+    Exporters write the linear layers of GPT-2 this way. Without the reshapes, a following residual and activation can
+    be fused into the product. For devices with a kernel for it, so disabled unless a `PassConfig` enables it.
     """
 
     by_default = False
@@ -48,9 +48,9 @@ class FlattenedProductFusion(FusionPass):
 
 
 def _same_rows(source: Sequence[Dimension], target: Sequence[Dimension]) -> bool:
-    """True where all dimensions but the last provably agree, given that their products do.
+    """True if all dimensions but the last provably agree, given that their products do.
 
-    Of one that is unknown the product tells, unless another one may be zero.
+    A single unknown dimension follows from the product, unless another one may be zero.
     """
     if len(source) != len(target):
         return False

@@ -14,8 +14,8 @@ from engine.passes.pattern import Matcher, any_input, wrap_type
 class FlattenedTransposeFusion(FusionPass):
     """Turns Reshape[B, H, S, d -> B*H, S, d] -> Transpose 021 -> Reshape[B, H, d, S] into Transpose 0132.
 
-    So PyTorch exports the transpose of the keys of an attention. Any number of leading dimensions may be joined;
-    where they are split into others than they were joined of, one Reshape stays.
+    PyTorch exports the transposed keys of an attention this way. Any number of leading dimensions may be joined; if
+    they are split into different ones, one Reshape stays.
     """
 
     def __init__(self) -> None:

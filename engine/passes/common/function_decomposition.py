@@ -1,4 +1,4 @@
-"""`FunctionDecomposition`: operators that ONNX defines by others, as these."""
+"""`FunctionDecomposition`: replaces operators by their ONNX function bodies."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _DOMAIN: Final = "engine.definitions"
 
 
 class FunctionDecomposition(MatcherPass):
-    """Puts ONNX's own definition in the place of an operator that has one and that few devices have a kernel for.
+    """Replaces an operator that few devices have a kernel for by its ONNX function body.
 
-    For a device it is disabled unless a `PassConfig` enables it, with a callback for those nodes that it runs whole.
+    Disabled unless a `PassConfig` enables it, with a callback that excludes the nodes that the device runs natively.
     """
 
     by_default = False
@@ -73,11 +73,11 @@ def _replace(node: Node, is_kept: Callable[[Node], bool]) -> bool:
 
 
 def _definition(node: Node, given: list[Output]) -> Model | None:
-    """The definition for the types and attributes of `node`, with a parameter for each input that is given.
+    """The function body for the types and attributes of `node`, with a parameter for each present input.
 
-    None where there is no definition for these types: some need lengths that may be unknown.
+    None if there is no body for these types: some need lengths that may be unknown.
     """
-    from engine.onnx import model_to_proto, read_model  # writing loads more than most compilations need
+    from engine.onnx import model_to_proto, read_model  # imported late: most compilations do not need it
 
     parameters = [Parameter(value.type, friendly_name=f"input_{index}") for index, value in enumerate(given)]
     left = iter(parameters)
@@ -85,7 +85,7 @@ def _definition(node: Node, given: list[Output]) -> Model | None:
     whole = ops.create(node.op_type, inputs, node.attributes, num_outputs=node.num_outputs)
     proto = model_to_proto(Model(whole.outputs, parameters))
     (call,) = proto.graph.node
-    schema: Any = get_op(node.op_type).schema  # whose stub lacks what tells of functions
+    schema: Any = get_op(node.op_type).schema  # the stub lacks the function API
     present = {attribute.name for attribute in call.attribute}
     defaults = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
     call.attribute.extend(default for default in defaults if default.name)

@@ -1,4 +1,4 @@
-"""`GeluFusion`: the forms in which exporters spell out Gelu become the operator."""
+"""`GeluFusion`: decomposed forms of Gelu become the operator."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ class GeluTanhFusion(FusionPass):
 
 
 def product(a: Node, b: Node, c: Node) -> Node:
-    """A pattern of a * b * c, in whatever order the two multiplications come."""
+    """A pattern of a * b * c, with the two multiplications in any order."""
     orders = [(a, b, c), (a, c, b), (b, c, a)]
     return any_of([wrap_type("Mul", [wrap_type("Mul", [p, q]), r]) for p, q, r in orders])

@@ -9,7 +9,7 @@ from engine.passes.pattern import Matcher, any_input, rank_equals, type_matches,
 
 
 class GemmFusion(FusionPass):
-    """Turns Add(MatMul(a, b), c) of matrices into `Gemm`, where c broadcasts to the product and does not widen it."""
+    """Turns Add(MatMul(a, b), c) of matrices into `Gemm`, if c broadcasts to the shape of the product."""
 
     def __init__(self) -> None:
         super().__init__()

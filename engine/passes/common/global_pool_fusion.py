@@ -12,7 +12,7 @@ _GLOBAL = {"AveragePool": "GlobalAveragePool", "MaxPool": "GlobalMaxPool"}
 
 
 class GlobalPoolFusion(FusionPass):
-    """Turns AveragePool and MaxPool without padding, and with one window that covers everything, into global ones.
+    """Turns AveragePool and MaxPool without padding, and with one window that covers the image, into global ones.
 
     A window larger than the image, which `ceil_mode` allows, counts as covering it: EfficientNet ends with one.
     """

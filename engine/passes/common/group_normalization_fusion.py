@@ -1,4 +1,4 @@
-"""`GroupNormalizationFusion`: group normalization by way of InstanceNormalization becomes the operator."""
+"""`GroupNormalizationFusion`: group normalization through InstanceNormalization becomes the operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.passes.pattern import Matcher, any_input, any_of, attrs_match, type_
 class GroupNormalizationFusion(FusionPass):
     """Recognises Reshape[N, G, -1] -> InstanceNormalization(1, 0) -> Reshape back (-> Mul -> Add).
 
-    Scale and bias are constants of one value a channel. float64 stays as it is: the operator computes in float32.
+    Scale and bias are constants with one value per channel. float64 is not fused: the operator computes in float32.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class GroupNormalizationFusion(FusionPass):
 
 
 def _group_count(data: Output, groups: Output) -> int | None:
-    """G, where `groups` is `data` as [N, G, rest] of the same N."""
+    """G, if `groups` is `data` reshaped to [N, G, rest] with the same N."""
     dims, grouped = dims_of(data), dims_of(groups)
     if dims is None or grouped is None or len(dims) < 3 or len(grouped) != 3 or dims[1].is_dynamic:
         return None
@@ -59,7 +59,7 @@ def _group_count(data: Output, groups: Output) -> int | None:
 
 
 def _is_shape_of(data: Output, result: Output, target: Output) -> bool:
-    """True where `result`, reshaped to `target`, has the shape of `data`."""
+    """True if `result`, reshaped to `target`, has the shape of `data`."""
     shape = operation(target, "Shape")
     if shape is not None and shape.input_value(0) == data and not {"start", "end"} & shape.attributes.keys():
         return True
@@ -68,7 +68,7 @@ def _is_shape_of(data: Output, result: Output, target: Output) -> bool:
 
 
 def _per_channel(value: Output, data: Output, channels: int) -> Array | None:
-    """A constant [C, 1, ...], with or without leading ones, as [C]."""
+    """A constant [C, 1, ...], with or without leading dimensions of 1, as [C]."""
     constant = constant_data(value)
     assert constant is not None
     spatial = len(data.shape) - 2

@@ -1,4 +1,4 @@
-"""`GroupedQueryFusion`: an attention repeats keys and values for groups of queries by itself."""
+"""`GroupedQueryFusion`: keys and values repeated for groups of queries become a grouped-query attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.passes.rewrite import MatcherPass
 
 
 class GroupedQueryFusion(MatcherPass):
-    """Lets an Attention of [B, H, S, D] read keys and values as they are before Unsqueeze -> Expand -> Reshape."""
+    """Makes an Attention of [B, H, S, D] read keys and values from before Unsqueeze -> Expand -> Reshape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class GroupedQueryFusion(MatcherPass):
 
 
 def _ungrouped(value: Output) -> tuple[Output, int, list[Node]] | None:
-    """[B, H, S, D] of which `value` repeats each head G times by Unsqueeze -> Expand -> Reshape; with G and these."""
+    """The [B, H, S, D] whose heads `value` repeats G times by Unsqueeze -> Expand -> Reshape; with G and the nodes."""
     whole = operation(value, "Reshape")
     spread = None if whole is None else operation(whole.input_value(0), "Expand")
     single = None if spread is None else operation(spread.input_value(0), "Unsqueeze", "Reshape")

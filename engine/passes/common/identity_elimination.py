@@ -39,7 +39,7 @@ class IdentityElimination(MatcherPass):
 
 
 def _same_type(node: Node, source: object) -> bool:
-    """True where the output is known to have the very type of the source (or the operator never changes it)."""
+    """True if the output is known to have exactly the type of the source (or the operator never changes it)."""
     if node.op_type in ("Identity", "Dropout", "Concat", "Sum", "Max", "Min", "Mean"):
         return True
     mine = node.output(0).type
@@ -76,7 +76,7 @@ def _transpose(node: Node) -> int | None:
 
 
 def _slice(node: Node) -> int | None:
-    # With steps of one, a slice of the same lengths is the whole.
+    # With steps of 1, a slice with the same lengths is the whole tensor.
     if not node.has_input(4):
         return 0 if node.input_value(0).shape.is_static else None
     steps = node.input_value(4).node

@@ -1,4 +1,4 @@
-"""`LayerNormalizationFusion`: the nine operators of older exporters become the operator."""
+"""`LayerNormalizationFusion`: the nine-node form of older exporters becomes the operator."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from engine.passes.pattern import Matcher, any_input, any_of, attrs_match, type_
 class LayerNormalizationFusion(FusionPass):
     """Recognises (x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias, the bias optional.
 
-    The means go over the last axes, whose shape `scale` and `bias` have. float64 stays as it is: the operator
-    computes its statistics in float32.
+    The means are over the last axes, whose shape `scale` and `bias` have. float64 is not fused: the operator computes
+    its statistics in float32.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How operators look when the layout of what they work on changes: the rules behind `TransposeSinking`."""
+"""How operators change when the layout of their inputs changes: the rules behind `TransposeSinking`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.passes.fusion import dims_of, integers
 
 Perm: TypeAlias = "tuple[int, ...]"
 Rule: TypeAlias = "Callable[[Node, list[Output | None], Perm], Node]"
-"""Gives `node` for inputs in another layout: axis j of what it had is axis perm[j] of what it gets."""
+"""Makes `node` for inputs in another layout: axis j of the old layout is axis perm[j] of the new one."""
 Test: TypeAlias = "Callable[[Node, Perm], bool]"
 
 _UNARY = (
@@ -41,7 +41,7 @@ def data_inputs(node: Node) -> range:
 
 
 def follows_layout(node: Node, perm: Perm) -> bool:
-    """True where a rule can bring `node`, whose output has the rank of `perm`, into another layout."""
+    """True if a rule can bring `node`, whose output has the rank of `perm`, into another layout."""
     test = TESTS.get(node.op_type) if not node.domain else None
     if test is None or not test(node, perm):
         return False
@@ -58,7 +58,7 @@ def follows_layout(node: Node, perm: Perm) -> bool:
 
 
 def constant_in_layout(value: Output, perm: Perm) -> Output:
-    """A constant that broadcasts to tensors of the old layout, for tensors of the new one."""
+    """A constant that broadcasts to tensors of the old layout, rearranged for the new one."""
     data = value.node.data  # type: ignore[attr-defined]
     if data.size == 1 and data.ndim == 0:
         return value

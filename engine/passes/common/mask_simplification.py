@@ -1,4 +1,4 @@
-"""`MaskSimplification`: masks that forbid nothing leave the graph."""
+"""`MaskSimplification`: removes masks that have no effect."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from engine.passes.surgery import replace_output_update_name
 
 
 class MaskSimplification(MatcherPass):
-    """Removes Where, And and Or whose constant operand decides nothing, and zeros added before a Softmax.
+    """Removes Where, And and Or whose constant operand has no effect, and zeros added before a Softmax.
 
-    `Where(all true, a, b)` is a, `And(all true, x)` and `Or(all false, x)` are x. Zeros are added in vain where only
-    Softmax operators read the sum: -0.0, which they would turn into 0.0, has the same exponential.
+    `Where(all true, a, b)` is a, `And(all true, x)` and `Or(all false, x)` are x. Zeros are removed only if all
+    consumers of the sum are Softmax operators: adding 0 turns -0.0 into 0.0, which has the same exponential.
     """
 
     def __init__(self) -> None:

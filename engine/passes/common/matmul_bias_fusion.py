@@ -9,7 +9,7 @@ from engine.passes.pattern import Matcher, wrap_const, wrap_type
 
 
 class MatMulBiasFusion(FusionPass):
-    """Turns Add(MatMul(a, b), c) with a constant c of one value a column of b into `engine.FusedMatMul`.
+    """Turns Add(MatMul(a, b), c) with a constant c of one value per column of b into `engine.FusedMatMul`.
 
     For devices with a kernel for it, so disabled unless a `PassConfig` enables it; see also `GemmFusion`.
     """
@@ -24,7 +24,7 @@ class MatMulBiasFusion(FusionPass):
             values = m.pattern_value_map
             dims, right = dims_of(values[matmul]), dims_of(values[matmul].node.input_value(1))
             if not dims or right is None or len(right) < 2:
-                return None  # of a vector on the right, the last dimension of the product is that of its rows
+                return None  # if b is a vector, the last dimension of the product is that of the rows of a
             vector = as_vector(values[bias], dims[-1:])
             return None if vector is None else with_epilogue(values[matmul].node, bias=vector)
 

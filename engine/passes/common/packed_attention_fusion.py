@@ -1,4 +1,4 @@
-"""`PackedAttentionFusion`: an attention reads queries, keys and values side by side, as one product gives them."""
+"""`PackedAttentionFusion`: an attention reads queries, keys and values packed, as one product computes them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PackedAttentionFusion(FusionPass):
 
 
 def _is_plain(spec: AttentionSpec | FusedAttentionSpec) -> bool:
-    """Whether the internal operator has attributes for all that `spec` says, of inputs that are apart."""
+    """Whether the internal operator can express `spec`, whose inputs are separate."""
     if isinstance(spec, FusedAttentionSpec):
         return not spec.is_packed
     has_cache = any(spec.node.has_input(index) for index in (4, 5, 6))
@@ -57,7 +57,7 @@ def _is_plain(spec: AttentionSpec | FusedAttentionSpec) -> bool:
 
 
 def _whole(parts: list[Output], heads: int, kv_heads: int) -> Output | None:
-    """What was split into queries, keys and values of so many heads; None where they come from elsewhere."""
+    """The value that is split into queries, keys and values with these head counts; None if there is none."""
     split = operation(parts[0], "Split")
     if split is None or split.num_outputs != 3 or not heads or not kv_heads:
         return None

@@ -1,4 +1,4 @@
-"""`PadConvFusion`: zero padding before a convolution or pooling becomes its own padding."""
+"""`PadConvFusion`: zero padding before a convolution is folded into its `pads`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.passes.surgery import replace_node
 
 
 class PadConvFusion(MatcherPass):
-    """Moves a constant zero Pad of spatial dimensions into the `pads` of the Conv that alone reads it."""
+    """Moves a constant zero Pad of spatial dimensions into the `pads` of the Conv that is its only consumer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class PadConvFusion(MatcherPass):
 
 
 def _spatial_pads(pad: Node, conv: Node) -> tuple[int, ...] | None:
-    """The padding of both together; None where the Pad adds anything but zeros to spatial dimensions."""
+    """The combined padding; None if the Pad does anything but add zeros to spatial dimensions."""
     amounts, shape = pad.input_value(1).node, pad.input_value(0).shape
     if not isinstance(amounts, Constant) or shape.rank.is_dynamic or pad.has_input(3):
         return None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from engine.ir import Constant, ElementType, Model, Node, Output, Parameter, Result, TensorType, f32
 
 KEEP_PRECISION: Final = "keep_precision"
-"""The rt_info key under which a node says, by True, that it is to be computed in the type that it has."""
+"""The rt_info key that, if True, keeps a node in its original type."""
 
 _ELEMENTWISE: Final = frozenset({
     "Abs", "Acos", "Acosh", "Add", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div",
@@ -32,14 +32,14 @@ _LOCAL: Final = _ELEMENTWISE | _MOVEMENT | _REDUCTIONS
 _WIDENING: Final = frozenset({
     "CumProd", "CumSum", "Exp", "Pow", "ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 })  # fmt: skip
-"""Their results leave the range of f16 where what they read does not: squares from 256 on."""
+"""Their results may exceed the range of f16 even if their inputs do not: squares overflow from 256 on."""
 _CALMING: Final = frozenset({
     "Atan", "Cos", "Div", "Erf", "HardSigmoid", "Log", "ReduceLogSum", "ReduceLogSumExp", "Reciprocal", "Sigmoid",
     "Sign", "Sin", "Softsign", "Sqrt", "Tanh",
 })  # fmt: skip
-"""Their results are moderate where what they read is not."""
+"""Their results are moderate even if their inputs are not."""
 _EXACT: Final = frozenset({"ConstantOfShape", "EyeLike", "Range"})
-"""They make numbers from sizes, which f16 holds up to 2048 alone."""
+"""They compute numbers from sizes, and f16 holds integers exactly only up to 2048."""
 _ALWAYS: Final = _EXACT | {
     "Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear", "GridSample", "QLinearConv", "QLinearMatMul",
     "QuantizeLinear",
@@ -54,13 +54,13 @@ def is_real(value: Output | None) -> bool:
 def kept_nodes(model: Model, target: ElementType) -> set[Node]:
     """The operations that stay in f32:
 
-    - those that are stated to: casts, quantization, GridSample for its places, numbers made of sizes, operations with
-      bodies, `KEEP_PRECISION`;
+    - those listed or marked: casts, quantization, GridSample for its coordinates, numbers computed from sizes,
+      operations with bodies, `KEEP_PRECISION`;
     - those that read a constant which `target` cannot hold (`holds`);
-    - powers, exponentials and sums, and what is made of them element by element, up to a root, logarithm or quotient;
-    - what is made of integers and constants alone, element by element: positions, angles, masks;
-    - what integers are made of, element by element: indices;
-    - elementwise operations, movements and reductions between such and the model's inputs and outputs.
+    - powers, exponentials and sums, and elementwise functions of them, up to a root, logarithm or quotient;
+    - elementwise functions of only integers and constants: positions, angles, masks;
+    - values from which integers are computed elementwise: indices;
+    - elementwise operations, data movements and reductions between such nodes and the model's inputs and outputs.
     """
     nodes = [n for n in model.ordered_nodes() if not isinstance(n, (Parameter, Constant, Result))]
     kept = {node for node in nodes if _is_stated(node) or not _holds_constants(node, target)}
@@ -82,7 +82,7 @@ def kept_nodes(model: Model, target: ElementType) -> set[Node]:
 
 
 def holds(target: ElementType, data: NDArray[Any]) -> bool:
-    """Whether a type holds a constant: no finite number becomes infinite, and not all of it vanish or lose digits."""
+    """Whether a type can hold a constant: no finite number overflows, and not all of them underflow or lose digits."""
     limits = np.finfo(target.numpy)
     sizes = np.abs(data[np.isfinite(data)])
     largest = float(sizes.max(initial=0.0))
@@ -95,7 +95,7 @@ def _is_stated(node: Node) -> bool:
 
 def _holds_constants(node: Node, target: ElementType) -> bool:
     if node.op_type == "Clip":
-        return True  # limits beyond the type's own say nothing
+        return True  # values beyond the type's limits are used as "unbounded"
     for value in node.input_values:
         if value is not None and is_real(value) and isinstance(value.node, Constant):
             fits = holds(target, value.node.data)
@@ -118,7 +118,7 @@ def _makes_exact(node: Node) -> bool:
 
 
 def _is_of(real: Iterable[Node], exact: set[Node]) -> bool:
-    """Whether a node reads exact numbers and, beside them, constants alone."""
+    """Whether a node reads exact numbers, and otherwise only constants."""
     others = [source for source in real if not isinstance(source, Constant)]
     return bool(others) and all(source in exact for source in others)
 
@@ -142,7 +142,7 @@ def _makes_integers(node: Node) -> bool:
 
 
 def _islands(nodes: list[Node], kept: set[Node]) -> set[Node]:
-    """Operations that would be converted with nothing among them that computes more than it moves."""
+    """Groups of converted operations without any that computes more than it moves."""
     found: set[Node] = set()
     seen: set[Node] = set()
     candidates = {n for n in nodes if n not in kept and any(map(is_real, (*n.input_values, *n.outputs)))}

@@ -13,16 +13,16 @@ from engine.passes.rewrite import MatcherPass
 from engine.passes.surgery import replace_output_update_name
 
 MOVERS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Identity")
-"""Operators whose output has elements of their first input and nothing else."""
+"""Operators whose output consists only of elements of their first input."""
 _BITS = 8
 
 
 class DequantizeSinking(MatcherPass):
-    """Turns Reshape(DequantizeLinear(x)) into DequantizeLinear(Reshape(x)), and so for every operator of `MOVERS`.
+    """Turns Reshape(DequantizeLinear(x)) into DequantizeLinear(Reshape(x)), likewise for every operator of `MOVERS`.
 
-    The operator then works on integers, and the dequantization comes to stand before what computes with it, or before
-    the QuantizeLinear with which it cancels. Scale and zero point are one value for the whole tensor. A MaxPool moves
-    too: a positive scale keeps the order.
+    The operator then works on integers, and the dequantization moves next to its computing consumer, or to the
+    QuantizeLinear that cancels it. Scale and zero point must be per tensor. It also moves past MaxPool: a positive
+    scale preserves the order.
     """
 
     def __init__(self) -> None:
@@ -37,20 +37,20 @@ class DequantizeSinking(MatcherPass):
             return False
         value = source.input_value(0)
         if value.element_type not in get_op(node.op_type).inputs[0].elements:
-            return False  # few operators take integers of 4 bits
+            return False  # few operators take 4-bit integers
         if node.op_type == "MaxPool" and (node.num_outputs > 1 or not _has_positive_scale(source)):
             return False
         moved = ops.create(node.op_type, [value, *node.input_values[1:]], node.attributes)
-        folded = constant_fold(moved)  # weights, whose integers may move when the model is built
+        folded = constant_fold(moved)  # weights, which are rearranged at compile time
         integers = moved.output(0) if folded is None else folded[0]
         dequantized = ops.create("DequantizeLinear", [integers, *source.input_values[1:]], source.attributes)
         return replace_by(node, [source, node], [integers.node, dequantized])
 
 
 class QuantizeHoisting(MatcherPass):
-    """Turns QuantizeLinear(Reshape(x)) into Reshape(QuantizeLinear(x)), and so for every operator of `MOVERS`.
+    """Turns QuantizeLinear(Reshape(x)) into Reshape(QuantizeLinear(x)), likewise for every operator of `MOVERS`.
 
-    Only where nothing else reads the operator's result, and where it gives no more elements than it takes.
+    Only if nothing else reads the operator's result, and the result has no more elements than the input.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class QuantizeHoisting(MatcherPass):
         if mover is None or mover.output(0).num_consumers != 1 or not is_per_tensor(node):
             return False
         if operation(mover.input_value(0), "DequantizeLinear") or self.transformation_callback(node):
-            return False  # that one sinks
+            return False  # DequantizeSinking handles this case
         if node.output(0).element_type not in get_op(mover.op_type).inputs[0].elements:
             return False
         if mover.op_type == "Slice" or constant_data(mover.input_value(0)) is not None:
@@ -74,7 +74,7 @@ class QuantizeHoisting(MatcherPass):
 
 
 class QuantizePairElimination(MatcherPass):
-    """Removes QuantizeLinear(DequantizeLinear(x)) of equal parameters, which returns x.
+    """Removes QuantizeLinear(DequantizeLinear(x)) with equal parameters, which returns x.
 
     Exact for integers of up to 8 bits: (x - zero) * scale / scale is off by less than half.
     """
@@ -99,7 +99,7 @@ class QuantizePairElimination(MatcherPass):
 
 
 def is_per_tensor(node: Node) -> bool:
-    """True for a QuantizeLinear or DequantizeLinear of one scale and one zero point."""
+    """True for a QuantizeLinear or DequantizeLinear with a single scale and zero point."""
     return not QuantizeSpec.of(node).block_size and all(
         value is None or value.shape.rank == 0 for value in node.input_values[1:3]
     )
@@ -111,7 +111,7 @@ def _has_positive_scale(node: Node) -> bool:
 
 
 def _have_equal_parameters(dequantize: Node, quantize: Node) -> bool:
-    """True where both have the same positive scale and the same zero point, along the same axis."""
+    """True if both have the same positive scale and the same zero point, along the same axis."""
     if not _has_positive_scale(dequantize):
         return False
     back, forth = QuantizeSpec.of(dequantize), QuantizeSpec.of(quantize)
@@ -122,7 +122,7 @@ def _have_equal_parameters(dequantize: Node, quantize: Node) -> bool:
 
 
 def _equal(a: Output | None, b: Output | None) -> bool:
-    """True for one value, two equal constants, or a zero point that is omitted and one that is 0."""
+    """True for the same value, two equal constants, or an omitted zero point and one that is 0."""
     if a == b:
         return True
     x, y = constant_data(a), constant_data(b)

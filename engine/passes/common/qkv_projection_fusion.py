@@ -17,7 +17,7 @@ _FEWEST = 3
 
 @dataclass(frozen=True, slots=True)
 class _Projection:
-    """MatMul(x, weights), and the Add of a constant bias that alone reads it, where there is one."""
+    """MatMul(x, weights) and, if present, the Add of a constant bias that is its only consumer."""
 
     matmul: Node
     weights: Output
@@ -32,8 +32,8 @@ class _Projection:
 class QKVProjectionFusion(ModelPass):
     """Joins three or more MatMuls of one input with constant weights [K, Ni] into one MatMul and a Split.
 
-    Queries, keys and values of an attention are the usual case. Where one of them has a bias, the sum is joined with
-    the product, and those without one add zeros. Each value is computed by the same sums as before.
+    Queries, keys and values of an attention are the usual case. If one of them has a bias, the Adds are joined too,
+    with zeros for those without one. Each element is computed by the same sum as before.
     """
 
     def run_on_model(self, model: Model) -> bool:
@@ -70,14 +70,14 @@ def _projection(node: Node) -> _Projection | None:
     if add is not None:
         bias = as_vector(add.input_value(1 - readers[0].index), [weights.shape[1]])
         if len(dims_of(add.output(0)) or ()) != len(data):
-            bias = None  # it has more dimensions than the product, and gives them to the sum
+            bias = None  # a bias of higher rank than the product would broadcast the sum
         if bias is not None and isinstance(bias.node, Constant) and not feeds_result(add.output(0)):
             return _Projection(node, weights, add, bias)
     return _Projection(node, weights, None, None)
 
 
 def _join(group: list[_Projection]) -> None:
-    """Put a packed product in the place of the projections."""
+    """Replace the projections by a packed product."""
     source = group[0].matmul.input_value(0)
     widths = [projection.weights.shape[1].get_length() for projection in group]
     tables = [projection.weights.node for projection in group if isinstance(projection.weights.node, Constant)]

@@ -1,4 +1,4 @@
-"""`ReshapeMerge`: of several changes of shape in a row the last one remains."""
+"""`ReshapeMerge`: consecutive reshapes become one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SHAPE_ONLY = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 class ReshapeMerge(MatcherPass):
-    """Lets a Reshape, Squeeze, Unsqueeze or Flatten that reads another one read that one's input instead.
+    """Makes a Reshape, Squeeze, Unsqueeze or Flatten of another one read the input of the inner one directly.
 
-    The outer one becomes a Reshape to a constant shape: each unknown length has to be that of the same dimension of
+    The outer one becomes a Reshape to a constant shape: each unknown length must equal that of the same dimension of
     the input, or there is a single one and all others are numbers.
     """
 

@@ -11,9 +11,9 @@ _KINDS = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS
 
 
 class ResidualFusion(MatcherPass):
-    """Lets `engine.FusedConv` or `engine.FusedMatMul` add a tensor of its own shape to its result.
+    """Fuses the addition of a tensor of the same shape into `engine.FusedConv` or `engine.FusedMatMul`.
 
-    Of two producers that a sum has, the first that nothing else reads takes the other one. For devices with kernels
+    If both operands are candidates, the sum is fused into the first that nothing else reads. For devices with kernels
     for these operators, so disabled unless a `PassConfig` enables it.
     """
 

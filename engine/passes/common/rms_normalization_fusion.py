@@ -1,4 +1,4 @@
-"""`RMSNormalizationFusion`: root mean square normalization as exporters spell it out becomes the operator."""
+"""`RMSNormalizationFusion`: decomposed root mean square normalization becomes the operator."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from engine.passes.pattern import (
 
 
 class RMSNormalizationFusion(FusionPass):
-    """Recognises x / sqrt(mean(x^2) + epsilon) * scale; the division as a product with a reciprocal, too.
+    """Recognises x / sqrt(mean(x^2) + epsilon) * scale, also with the division as a product with a reciprocal.
 
-    For narrow types the form that is computed in float32 between two Casts is recognised, which is what the operator
-    does. float64 stays as it is: the operator computes in float32.
+    For narrow types, the form computed in float32 between two Casts is recognised, which matches the operator. float64
+    is not fused: the operator computes in float32.
     """
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from engine.passes.pattern import Matcher, any_input, attrs_match, rank_equals, 
 class RotaryEmbeddingFusion(FusionPass):
     """Recognises Add(Mul(x, cos), Mul(Concat(Neg(x[..., h:]), x[..., :h]), sin)) of x: [B, H, S, 2h].
 
-    `cos` and `sin` are [B or 1, 1, S, 2h] and repeat their first half, as a constant or by a Concat of one value
-    with itself: the operator takes the half.
+    `cos` and `sin` are [B or 1, 1, S, 2h] and repeat their first half, as a constant or by a Concat of a value with
+    itself: the operator takes only that half.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def _bounds(node: Node, length: int) -> tuple[int, int] | None:
 
 
 def _is_table(table: Output, data: Output, half: int) -> bool:
-    """True where `table` is [B or 1, 1, S, 2h] for `data` and its two halves are equal."""
+    """True if `table` is [B or 1, 1, S, 2h] for `data` and its two halves are equal."""
     dims, wanted = dims_of(table), dims_of(data)
     if dims is None or wanted is None or table.element_type is not data.element_type:
         return False
@@ -72,7 +72,7 @@ def _is_table(table: Output, data: Output, half: int) -> bool:
 
 
 def _repeats(value: Output, half: int) -> bool:
-    """True where the second half of the last axis is the first one again."""
+    """True if the second half of the last axis repeats the first one."""
     for _ in range(16):
         data = constant_data(value)
         if data is not None:
@@ -97,7 +97,7 @@ def _repeats(value: Output, half: int) -> bool:
 
 
 def _half(table: Output, data: Output, half: int, made: list[Node]) -> Output:
-    """`table` as [B, S, h]; the nodes that this takes are added to `made`."""
+    """`table` as [B, S, h]; the nodes created for this are appended to `made`."""
     constant = constant_data(table)
     batch = data.shape[0]
     if constant is not None:

@@ -12,7 +12,7 @@ from engine.passes.base import ModelPass
 
 
 class Serialize(ModelPass):
-    """Writes the model, as it is at this point of the pipeline, to an ONNX file; changes nothing."""
+    """Writes the model at this point of the pipeline to an ONNX file; changes nothing."""
 
     is_transformation = False
 
@@ -20,7 +20,7 @@ class Serialize(ModelPass):
         self.path = Path(path)
 
     def run_on_model(self, model: Model) -> bool:
-        """Write the file. Raises `PassError` where that fails."""
+        """Write the file. Raises `PassError` if that fails."""
         try:
             write_model(model, self.path)
         except (OSError, ModelWriteError) as e:

@@ -1,4 +1,4 @@
-"""What is known of the elements of small integer tensors that are computed from shapes."""
+"""Symbolic elements of small integer tensors that are computed from shapes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from engine.ops.creation import ShapeSpec
 from engine.passes.fusion import dims_of, integers
 
 Length: TypeAlias = "int | tuple[object, ...] | None"
-"""An element of a shape: a number, the name of a length (equal names are equal lengths), or None for anything."""
+"""An element of a shape: a number, the name of a length (equal names mean equal lengths), or None if unknown."""
 
 _LARGEST = 64
 _LENGTH_BITS = 32
-"""As many bits as a type of integers must have for an unknown length to be followed through it."""
+"""The minimum number of bits of an integer type for tracking an unknown length through it."""
 _EXACT_BITS = {"f32": 24, "f64": 53}
-"""Types of real numbers in which lengths are followed: integers of so many bits are exact. Exporters compute the end
-of a Range in f32, so an unknown length is taken to be one of these."""
+"""Floating-point types in which lengths are tracked, with the bits of integers that they hold exactly.
+
+Exporters compute the end of a Range in f32, so an unknown length is assumed to fit one of these.
+"""
 
 
 class Shapes:
@@ -36,7 +38,7 @@ class Shapes:
         return tuple([_length(value, axis, dim) for axis, dim in enumerate(dims)])
 
     def elements(self, value: Output) -> tuple[tuple[Length, ...], int] | None:
-        """The elements of `value` and its rank, 0 or 1; None where it is not a small tensor of integers."""
+        """The elements of `value` and its rank, 0 or 1; None if it is not a small tensor of integers."""
         if value not in self._found:
             self._found[value] = None
             self._found[value] = self._compute(value)
@@ -61,14 +63,14 @@ class Shapes:
 
 
 def _whole_numbers(constant: Constant) -> tuple[Length, ...]:
-    """The elements of a constant; those that are not whole numbers as unknown ones."""
+    """The elements of a constant; those that are not integers are unknown."""
     if not (constant.element_type.is_integral or constant.element_type.is_real):
         return (None,) * constant.output(0).shape.size()
     return tuple([int(x) if float(x).is_integer() else None for x in constant.data.reshape(-1).tolist()])
 
 
 def _held(element: Length, element_type: ElementType) -> Length:
-    """`element` where its type holds it as it is; None where it would be wrapped or rounded, or is a bool."""
+    """`element` if its type holds it exactly; None if it would be wrapped or rounded, or is a bool."""
     if element_type.is_integral:
         if not isinstance(element, int):
             return element if element_type.bits >= _LENGTH_BITS else None
@@ -109,13 +111,13 @@ def _slice(known: Shapes, node: Node) -> tuple[Length, ...] | None:
 
 
 def _number(known: Shapes, node: Node, index: int) -> int | None:
-    """The one number that an input holds, where it is known."""
+    """The single number of an input, if it is known."""
     found = known.source(node, index)
     return found[0] if found is not None and len(found) == 1 and isinstance(found[0], int) else None
 
 
 def _slice_of(start: int, end: int, step: int, length: int) -> slice:
-    """ONNX clamps the bounds of a backward slice where Python would count the end from the back, or take nothing."""
+    """A Slice of elements. Unlike Python, ONNX clamps the bounds of a backward slice."""
     if step < 0:
         start = max(start, -length)
     if step < 0 and end < -length:
@@ -164,7 +166,7 @@ def _combined(op_type: str, x: Length, y: Length) -> Length:
     if not isinstance(x, int) or not isinstance(y, int):
         return x if (op_type in ("Add", "Sub") and y == 0) or (op_type == "Div" and y == 1) else None
     if op_type == "Div":
-        # Truncated division; a negative length or divisor is nothing that shapes have.
+        # Truncated division; shapes have no negative lengths or divisors.
         return x // y if x >= 0 and y > 0 else None
     return {"Add": x + y, "Sub": x - y, "Mul": x * y}[op_type]
 
@@ -183,4 +185,4 @@ STEPS: Final[dict[str, Callable[[Shapes, Node], tuple[Length, ...] | None]]] = {
     "Mul": _arithmetic,
     "Div": _arithmetic,
 }
-"""The operators through which elements are followed."""
+"""The operators through which elements are tracked."""

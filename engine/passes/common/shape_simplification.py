@@ -1,4 +1,4 @@
-"""`ShapeSimplification`: what is computed from shapes, and is known when the model is built, becomes constant."""
+"""`ShapeSimplification`: values computed from shapes that are known at compile time become constants."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from engine.passes.surgery import replace_node, replace_output_update_name
 
 
 class ShapeSimplification(ModelPass):
-    """Follows shapes through Shape, Gather, Slice, Concat and their like, element by element.
+    """Tracks shapes through Shape, Gather, Slice, Concat and similar operators, element by element.
 
-    What turns out to be numbers becomes a constant, also where other dimensions of the shape stay unknown. The
-    target of a Reshape becomes a constant where each length in it is a number or that of the same dimension of the
-    data; an Expand to the shape that its input has leaves the graph. What Reshape, Expand and Range give is stated in
-    their types where the target's elements tell.
+    Values whose elements are all known become constants, even if other dimensions of the shape are unknown. The target
+    of a Reshape becomes a constant if each length is known or equals that of the same dimension of the data; an Expand
+    to the shape of its input is removed. The output types of Reshape, Expand and Range are refined from their elements.
     """
 
     def run_on_model(self, model: Model) -> bool:
@@ -31,7 +30,7 @@ class ShapeSimplification(ModelPass):
             for body in node.bodies.values():
                 changed |= self.run_on_model(body)
             if refined:
-                node.infer_types()  # what stands before it may be known better now
+                node.infer_types()  # types before this node may have been refined
             if (
                 node.domain
                 or node.op_type not in _HANDLED
@@ -50,7 +49,7 @@ class ShapeSimplification(ModelPass):
 
 
 def _make_constant(node: Node, known: Shapes) -> bool:
-    """Put a constant in the place of `node` where all its elements are numbers."""
+    """Replace `node` by a constant if all its elements are known."""
     found = known.elements(node.output(0))
     if found is None or not all(isinstance(element, int) for element in found[0]):
         return False
@@ -90,14 +89,14 @@ def _constant_target(elements: tuple[Length, ...], own: tuple[Length, ...] | Non
             target.append(-1)
         else:
             return None
-    # Beside a length that may be zero, -1 says nothing, unless the graph itself has it there.
+    # With another length that may be zero, -1 is ambiguous, unless the graph itself uses it there.
     if target.count(-1) > 1 or (-1 in target and 0 in target and -1 not in elements):
         return None
     return target
 
 
 def _resolved(elements: tuple[Length, ...], own: tuple[Length, ...] | None) -> tuple[Length, ...]:
-    """The elements of a Reshape's target, its -1 as a number where the lengths of the data tell."""
+    """The elements of a Reshape's target, with -1 resolved if the lengths of the data are known."""
     if own is None or elements.count(-1) != 1 or None in elements:
         return elements
     left, divisor = list(own), 1
@@ -118,7 +117,7 @@ def _resolved(elements: tuple[Length, ...], own: tuple[Length, ...] | None) -> t
 
 
 def _is_same(own: tuple[Length, ...] | None, target: tuple[Length, ...]) -> bool:
-    """True where to expand a tensor of the lengths `own` to `target` changes nothing."""
+    """True if expanding a tensor of shape `own` to `target` changes nothing."""
     if own is None or len(target) > len(own):
         return False
     tail = own[len(own) - len(target) :]
@@ -126,7 +125,7 @@ def _is_same(own: tuple[Length, ...] | None, target: tuple[Length, ...]) -> bool
 
 
 def _refine(node: Node, known: Shapes) -> bool:
-    """State in the type of `node` what the elements of its target say."""
+    """Refine the type of `node` from the elements of its target."""
     if node.op_type == "Range":
         limits = [known.elements(value) for value in node.input_values if value is not None]
         if len(limits) != 3 or None in limits:
@@ -147,7 +146,7 @@ def _refine(node: Node, known: Shapes) -> bool:
     try:
         shape = old.shape.merge(stated)
     except ModelError:
-        return False  # the graph contradicts itself; running it will tell
+        return False  # the graph is contradictory; running it will raise
     if shape == old.shape:
         return False
     node.set_output_type(0, TensorType(old.element_type, shape))

@@ -1,4 +1,4 @@
-"""`TransposeMerge` and `TransposeToReshape`: transposes that follow each other, and those that move nothing."""
+"""`TransposeMerge` and `TransposeToReshape`: consecutive transposes, and transposes that move no data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.passes.surgery import replace_output_update_name
 
 
 class TransposeMerge(MatcherPass):
-    """Joins Transpose(Transpose(x)) to one, or to none where the two cancel."""
+    """Merges Transpose(Transpose(x)) into one, or removes both if they cancel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class TransposeToReshape(MatcherPass):
 
 
 def permutation(node: Node) -> list[int] | None:
-    """The axes of a Transpose in the order of its output; None where the rank is not known."""
+    """The axes of a Transpose in the order of its output; None if the rank is unknown."""
     dims = dims_of(node.input_value(0))
     if dims is None:
         return None
@@ -69,7 +69,7 @@ def permutation(node: Node) -> list[int] | None:
 
 
 def transposed(value: Output, perm: Sequence[int]) -> Output:
-    """`value` transposed: `value` itself where nothing moves, a constant where it is one."""
+    """`value` transposed: `value` itself for the identity permutation, a constant if `value` is constant."""
     if list(perm) == sorted(perm):
         return value
     if isinstance(value.node, Constant):

@@ -1,4 +1,4 @@
-"""`TransposeSinking`: transposes around operators that do not mind the layout vanish."""
+"""`TransposeSinking`: removes transposes around layout-agnostic operators."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from engine.passes.runtime_info import copy_runtime_info
 
 
 class TransposeSinking(ModelPass):
-    """Finds regions of operators that can work in the layout that a Transpose at their border has, and moves them.
+    """Moves regions of operators into the layout before a Transpose at their border.
 
-    A region is moved where that leaves fewer transposes: those of the layout at its inputs and the opposite ones at
-    its outputs go, and other values that cross its border get one. Constants are transposed when the model is built.
+    A region is moved if that leaves fewer transposes: those of the layout at its inputs and the inverse ones at its
+    outputs are removed, and other values that cross its border get one. Constants are transposed at compile time.
     """
 
     def run_on_model(self, model: Model) -> bool:
-        """One pass over the transposes, each region being looked at once a layout; bodies included."""
+        """One pass over the transposes; each region is examined once per layout; bodies included."""
         changed = False
         seen: set[tuple[Node, Perm]] = set()
         for node in model.ordered_nodes():
@@ -50,7 +50,7 @@ class TransposeSinking(ModelPass):
         return changed
 
     def follows(self, node: Node, perm: Perm) -> bool:
-        """True where `node` can work in another layout."""
+        """True if `node` can work in another layout."""
         return follows_layout(node, perm)
 
     def moved(self, node: Node, inputs: list[Output | None], perm: Perm) -> Node:
@@ -75,7 +75,7 @@ class TransposeSinking(ModelPass):
         return region
 
     def _move(self, model: Model, region: _Region) -> None:
-        """Build the region in the new layout, border included, and put it in the place of the old one."""
+        """Build the region in the new layout, border included, and replace the old one."""
         made: dict[Output, Output] = {}
         back = inverse(region.perm)
         for node in model.ordered_nodes():
@@ -96,7 +96,7 @@ class TransposeSinking(ModelPass):
         self._connect(region, made)
 
     def _connect(self, region: _Region, made: dict[Output, Output]) -> None:
-        """Let everything outside of the region read what was made of it."""
+        """Make the consumers outside the region read the new values."""
         for node in region.nodes:
             for output in node.outputs:
                 new, others = made[output], []
@@ -120,26 +120,26 @@ class TransposeSinking(ModelPass):
 
 @dataclass(slots=True)
 class _Region:
-    """Nodes that can move into the layout before a transpose by `perm`."""
+    """The nodes that can move into the layout before a transpose by `perm`."""
 
     perm: Perm
     inputs: object
     nodes: dict[Node, None] = field(default_factory=dict)
 
     def sources(self, node: Node) -> list[Output]:
-        """What the inputs with a layout read."""
+        """The sources of the inputs that have a layout."""
         found = [node.input_values[index] for index in self.inputs(node)]  # type: ignore[operator]
         return [source for source in found if source is not None]
 
     def border_of(self, node: Node) -> list[Node]:
-        """The transposes around `node` that go when it moves."""
+        """The transposes around `node` that are removed when it moves."""
         before = [source.node for source in self.sources(node) if _moving(source.node) == self.perm]
         opposite = inverse(self.perm)
         after = [t.node for output in node.outputs for t in output.target_inputs if _moving(t.node) == opposite]
         return [*before, *after]
 
     def gain(self) -> int:
-        """How many transposes fewer there are once the region has moved."""
+        """The number of transposes saved by moving the region."""
         entering: dict[Output, None] = {}
         gain = 0
         for node in self.nodes:
@@ -154,12 +154,12 @@ class _Region:
         return gain
 
     def _gain_at(self, source: Output) -> int:
-        """1 for a transpose that goes, -1 for one that comes, 0 for a constant or a transpose that changes."""
+        """1 for a removed transpose, -1 for an added one, 0 for a constant or a changed transpose."""
         if isinstance(source.node, Constant) or not dims_of(source):
             return 0
         perm = _moving(source.node)
         if perm is not None and source.node.input_value(0).node in self.nodes:
-            return -1  # it leads from the region back into it: it moves to the border where it leaves
+            return -1  # a transpose from the region back into it moves to the border
         only_here = all(target.node in self.nodes for target in source.target_inputs)
         if perm == self.perm:
             return 1 if only_here else 0
@@ -167,7 +167,7 @@ class _Region:
 
 
 def _moving(node: Node) -> Perm | None:
-    """The permutation of a Transpose that moves anything; None for any other node."""
+    """The permutation of a Transpose other than the identity; None for any other node."""
     if node.op_type != "Transpose" or node.domain:
         return None
     perm = permutation(node)
@@ -192,7 +192,7 @@ def _in_layout(source: Output, region: _Region, back: Perm, reader: Node) -> Out
 
 
 def _replace_transpose(node: Node, value: Output, perm: list[int]) -> None:
-    """Let `value` transposed by `perm` stand for `node`, a Transpose at the border of a region."""
+    """Replace `node`, a Transpose at the border of a region, by `value` transposed by `perm`."""
     new = transposed(value, perm)
     keeps_name = feeds_result(node.output(0))
     if new.node is value.node and keeps_name and (value.node.num_outputs > 1 or value.node.has_own_name):

@@ -7,10 +7,10 @@ from engine.passes.base import ModelPass
 
 
 class Validate(ModelPass):
-    """Runs `Model.validate`: for pipelines whose manager does not validate by itself."""
+    """Runs `Model.validate`: for pipelines whose manager does not validate automatically."""
 
     is_transformation = False
 
     def run_on_model(self, model: Model) -> bool:
-        """True where a type changed."""
+        """True if a type changed."""
         return model.validate()

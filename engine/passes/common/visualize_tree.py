@@ -15,9 +15,9 @@ from engine.passes.pictures import PictureOptions, write_picture
 class VisualizeTree(ModelPass):
     """Writes a picture of the model to `path`, `.svg` or `.dot`; changes nothing.
 
-    Nodes show operator, friendly name and, as asked for, types, shapes and rt_info. `affinity` in rt_info colours
-    them. The time of a node, in milliseconds, is printed where `times` (by friendly name, as a profile has it) or
-    `time_ms` in rt_info gives it. Raises `PassError` for another suffix or an unwritable path.
+    Nodes show operator, friendly name and, depending on the options, types, shapes and rt_info. They are coloured by
+    `affinity` in rt_info. The time of a node, in milliseconds, is taken from `times` (by friendly name, as in a
+    profile) or from `time_ms` in rt_info. Raises `PassError` for another suffix or an unwritable path.
     """
 
     is_transformation = False

@@ -1,4 +1,4 @@
-"""Patterns: small graphs that say what a matcher looks for.
+"""Patterns: small graphs that describe what a matcher looks for.
 
 Ordinary operations, parameters and constants are patterns too: `ops.Multiply(any_input(), Constant(0.5))` matches
 any multiplication of something by some constant; only operator types count, never attributes, shapes or values.

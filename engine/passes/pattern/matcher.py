@@ -1,4 +1,4 @@
-"""`Matcher`: a pattern with a name, and what it found."""
+"""`Matcher`: a named pattern and its last match."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from engine.passes.pattern.nodes import Block
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Whether a pattern matches at a node and, if not, how far it came and what failed first there.
+    """Whether a pattern matches at a node and, if not, how far it matched and why it failed.
 
     Attributes:
         matched_nodes: the nodes that the deepest attempt matched, the root first.
-        edge: where the pattern was to go on from these: `input 0 of Relu `r``; empty at the root.
+        edge: the edge at which matching failed: `input 0 of Relu `r``; empty at the root.
         pattern_node: the part of the pattern that failed, by its friendly name or its kind.
         reason: the type, predicate or number of inputs that did not fit, in words.
         depth: how many parts of the pattern had matched.
@@ -44,10 +44,10 @@ _NOTHING = MatchState()
 
 
 class Matcher:
-    """Matches the pattern that ends in `root`; pattern nodes that the root does not reach play no part.
+    """Matches the pattern with root `root`; pattern nodes that the root does not reach are ignored.
 
-    Holds the last match until the next attempt or `clear_state`. Not thread-safe. Raises `PassError` where `root`
-    has several outputs and none was chosen.
+    Holds the last match until the next attempt or `clear_state`. Not thread-safe. Raises `PassError` if `root` has
+    several outputs and none is selected.
     """
 
     __slots__ = (
@@ -81,11 +81,11 @@ class Matcher:
 
     @property
     def root_kinds(self) -> frozenset[tuple[str, str]] | None:
-        """(domain, operator) of every node that can be a root; None where the root's type is left open."""
+        """(domain, operator) of every node that can be a root; None if the root can have any type."""
         return self._root_kinds
 
     def match(self, value: OutputLike) -> bool:
-        """Match the pattern's root against a node or one of its outputs; what was matched before is forgotten."""
+        """Match the pattern's root against a node or one of its outputs; the previous match is discarded."""
         output = value if type(value) is Output else Output(value, self._index)  # type: ignore[arg-type]
         self._match_root, self._state = None, _NOTHING
         state, self._spare = self._spare, None
@@ -94,26 +94,26 @@ class Matcher:
         if self._step.match(output, state, None):
             self._match_root, self._state = output.node, state
             return True
-        # Most attempts fail, and nobody has seen their state: the next one takes it up.
+        # Most attempts fail, and their state was not exposed, so the next attempt reuses it.
         state.clear()
         self._spare = state
         return False
 
     @property
     def match_root(self) -> Node:
-        """The node at which the last match ended. Raises `PassError` where nothing was matched, or it was cleared."""
+        """The root node of the last match. Raises `PassError` if there is none, or it was cleared."""
         if self._match_root is None:
             raise PassError(f"matcher {self.name!r} has no match")
         return self._match_root
 
     @property
     def matched_nodes(self) -> list[Node]:
-        """The nodes of the last match, root first; what `any_input` stands for is not among them."""
+        """The nodes of the last match, root first, without those matched by `any_input`."""
         return _matched_nodes(self._state.values, self._operators)
 
     @property
     def pattern_value_map(self) -> dict[Node, Output]:
-        """What each pattern node stands for in the last match; optional parts that are absent are missing."""
+        """The value that each pattern node matched in the last match; absent optional parts are missing."""
         return self._state.values
 
     @property
@@ -122,18 +122,18 @@ class Matcher:
         return dict(self._state.symbols)
 
     def block(self, name: str) -> dict[str, Output]:
-        """The parts of the block `name` in the last match. Raises `PassError` where it has none of that name."""
+        """The parts of the block `name` in the last match. Raises `PassError` if it has no such block."""
         for node in self._state.values:
             if isinstance(node, Block) and node.friendly_name == name:
                 return {k: self._state.values[v] for k, v in node.parts.items() if v in self._state.values}
         raise PassError(f"the match of matcher {self.name!r} has no block {name!r}")
 
     def clear_state(self) -> None:
-        """Forget the last match, and with it the references to nodes that it holds."""
+        """Discard the last match and its references to nodes."""
         self._match_root, self._state = None, _NOTHING
 
     def explain(self, value: OutputLike) -> Explanation:
-        """Why the pattern does, or does not, match at `value`; the last match is left alone."""
+        """Why the pattern does, or does not, match at `value`; the last match is not changed."""
         output = value if type(value) is Output else Output(value, self._index)  # type: ignore[arg-type]
         trace = Trace()
         state = MatchState(trace)
@@ -151,7 +151,7 @@ class Matcher:
 
 
 def _matched_nodes(values: dict[Node, Output], operators: list[Node]) -> list[Node]:
-    nodes: list[Node] = []  # patterns are short: looking through the list is quicker than hashing
+    nodes: list[Node] = []  # patterns are short: a linear search is faster than hashing
     for pattern_node in operators:
         if pattern_node in values:
             node = values[pattern_node].node

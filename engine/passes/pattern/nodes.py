@@ -1,4 +1,4 @@
-"""The nodes that patterns are made of. They are IR nodes, so that they can be inputs of ordinary operations."""
+"""The nodes of patterns. They are IR nodes, so that they can be inputs of ordinary operations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PATTERN_DOMAIN = "engine.pattern"
 
 
 class PatternNode(Node):
-    """A node that stands for what it may match.
+    """A pattern for a value or a node.
 
-    By itself it stands for one value, whichever output of a node that is. Once `output(i)` was asked for, it stands
-    for a node, and an edge of the pattern matches output i only.
+    By default it matches one value, which may be any output of a node. Once `output(i)` is used, it matches a node, and
+    an edge from it matches only output i.
     """
 
     __slots__ = ("counts_outputs", "predicate")
@@ -36,7 +36,7 @@ class PatternNode(Node):
         self.predicate = None if predicate is None else as_predicate(predicate)
 
     def output(self, index: int) -> Output:
-        """Output `index` of whatever this matches. Raises `PassError` for a negative index."""
+        """Output `index` of the matched node. Raises `PassError` for a negative index."""
         if index < 0:
             raise PassError(f"{self} has no output {index}; outputs count from 0")
         self.counts_outputs = True
@@ -68,7 +68,7 @@ class WrapType(PatternNode):
 
 
 class OptionalNode(WrapType):
-    """A node of one of several operators, or, where there is none, what would be its first input."""
+    """A node of one of several operators or, if it is absent, the pattern of its first input."""
 
     __slots__ = ()
 
@@ -103,7 +103,7 @@ def split_kind(kind: str) -> tuple[str, str]:
 
 
 def any_input(predicate: PredicateLike | None = None) -> AnyInput:
-    """Any value for which `predicate` holds. It is in `pattern_value_map`, not among `matched_nodes`."""
+    """Any value for which `predicate` holds. It is in `pattern_value_map`, but not in `matched_nodes`."""
     return AnyInput("AnyInput", (), predicate)
 
 
@@ -112,12 +112,11 @@ def wrap_type(kinds: Kinds, inputs: Inputs | None = None, predicate: PredicateLi
 
     Args:
         kinds: `"Relu"`, `"com.example.Op"`, or several.
-        inputs: patterns of its inputs, all of them; None in the list is an omitted optional input; without the
-            list any inputs in any number match. The inputs of commutative operators match in both orders.
+        inputs: patterns of all its inputs; None in the list is an omitted optional input; without the list, any inputs
+            match. The inputs of commutative operators match in any order.
         predicate: a condition on the matched output; a function of an `Output`, or of `pattern`'s predicates.
 
-    Raises `PassError` for an operator that is unknown in a domain that the engine knows, and for more inputs than it
-    takes.
+    Raises `PassError` for an unknown operator of a domain that the engine knows, and for more inputs than it takes.
     """
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     if not names:
@@ -128,7 +127,7 @@ def wrap_type(kinds: Kinds, inputs: Inputs | None = None, predicate: PredicateLi
 
 
 def optional(kinds: Kinds, inputs: Inputs, predicate: PredicateLike | None = None) -> OptionalNode:
-    """Like `wrap_type`, but where there is no such node the first of `inputs` is matched instead."""
+    """Like `wrap_type`, but if there is no such node, the first of `inputs` is matched instead."""
     names = [kinds] if isinstance(kinds, str) else list(kinds)
     if not names or not inputs or inputs[0] is None:
         raise PassError(
@@ -161,7 +160,7 @@ def block(root: OutputLike, name: str, **parts: Node) -> Block:
 
 
 def _check_kinds(node: WrapType) -> None:
-    """Refuse operators, attributes that predicates ask for, and numbers of inputs, which no operator set has."""
+    """Refuse unknown operators, attributes in predicates, and numbers of inputs."""
     attributes: set[str] = set()
     most_inputs = 0
     is_known = True
@@ -176,7 +175,7 @@ def _check_kinds(node: WrapType) -> None:
             raise PassError(f"a pattern names an unknown operator: {e}") from None
         attributes.update(op.attributes)
         has_bodies = any(attribute.kind == AttributeProto.GRAPH for attribute in op.attributes.values())
-        most_inputs = max(most_inputs, sys.maxsize if has_bodies else op.max_inputs)  # captures are inputs, too
+        most_inputs = max(most_inputs, sys.maxsize if has_bodies else op.max_inputs)  # captures are inputs too
     kinds = ", ".join(sorted(op_type for _, op_type in node.kinds))
     if is_known and node.num_inputs > most_inputs:
         raise PassError(f"a pattern of {kinds} has {node.num_inputs} inputs, the operator takes at most {most_inputs}")

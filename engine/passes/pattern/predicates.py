@@ -1,4 +1,4 @@
-"""Predicates: conditions on a matched value, combined with `&`, `|` and `~`, that can say why they failed."""
+"""Predicates: conditions on a matched value, combined with `&`, `|` and `~`, that can explain why they failed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Predicate:
 
     Args:
         check: gets the value and the symbols bound so far in this match (which it may extend).
-        name: how the condition reads in explanations, `consumers_count(1)`.
-        actual: what the value is instead, for explanations.
-        uses_symbols: False where `check` leaves the symbols alone, which spares the matcher some search.
-        attributes: names of the attributes that it looks at; `wrap_type` refuses those that no operator has.
+        name: the condition's text in explanations, such as `consumers_count(1)`.
+        actual: describes the actual value, for explanations.
+        uses_symbols: False if `check` ignores the symbols, which reduces the matcher's search.
+        attributes: names of the attributes that it reads; `wrap_type` refuses those that no operator has.
     """
 
     __slots__ = ("_actual", "attributes", "check", "name", "uses_symbols")
@@ -62,7 +62,7 @@ class Predicate:
         return _Not(self)
 
     def why(self, value: Output, symbols: Symbols) -> str:
-        """In words, why the condition does not hold for `value`."""
+        """Why the condition does not hold for `value`, as text."""
         if self._actual is None:
             return f"{self.name} does not hold"
         return f"{self.name} does not hold: {self._actual(value)}"
@@ -90,7 +90,7 @@ class _Both(Predicate):
 
 
 class _Either(Predicate):
-    """One or the other; symbols that a failing part bound are forgotten."""
+    """Either condition; symbols bound by a failing part are discarded."""
 
     __slots__ = ("_left", "_right")
 
@@ -108,7 +108,7 @@ class _Either(Predicate):
 
 
 class _Not(Predicate):
-    """The opposite; it binds no symbols."""
+    """The negation; it binds no symbols."""
 
     __slots__ = ()
 
@@ -155,7 +155,7 @@ def _function_name(function: Callable[..., Any]) -> str:
 def _plain(
     check: Callable[[Output], bool], name: str, actual: Callable[[Output], str], attributes: Iterable[str] = ()
 ) -> Predicate:
-    """A predicate of ours that looks at the value alone."""
+    """A built-in predicate that ignores symbols."""
     return Predicate(lambda v, _: check(v), name, actual, uses_symbols=False, attributes=attributes)
 
 
@@ -201,7 +201,7 @@ def rank_equals(rank: int) -> Predicate:
 
 
 def type_matches(*element_types: ElementType | str) -> Predicate:
-    """The tensor's element type is one of those given, as `f32` or `"f32"`. Raises `PassError` for other things."""
+    """The tensor's element type is one of those given, as `f32` or `"f32"`. Raises `PassError` for other arguments."""
     wanted = [_element_type(value) for value in element_types]
     if not wanted:
         raise PassError("type_matches needs at least one element type")
@@ -229,9 +229,9 @@ def output_index_matches(index: int) -> Predicate:
 
 
 def attrs_match(**expected: Any) -> Predicate:
-    """Every attribute given has that value; one that the node leaves out counts with its operator's default.
+    """Every given attribute has its given value; an omitted attribute has its operator's default.
 
-    A value that is a function is asked with the attribute instead.
+    A value may be a function, which is called with the attribute.
     """
     text = ", ".join(f"{k}={_function_name(v) if callable(v) else repr(v)}" for k, v in expected.items())
     return _plain(
@@ -264,11 +264,11 @@ def _attribute_equals(value: Output, name: str, want: Any) -> bool:
 
 
 def shape_matches(pattern: str) -> Predicate:
-    """The shape has this form: `[?, N, 4]`, `[B, S, ...]`, `[]`.
+    """The shape has the form of `pattern`, such as `[?, N, 4]`, `[B, S, ...]` or `[]`.
 
-    `?` is any dimension, a number that length, a word a symbol: wherever it stands in the whole pattern it must be
-    the same length (or, where lengths are unknown, the same symbol of the model). `...` stands for any further
-    dimensions, at one place.
+    `?` matches any dimension, a number that length, and a word is a symbol: all its occurrences in the whole pattern
+    must have the same length (or, if unknown, the same symbol of the model). `...`, at most once, matches any further
+    dimensions.
     """
     tokens = [token.strip() for token in pattern.strip()[1:-1].split(",") if token.strip()]
     if not (pattern.strip().startswith("[") and pattern.strip().endswith("]")) or tokens.count("...") > 1:
@@ -277,7 +277,7 @@ def shape_matches(pattern: str) -> Predicate:
 
 
 class _ShapeMatches(Predicate):
-    """Keeps its tokens, to tell what its symbols stood for."""
+    """Keeps its tokens, to report the values of its symbols."""
 
     __slots__ = ("_tokens",)
 
@@ -321,8 +321,8 @@ def _shape_fits(value: Output, tokens: list[str], symbols: Symbols) -> bool:
 def value_matches(expected: Any, rtol: float = 1e-5, atol: float = 0.0) -> Predicate:
     """The value is a constant whose elements all equal `expected` (a number, or an array of the same shape).
 
-    Floating-point constants compare within `rtol`; 1e-5 lets a constant that went through f16 or a decimal text
-    still be recognised. A function is asked with the array instead.
+    Floating-point constants compare within `rtol`; 1e-5 lets a constant that went through f16 or a decimal text still
+    be recognised. `expected` may be a function, which is called with the array.
     """
     text = _function_name(expected) if callable(expected) else repr(expected)
     return _plain(lambda v: _value_equals(v, expected, rtol, atol), f"value_matches({text})", _its_value)
@@ -346,7 +346,7 @@ def _value_equals(value: Output, expected: Any, rtol: float, atol: float) -> boo
     if (want.ndim and want.shape != data.shape) or not data.size:
         return False
     is_real = value.node.element_type.is_real
-    # One element tells most constants apart, and weights should not be read for a comparison with 0.5.
+    # Comparing one element first rules out most constants without reading all weights.
     return all(
         _close(part, want if want.ndim == 0 else want.reshape(-1)[: part.size].reshape(part.shape), is_real, rtol, atol)
         for part in (data.reshape(-1)[:1], data)

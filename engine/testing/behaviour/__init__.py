@@ -1,9 +1,9 @@
-"""The behaviour suite: what must hold of every device, whatever it is and however it computes.
+"""The behaviour suite: requirements that every device must meet.
 
-A plugin subclasses `BehaviourSuite` in a test file and names its device; pytest does the rest. A group of checks
-can be subclassed alone. A check that does not apply, since the device declares so (IMPORT_EXPORT_SUPPORT) or its
-query refuses a model, is skipped with the device's reason. The one thing that every device must be able to run is
-`basic_model`: Add and Mul of float32.
+A plugin subclasses `BehaviourSuite` in a test file and names its device; pytest does the rest. A group of checks can be
+subclassed separately. A check that does not apply, because of the device's declaration (IMPORT_EXPORT_SUPPORT) or its
+refusal of a model, is skipped with the device's reason. Every device must be able to run `basic_model`: Add and Mul of
+float32.
 """
 
 from engine.testing.behaviour.async_requests import AsyncChecks
@@ -34,4 +34,4 @@ class BehaviourSuite(
     ExportImportChecks,
     QueryChecks,
 ):
-    """All checks. Set `device`, and where needed `config`, `rtol` and `atol`; see `DeviceChecks`."""
+    """All checks. Set `device` and, if needed, `config`, `rtol` and `atol`; see `DeviceChecks`."""

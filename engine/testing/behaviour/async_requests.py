@@ -1,4 +1,4 @@
-"""Checks of inferences in the background: waiting, callbacks, awaiting, cancelling, deadlines, letting go."""
+"""Checks of asynchronous inferences: waiting, callbacks, awaiting, cancelling, deadlines, object lifetime."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from engine.testing.behaviour.cases import basic_model, basic_run, counting_case
 
 
 class AsyncChecks(DeviceChecks):
-    """A request in the background ends with the right result or the right error, and can then be used again."""
+    """An asynchronous request ends with the right result or the right error, and can then be used again."""
 
     def test_start_and_wait(self, network: ExecutableNetwork) -> None:
-        """The same request, again and again; waiting twice is harmless."""
+        """The same request is started repeatedly; waiting twice has no effect."""
         request = network.create_infer_request()
         for seed in range(5):
             run = basic_run(seed)
@@ -58,7 +58,7 @@ class AsyncChecks(DeviceChecks):
             self.assert_outputs(result, run.outputs)
 
     def test_cancelling_the_task_that_awaits_cancels_the_inference(self, network: ExecutableNetwork) -> None:
-        """The device stops working for somebody who has gone."""
+        """The device stops the inference of a cancelled task."""
         request, gate = gated_request(network)
 
         async def give_up() -> None:
@@ -72,7 +72,7 @@ class AsyncChecks(DeviceChecks):
         self._check_ended(request, Cancelled)
 
     def test_callback(self, network: ExecutableNetwork) -> None:
-        """It gets the request, idle and with results; waiters go on when it has returned."""
+        """The callback gets the idle request with results; waiters continue after it returns."""
         request, seen = network.create_infer_request(), []
         request.set_callback(lambda done, error: seen.append((done, error, dict(done.results))))
         for seed in range(3):
@@ -89,7 +89,7 @@ class AsyncChecks(DeviceChecks):
         assert len(seen) == 3
 
     def test_callback_that_starts_the_next_inference(self, network: ExecutableNetwork) -> None:
-        """A loop of inferences without a thread of the application's."""
+        """A loop of inferences without an application thread."""
         request, finished = network.create_infer_request(), threading.Event()
         seeds, seen = iter(range(1, 6)), [dict[str, Any]()]
 
@@ -109,7 +109,7 @@ class AsyncChecks(DeviceChecks):
                 self.assert_value(results[name], value, name)
 
     def test_exception_in_a_callback_reaches_the_waiter_once(self, network: ExecutableNetwork) -> None:
-        """The results are there; the request, and others, go on."""
+        """The results are available; this request and others remain usable."""
         request, other, run = network.create_infer_request(), network.create_infer_request(), basic_run()
         request.set_callback(lambda done, error: done.results["no such output"])
         request.start_async(run.inputs)
@@ -123,7 +123,7 @@ class AsyncChecks(DeviceChecks):
         self.check_usable(request, run)
 
     def test_a_running_request_is_busy(self, network: ExecutableNetwork) -> None:
-        """Whatever would disturb the inference is refused, and does not disturb it."""
+        """Operations that would disturb the inference are refused, and do not disturb it."""
         run, other = basic_run(1), basic_run(2)
         request, gate = gated_request(network)
         with gate:
@@ -146,7 +146,7 @@ class AsyncChecks(DeviceChecks):
         self.check_usable(request, other)
 
     def test_wait_that_times_out(self, network: ExecutableNetwork) -> None:
-        """The inference goes on and can be waited for again; 0 only looks."""
+        """The inference continues and can be waited for again; a timeout of 0 only polls."""
         run = basic_run()
         request, gate = gated_request(network, stage_count(network))
         with gate:
@@ -159,7 +159,7 @@ class AsyncChecks(DeviceChecks):
         self.assert_outputs(request.results, run.outputs)
 
     def test_cancel_between_any_two_stages(self, network: ExecutableNetwork) -> None:
-        """It ends with `Cancelled`, has no results, and the device lets go of it."""
+        """The inference ends with `Cancelled`, has no results, and the device releases it."""
         for position in range(stage_count(network) + 1):
             request, gate = gated_request(network, position)
             with gate:
@@ -170,7 +170,7 @@ class AsyncChecks(DeviceChecks):
             self._check_ended(request, Cancelled)
 
     def test_deadline_between_any_two_stages(self, network: ExecutableNetwork) -> None:
-        """It ends with `DeadlineExceeded`, without anybody waiting for it."""
+        """The inference ends with `DeadlineExceeded`, even if nothing waits for it."""
         for position in range(stage_count(network) + 1):
             request, gate = gated_request(network, position)
             with gate:
@@ -179,7 +179,7 @@ class AsyncChecks(DeviceChecks):
             self._check_ended(request, DeadlineExceeded)
 
     def test_a_loop_that_goes_on_and_on_can_be_ended(self, core: Core) -> None:
-        """By cancelling and by a deadline: a device must not be lost to one model whose loop never gives up."""
+        """By cancelling and by a deadline: a model with an endless loop must not block the device."""
         case = counting_case()
         request = self.compile_or_skip(core, case).create_infer_request()
         endless = {"trips": np.array(2**62)}
@@ -208,7 +208,7 @@ class AsyncChecks(DeviceChecks):
         self.check_usable(request, basic_run(2))
 
     def test_deadline_that_is_kept(self, network: ExecutableNetwork) -> None:
-        """It has no effect, on later inferences either; one that makes no sense is refused."""
+        """The deadline has no effect, nor on later inferences; an invalid deadline is refused."""
         request = network.create_infer_request()
         for seed in range(3):
             run = basic_run(seed)
@@ -229,7 +229,7 @@ class AsyncChecks(DeviceChecks):
         self.check_usable(request, basic_run(1))
 
     def test_network_and_request_may_go_while_an_inference_runs(self, core: Core) -> None:
-        """It ends well, its callback is called, and then their memory is free."""
+        """The inference completes, its callback is called, and then both are freed."""
         network = self.compile(core, basic_model())
         run, results, done = basic_run(), dict[str, Any](), threading.Event()
 
@@ -251,7 +251,7 @@ class AsyncChecks(DeviceChecks):
         eventually(lambda: is_freed(alive[1]), "the network is freed after its last inference")
 
     def test_network_is_freed_with_its_last_request(self, core: Core) -> None:
-        """A request keeps its network; when both are dropped, nothing else does. Networks hold weights."""
+        """A request keeps its network alive, and nothing else does: networks hold weights."""
         network = self.compile(core, basic_model())
         network(basic_run().inputs)
         request, alive = network.create_infer_request(), weakref.ref(network)
@@ -263,7 +263,7 @@ class AsyncChecks(DeviceChecks):
 
 
 def _is_late(request: AsyncInferRequest) -> bool:
-    """Whether the deadline has passed: at the gate, or on a busy machine before the inference came so far."""
+    """Whether the deadline has passed: at the gate, or on a busy machine before the inference reached it."""
     return request.starts > 0 and request.state is not RequestState.BUSY
 
 

@@ -1,4 +1,4 @@
-"""What every group of checks shares: the device under test, compiling or skipping, comparing, and holding a request."""
+"""Shared by all groups of checks: the device under test, compiling or skipping, comparing, holding a request."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from engine.runtime import AsyncInferQueue
 from engine.testing.behaviour.cases import Case, Run, Values, basic_model
 
 LIMIT: Final = 60.0
-"""Seconds after which a check that waits fails instead of hanging; no right device comes near it."""
+"""Seconds after which a waiting check fails instead of hanging; far above the time of any correct device."""
 
 THREADS: Final = 8
-"""How many threads use one thing at once."""
+"""How many threads use one object concurrently."""
 
 
 class DeviceChecks:
@@ -34,7 +34,7 @@ class DeviceChecks:
 
     Attributes:
         device: the device string, such as "EXAMPLE", "EXAMPLE.1" or "HETERO:EXAMPLE,TEMPLATE".
-        config: the configuration that checks compile with, below their own keys.
+        config: the configuration that checks compile with; keys set by a check take precedence.
         rtol, atol: the largest relative and absolute error of a floating-point result.
     """
 
@@ -45,12 +45,12 @@ class DeviceChecks:
 
     @pytest.fixture
     def core(self) -> Core:
-        """A core of the check's own."""
+        """A new core for each check."""
         return Core()
 
     @pytest.fixture
     def network(self, core: Core) -> ExecutableNetwork:
-        """The basic model, which no device may refuse."""
+        """The basic model, compiled; no device may refuse it."""
         return self.compile(core, basic_model())
 
     def compile(self, core: Core, model: onnx.ModelProto, **config: object) -> ExecutableNetwork:
@@ -58,14 +58,14 @@ class DeviceChecks:
         return core.compile_model(model, self.device, {**self.config, **config})
 
     def compile_or_skip(self, core: Core, case: Case, **config: object) -> ExecutableNetwork:
-        """Compile a case, or skip the check with the device's own reason where its query refuses a node."""
+        """Compile a case, or skip the check with the device's reason if its query refuses a node."""
         refused = core.query_model(case.model, self.device, dict(self.config)).at(SupportLevel.REFUSED)
         for node, support in refused.items():
             pytest.skip(f"{self.device} refuses `{node}` of case {case}: {support.reason}")
         return self.compile(core, case.model, **config)
 
     def require_export(self, core: Core) -> None:
-        """Skip the check where the device does not declare that it exports networks."""
+        """Skip the check if the device does not declare that it exports networks."""
         if not core.get_property(self.device, "IMPORT_EXPORT_SUPPORT"):
             pytest.skip(f"{self.device} declares IMPORT_EXPORT_SUPPORT = False")
 
@@ -75,7 +75,7 @@ class DeviceChecks:
         return self.device.partition(":")[0].partition(".")[0]
 
     def with_id(self, device_id: str) -> str:
-        """The device string for one of the plugin's devices, or without one."""
+        """The device string with this device id, or without an id."""
         _, colon, targets = self.device.partition(":")
         return f"{self.plugin_name}{'.' if device_id else ''}{device_id}{colon}{targets}"
 
@@ -104,7 +104,7 @@ class DeviceChecks:
         np.testing.assert_allclose(actual, expected, rtol=rtol, atol=self.atol, err_msg=where)
 
     def check_usable(self, request: AsyncInferRequest, run: Run) -> None:
-        """Fail unless the request gives right results in both ways, now."""
+        """Fail unless the request gives right results, both synchronously and asynchronously."""
         self.assert_outputs(request.infer(run.inputs), run.outputs)
         request.start_async(run.inputs)
         request.wait(LIMIT)
@@ -112,24 +112,24 @@ class DeviceChecks:
 
 
 class Gate:
-    """A stage that stops each request that reaches it, until the gate is opened, or the block that it guards left."""
+    """A stage that stops each request that reaches it until the gate is opened or the `with` block ends."""
 
     def __init__(self) -> None:
         self._reached = threading.Semaphore(0)
         self._opened = threading.Event()
 
     def stage(self) -> None:
-        """Stop here. Runs as a stage of a request's pipeline."""
+        """Wait until the gate is opened. Runs as a stage of a request's pipeline."""
         self._reached.release()
         if not self._opened.wait(LIMIT):
             raise TimeoutError("timed out: the gate was not opened")
 
     def wait_until_reached(self) -> None:
-        """Return when one more request stands at the gate."""
+        """Return when one more request has reached the gate."""
         assert self._reached.acquire(timeout=LIMIT), "timed out: the request did not reach the gate"
 
     def open(self) -> None:
-        """Let all requests go on, now and later."""
+        """Let all current and later requests continue."""
         self._opened.set()
 
     def __enter__(self) -> Gate:
@@ -141,10 +141,9 @@ class Gate:
 
 @contextmanager
 def gated(network: ExecutableNetwork, position: int) -> Iterator[Gate]:
-    """Give requests that are made inside a gate before the stage at `position` of their pipeline (or after the last).
+    """Add a gate before the stage at `position` (or after the last) to requests created in this context.
 
-    It stands on the executor of the stage beside it, so that the device sees the same hops between executors as
-    without it.
+    It runs on the executor of the adjacent stage, so that requests change executors as they would without it.
     """
     gate, pipeline = Gate(), network.pipeline
 
@@ -172,7 +171,7 @@ def stage_count(network: ExecutableNetwork) -> int:
 
 
 def start_at_gate(request: AsyncInferRequest | AsyncInferQueue, gate: Gate, inputs: object) -> None:
-    """Start a request and return when it stands at the gate."""
+    """Start a request and return when it has reached the gate."""
     start_beside(request, inputs)
     gate.wait_until_reached()
 
@@ -183,7 +182,7 @@ def start_beside(request: AsyncInferRequest | AsyncInferQueue, inputs: object, *
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
-    """Fail unless the condition comes true."""
+    """Fail unless the condition becomes true in time."""
     end = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < end, f"timed out waiting: {what}"
@@ -191,7 +190,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 def in_threads(work: Callable[[int], object]) -> None:
-    """Call `work` with 0 to 7, all at once, each on a thread of its own; raise the first error."""
+    """Call `work` with 0 to 7 concurrently, each on its own thread; raise the first error."""
     start, errors = threading.Barrier(THREADS), list[BaseException]()
 
     def guarded(number: int) -> None:
@@ -212,13 +211,13 @@ def in_threads(work: Callable[[int], object]) -> None:
 
 
 def is_freed(reference: weakref.ref[Any]) -> bool:
-    """Whether what the weak reference refers to is gone, cycles collected."""
+    """Whether the referent of the weak reference is freed after a garbage collection."""
     gc.collect()
     return reference() is None
 
 
 def run_python(script: str, *arguments: str) -> str:
-    """Run a script in another process, where what is installed or importable here is, too; return what it prints."""
+    """Run a script in another process with the same import path; return its standard output."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, *arguments],

@@ -1,8 +1,7 @@
-"""Small models with inputs and the answers that numpy gives: what the behaviour suite runs on every device.
+"""Small models with inputs and answers computed with numpy, which the behaviour suite runs on every device.
 
-A case is one function that returns a `Case`; `@_case` puts it into `CASES`, and it reaches every check that
-goes over all of them. Answers are written with numpy and plain Python, never with an evaluator of ONNX models,
-so that a device is not compared with itself.
+A case is a function that returns a `Case`; `@_case` adds it to `CASES`, over which checks iterate. Answers are computed
+with numpy and plain Python, never with an ONNX evaluator, so that a device is not compared with itself.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from onnx import helper, numpy_helper
 Array = NDArray[Any]
 Values = Mapping[str, Any]
 
-# Old enough for devices and onnxruntime alike; the IR version that came with it.
+# An opset that devices and onnxruntime both support, and its IR version.
 OPSET: Final = 20
 _IR_VERSION: Final = 9
 
@@ -30,7 +29,7 @@ _BOOL = onnx.TensorProto.BOOL
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One inference: what is given, by input name, and what must come out, by output name."""
+    """One inference: inputs by name, and expected outputs by name."""
 
     inputs: Values
     outputs: Values
@@ -97,7 +96,7 @@ def basic_model() -> onnx.ModelProto:
 
 
 def basic_run(seed: int = 0) -> Run:
-    """Return inputs of `basic_model`, others for each seed, and the answer."""
+    """Return inputs of `basic_model`, which depend on the seed, and the answer."""
     a, b = values((2, 3), start=seed - 1.0), values((2, 3), start=0.5 * seed + 2.0, step=-0.5)
     return Run({"a": a, "b": b}, {"total": a + b, "product": a * b})
 
@@ -116,7 +115,7 @@ def elementwise() -> _Built:
 
 @_case
 def broadcast() -> _Built:
-    """Two inputs that are stretched to a common shape, which is neither's."""
+    """Two inputs broadcast to a common shape that differs from both."""
     node = helper.make_node("Sub", ["x", "z"], ["y"])
     model = make_model([node], [tensor("x", [2, 1, 4]), tensor("z", [3, 1])], [tensor("y", [2, 3, 4])])
     x, z = values((2, 1, 4)), values((3, 1), start=5.0)
@@ -163,7 +162,7 @@ def matrix_product() -> _Built:
 
 @_case
 def softmax() -> _Built:
-    """Softmax, on large numbers, too."""
+    """Softmax, also on large numbers."""
     model = make_model(
         [helper.make_node("Softmax", ["x"], ["y"], axis=1)], [tensor("x", [2, 4])], [tensor("y", [2, 4])]
     )
@@ -178,7 +177,7 @@ def softmax() -> _Built:
 
 @_case
 def several_ports() -> _Built:
-    """Ports in an order that is not the alphabet's, one input that nothing reads, one value that two nodes read."""
+    """Ports not in alphabetical order, one unused input, one value that two nodes read."""
     nodes = [
         helper.make_node("Mul", ["c", "a"], ["shared"]),
         helper.make_node("Neg", ["shared"], ["z"]),
@@ -192,7 +191,7 @@ def several_ports() -> _Built:
 
 @_case
 def dynamic_batch() -> _Built:
-    """A symbolic dimension of several lengths, one after the other."""
+    """A symbolic dimension with several lengths in turn."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     w = values((3, 2))
     model = make_model(nodes, [tensor("x", ["N", 3])], [tensor("y", ["N", 2])], {"w": w})
@@ -202,7 +201,7 @@ def dynamic_batch() -> _Built:
 
 @_case
 def computed_lengths() -> _Built:
-    """Pads that follow from lengths, of a value whose own lengths follow from computed pads: two steps."""
+    """Pads computed from the lengths of a value, whose lengths depend on other computed pads: two steps."""
     nodes = [
         helper.make_node("Shape", ["x"], ["lengths"]),
         helper.make_node("Mod", ["lengths", "divisors"], ["ends"]),
@@ -225,7 +224,7 @@ def computed_lengths() -> _Built:
 
 @_case
 def computed_constant() -> _Built:
-    """An operand that the model computes from constants alone."""
+    """An operand that the model computes only from constants."""
     nodes = [helper.make_node("Neg", ["c"], ["n"]), helper.make_node("Add", ["x", "n"], ["y"])]
     c, x = values((2, 3)), values((2, 3), start=3.0)
     model = make_model(nodes, [tensor("x", [2, 3])], [tensor("y", [2, 3])], {"c": c})
@@ -234,7 +233,7 @@ def computed_constant() -> _Built:
 
 @_case
 def data_dependent_shape() -> _Built:
-    """An output whose shape the values decide; it may be empty."""
+    """An output whose shape depends on values; it may be empty."""
     model = make_model(
         [helper.make_node("NonZero", ["x"], ["y"])], [tensor("x", [4])], [tensor("y", [1, "count"], _INT64)]
     )
@@ -270,14 +269,14 @@ def empty() -> _Built:
 
 @_case
 def integers() -> _Built:
-    """64-bit integers that no float64 holds."""
+    """64-bit integers that float64 cannot represent."""
     nodes = [
         helper.make_node("Mul", ["x", "factor"], ["y"]),
         helper.make_node("Cast", ["x"], ["f"], to=_FLOAT),
     ]
     outputs = [tensor("y", [4], _INT64), tensor("f", [4])]
     model = make_model(nodes, [tensor("x", [4], _INT64)], outputs, {"factor": np.array([3], np.int64)})
-    # 2**53 + 1 is the first integer that is lost in a device's float64.
+    # 2**53 + 1 is the first integer that float64 cannot represent.
     x = np.array([-7, 0, 2**53 + 1, 5], np.int64)
     return model, [Run({"x": x}, {"y": x * 3, "f": x.astype(np.float32)})]
 
@@ -312,7 +311,7 @@ def half_precision() -> _Built:
 
 @_case
 def double_precision() -> _Built:
-    """float64, with digits and a range that float32 does not have."""
+    """float64, with precision and range beyond float32."""
     kind = onnx.TensorProto.DOUBLE
     model = make_model([helper.make_node("Mul", ["x", "x"], ["y"])], [tensor("x", [3], kind)], [tensor("y", [3], kind)])
     x = np.array([1 + 2.0**-40, -3.0, 1e200])
@@ -321,7 +320,7 @@ def double_precision() -> _Built:
 
 @_case
 def constant_output() -> _Built:
-    """An output that no input reaches."""
+    """An output that depends on no input."""
     table = values((2, 2))
     nodes = [
         helper.make_node("Constant", [], ["table"], value=numpy_helper.from_array(table, "table")),
@@ -342,7 +341,7 @@ def no_inputs() -> _Built:
 
 @_case
 def passed_through() -> _Built:
-    """An input that is an output under its own name, beside one under another name."""
+    """An input that is also an output under its own name, and one under another name."""
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
     model = make_model(nodes, [tensor("x", [2, 2])], [tensor("x", [2, 2]), tensor("y", [2, 2])])
     x = values((2, 2))
@@ -364,7 +363,7 @@ def one_value_twice() -> _Built:
 
 @_case
 def unusual_names() -> _Built:
-    """Names that are not identifiers and no file names."""
+    """Names that are neither identifiers nor file names."""
     node = helper.make_node("Relu", ["a/b:0"], ["größe 1"], name="../node")
     model = make_model([node], [tensor("a/b:0", [2])], [tensor("größe 1", [2])], name="a model/of: ünusual name")
     return model, [Run({"a/b:0": np.array([-1, 2], np.float32)}, {"größe 1": np.array([0, 2], np.float32)})]
@@ -386,7 +385,7 @@ def branches() -> _Built:
 
 @_case
 def loop() -> _Built:
-    """Loop with a carried value, a scan output, and a number of trips that an input gives."""
+    """Loop with a carried value, a scan output, and an iteration count from an input."""
     body_nodes = [
         helper.make_node("Mul", ["carried", "two"], ["doubled"]),
         helper.make_node("Identity", ["going"], ["still"]),
@@ -409,7 +408,7 @@ def loop() -> _Built:
 
 
 def counting_case() -> Case:
-    """A loop that counts to its input, by ones: as long as anybody wants."""
+    """A loop that counts to its input in steps of 1, so it can run arbitrarily long."""
     body = helper.make_graph(
         [helper.make_node("Add", ["before", "one"], ["after"]), helper.make_node("Identity", ["going"], ["still"])],
         "body",
@@ -425,7 +424,7 @@ def counting_case() -> Case:
 
 @_case
 def strings() -> _Built:
-    """String tensors, not ASCII alone."""
+    """String tensors, including non-ASCII."""
     kind = onnx.TensorProto.STRING
     node = helper.make_node("StringConcat", ["x", "z"], ["y"])
     model = make_model([node], [tensor("x", [2], kind), tensor("z", [2], kind)], [tensor("y", [2], kind)])

@@ -1,4 +1,4 @@
-"""Checks of exported networks: they come back whole, here and in another process, or are refused."""
+"""Checks of exported networks: they import correctly, in this and another process, or are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import DeviceChecks, run_python
 from engine.testing.behaviour.cases import CASES, Case, Run, basic_model, basic_run
 
-# What a manifest says of another machine, device or version, and a word of the reason.
+# Manifest entries of another machine, device or version, and a word of the reason.
 _FOREIGN: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "device": ({"device": "FOREIGN", "plugin_name": "FOREIGN"}, "FOREIGN"),
     "plugin version": ({"plugin_version": "987.6"}, "987.6"),
@@ -44,10 +44,10 @@ print(json.dumps(said, default=dict))
 
 
 class ExportImportChecks(DeviceChecks):
-    """What is exported is what is imported; what is damaged or foreign is named as that."""
+    """An imported network equals the exported one; damaged or foreign blobs are reported as such."""
 
     def test_import_from_path_bytes_and_stream(self, core: Core, tmp_path: Path) -> None:
-        """All forms, with and without the device; a stream is read to the blob's end and no further."""
+        """All forms, with and without the device; a stream is read exactly to the end of the blob."""
         blob, path = self._blob(core), tmp_path / "network.blob"
         path.write_bytes(blob)
         followed = io.BytesIO(b"before" + blob + b"after")
@@ -59,7 +59,7 @@ class ExportImportChecks(DeviceChecks):
         self.assert_outputs(core.import_model(blob)(run.inputs), run.outputs)
 
     def test_export_to_path_and_stream(self, core: Core, tmp_path: Path) -> None:
-        """Both hold the same network; a file that was there is replaced; an imported network exports again."""
+        """Both hold the same network; an existing file is replaced; an imported network can be exported again."""
         self.require_export(core)
         network, stream, path = self.compile(core, basic_model()), io.BytesIO(), tmp_path / "network.blob"
         path.write_bytes(b"what was there before")
@@ -74,7 +74,7 @@ class ExportImportChecks(DeviceChecks):
         assert sorted(file.name for file in tmp_path.iterdir()) == ["network.blob", "second.blob"]
 
     def test_configuration_travels_and_is_overridden(self, core: Core) -> None:
-        """The exported values, then those given on import; defaults of the core do not change either."""
+        """The exported values, overridden by those given on import; defaults of the core change neither."""
         blob = self._blob(core, PERF_COUNT=True, NUM_STREAMS=2)
         core.set_property({"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": 3})
         kept = core.import_model(blob, self.device)
@@ -90,7 +90,7 @@ class ExportImportChecks(DeviceChecks):
                 core.import_model(blob, self.device, wrong)
 
     def test_description_of_ports_travels(self, core: Core) -> None:
-        """Layout and preprocessing of inputs and outputs, which the application noted on the model."""
+        """Layout and preprocessing of inputs and outputs, which the application set on the model."""
         self.require_export(core)
         model, blob = core.read_model(basic_model()), io.BytesIO()
         model.parameter("a").rt_info.update(layout="NC", preprocess={"mean": [0.5, 0.25], "order": "RGB"})
@@ -104,7 +104,7 @@ class ExportImportChecks(DeviceChecks):
         assert (imported.inputs, imported.outputs) == (network.inputs, network.outputs)
 
     def test_import_in_another_process(self, core: Core, tmp_path: Path) -> None:
-        """The other process knows nothing but the blob."""
+        """The other process has only the blob."""
         blob, run = tmp_path / "network.blob", basic_run(3)
         blob.write_bytes(self._blob(core, PERF_COUNT=True, NUM_STREAMS=2))
         said, result = self._run_elsewhere(blob, run, tmp_path, {"NUM_STREAMS": 1})
@@ -114,7 +114,7 @@ class ExportImportChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", [case for case in CASES if case.name in ("convolution", "loop")], ids=str)
     def test_case_in_another_process(self, core: Core, case: Case, tmp_path: Path) -> None:
-        """Weights and bodies travel."""
+        """Weights and bodies are exported."""
         self.require_export(core)
         blob = tmp_path / "network.blob"
         self.compile_or_skip(core, case).export_model(blob)
@@ -122,7 +122,7 @@ class ExportImportChecks(DeviceChecks):
         self.assert_outputs(result, case.runs[0].outputs)
 
     def test_export_does_not_disturb_the_network(self, core: Core) -> None:
-        """A request goes on with its tensors, and an export to a stream that fails changes nothing."""
+        """A request keeps its tensors, and a failing export to a stream changes nothing."""
         self.require_export(core)
         network, run = self.compile(core, basic_model()), basic_run()
         request, whole = network.create_infer_request(), io.BytesIO()
@@ -136,7 +136,7 @@ class ExportImportChecks(DeviceChecks):
         self.assert_outputs(core.import_model(whole.getvalue(), self.device)(run.inputs), run.outputs)
 
     def test_failed_export_leaves_no_file(self, core: Core, tmp_path: Path) -> None:
-        """Neither under the final name nor under another; what was there stays."""
+        """No file remains under the final name or another one; an existing file is kept."""
         self.require_export(core)
         network = self.compile(core, basic_model())
         for target in (tmp_path / "no such folder" / "network.blob", tmp_path):
@@ -145,7 +145,7 @@ class ExportImportChecks(DeviceChecks):
         assert list(tmp_path.iterdir()) == []
 
     def test_truncated_blob_is_refused(self, core: Core) -> None:
-        """Wherever it ends."""
+        """At any length."""
         blob = self._blob(core)
         lengths = {*range(0, 128, 7), *range(128, len(blob), max(1, len(blob) // 48)), len(blob) - 1}
         for length in lengths:
@@ -163,7 +163,7 @@ class ExportImportChecks(DeviceChecks):
 
     @pytest.mark.parametrize("what", _FOREIGN)
     def test_foreign_blob_is_refused(self, core: Core, what: str) -> None:
-        """By import and by the check that reads the manifest alone, with the reason."""
+        """By import and by the manifest check, with the reason."""
         changes, expected = _FOREIGN[what]
         blob = _rewritten(self._blob(core), manifest=lambda manifest: replace(manifest, **changes))
         with pytest.raises(BlobIncompatibleError, match=expected):
@@ -173,7 +173,7 @@ class ExportImportChecks(DeviceChecks):
         assert any(expected in reason for reason in check.reasons)
 
     def test_sections_that_are_not_ours(self, core: Core) -> None:
-        """A section that is missing, empty or random, hashes and all: an error or a result, never a crash."""
+        """A missing, empty or random section with a valid hash: an error or a result, never a crash."""
         blob, run = self._blob(core), basic_run()
         randomness = np.random.default_rng(0)
         for name in BlobReader(blob).section_names:
@@ -198,7 +198,7 @@ class ExportImportChecks(DeviceChecks):
                 core.import_model(source, self.device)
 
     def test_cached_network(self, core: Core, tmp_path: Path) -> None:
-        """With CACHE_DIR the second compilation is loaded, says so, and computes the same."""
+        """With CACHE_DIR, the second compilation is loaded from the cache, reports so, and computes the same."""
         self.require_export(core)
         run = basic_run()
         for is_cached in (False, True):
@@ -208,7 +208,7 @@ class ExportImportChecks(DeviceChecks):
             self.assert_outputs(network(run.inputs), run.outputs)
 
     def test_export_that_is_not_declared_is_refused(self, core: Core, network: ExecutableNetwork) -> None:
-        """A device without IMPORT_EXPORT_SUPPORT says so when it is asked, and writes nothing."""
+        """A device without IMPORT_EXPORT_SUPPORT refuses an export and writes nothing."""
         if core.get_property(self.device, "IMPORT_EXPORT_SUPPORT"):
             pytest.skip(f"{self.device} declares IMPORT_EXPORT_SUPPORT; the other checks of this group apply")
         blob = io.BytesIO()
@@ -251,7 +251,7 @@ def _rewritten(
     manifest: Callable[[BlobManifest], BlobManifest] = lambda manifest: manifest,
     sections: Mapping[str, Callable[[memoryview], bytes | None]] | None = None,
 ) -> bytes:
-    """A blob with a changed manifest, or changed sections, and right sizes and hashes; None drops a section."""
+    """A blob with a changed manifest or changed sections, and valid sizes and hashes; None drops a section."""
     reader, target = BlobReader(blob), io.BytesIO()
     writer = BlobWriter(manifest(reader.manifest))
     for name in reader.section_names:

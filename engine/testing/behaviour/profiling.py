@@ -1,4 +1,4 @@
-"""Checks of PERF_COUNT: what is recorded, and when."""
+"""Checks of PERF_COUNT."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from engine.testing.behaviour.cases import basic_model, basic_run
 
 
 class ProfilingChecks(DeviceChecks):
-    """With PERF_COUNT, one inference's stages and nodes; without, nothing."""
+    """With PERF_COUNT, stages and nodes of an inference are recorded; without it, nothing."""
 
     def test_nothing_is_recorded_unless_asked_for(self, core: Core) -> None:
-        """Applications that do not profile do not pay."""
+        """Applications that do not profile have no overhead."""
         request = self.compile(core, basic_model(), PERF_COUNT=False).create_infer_request()
         self.check_usable(request, basic_run())
         info = request.profiling_info
         assert (info.stages, info.nodes) == ((), ())
 
     def test_stages_run_in_order(self, core: Core) -> None:
-        """Every stage once, each after the one before it has ended, within the inference."""
+        """Every stage once, each after the previous one has ended, within the inference."""
         network = self.compile(core, basic_model(), PERF_COUNT=True)
         request = network.create_infer_request()
         for run_it in (_infer, _start_and_wait):
@@ -37,7 +37,7 @@ class ProfilingChecks(DeviceChecks):
         assert len(stages) == stage_count(network)
 
     def test_every_node_is_recorded_once(self, core: Core) -> None:
-        """Each with its operator and how it ran, within the inference; nothing is left of the inference before."""
+        """Each with its operator and how it ran, within the inference; no records of the previous inference remain."""
         request = self.compile(core, basic_model(), PERF_COUNT=True).create_infer_request()
         infos: list[ProfilingInfo] = []
         for run_it in (_infer, _start_and_wait, _infer):

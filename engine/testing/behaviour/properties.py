@@ -1,4 +1,4 @@
-"""Checks of metrics and configuration: all that is declared can be read, nothing else can be set."""
+"""Checks of metrics and configuration: all declared properties can be read, and no others can be set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.properties import CONFIG_PROPERTIES, DEVICE_PROPERTIES, NETWORK_METR
 from engine.testing.behaviour.base import DeviceChecks
 from engine.testing.behaviour.cases import basic_model, basic_run
 
-# Values that no declaration of the type takes.
+# Values that are invalid for any property of the type.
 _WRONG_TYPES: Final[Mapping[type, tuple[object, ...]]] = {
     bool: (1, "true", None),
     int: ("1", 1.5, True, None),
@@ -27,10 +27,10 @@ _WRONG_TYPES: Final[Mapping[type, tuple[object, ...]]] = {
 
 
 class PropertyChecks(DeviceChecks):
-    """What the device declares is what can be asked and set; everything else is refused with a list."""
+    """Declared properties can be read and set; others are refused with a list of the declared ones."""
 
     def test_device_metrics(self, core: Core) -> None:
-        """Every metric that SUPPORTED_METRICS names can be read, and those of all devices are there."""
+        """Every metric in SUPPORTED_METRICS can be read, and the metrics of all devices are present."""
         supported = core.get_property(self.device, "SUPPORTED_METRICS")
         assert len(set(supported)) == len(supported)
         assert set(DEVICE_PROPERTIES.of(METRIC).names) <= set(supported)
@@ -41,7 +41,7 @@ class PropertyChecks(DeviceChecks):
             assert declared[name].validate(value) == value
 
     def test_device_config_keys(self, core: Core) -> None:
-        """Every key that SUPPORTED_CONFIG_KEYS names has a default, executors' keys included."""
+        """Every key in SUPPORTED_CONFIG_KEYS has a default, executors' keys included."""
         supported = core.get_property(self.device, "SUPPORTED_CONFIG_KEYS")
         assert len(set(supported)) == len(supported)
         assert set(CONFIG_PROPERTIES.names) <= set(supported)
@@ -52,7 +52,7 @@ class PropertyChecks(DeviceChecks):
             assert declared[name].validate(value) == value
 
     def test_device_describes_itself(self, core: Core) -> None:
-        """People see a name; programs see ids, and capabilities in the words of the property's declaration."""
+        """A readable name; ids; capabilities from the choices that the property declares."""
         assert core.get_property(self.device, "FULL_DEVICE_NAME").strip()
         ids = core.get_property(self.device, "AVAILABLE_DEVICES")
         assert ids
@@ -81,7 +81,7 @@ class PropertyChecks(DeviceChecks):
             assert network.get_property(name) == network.get_config(name)
 
     def test_every_config_value_is_kept(self, core: Core, tmp_path: Path) -> None:
-        """What a network was compiled with can be read back, and it computes the same."""
+        """The configuration of a network can be read back, and results are the same."""
         run = basic_run()
         tried = 0
         for declared, value in _other_values(self.compile(core, basic_model()), tmp_path):
@@ -95,7 +95,7 @@ class PropertyChecks(DeviceChecks):
         assert tried
 
     def test_defaults_can_be_set(self, core: Core) -> None:
-        """For the device, and below that for all devices; what is given to compile goes before both."""
+        """For one device, and with lower precedence for all devices; arguments of compile take precedence over both."""
         core.set_property({"PERF_COUNT": True, "NUM_STREAMS": 3})
         core.set_property(self.plugin_name, {"NUM_STREAMS": 2})
         network = core.compile_model(basic_model(), self.device)
@@ -124,7 +124,7 @@ class PropertyChecks(DeviceChecks):
         assert core.get_property(self.device, "PERF_COUNT") is False
 
     def test_unknown_and_read_only_names_are_refused(self, core: Core, network: ExecutableNetwork) -> None:
-        """The message lists what there is."""
+        """The message lists the existing names."""
         for attempt in (
             lambda: self.compile(core, basic_model(), PERF_COUNTS=True),
             lambda: core.get_property(self.device, "PERF_COUNTS"),
@@ -141,7 +141,7 @@ class PropertyChecks(DeviceChecks):
             network.plugin.get_metric("PERF_COUNT")
 
     def test_every_device_id_compiles(self, core: Core) -> None:
-        """By device string and by DEVICE_ID; an id that is not there is refused with those that are."""
+        """By device string and by DEVICE_ID; an unknown id is refused with a list of the existing ones."""
         run = basic_run()
         ids = core.get_property(self.device, "AVAILABLE_DEVICES")
         for device_id in ids:
@@ -157,7 +157,7 @@ class PropertyChecks(DeviceChecks):
 
 
 def _other_values(network: ExecutableNetwork, folder: Path) -> Iterator[tuple[Property[Any], object]]:
-    """A value of each config property that is not the one that the network has."""
+    """A value of each config property that differs from the network's."""
     for declared in network.plugin.declared.of(CONFIG):
         current = network.get_config(declared.name)
         if declared.name == "CACHE_DIR":

@@ -1,4 +1,4 @@
-"""Checks of what a device answers about a model before it is compiled, and what compiling does to the model."""
+"""Checks of queries, and of the effects of compiling on the model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from engine.testing.behaviour.cases import CASES, Case, basic_model, basic_run, 
 
 
 class QueryChecks(DeviceChecks):
-    """A query answers for every node, and compiling keeps its word."""
+    """A query answers for every node, and compiling agrees with it."""
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_query_answers_for_every_node(self, core: Core, case: Case) -> None:
-        """By friendly name, with a reason where a node is refused; the model stays as it is.
+        """By friendly name, with a reason if a node is refused; the model is not changed.
 
-        A placement that is reported has each operation in one subgraph, of a device that is listed, and subgraphs
-        in an order in which they can run.
+        A reported placement has each operation in one subgraph, on a listed device, and subgraphs in execution order.
         """
         model = core.read_model(case.model)
         before = model.to_text()
@@ -40,7 +39,7 @@ class QueryChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_compiling_agrees_with_the_query(self, core: Core, case: Case) -> None:
-        """What the query supports compiles; what it refuses is refused by name. The model stays as it is."""
+        """Supported models compile; refused nodes are named in the error. The model is not changed."""
         model = core.read_model(case.model)
         before = model.to_text()
         refused = core.query_model(model, self.device, dict(self.config)).at(SupportLevel.REFUSED)
@@ -54,7 +53,7 @@ class QueryChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_what_is_answered_native_runs_natively(self, core: Core, case: Case) -> None:
-        """No operation of it falls back to the reference evaluator, with lengths that come with the inputs, too."""
+        """No native operation falls back to the reference evaluator, also with dynamic shapes."""
         answer = core.query_model(case.model, self.device, dict(self.config))
         if others := [name for name, support in answer.nodes.items() if support.level is not SupportLevel.NATIVE]:
             pytest.skip(f"{self.device} does not run `{others[0]}` natively: {answer[others[0]].reason}")
@@ -79,7 +78,7 @@ class QueryChecks(DeviceChecks):
 
     @pytest.mark.parametrize("is_inside", [False, True], ids=["in the graph", "in a body"])
     def test_unknown_operator_is_refused_by_name(self, core: Core, is_inside: bool) -> None:
-        """The message leads to the node and its domain; another model compiles."""
+        """The message names the node and its domain; another model compiles."""
         if is_inside and not core.query_model(_conditional("Neg", ""), self.device, dict(self.config)).is_supported:
             pytest.skip(f"{self.device} refuses If, whatever is in its branches")
         model = core.read_model(_conditional() if is_inside else _unknown_operator())
@@ -116,7 +115,7 @@ def _unknown_operator() -> onnx.ModelProto:
 
 
 def _conditional(op_type: str = "Strange", domain: str = "com.example.unknown") -> onnx.ModelProto:
-    """An If with an operator in its branch, by default one that nobody knows."""
+    """An If with an operator in its branch, by default an unknown one."""
     node = helper.make_node(op_type, ["x"], ["y"], name="strange_node", domain=domain)
     branch = helper.make_graph([node], "branch", [], [tensor("y", [2])])
     other = helper.make_graph([helper.make_node("Neg", ["x"], ["z"])], "other", [], [tensor("z", [2])])

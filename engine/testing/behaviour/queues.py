@@ -14,11 +14,11 @@ from engine.testing.behaviour.cases import basic_run
 
 
 class QueueChecks(DeviceChecks):
-    """A queue runs every job once, keeps to its length, and reports what failed."""
+    """A queue runs every job once, never exceeds its length, and reports failures."""
 
     @pytest.mark.parametrize("jobs", [0, 1, 3])
     def test_every_job_runs_once(self, network: ExecutableNetwork, jobs: int) -> None:
-        """Each callback gets its own job's results; the queue can be used again."""
+        """Each callback gets the results of its job; the queue can be used again."""
         results: dict[int, Any] = {}
 
         def keep(request: AsyncInferRequest, seed: int) -> None:
@@ -39,7 +39,7 @@ class QueueChecks(DeviceChecks):
 
     @pytest.mark.parametrize(("policy", "error"), [("reject", Busy), ("block", DeadlineExceeded)])
     def test_full_queue(self, network: ExecutableNetwork, policy: Any, error: type[InferError]) -> None:
-        """No inference beyond the length begins; those in flight are not disturbed."""
+        """No more inferences than the length start; those in flight are not disturbed."""
         run = basic_run()
         with gated(network, 0) as gate:
             queue = AsyncInferQueue(network, 1, policy)

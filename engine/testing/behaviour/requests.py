@@ -1,4 +1,4 @@
-"""Checks of one request's tensors: how they are given, where they stay, and what a wrong one leaves behind."""
+"""Checks of a request's tensors: how they are set, where they are stored, and the effects of invalid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import LIMIT, DeviceChecks
 from engine.testing.behaviour.cases import Array, Case, basic_run, make_model, tensor, values
 
-# What is given for input `a` of the basic model, and words that the message must have.
+# Values for input `a` of the basic model, and words that the message must contain.
 _WRONG_VALUES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "element type": (np.zeros((2, 3), np.float64), ("a", "float64", "float32")),
     "rank": (np.zeros((2, 3, 1), np.float32), ("a", "(2, 3, 1)", "[2,3]")),
@@ -26,7 +26,7 @@ _WRONG_VALUES: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 
 class RequestChecks(DeviceChecks):
-    """A request takes what the network declares, uses it in place, and survives everything else."""
+    """A request accepts the declared tensors, uses them in place, and stays usable after invalid ones."""
 
     def test_inputs_by_name_index_and_order(self, network: ExecutableNetwork) -> None:
         """A mapping, a list, and tensors set one by one are the same to the device."""
@@ -42,7 +42,7 @@ class RequestChecks(DeviceChecks):
         self.assert_outputs(other.infer(), run.outputs)
 
     def test_inputs_that_are_left_out_stay_bound(self, network: ExecutableNetwork) -> None:
-        """A request remembers; a network that is called does not."""
+        """A request keeps its inputs; calling a network does not."""
         first, second = basic_run(1), basic_run(2)
         request = network.create_infer_request()
         request.infer(first.inputs)
@@ -53,7 +53,7 @@ class RequestChecks(DeviceChecks):
             network({"a": second.inputs["a"]})
 
     def test_input_tensors_are_used_in_place(self, network: ExecutableNetwork) -> None:
-        """`get_tensor` returns the array that was set; new numbers in it are what the next inference reads."""
+        """`get_tensor` returns the array that was set; the next inference reads changes to it."""
         request = network.create_infer_request()
         a, b = (value.copy() for value in basic_run().inputs.values())
         request.set_tensor("a", a)
@@ -74,7 +74,7 @@ class RequestChecks(DeviceChecks):
             self.assert_outputs(network({"a": given, "b": spread}), run.outputs)
 
     def test_strided_inputs_are_read_by_each_inference(self, network: ExecutableNetwork) -> None:
-        """A window onto a larger array follows that array, whether it is set once or given with each inference."""
+        """A view of a larger array is read again by each inference, whether it is set once or passed each time."""
         run = basic_run()
         frames: Array = np.stack([run.inputs["a"]] * 3, axis=-1)
         view, b = frames[:, :, 1], run.inputs["b"]
@@ -98,7 +98,7 @@ class RequestChecks(DeviceChecks):
         self.assert_outputs(request.infer(), run.outputs)
 
     def test_dlpack_tensors_are_inputs(self, network: ExecutableNetwork) -> None:
-        """Tensors of other libraries are read where they lie, if that is in host memory."""
+        """Tensors of other libraries are read in place if they are in host memory."""
         run = basic_run()
         request = network.create_infer_request()
         a = run.inputs["a"].copy()
@@ -107,7 +107,7 @@ class RequestChecks(DeviceChecks):
         self.assert_outputs(request.infer({"b": _Foreign(run.inputs["b"])}), run.outputs)
 
     def test_output_tensors_are_written_in_place(self, network: ExecutableNetwork) -> None:
-        """Contiguous, strided, and again for each inference, until taken back."""
+        """Contiguous and strided, by each inference, until the tensor is unset."""
         request = network.create_infer_request()
         total, wide = np.full((2, 3), np.nan, np.float32), np.full((2, 6), np.nan, np.float32)
         request.set_tensor("total", total)
@@ -125,7 +125,7 @@ class RequestChecks(DeviceChecks):
         np.testing.assert_array_equal(total, before)
 
     def test_output_tensor_may_be_an_input(self, network: ExecutableNetwork) -> None:
-        """An application that updates a state in place gets what it would get with two arrays."""
+        """Updating a state in place gives the same results as with two arrays."""
         request, run = network.create_infer_request(), basic_run()
         state = run.inputs["a"].copy()
         request.set_tensor("a", state)
@@ -135,7 +135,7 @@ class RequestChecks(DeviceChecks):
         self.assert_value(state, run.outputs["total"], "the array that is input and output")
 
     def test_output_tensor_of_a_dynamic_output(self, core: Core) -> None:
-        """One that does not fit the inputs is refused, is not written to, and harms nothing."""
+        """A tensor that does not fit the inputs is refused and not written; the request stays usable."""
         add = helper.make_node("Add", ["x", "x"], ["y"])
         model = make_model([add], [tensor("x", ["N", 2])], [tensor("y", ["N", 2])])
         request = self.compile_or_skip(core, Case("dynamic output", model, ())).create_infer_request()
@@ -148,7 +148,7 @@ class RequestChecks(DeviceChecks):
         self.assert_value(out, values((3, 2)) * 2, "the array set for y")
 
     def test_dimensions_of_one_name_have_one_length(self, core: Core) -> None:
-        """Inputs that fit one by one and not together are refused before the device sees them."""
+        """Inputs that are valid individually but not together are refused before they reach the device."""
         model = make_model(
             [helper.make_node("Add", ["x", "z"], ["y"])], [tensor("x", ["N"]), tensor("z", ["N"])], [tensor("y", ["N"])]
         )
@@ -162,7 +162,7 @@ class RequestChecks(DeviceChecks):
 
     @pytest.mark.parametrize("op_type", ["Add", "MatMul"])
     def test_lengths_that_contradict_each_other_are_refused(self, core: Core, op_type: str) -> None:
-        """Where nothing but the node ties the lengths of two inputs together, the message names it."""
+        """If only a node relates the lengths of two inputs, the message names the node."""
         node = helper.make_node(op_type, ["x", "z"], ["y"], name="culprit")
         model = make_model([node], [tensor("x", ["a", "b"]), tensor("z", ["c", "d"])], [tensor("y", ["e", "f"])])
         request = self.compile_or_skip(core, Case("dynamic inputs", model, ())).create_infer_request()
@@ -173,7 +173,7 @@ class RequestChecks(DeviceChecks):
 
     @pytest.mark.parametrize("what", _WRONG_VALUES)
     def test_wrong_input_is_refused_and_nothing_stays_bound(self, network: ExecutableNetwork, what: str) -> None:
-        """All inputs of a call are taken, or none; the request goes on with what it had."""
+        """All inputs of a call are set, or none; the request keeps its previous inputs."""
         wrong, words = _WRONG_VALUES[what]
         old, new = basic_run(1), basic_run(2)
         request = network.create_infer_request()
@@ -194,7 +194,7 @@ class RequestChecks(DeviceChecks):
 
     @pytest.mark.parametrize("key", ["A", "total", 2, -1, None])
     def test_unknown_input_is_refused_listing_the_inputs(self, network: ExecutableNetwork, key: Any) -> None:
-        """A typo is answered with the names that there are."""
+        """The message lists the existing names."""
         request, run = network.create_infer_request(), basic_run()
         for target in (request.infer, request.start_async, network):
             with pytest.raises(InputError, match=r"inputs: a, b"):
@@ -230,7 +230,7 @@ class RequestChecks(DeviceChecks):
         self.check_usable(request, run)
 
     def test_unknown_tensor_and_output_are_refused(self, network: ExecutableNetwork) -> None:
-        """Names that do not exist are answered with those that do; outputs before the first inference, with why."""
+        """Unknown names are refused with the existing ones; outputs before the first inference, with the reason."""
         request, run = network.create_infer_request(), basic_run()
         with pytest.raises(InputError, match="tensors: a, b, total, product"):
             request.set_tensor("nothing", run.inputs["a"])
@@ -249,7 +249,7 @@ class RequestChecks(DeviceChecks):
 
 
 class _Foreign:
-    """A tensor of another library: nothing but the DLPack protocol."""
+    """A tensor of another library, with only the DLPack protocol."""
 
     def __init__(self, array: Array) -> None:
         self._array = array

@@ -1,4 +1,4 @@
-"""Checks of results: every case, compiled and imported, run in place and in the background."""
+"""Checks of results: every case, compiled and imported, run synchronously and asynchronously."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.testing.behaviour.cases import CASES, Case, basic_run
 
 
 class ResultChecks(DeviceChecks):
-    """What a network computes does not depend on how it came about or how it is run."""
+    """The results of a network do not depend on how it was created or is run."""
 
     def test_basic_model_runs(self, network: ExecutableNetwork) -> None:
         """Without this model the other checks have nothing to run."""
@@ -27,7 +27,7 @@ class ResultChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_case(self, core: Core, case: Case) -> None:
-        """One network, called; one request, run in place and in the background; all runs, in order."""
+        """A network call, and a request run synchronously and asynchronously; all runs, in order."""
         network = self.compile_or_skip(core, case)
         request = network.create_infer_request()
         for run in case.runs:
@@ -36,7 +36,7 @@ class ResultChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_case_after_export_and_import(self, core: Core, case: Case) -> None:
-        """The imported network computes and describes itself as the exported one."""
+        """The imported network has the same results and description as the exported one."""
         self.require_export(core)
         network, blob = self.compile_or_skip(core, case), io.BytesIO()
         network.export_model(blob)
@@ -48,7 +48,7 @@ class ResultChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_ports_describe_the_model(self, core: Core, case: Case) -> None:
-        """Inputs and outputs have the model's names and order, and types that admit what the runs give."""
+        """Inputs and outputs have the model's names and order, and types compatible with the values of the runs."""
         network = self.compile_or_skip(core, case)
         assert [port.name for port in network.inputs] == [value.name for value in case.model.graph.input]
         assert [port.name for port in network.outputs] == [value.name for value in case.model.graph.output]
@@ -60,7 +60,7 @@ class ResultChecks(DeviceChecks):
             assert all(_admits(port, run.outputs[port.name]) for run in case.runs)
 
     def test_results_stay_when_the_next_inference_runs(self, network: ExecutableNetwork) -> None:
-        """Who keeps a result keeps its numbers."""
+        """Later inferences do not change earlier results."""
         request, runs = network.create_infer_request(), [basic_run(seed) for seed in range(4)]
         kept = [request.infer(run.inputs) for run in runs]
         for run in runs:
@@ -92,7 +92,7 @@ class ResultChecks(DeviceChecks):
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_inputs_are_not_written_to(self, core: Core, case: Case) -> None:
-        """Arrays that are read-only can be given, and others stay as they were."""
+        """Read-only arrays are accepted, and others are not changed."""
         network = self.compile_or_skip(core, case)
         run = case.runs[0]
         given = {name: value.copy() for name, value in run.inputs.items()}

@@ -1,4 +1,4 @@
-"""Checks of networks, requests and cores that many threads use at once."""
+"""Checks of networks, requests and cores that many threads use concurrently."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ROUNDS = 5
 
 
 class ThreadChecks(DeviceChecks):
-    """Networks, requests and cores are used from many threads at once."""
+    """Networks, requests and cores can be used from many threads concurrently."""
 
     def test_concurrent_requests(self, network: ExecutableNetwork) -> None:
-        """Eight requests in the background at once, each with inputs of its own."""
+        """Eight concurrent asynchronous requests, each with its own inputs."""
         requests = [network.create_infer_request() for _ in range(THREADS)]
         for shift in range(_ROUNDS):
             for seed, request in enumerate(requests):
@@ -25,7 +25,7 @@ class ThreadChecks(DeviceChecks):
                 self.assert_outputs(request.results, basic_run(seed + shift).outputs)
 
     def test_concurrent_calls_of_one_network(self, network: ExecutableNetwork) -> None:
-        """Threads that call at once do not get each other's results."""
+        """Threads that call concurrently do not get each other's results."""
 
         def call(thread: int) -> None:
             for shift in range(_ROUNDS):
@@ -35,7 +35,7 @@ class ThreadChecks(DeviceChecks):
         in_threads(call)
 
     def test_requests_are_made_by_many_threads(self, network: ExecutableNetwork) -> None:
-        """Every request has an id of its own, and works."""
+        """Every request has a unique id, and works."""
         ids: list[int] = []
 
         def make(thread: int) -> None:
@@ -48,7 +48,7 @@ class ThreadChecks(DeviceChecks):
         assert len(set(ids)) == THREADS * _ROUNDS
 
     def test_models_are_compiled_by_many_threads(self, core: Core) -> None:
-        """One core, one model, many networks, and inferences meanwhile."""
+        """One core, one model, many networks, with concurrent inferences."""
         model = core.read_model(basic_model())
 
         def compile_and_run(thread: int) -> None:
@@ -60,7 +60,7 @@ class ThreadChecks(DeviceChecks):
         in_threads(compile_and_run)
 
     def test_one_request_in_many_threads_is_busy_or_right(self, network: ExecutableNetwork) -> None:
-        """Threads that share a request by mistake get `Busy`, never a mixture of two inferences."""
+        """Threads that share a request by mistake get `Busy`, never mixed results of two inferences."""
         request, served = network.create_infer_request(), list[int]()
 
         def infer(thread: int) -> None:
