@@ -40,26 +40,26 @@ def _exceptions() -> dict[str, tuple[str, str]]:
 
 
 EXCEPTIONS = _exceptions()
-"""The cases that cannot pass on any device: what is expected of each ("fail", or "random" values), and why."""
+"""The cases that cannot pass on any device: the expectation for each ("fail", or "random" values) and the reason."""
 _ONNX = Path(onnx.__file__).parent
 
 
 def read_case(core: Core, case: SuiteCase) -> Model:
-    """The model of a case, at the canonical form."""
+    """The model of a case, in canonical form."""
     return core.read_model(case.model.SerializeToString() if case.model is not None else _path(case))
 
 
 def run_case(
     core: Core, case: SuiteCase, device: str, config: Mapping[str, object] | None = None
 ) -> Iterator[tuple[list[Any], list[Any]]]:
-    """For each data set, what the device gives and what the suite expects."""
+    """For each data set, the device's outputs and the expected ones."""
     model = read_case(core, case)
     network = core.compile_model(model, device, config)
     parameters = [parameter.type for parameter in model.parameters]
     results = [result.type for result in model.results]
     names = [parameter.friendly_name for parameter in model.parameters]
     for inputs, expected in _data_sets(case, parameters, results):
-        # What a request is given it must not write.
+        # A request must not write to its inputs.
         for value in inputs:
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
@@ -107,7 +107,7 @@ def _data_sets(
 
 
 def _light_data(case: SuiteCase, parameters: list[ValueType]) -> tuple[list[Any], list[Any]]:
-    """The suite's own data for models without any: a ramp in, and the output saved beside the model."""
+    """The suite's data for models without data sets: a ramp as input, and the output saved beside the model."""
     inputs = []
     for value_type in parameters:
         shape = value_type.shape.get_shape()  # type: ignore[union-attr]

@@ -1,8 +1,8 @@
-"""The operator suite: every operator that a device claims gives right results, whatever its attributes and shapes.
+"""The operator suite: every operator that a device claims gives right results, for all attributes and shapes.
 
 A plugin subclasses `OperatorSuite` in a test file and names its device. Two sets of cases run: those of
 `engine.ops.cases` against the reference evaluator, and the node cases of the ONNX backend suite against its answers.
-What the device's query refuses is skipped; `pytest -rs` sums the skips up by operator and cause.
+Cases that the device's query refuses are skipped; `pytest -rs` summarizes them by operator and cause.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _NATIVE: Final = frozenset({SupportLevel.NATIVE})
 
 
 class OperatorSuite:
-    """Set `device`, and `config` where the device needs it.
+    """Set `device` and, if needed, `config`.
 
     Attributes:
         device: the device string.
         config: the configuration that cases compile with.
-        levels: the levels of support at which an ONNX case runs. The others run only where the support is native,
-            since the reference evaluator would be compared with itself.
+        levels: the levels of support at which an ONNX case runs. Cases of `engine.ops.cases` run only with native
+            support, since the reference evaluator would be compared with itself.
     """
 
     device: ClassVar[str]
@@ -55,7 +55,7 @@ class OperatorSuite:
 
     @pytest.mark.parametrize("case", _OPERATOR_CASES, ids=str)
     def test_case(self, core: Core, case: OperatorCase) -> None:
-        """Each case equals the reference, with inputs as they come or, where the device needs it, as constants."""
+        """Each case equals the reference, with inputs as parameters or, if the device needs it, as constants."""
         found = self._accepted(core, case)
         if found is None:
             pytest.skip(self._why(core, case.model()[0], case.op_type, _NATIVE))
@@ -63,7 +63,7 @@ class OperatorSuite:
 
     @pytest.mark.parametrize("name", _NODE_CASES)
     def test_onnx_case(self, core: Core, name: str) -> None:
-        """Each node case of the ONNX backend suite gives the answers that come with it."""
+        """Each node case of the ONNX backend suite gives the suite's answers."""
         for case in (ONNX_CASES[name], with_constants(ONNX_CASES[name])):
             if case is not None and _takes(
                 core.query_model(read_case(core, case), self.device, self.config), self.levels
@@ -74,7 +74,7 @@ class OperatorSuite:
         pytest.skip(self._why(core, read_case(core, ONNX_CASES[name]), name, self.levels))
 
     def check_case(self, core: Core, case: OperatorCase, model: Model, feeds: Mapping[str, NDArray[Any]]) -> None:
-        """Compile and run a case, and compare it; subclasses may run it in more ways."""
+        """Compile and run a case, and compare the outputs; subclasses may run it in other ways too."""
         network = core.compile_model(model, self.device, self.config)
         result = network(feeds)
         assert_right(case, [result[index] for index in range(len(model.results))])
@@ -101,13 +101,13 @@ def _shared_core() -> Core:
 
 
 def _takes(answer: QueryResult, levels: frozenset[SupportLevel]) -> bool:
-    """Whether the device runs every operation at one of these levels, and there is one."""
+    """Whether there is an operation, and the device runs every one at one of these levels."""
     found = {support.level for support in answer.nodes.values()}
     return bool(found) and found <= levels
 
 
 def assert_right(case: OperatorCase, results: Sequence[Any]) -> None:
-    """Fail unless these are the outputs of a case, within the case's tolerance of the reference evaluator's."""
+    """Fail unless the outputs equal those of the reference evaluator, within the case's tolerance."""
     node, _ = case.node()
     expected = evaluate(node, case.arrays())
     for output, got, want in zip(node.outputs, results, expected, strict=True):
@@ -142,7 +142,7 @@ def _first(got: NDArray[Any], want: NDArray[Any], wrong: NDArray[Any]) -> str:
 
 
 def with_constants(case: SuiteCase) -> SuiteCase | None:
-    """An ONNX case with all inputs but the first as constants; None where that is not possible."""
+    """An ONNX case with all inputs but the first as constants; None if that is not possible."""
     assert case.data_sets is not None
     assert case.model is not None
     inputs, outputs = case.data_sets[0]
@@ -158,7 +158,7 @@ def with_constants(case: SuiteCase) -> SuiteCase | None:
 
 
 def with_roundings(case: SuiteCase) -> SuiteCase:
-    """An ONNX case with a tolerance for f16, which two answers may round differently after each operation."""
+    """An ONNX case with a tolerance for f16, where each operation may round differently."""
     assert case.model is not None
     graph = case.model.graph
     if all(output.type.tensor_type.elem_type != f16.onnx for output in graph.output):

@@ -1,4 +1,4 @@
-"""`check_pass`: everything that the test of a transformation has to look at, in one call.
+"""`check_pass`: a complete check of a transformation, in one call.
 
     from engine.testing.passes import check_pass
 
@@ -43,25 +43,25 @@ def check_pass(
     rtol: float | None = None,
     seed: int = 0,
 ) -> dict[str, int]:
-    """Run a pass on `model` and check all that a pass owes; returns how often it (or each pass in it) changed it.
+    """Run a pass on `model` and check its contract; returns how often it (or each pass in it) changed the model.
 
-    It runs under `Manager(checked=True)`, so that lies, losses and breakage are caught; its answer is `changes`; what
-    it made is `expected`; a second run changes nothing; rt_info was carried to every operation; and on random inputs
-    the model computes what it did before. `model` is transformed and afterwards has `fused_names` in its rt_info.
+    The pass runs under `Manager(checked=True)`; it must return `changes` and produce `expected`; a second run must
+    change nothing; every operation must have rt_info; and the outputs on random inputs must be unchanged. `model` is
+    transformed and afterwards has `fused_names` in its rt_info.
 
     Args:
-        expected: the model that should come out, or its printed text (`Model.to_text()`, indented as you like), or
-            None where only the rest is checked. Built in a test, it has neither rt_info nor, mostly, names: rt_info
-            is not compared, and names only where both have one.
-        changes: False for a model that the pass has to leave alone; then `expected` is the model itself.
-        config: switches for the pass.
+        expected: the expected model, or its printed text (`Model.to_text()`, with any indentation), or None to skip
+            this check. A model built in a test usually has neither rt_info nor names: rt_info is not compared, and
+            names only if both models have them.
+        changes: False for a model that the pass must not change; then `expected` is the model itself.
+        config: the configuration of the pass.
         names: compare friendly names with those of an `expected` model.
-        equivalent: False for a pass that changes what is computed.
+        equivalent: False for a pass that changes results.
         inputs: values for inputs by name; others are random, from `seed`.
         dims: lengths of dynamic dimensions by symbol; others are 2.
         rtol: see `check_equivalence`.
 
-    Raises `AssertionError` telling the difference, and for a pass that did not match, why; `PassError`.
+    Raises `AssertionError` with the difference and, for a pass that did not match, the reason; `PassError`.
     """
     InitNodeInfo().run_on_model(model)
     original = model.clone()

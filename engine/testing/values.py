@@ -1,4 +1,4 @@
-"""Inexact numbers for tests: the same for the same seed, everywhere."""
+"""Random numbers for tests: the same for the same seed, on every platform."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def values(
     """Random numbers of `shape`.
 
     Args:
-        shape: the lengths.
-        seed: equal seeds give equal numbers; a name is as good as a number.
-        scale: the standard deviation, or where `is_uniform`, the largest absolute value.
-        is_uniform: drawn uniformly, so that no number is larger than `scale`; else from a normal distribution.
-        dtype: what they are converted to; integers lose their fractions.
+        shape: the shape of the array.
+        seed: a number or a name; equal seeds give equal numbers.
+        scale: the standard deviation or, if `is_uniform`, the largest absolute value.
+        is_uniform: draw from a uniform distribution up to `scale`; otherwise from a normal distribution.
+        dtype: the type of the result; conversion to integers truncates.
     """
     random = np.random.default_rng(zlib.crc32(seed.encode()) if isinstance(seed, str) else seed)
     drawn = random.uniform(-1, 1, shape) if is_uniform else random.standard_normal(shape)

@@ -1,1 +1,1 @@
-"""The command line `engine`: one file a command, which parses arguments and prints; the library does the work."""
+"""The command line `engine`: one file per command, which only parses arguments and prints results."""

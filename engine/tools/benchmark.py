@@ -106,7 +106,7 @@ def _describe_set_up(args: argparse.Namespace, opened: OpenedNetwork, first_seco
 def _print_set_up(set_up: dict[str, Any]) -> None:
     print(f"network     `{set_up['network']}` on {', '.join(set_up['device'])}")
     print(f"set-up      read {set_up['read_s']:.3f} s, compile or import {set_up['compile_s']:.3f} s, ", end="")
-    # What follows takes its time; until then this shows that it has begun.
+    # The measurement takes long; the output so far shows that it has started.
     print(f"first inference {set_up['first_inference_s']:.3f} s", flush=True)
 
 

@@ -30,7 +30,7 @@ def command_line_reference() -> str:
 def _section(command: Command) -> str:
     parser = argparse.ArgumentParser(add_help=False)
     add_arguments(command, parser)
-    # The parser knows its arguments by this list alone; help texts depend on Python's version and terminal.
+    # This list is the only access to the arguments; formatted help depends on the Python version and the terminal.
     actions = parser._actions
     positional = [_placeholder(action) for action in actions if not action.option_strings]
     rows = "\n".join(f"| {_spelling(action)} | {_meaning(action)} |" for action in actions)

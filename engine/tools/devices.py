@@ -1,4 +1,4 @@
-"""`engine devices`: what can be used, and why the rest cannot."""
+"""`engine devices`: usable devices, and why others are not usable."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _quiet(log: logging.Logger) -> Iterator[None]:
-    """Keep warnings from standard error: what they say is listed."""
+    """Suppress warnings on standard error: their content is listed."""
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -73,7 +73,7 @@ def _quiet(log: logging.Logger) -> Iterator[None]:
 
 def _describe(core: Core, device: str) -> dict[str, Any]:
     properties = {}
-    for declared in core.supported_properties(device):  # first, since it says what is wrong with a device string
+    for declared in core.supported_properties(device):  # first, since it reports errors in the device string
         properties[declared.name] = {
             "value": core.get_property(device, declared.name),
             "kind": declared.mutability.value,

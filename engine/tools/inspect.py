@@ -1,4 +1,4 @@
-"""`engine inspect`: what is in a model or a blob."""
+"""`engine inspect`: the content of a model or a blob."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _describe_manifest(manifest: BlobManifest) -> dict[str, Any]:
 
 
 def _verify(reader: BlobReader, described: dict[str, Any]) -> None:
-    """Check every section; a damaged one is a reason why the blob does not load."""
+    """Check every section; the damaged ones are reasons why the blob does not load."""
     from engine.errors import BlobCorruptError
 
     for section in described["sections"]:

@@ -1,4 +1,4 @@
-"""The command line `engine`: which command runs, and what becomes of its errors."""
+"""The command line `engine`: command dispatch and error handling."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ EXIT_CODES: Final = {
 
 
 class Command(Protocol):
-    """What the module of a command has; its last name is the command's."""
+    """The interface of a command module; the last part of its name is that of the command."""
 
     __name__: str
     SUMMARY: str
     """One line, for the list of commands."""
     DESCRIPTION: str
-    """What it does and prints."""
+    """What the command does and prints."""
     EXAMPLES: str
-    """Command lines, one a line, each with what it is good for."""
+    """Example command lines, one per line, each with its purpose."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare its arguments."""
+        """Declare the arguments."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it, and return the exit code."""
+        """Run the command and return the exit code."""
 
 
 COMMANDS: Final[tuple[Command, ...]] = (devices, query, run, compile_, inspect, benchmark, passes)
@@ -63,16 +63,16 @@ COMMANDS: Final[tuple[Command, ...]] = (devices, query, run, compile_, inspect, 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code, one of `EXIT_CODES`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of nodes are any Unicode, a terminal's encoding may be ASCII.
+        # Node names may contain any Unicode characters, but a terminal's encoding may be ASCII.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             return _run(arguments)
         finally:
-            if sys.stdout is not None:  # as it is where the caller has closed it
+            if sys.stdout is not None:  # None if the caller has closed it
                 sys.stdout.flush()
     except OSError as e:
-        # The interpreter flushes once more when it ends, and must not meet the closed pipe, or full disk, again.
+        # The interpreter flushes again at exit, which must not fail on the closed pipe or full disk.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(e, BrokenPipeError):
             return 141
@@ -106,13 +106,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def add_arguments(command: Command, parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of a command, those that all have included."""
+    """Declare the arguments of a command, including the common ones."""
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="print the traceback of an error, with its causes")
 
 
 def command_name(command: Command) -> str:
-    """What the command is called on the command line."""
+    """The name of the command on the command line."""
     return command.__name__.rpartition(".")[2]
 
 

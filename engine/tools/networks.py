@@ -58,7 +58,7 @@ def require_device(core: Core, args: argparse.Namespace) -> str:
 
 
 def require_folder(path: str) -> None:
-    """Refuse a file to be written into a folder that is not there, before anything is computed for it."""
+    """Raise `UsageError` if the folder of an output file does not exist, before anything is computed."""
     if not path:
         raise UsageError("the name of the output file is empty")
     folder = os.path.dirname(os.path.abspath(path))
@@ -67,7 +67,7 @@ def require_folder(path: str) -> None:
 
 
 def parse_config(core: Core, device: str, settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Read `KEY=VALUE` settings by the declarations of the device. Raises `PropertyError`."""
+    """Parse `KEY=VALUE` settings with the device's property declarations. Raises `PropertyError`."""
     settings = list(settings)
     if not settings:
         return {}
@@ -76,7 +76,7 @@ def parse_config(core: Core, device: str, settings: Iterable[tuple[str, str]]) -
 
 
 def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the inputs that files give, and random ones for the others."""
+    """Return the inputs from files, and random values for the others."""
     given = given_values(args.input, network.inputs, "input")
     shapes = dict(args.shape)
     if both := shapes.keys() & given.keys():
@@ -92,7 +92,7 @@ def network_inputs(network: ExecutableNetwork, args: argparse.Namespace) -> dict
 
 
 def given_values(arguments: Sequence[str], ports: Sequence[Port], kind: Kind) -> dict[str, Any]:
-    """Return what `[NAME=]FILE` arguments give, by name."""
+    """Return the values of `[NAME=]FILE` arguments, by name."""
     types = {port.name: port.type for port in ports}
     values: dict[str, Any] = {}
     for text in arguments:
@@ -110,7 +110,7 @@ def given_values(arguments: Sequence[str], ports: Sequence[Port], kind: Kind) ->
 
 
 def _name_and_path(text: str) -> tuple[str | None, Path]:
-    """Split `NAME=FILE`; a file whose own name has a `=` is taken as it is."""
+    """Split `NAME=FILE`; an existing file whose name contains `=` is not split."""
     name, equals, path = text.partition("=")
     if not equals or os.path.lexists(text):
         return None, Path(text)

@@ -1,4 +1,4 @@
-"""Options that several commands have, and how their values are written."""
+"""Options shared by several commands, and the syntax of their values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MODEL_OR_BLOB: Final = "an ONNX model, or a blob that `engine compile` wrote"
 
 
 class UsageError(Exception):
-    """Arguments that are well-formed one by one do not make sense together."""
+    """Arguments are valid individually but not in combination."""
 
 
 def add_device(parser: argparse.ArgumentParser, *, help: str = "such as CPU, OPENCL.1 or HETERO:OPENCL,CPU") -> None:
@@ -31,7 +31,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add what says where input values come from."""
+    """Add the options for input values."""
     parser.add_argument(
         "-i",
         "--input",
@@ -58,7 +58,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def key_and_value(text: str) -> tuple[str, str]:
-    """Read `KEY=VALUE`."""
+    """Parse `KEY=VALUE`."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
@@ -66,7 +66,7 @@ def key_and_value(text: str) -> tuple[str, str]:
 
 
 def name_and_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read `NAME=1,3,224`; nothing after the `=` is the shape of a scalar."""
+    """Parse `NAME=1,3,224`; an empty shape is that of a scalar."""
     name, equals, dims = text.rpartition("=")
     try:
         shape = tuple(int(dim) for dim in dims.split(",")) if dims else ()
@@ -78,7 +78,7 @@ def name_and_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def count(text: str) -> int:
-    """Read a number of things: 0 or more."""
+    """Parse an integer of 0 or more."""
     number = int(text) if text.isascii() and text.isdecimal() else -1
     if number < 0:
         raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {text!r}")
@@ -86,7 +86,7 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """Read a number of things: 1 or more."""
+    """Parse an integer of 1 or more."""
     number = int(text) if text.isascii() and text.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
@@ -94,7 +94,7 @@ def positive(text: str) -> int:
 
 
 def amount(text: str) -> float:
-    """Read seconds or a tolerance: 0 or more, and finite."""
+    """Parse seconds or a tolerance: a finite number of 0 or more."""
     try:
         number = float(text)
     except ValueError:

@@ -17,7 +17,7 @@ def print_table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) ->
 
 
 def print_json(value: object) -> None:
-    """Print one JSON value; numbers that JSON cannot hold (NaN, infinities) become null."""
+    """Print one JSON value; numbers that JSON cannot represent (NaN, infinities) become null."""
     print(json.dumps(_plain(value), indent=2, allow_nan=False))
 
 
@@ -32,7 +32,7 @@ def _plain(value: object) -> Any:
 
 
 def setting(value: object) -> str:
-    """Return a property's value as `-c KEY=VALUE` takes it."""
+    """Return a property's value in the syntax of `-c KEY=VALUE`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""`engine passes`: which passes there are, and why one does not fire."""
+"""`engine passes`: the available passes, and why one does not match."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _make(name: str) -> Pass:
-    """A pass of that name, as it is by default."""
+    """The pass with this name and default options."""
     from engine.passes import find_pass
 
     info = find_pass(name, _plugin_packages())
@@ -109,7 +109,7 @@ def _make(name: str) -> Pass:
 
 
 def _plugin_packages() -> list[str]:
-    """The packages of installed plugins; one that cannot be imported is reported and left out."""
+    """The packages of installed plugins; one that cannot be imported is reported and skipped."""
     from importlib import metadata
 
     from engine.registry import GROUP
@@ -126,6 +126,6 @@ def _plugin_packages() -> list[str]:
 
 
 def _shown(path: str) -> str:
-    """A path as short as it can be written here."""
+    """A path, relative to the current folder if that is shorter."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative

@@ -89,7 +89,7 @@ def _require_picture(path: str) -> None:
 
 
 def _draw(model: Model, answer: QueryResult, path: str, device: str) -> bool:
-    """Write the picture where there is something to draw; say why where there is not."""
+    """Write the picture if there is a placement to draw; otherwise print why not."""
     if answer.placement is not None:
         write_picture(answer.placement, path, model.name)
         return True

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 def _expected(
     core: Core, network: ExecutableNetwork, inputs: Mapping[str, Any], args: argparse.Namespace
 ) -> Mapping[str, Any]:
-    """What the outputs should be; empty where there is nothing to compare with."""
+    """The expected outputs; empty without a reference."""
     from engine.blob import is_blob
     from engine.tools.networks import given_values
 

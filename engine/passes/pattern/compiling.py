@@ -23,7 +23,7 @@ from engine.passes.pattern.predicates import Predicate
 
 
 def compile_pattern(root: Output) -> tuple[Instruction, list[Node]]:
-    """The instructions of the pattern that ends in `root`, and its nodes that match operators, root first.
+    """The instructions of the pattern with root `root`, and its nodes that match operators, root first.
 
     Shared pattern nodes become shared instructions.
     """
@@ -111,7 +111,7 @@ def _port(instructions: dict[Node, Instruction], source: Output | None) -> Instr
 
 
 def _postorder(root: Node) -> list[Node]:
-    """The nodes that `root` reaches, inputs before what reads them."""
+    """The nodes that `root` reaches, inputs before their consumers."""
     order: dict[Node, None] = {}
     stack = [root]
     while stack:
@@ -126,9 +126,9 @@ def _postorder(root: Node) -> list[Node]:
 
 
 def _dependent(order: list[Node]) -> frozenset[Node]:
-    """The pattern nodes on whose inner choices something outside them depends.
+    """The pattern nodes whose inner choices affect the match outside of them.
 
-    That is where a node below is read from elsewhere too, or where a predicate below binds symbols.
+    This is the case if a node below is also read from elsewhere, or if a predicate below binds symbols.
     """
     readers: dict[Node, set[Node]] = {}
     for node in order:
@@ -157,7 +157,7 @@ def _present(instruction: Instruction) -> Instruction:
 
 
 def root_kinds(instruction: Instruction) -> frozenset[Kind] | None:
-    """The operators that the root can have; None where any operator can match."""
+    """The operators that the root can have; None if any operator can match."""
     if isinstance(instruction, TypeInstruction):
         return instruction.kinds
     if isinstance(instruction, PortInstruction):

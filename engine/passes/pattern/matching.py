@@ -20,12 +20,12 @@ Kind: TypeAlias = "tuple[str, str]"
 
 
 class MatchState:
-    """What one match has found so far. Undone by popping: dicts keep the order of insertion.
+    """The bindings of a match in progress. Undone by popping: dicts keep insertion order.
 
     Attributes:
-        values: what each pattern node stands for.
-        symbols: what the symbols of predicates stand for.
-        skipped: what stands at the place of optional nodes that are absent.
+        values: the value bound to each pattern node.
+        symbols: the values bound to the symbols of predicates.
+        skipped: the values matched in place of absent optional nodes.
     """
 
     __slots__ = ("skipped", "symbols", "trace", "values")
@@ -41,21 +41,21 @@ class MatchState:
         return len(self.values), len(self.symbols), len(self.skipped)
 
     def undo(self, mark: tuple[int, int, int]) -> None:
-        """Forget everything found since `mark`."""
+        """Discard the bindings made since `mark`."""
         dicts: tuple[dict[Any, Any], ...] = (self.values, self.symbols, self.skipped)
         for found, count in zip(dicts, mark, strict=True):
             while len(found) > count:
                 found.popitem()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard all bindings."""
         self.values.clear()
         self.symbols.clear()
         self.skipped.clear()
 
 
 class Trace:
-    """Collects why a match failed; the failure with most nodes matched before it is the one to tell."""
+    """Collects why a match failed; the failure after the most matched nodes is reported."""
 
     __slots__ = ("depth", "edge", "reason", "values", "where")
 
@@ -65,7 +65,7 @@ class Trace:
         self.values: dict[Node, Output] = {}
 
     def fail(self, state: MatchState, instruction: Instruction, value: Output | None, reason: str) -> bool:
-        """Note a failure of `instruction` at `value`; the first of the deepest ones stays. Always False."""
+        """Record a failure of `instruction` at `value`; the first of the deepest ones is kept. Always False."""
         depth = len(state.values)
         if depth > self.depth:
             self.depth, self.reason, self.where = depth, reason, instruction.label
@@ -79,8 +79,8 @@ class Instruction:
 
     Attributes:
         node: the pattern node.
-        label: how explanations call it.
-        counts_outputs: the pattern asked for single outputs of it, so that it stands for a node, not for one value.
+        label: its name in explanations.
+        counts_outputs: the pattern selects single outputs of it, so it matches a node, not a single value.
     """
 
     __slots__ = ("counts_outputs", "label", "node", "predicate")
@@ -93,11 +93,11 @@ class Instruction:
         self.predicate = predicate
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
-        """Match `value` and then `rest`. On failure, who made the last choice undoes what was found."""
+        """Match `value` and then `rest`. On failure, the instruction that made the last choice undoes the bindings."""
         raise NotImplementedError
 
     def _again(self, known: Output, value: Output, state: MatchState, rest: Goals) -> bool:
-        """The pattern node was matched before, by `known`: is this the same?"""
+        """Match a pattern node that is already bound to `known`: `value` must be the same."""
         if known.node is value.node and (self.counts_outputs or known.index == value.index):
             return rest is None or rest[0].match(rest[1], state, rest[2])
         if state.trace is not None:
@@ -106,7 +106,7 @@ class Instruction:
         return False
 
     def _refused(self, predicate: Predicate, value: Output, state: MatchState) -> bool:
-        """Note why the predicate does not hold; always False."""
+        """Record why the predicate does not hold; always False."""
         if state.trace is not None:
             state.trace.fail(state, self, value, f"{value.node}: {predicate.why(value, dict(state.symbols))}")
         return False
@@ -118,14 +118,14 @@ class AnyInstruction(Instruction):
     __slots__ = ()
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
-        """Bind the value, or compare it with what the same pattern node matched before."""
+        """Bind the value, or compare it with the value already bound to the pattern node."""
         known = state.values.get(self.node)
         if known is not None:
             return self._again(known, value, state, rest)
         predicate = self.predicate
         if predicate is not None:
             if not value.node.output_types:
-                return False  # a Result or a sink has no value to look at
+                return False  # a Result or a sink has no value
             if not predicate.check(value, state.symbols):
                 return self._refused(predicate, value, state)
         state.values[self.node] = value
@@ -133,7 +133,7 @@ class AnyInstruction(Instruction):
 
 
 class PortInstruction(Instruction):
-    """One output of what another instruction matches."""
+    """One output of the node that another instruction matches."""
 
     __slots__ = ("index", "inner")
 
@@ -150,14 +150,14 @@ class PortInstruction(Instruction):
 
 
 class TypeInstruction(Instruction):
-    """A node of one of several operators, with any inputs or with those given, in their order."""
+    """A node of one of several operators, with any inputs or with the given ones, in order."""
 
     __slots__ = ("has_gaps", "inputs", "kinds")
 
     kinds: frozenset[Kind]
     inputs: Sequence[Instruction | None] | None
     has_gaps: bool
-    """The pattern wants some input omitted."""
+    """The pattern expects some input to be omitted."""
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
         """Match operator, predicate and inputs."""
@@ -199,10 +199,10 @@ class TypeInstruction(Instruction):
     def _fit(
         self, node: Node, instructions: Sequence[Instruction | None], state: MatchState
     ) -> tuple[list[Output | None], Sequence[Instruction | None]] | None:
-        """Sources and instructions, those left out that the pattern wants omitted; None where they do not fit."""
+        """Sources and instructions, without inputs that the pattern expects to be omitted; None if they do not fit."""
         sources = _without_trailing(node.sources)
         if len(sources) > len(instructions) and node.has_bodies:
-            sources = _without_trailing(node.sources[: node.num_formal_inputs])  # what bodies capture is not an input
+            sources = _without_trailing(node.sources[: node.num_formal_inputs])  # captures are not inputs
         if len(sources) > len(instructions) or len(sources) < len(_without_trailing(instructions)):
             if state.trace is not None:
                 reason = f"{node} has {len(sources)} inputs, the pattern expects {len(_without_trailing(instructions))}"
@@ -226,13 +226,13 @@ class TypeInstruction(Instruction):
 
 
 class CommutativeInstruction(TypeInstruction):
-    """A node of operators of which some take their inputs in any order."""
+    """A node of one of several operators, some of them commutative."""
 
     __slots__ = ("commutative", "is_final", "order")
 
     commutative: frozenset[Kind]
     order: list[int]
-    """Positions of the pattern's inputs, those that take anything last: they cannot make a choice wrong."""
+    """Positions of the pattern's inputs, with any-inputs last, since they cannot rule out a choice."""
     is_final: bool
 
     def _match_inputs(
@@ -246,7 +246,7 @@ class CommutativeInstruction(TypeInstruction):
             if pairs is None:
                 return False
             sources = pairs[0]
-        # Each input is first tried at its own place, so that patterns bind as they are written.
+        # Each input is first tried at its own position, so that patterns bind as written.
         goal = _Assignment(
             [instructions[position] for position in self.order], [sources[position] for position in self.order]
         )
@@ -256,7 +256,7 @@ class CommutativeInstruction(TypeInstruction):
 
 
 class _Assignment(Instruction):
-    """The goal to give each of some pattern inputs one of the sources that are left."""
+    """The goal to assign each remaining pattern input one of the remaining sources."""
 
     __slots__ = ("instructions", "left")
 
@@ -279,7 +279,7 @@ class _Assignment(Instruction):
 
 
 class OptionalInstruction(Instruction):
-    """What `present` matches or, where that does not, what `absent` does, its first input."""
+    """Matches `present`, or, if that fails, `absent`, the pattern of its first input."""
 
     __slots__ = ("absent", "is_final", "present")
 
@@ -288,7 +288,7 @@ class OptionalInstruction(Instruction):
     is_final: bool
 
     def match(self, value: Output, state: MatchState, rest: Goals) -> bool:
-        """Try with the node, then without; what was found before stays found."""
+        """Try with the node, then without; earlier bindings are kept."""
         skipped = state.skipped.get(self.node)
         if skipped is not None:
             return self._again(skipped, value, state, rest)
@@ -331,18 +331,18 @@ class AnyOfInstruction(Instruction):
 
 
 def kinds_text(kinds: frozenset[Kind]) -> str:
-    """The operators in words: `Relu or Clip`."""
+    """The operators as text: `Relu or Clip`."""
     return " or ".join(sorted(f"{domain}.{op}" if domain else op for domain, op in kinds))
 
 
 def is_commutative(kind: Kind) -> bool:
-    """True where the operator takes its inputs in any order."""
+    """True if the operator takes its inputs in any order."""
     op = find_op(kind[1], kind[0])
     return op is not None and op.is_commutative
 
 
 def _without_trailing(items: Sequence[Any]) -> Sequence[Any]:
-    """`items` without the Nones at the end: inputs that are left out."""
+    """`items` without trailing Nones, which are omitted inputs."""
     end = len(items)
     while end and items[end - 1] is None:
         end -= 1
@@ -350,7 +350,7 @@ def _without_trailing(items: Sequence[Any]) -> Sequence[Any]:
 
 
 def _edge(state: MatchState, value: Output) -> str:
-    """Where `value` is read by what was matched: `input 0 of Add `sum``."""
+    """The edge through which a matched node reads `value`: `input 0 of Add `sum``."""
     for bound in reversed(state.values.values()):
         node = bound.node
         for position, source in enumerate(node.sources):

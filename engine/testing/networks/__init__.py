@@ -1,10 +1,10 @@
-"""Networks as exporters write them, with seeded weights, in their real size and in one that tests can afford.
+"""Networks in the form that exporters write, with seeded weights, in full size and in a small size for tests.
 
     network = seeded_network("mobilenet_v2", small=True)
     answer = run(network.model, network.inputs)
 
-They are what devices are compared on: all layers keep their values at a sane scale, neither saturated nor vanished, so
-that an error in one layer shows in the output. No file is downloaded, and the same seed gives the same model.
+Devices are compared on them: all layers keep values at a moderate scale, without saturation or underflow, so that an
+error in one layer shows in the output. No file is downloaded, and the same seed gives the same model.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ NETWORKS: Mapping[str, NetworkKind] = {
 
 
 def seeded_network(name: str, *, small: bool = False, seed: int = 0, **changes: Any) -> SeededNetwork:
-    """Build the network `name` of `NETWORKS`; `changes` are arguments of its builder that override its own.
+    """Build the network `name` of `NETWORKS`; `changes` override arguments of its builder.
 
     The larger ones have 100 to 580 MB of weights. Raises ModelError for an unknown name.
     """

@@ -1,4 +1,4 @@
-"""How much arithmetic a model asks for, and how far two right results of it may differ."""
+"""The amount of arithmetic in a model, and tolerances for comparing two correct results of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def floating_point_operations(model: onnx.ModelProto) -> int:
 
 
 def value_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
-    """The shapes that the model states, by name."""
+    """The shapes recorded in the model, by name."""
     graph = model.graph
     stated = {
         info.name: tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
@@ -43,12 +43,12 @@ def reduction_lengths(model: onnx.ModelProto) -> list[int]:
 
 
 def rounding_tolerance(model: onnx.ModelProto) -> float:
-    """Give the largest deviation of two right float32 results, as a share of the largest absolute value.
+    """Give the largest deviation of two correct float32 results, relative to the largest absolute value.
 
     A dot product of length K, summed in any order, is off by about u sqrt(K) of its own spread, u being the unit
     roundoff 2**-24, and the errors of layers are independent: u sqrt(sum of K) for one result; see
-    `engine.testing.models.light_tolerance`. Of the factor 8 on it, 2 is for the two results, and 4 for the transforms
-    of Winograd's convolutions, whose sums are of larger numbers that cancel.
+    `engine.testing.models.light_tolerance`. The additional factor of 8 is 2 for two results times 4 for the transforms
+    of Winograd convolutions, which sum larger numbers that cancel.
     """
     return 4 * float(np.finfo(np.float32).eps) * math.sqrt(1 + sum(reduction_lengths(model)))
 
@@ -56,9 +56,9 @@ def rounding_tolerance(model: onnx.ModelProto) -> float:
 def storage_tolerance(model: onnx.ModelProto, unit: float) -> float:
     """Give the largest deviation of a result whose weights and values are stored in a type of unit roundoff `unit`.
 
-    As a share of the largest absolute value. Each operation reads weights, and stores a result, that are off by up to
-    `unit`; the errors of operations are independent, so n of them are off by about unit sqrt(2 n). A factor of 2 is
-    for layers that make differences larger, such as normalizations.
+    It is relative to the largest absolute value. Each operation reads weights and stores a result with errors of up to
+    `unit`; the errors of operations are independent, so that of n operations is about unit sqrt(2 n). A factor of 2 is
+    for layers that amplify differences, such as normalizations.
     """
     return 2 * unit * math.sqrt(2 * len(model.graph.node))
 

@@ -34,8 +34,8 @@ def dot_product_attention(
 ) -> str:
     """Add softmax(Q K^T) V over heads of [N, S, E] values, scaled as `scaling` says.
 
-    "roots": Q and K are each multiplied by d^-1/4, and a mask comes with a guard against rows that it hides whole;
-    "query": Q comes scaled; "divide": the product is divided by sqrt(d).
+    "roots": Q and K are each multiplied by d^-1/4, and a mask has a guard against fully masked rows; "query": Q is
+    scaled; "divide": the product is divided by sqrt(d).
     """
     size, length, embedding = g.shape(query)
     past, depth = g.shape(key)[1], embedding // heads

@@ -1,4 +1,4 @@
-"""Builds ONNX models as exporters write them, with seeded weights that keep every layer's output at a sane scale."""
+"""Builds ONNX models in exporters' form, with seeded weights that keep layer outputs at a moderate scale."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Array = npt.NDArray[Any]
 
 OPSET = 20
 IR_VERSION = 10
-# A constant of more elements is none that a shape can depend on.
+# Shapes do not depend on larger constants.
 _MAX_SHAPE_VALUES = 16
-# What an activation leaves of the second moment of its input, about: weights make up for it with 1 / sqrt.
+# Approximate factor by which an activation scales the second moment; weights compensate it with 1 / sqrt.
 AFTER_RELU = math.sqrt(2.0)
 AFTER_SILU = 1.57
 AFTER_GELU = 1.53
@@ -35,7 +35,7 @@ class SeededNetwork:
 
 
 class NetworkBuilder:
-    """Collects nodes, weights and inputs under fresh names, and knows the shape of every value.
+    """Collects nodes, weights and inputs under unique names, and records the shape of every value.
 
     The same calls in the same order with the same seed give the same model, byte for byte.
     """
@@ -50,7 +50,7 @@ class NetworkBuilder:
         self._inputs: dict[str, Array] = {}
 
     def shape(self, value: str) -> tuple[int, ...]:
-        """The shape of a value made before."""
+        """The shape of an existing value."""
         return tuple(dim.dim_value for dim in self._types[value].tensor_type.shape.dim)
 
     # -- values ---------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class NetworkBuilder:
         return self.constant(np.array(values, np.int64))
 
     def weight(self, *shape: int, fan_in: int, gain: float = 1.0) -> str:
-        """Add weights that give sums of `fan_in` products with inputs of unit variance the deviation `gain`."""
+        """Add weights; sums of `fan_in` products with unit-variance inputs have the standard deviation `gain`."""
         return self.constant(self.uniform(shape, gain / math.sqrt(fan_in)))
 
     def bias(self, length: int, deviation: float = 0.1) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.testing.networks.builder import AFTER_RELU, AFTER_SILU, NetworkBuilder, SeededNetwork
 
-# What the last layer of a residual branch is scaled by, for the sum over many blocks to stay at the scale of one.
+# The scale of the last layer of a residual branch, so that sums over many blocks keep unit scale.
 _BRANCH = 0.4
 
 
@@ -101,7 +101,7 @@ def efficientnet_b0(
 ) -> SeededNetwork:
     """EfficientNet-B0 (Tan and Le 2019): depthwise convolutions, squeeze-and-excite, SiLU.
 
-    With `ceil_pool` it ends as some exports do: an AveragePool in ceil mode, of a window far larger than the image.
+    With `ceil_pool` it ends like some exports: an AveragePool in ceil mode with a window far larger than the image.
     """
     g = NetworkBuilder("efficientnet_b0", seed)
     x = g.silu(g.conv(g.input("x", 1, 3, image, image), stem, 3, stride=2))
@@ -135,7 +135,7 @@ def _squeezed_residual(
     return g.add("Add", y, x) if same else y
 
 
-# Squeezed and expanded channels of each block; a pooling goes before those listed second.
+# Squeezed and expanded channels of each block; a pooling precedes those listed second.
 _FIRES = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
 
 
@@ -170,7 +170,7 @@ def densenet121(
     blocks: Sequence[int] = (6, 12, 24, 16),
     classes: int = 1000,
 ) -> SeededNetwork:
-    """DenseNet-121 (Huang et al. 2016); a BatchNormalization that follows a Concat is one that nothing can absorb."""
+    """DenseNet-121 (Huang et al. 2016); BatchNormalizations after a Concat cannot be fused into a Conv."""
     g = NetworkBuilder("densenet121", seed)
     x = g.relu(g.conv(g.input("x", 1, 3, image, image), stem, 7, stride=2))
     x = g.max_pool(x, 3, 2, 1)

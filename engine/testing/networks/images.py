@@ -33,7 +33,7 @@ def _two_convs(g: NetworkBuilder, x: str, channels: int, gain: float) -> str:
 def yolo(
     seed: int = 0, *, image: int = 320, width: int = 16, repeats: Sequence[int] = (1, 2, 2, 1), classes: int = 80
 ) -> SeededNetwork:
-    """A one-stage detector in the manner of YOLO: a backbone of split blocks, a pyramid, box and class heads.
+    """A YOLO-like one-stage detector: a backbone of split blocks, a pyramid, box and class heads.
 
     The outputs are boxes [1, 4, anchors] in units of cells, and class scores [1, classes, anchors].
     """
@@ -53,7 +53,7 @@ def yolo(
     return g.finish(*_detections(g, (p3, p4, p5), classes))
 
 
-# Between what SiLU leaves of values of unit variance and of larger ones: a detector has many such layers in a row.
+# Between the SiLU gains for unit-variance and larger values: a detector has many such layers in a row.
 _SILU_GAIN = 1.55
 
 
@@ -91,7 +91,7 @@ def _joined(g: NetworkBuilder, first: str, second: str) -> str:
 
 
 def _detections(g: NetworkBuilder, levels: Sequence[str], classes: int) -> tuple[str, str]:
-    """Boxes as the expectation of a distribution over 16 distances a side, and scores by Sigmoid."""
+    """Boxes as the expectation of a distribution over 16 distances per side, and scores by Sigmoid."""
     bins, flat = 16, []
     for x in levels:
         boxes = g.conv(_conv_silu(g, x, 4 * bins, 3), 4 * bins, gain=2.5)
@@ -170,7 +170,7 @@ def mobilevit(
     depths: Sequence[int] = (2, 4, 3),
     classes: int = 1000,
 ) -> SeededNetwork:
-    """MobileViT-XXS (Mehta and Rastegari 2021): inverted residuals, and attention among the pixels of equal place."""
+    """MobileViT-XXS (Mehta and Rastegari 2021): inverted residuals, and attention between patches."""
     g = NetworkBuilder("mobilevit", seed)
     x = _conv_silu(g, g.input("x", 1, 3, image, image), channels[0], 3, 2, 1.0)
     gain = AFTER_SILU

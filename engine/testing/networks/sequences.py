@@ -21,7 +21,7 @@ def gru(seed: int = 0, *, steps: int = 100, width: int = 128, hidden: int = 128,
 
 def _recurrent(g: NetworkBuilder, op_type: str, steps: int, width: int, hidden: int, layers: int) -> SeededNetwork:
     x = g.transpose(g.input("x", 1, steps, width), 1, 0, 2)
-    # Of the framework's gates, the positions in the order of ONNX: i, o, f, c from i, f, c, o; z, r, h from r, z, h.
+    # The positions of the framework's gates in ONNX order: i, o, f, c from i, f, c, o; z, r, h from r, z, h.
     order, attributes = ((0, 3, 1, 2), {}) if op_type == "LSTM" else ((1, 0, 2), {"linear_before_reset": 1})
     for _ in range(layers):
         depth = g.shape(x)[2]
@@ -46,7 +46,7 @@ def _sides(g: NetworkBuilder, sides: Sequence[str]) -> str:
 
 
 def _gate(g: NetworkBuilder, order: Sequence[int], hidden: int, fan_in: int = 1, columns: int = 0) -> str:
-    """One direction's gates, in the framework's order, sliced and put in the order of ONNX."""
+    """One direction's gates in the framework's order, sliced and rearranged to ONNX order."""
     rows = len(order) * hidden
     whole = g.weight(rows, columns, fan_in=fan_in) if columns else g.bias(rows)
     slices = [g.add("Slice", whole, g.ints(index * hidden), g.ints((index + 1) * hidden), g.ints(0)) for index in order]
@@ -54,7 +54,7 @@ def _gate(g: NetworkBuilder, order: Sequence[int], hidden: int, fan_in: int = 1,
 
 
 def mlp(seed: int = 0, *, width: int = 128, layers: int = 4) -> SeededNetwork:
-    """A perceptron so small that the call itself is what takes the time."""
+    """A perceptron so small that the call overhead dominates."""
     g = NetworkBuilder("mlp", seed)
     x = g.gemm(g.input("x", 1, width), width)
     for _ in range(layers - 1):

@@ -38,7 +38,7 @@ def bert_base(
 
 
 def _padding_mask(g: NetworkBuilder, visible: str) -> str:
-    """From [1, tokens] of 0 and 1, what is added to the scores: the gathering of indices that exporters write."""
+    """The additive mask from [1, tokens] of 0 and 1, by the Gather of indices that exporters write."""
     tokens = g.shape(visible)[1]
     indices = np.zeros((1, 1, 1, tokens, 2), np.int64)
     indices[..., 1] = np.arange(tokens)

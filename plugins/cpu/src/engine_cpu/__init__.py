@@ -1,4 +1,4 @@
-"""CPU: the fast device. Read `plugin.py`, then `network.py`, `program.py`, `segment.py` and one file of `lowering/`."""
+"""The optimized CPU device. Read `plugin.py`, then `network.py`, `program.py`, `segment.py` a file of `lowering/`."""
 
 from engine_cpu.plugin import CpuPlugin
 

@@ -1,8 +1,8 @@
-"""Layout assignment: in which layout each item of a segment reads and writes, so that little is reordered.
+"""Layout assignment: the layout in which each item of a segment reads and writes, minimizing reorders.
 
-The cost of an assignment is what its reorders move, in bytes, and what the chosen options cost themselves. Items follow
-their producers first; then single items, and whole regions of items that can run in several layouts, change over
-where that is cheaper, until nothing is.
+The cost of an assignment is the bytes that its reorders move plus the costs of the chosen options. Initially, items
+follow their producers; then single items, and whole regions of items that can run in several layouts, switch layout as
+long as that reduces the cost.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MAX_ROUNDS = 8
 def assign_layouts(
     items: Sequence[Item], outputs: Collection[Output], precision: str = "f32"
 ) -> dict[Item, LayoutOption]:
-    """The option of each item. Values from outside are PLAIN, and so must be `outputs` in the end."""
+    """The option of each item. Values from outside are PLAIN, and `outputs` must be PLAIN at the end."""
     return _Assignment(items, outputs, precision).solve()
 
 
 class _Value:
-    """A value that is not constant: who makes and who reads it, as (item, port); bytes that reordering it moves."""
+    """A non-constant value: its producer and consumers, as (item, port), and the bytes that reordering it moves."""
 
     __slots__ = ("is_output", "moved", "producer", "readers")
 
@@ -94,7 +94,7 @@ class _Assignment:
         return option.cost + sum(moved)
 
     def _value_cost(self, value: _Value) -> float:
-        """One reorder for each layout that is read and not the one written."""
+        """The cost of one reorder for each layout that is read but not written."""
         made = self._layout(value)
         others = [Layout.PLAIN] if value.is_output and made is not Layout.PLAIN else []
         for index, port in value.readers:
@@ -139,7 +139,7 @@ class _Assignment:
         return improved
 
     def _regions(self, free: list[int]) -> list[list[int]]:
-        """The connected sets of items that have a choice, of two items or more."""
+        """The connected sets of at least two items with several options."""
         root = {index: index for index in free}
 
         def find(index: int) -> int:

@@ -24,15 +24,16 @@ from engine_cpu.weights import WeightStore
 logger = logging.getLogger("engine.cpu")
 
 ProgramCache: TypeAlias = "PlanCache[Shapes, Program]"
-"""A program for each set of input shapes that came lately."""
+"""A program for each recent set of input shapes."""
 
 
 @dataclass(slots=True)
 class Compiler:
-    """Makes programs of one network.
+    """Builds the programs of one network.
 
-    `precision` is "bf16" where products may be computed in it, and "f32" where they may not. `threads` are those that
-    run an inference; kernels are chosen for those of the tuner, which an imported network has from where it was made.
+    `precision` is "bf16" if products may be computed in bf16, else "f32". `threads` is the number of threads of an
+    inference; kernels are chosen for the tuner's number, which for an imported network is that of the exporting
+    process.
     """
 
     weights: WeightStore
@@ -43,7 +44,7 @@ class Compiler:
     threads: int
     allow_reference: bool
     building: ForkSafeLock = field(default_factory=ForkSafeLock)
-    """Held while a program is made: all share the weights and the tuner."""
+    """Held while a program is built: all programs share the weights and the tuner."""
 
     def program(self, prepared: CpuGraph) -> Program:
         """A program for a graph whose parameters have static shapes."""
@@ -52,10 +53,10 @@ class Compiler:
         return Program(prepared.graph, segments, self.weights.data)
 
     def programs(self, prepared: CpuGraph) -> ProgramCache:
-        """The programs of a graph whose lengths become known with the inputs of an inference."""
+        """The programs of a graph with dynamic input shapes."""
 
         def build(shapes: Shapes) -> Program:
-            with paused_collector():  # while an inference waits
+            with paused_collector():  # built during an inference
                 return self.program(prepared.at(shapes))
 
         return PlanCache(build, self.plan_cache_size, building=self.building)
@@ -80,7 +81,7 @@ class Compiler:
 
 
 class DeferredSegment(Segment):
-    """Nodes whose shapes become known during an inference."""
+    """Nodes whose shapes become known only during an inference."""
 
     def __init__(self, programs: ProgramCache) -> None:
         self.programs = programs

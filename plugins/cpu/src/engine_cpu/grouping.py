@@ -11,19 +11,19 @@ from engine_cpu.lowering import CpuDecisions
 
 _MAX_NODES: Final = 16
 _MAX_INPUTS: Final = 64
-"""Of one item: what a step has room for."""
+"""The limit for one item, given by the size of a step."""
 
 
 def group_nodes(nodes: Sequence[Node], outputs: Collection[Output], decisions: CpuDecisions) -> list[Item]:
-    """The items of a segment in an order in which they can run.
+    """The items of a segment in execution order.
 
-    Nodes whose lowering gives them equal keys are joined along the values that they hand on, unless another item
-    would have to run between them.
+    Nodes with equal group keys are joined along the values between them, unless another item would have to run between
+    them.
 
     Args:
-        nodes: in an order in which they can run; each has a lowering, and all shapes are static.
-        outputs: the values that are read outside of the segment.
-        decisions: what was decided for the nodes.
+        nodes: in execution order; each has a lowering, and all shapes are static.
+        outputs: the values that are read outside the segment.
+        decisions: the decisions for the nodes.
     """
     grouping = _Grouping(nodes, decisions)
     for node in nodes:
@@ -32,7 +32,7 @@ def group_nodes(nodes: Sequence[Node], outputs: Collection[Output], decisions: C
 
 
 class _Group:
-    """Nodes in an order in which they can run, with the numbers of the first and the last of them."""
+    """Nodes in execution order, with the numbers of the first and the last of them."""
 
     __slots__ = ("first", "inputs", "key", "last", "nodes", "sources")
 
@@ -42,7 +42,7 @@ class _Group:
         self.key = _key(node, decisions)
         self.inputs = node.num_inputs
         self.sources: list[Node] = []
-        """The producers, within the segment, of what the nodes read."""
+        """The producers, within the segment, of the nodes' inputs."""
 
 
 class _Grouping:
@@ -52,7 +52,7 @@ class _Grouping:
         self.groups: dict[Node, _Group] = {}
 
     def place(self, node: Node) -> None:
-        """Give a node a group, once what it reads has one."""
+        """Assign a node to a group; its producers already have groups."""
         group = _Group(node, self.numbers[node], self.decisions)
         group.sources = list(
             dict.fromkeys(v.node for v in node.input_values if v is not None and v.node in self.groups)
@@ -66,7 +66,7 @@ class _Grouping:
                 group = self._joined(group, other)
 
     def in_order(self) -> list[_Group]:
-        """The groups, each after those that it reads; otherwise as their first nodes come."""
+        """The groups, each after those that it reads, otherwise in the order of their first nodes."""
         ordered: dict[_Group, None] = {}
         for start in self.groups.values():
             stack = [(start, iter(self._producers(start)))]
@@ -89,7 +89,7 @@ class _Grouping:
         return group.inputs + other.inputs <= _MAX_INPUTS and not self._has_detour(group, other)
 
     def _has_detour(self, group: _Group, other: _Group) -> bool:
-        """Whether a path leaves the two and comes back: their union could run neither before nor after it."""
+        """Whether a path leaves the two groups and comes back: their union could run neither before nor after it."""
         first = min(group.first, other.first)
         seen: set[_Group] = set()
         stack = [p for each in (group, other) for p in self._producers(each) if p is not group and p is not other]
@@ -97,7 +97,7 @@ class _Grouping:
             at = stack.pop()
             if at is group or at is other:
                 return True
-            if at in seen or at.last < first:  # nothing that it reads can be downstream of the two
+            if at in seen or at.last < first:  # none of its inputs can be downstream of the two
                 continue
             seen.add(at)
             stack.extend(self._producers(at))
@@ -117,7 +117,7 @@ class _Grouping:
 
 
 def _key(node: Node, decisions: CpuDecisions) -> object:
-    """Equal for nodes that may run together; None where a node runs alone."""
+    """A key that is equal for nodes that may run together; None if a node runs alone."""
     decision = decisions[node]
     key = decision.lowering.group_key(decision.spec)
     return None if key is None else (decision.lowering, key)

@@ -14,7 +14,7 @@ from engine_cpu.program import Array, Inference, Segment, Value
 
 
 class HostSegment(Segment):
-    """One node; its inputs are all of the node's, None where one is omitted."""
+    """One node; the inputs are those of the node, None for omitted ones."""
 
     def __init__(self, node: Node) -> None:
         self.name = node.friendly_name
@@ -37,5 +37,5 @@ class HostSegment(Segment):
 
 
 def _in_order(value: Value) -> Value:
-    """Arrays as plans read them: contiguous and aligned."""
+    """Arrays in the form that plans read: contiguous and aligned."""
     return np.require(value, requirements=["C", "A"]) if isinstance(value, np.ndarray) else value

@@ -1,4 +1,4 @@
-"""Which instruction set a network is compiled for: the least that gives it the kernels it would have on this CPU."""
+"""The instruction set that a network is compiled for: the lowest with the same kernels as on this CPU."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from engine.native import isas_within, kernel_isas
 
 
 def needed_isa(precision: str, available: str) -> str:
-    """The lowest instruction set with the very kernels that networks of this precision have with `available`.
+    """The lowest instruction set with the same kernels for networks of this precision as `available`.
 
-    Their blobs, whose packed weights are of one instruction set, run on all CPUs that have it.
+    Blobs have weights packed for one instruction set, and run on all CPUs that support it.
     """
     known = isas_within(available)
     used = {

@@ -1,4 +1,4 @@
-"""`Item`: nodes that become steps together; one node, unless a grouping joins several."""
+"""`Item`: nodes that are lowered together; one node, unless a grouping joins several."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ class ItemLowering(Protocol):
 class Item:
     """A unit of lowering.
 
-    `inputs` are those of the node by position, None where one is omitted; of several nodes, the distinct values
-    that come from outside, constants included. `outputs` are those of the node; of several, the values that are read
-    outside.
+    `inputs` are those of the node by position, None for omitted ones; for several nodes, the distinct values from
+    outside, constants included. `outputs` are those of the node; for several nodes, the values read outside.
     """
 
     specs: tuple[OperatorSpec, ...]
@@ -62,5 +61,5 @@ class Item:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, in an order in which they can run."""
+        """All nodes, in execution order."""
         return tuple(spec.node for spec in self.specs)

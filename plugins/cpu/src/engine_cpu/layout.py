@@ -1,4 +1,4 @@
-"""How a tensor lies in memory on the CPU device."""
+"""The memory layouts of tensors on the CPU device."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from engine.ir import ElementType, Output
 
 BLOCK = 16
-"""Channels that lie together in a blocked map."""
+"""Channels per block in a blocked map."""
 
 
 class Layout(enum.Enum):
-    """Where the elements of a tensor are."""
+    """The memory layout of a tensor."""
 
     PLAIN = "plain"
-    """Row-major, in the tensor's own element type."""
+    """Row-major, in the tensor's element type."""
     BLOCKED = "blocked"
-    """f32 maps [N, C, ...] as [N, ceil(C / 16), ..., 16]; what the last block has beyond C is undefined."""
+    """f32 maps [N, C, ...] as [N, ceil(C / 16), ..., 16]; elements of the last block beyond C are undefined."""
     PLAIN_BF16 = "plain_bf16"
     """An f32 tensor, stored row-major in bf16."""
     BLOCKED_BF16 = "blocked_bf16"
@@ -32,7 +32,7 @@ class Layout(enum.Enum):
 
     @property
     def is_bf16(self) -> bool:
-        """True where f32 values are stored in half the bytes."""
+        """True if f32 values are stored in bf16."""
         return self in (Layout.PLAIN_BF16, Layout.BLOCKED_BF16)
 
 
@@ -40,9 +40,9 @@ class Layout(enum.Enum):
 class LayoutOption:
     """One way to run an item: the layouts in which it reads its inputs and writes its outputs.
 
-    `inputs` has one for each input (those that are omitted or never read by a step may have any), `outputs` one for
-    each output. `cost` is in bytes moved: what this way costs beyond the others. `precision` is that of the networks
-    that may run it, "f32" or "bf16"; empty for all.
+    `inputs` has a layout for each input (any, for inputs that are omitted or never read by a step), `outputs` one for
+    each output. `cost` is the cost in addition to that of the other options, in bytes moved. `precision` restricts the
+    option to networks of this precision, "f32" or "bf16"; empty for all.
     """
 
     inputs: tuple[Layout, ...]
@@ -74,5 +74,5 @@ def layout_bytes(shape: Sequence[int], element_type: ElementType, layout: Layout
 
 
 def static_shape(value: Output) -> tuple[int, ...]:
-    """The shape of a value whose lengths are all known."""
+    """The shape of a static value."""
     return tuple(value.shape.get_shape())

@@ -1,4 +1,4 @@
-"""The executable network: the transformed graph, its weights as kernels want them, and a program for each shape."""
+"""The executable network: the transformed graph, its packed weights, and a program per set of input shapes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MAX_THREADS = 4096
 
 
 class CpuNetwork(GraphNetwork):
-    """Compiling is: transform the graph, then, where all lengths are known, lower it to a program."""
+    """Compilation transforms the graph and, if all lengths are known, lowers it to a program."""
 
     metrics = (REFERENCE_STEPS, ARENA_BYTES, NAIVE_ARENA_BYTES)
 
@@ -49,8 +49,8 @@ class CpuNetwork(GraphNetwork):
         prepared = prepare_model(model)
         mark_weights(prepared.graph)
         for constant in (*constants_of(model), *constants_of(prepared.graph)):
-            constant.release()  # what the passes have read of a mapped file
-        # Without effort, a network is the same whatever was measured before.
+            constant.release()  # pages of the mapped file that the passes have read
+        # With effort "none", a network does not depend on earlier measurements.
         effort, folder = config[COMPILE_EFFORT], config[CACHE_DIR]
         cache = TuningCache(folder) if folder and effort != "none" else None
         threads = threads_of(config)
@@ -65,7 +65,7 @@ class CpuNetwork(GraphNetwork):
 
     @classmethod
     def imported(cls, plugin: Plugin, config: Config, blob: BlobReader) -> CpuNetwork:
-        """Take up an exported network: nothing is transformed, packed or measured again."""
+        """Load an exported network: nothing is transformed, packed or measured again."""
         network = cls(plugin, config, blob.manifest)
         blob.verify_ahead()
         graph = read_graph(blob)
@@ -73,13 +73,13 @@ class CpuNetwork(GraphNetwork):
         check_precision(network.name, made.precision, precision_of(config, default_isa()))
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
-        # Kernels and the formats of weights follow from the threads that the network was compiled for.
+        # Kernels and weight formats depend on the number of threads that the network was compiled for.
         prepared = PreparedGraph.of(graph, LOWERINGS)
         network._load(prepared, weights, CpuTuner(made.threads, choices=made.choices), made.precision)
         return network
 
     def _load(self, prepared: CpuGraph, weights: WeightStore, tuner: CpuTuner, precision: str) -> None:
-        """What compiling and importing share."""
+        """The steps shared by compiling and importing."""
         self.graph = prepared.graph
         self.weights = weights
         self.reference_steps = self._check_reference(prepared)
@@ -100,16 +100,16 @@ class CpuNetwork(GraphNetwork):
         self.programs: ProgramCache | None = None if self.is_static else compiler.programs(prepared)
 
     def _discard_packed(self) -> None:
-        """Forget the weights that no step reads as they are, which an export leaves out, too."""
+        """Release the plain weights that no step reads, which an export omits too."""
         for constant in constants_of(self.graph):
-            # Small ones are written into the skeleton of an export.
+            # Small constants are part of the exported graph.
             if constant.byte_size > INLINE_BYTES and self.weights.is_only_packed(constant):
                 constant.discard()
             else:
                 constant.release()
 
     def _check_reference(self, prepared: CpuGraph) -> tuple[str, ...]:
-        """Find what will run on the reference evaluator; say so once, or refuse it."""
+        """Find the operations that run on the reference evaluator; log them once, or raise `UnsupportedError`."""
         found = {node.friendly_name: f"{node}: {why.reason}" for node, why in prepared.refusals().items()}
         if found and not self.config[ALLOW_REFERENCE]:
             raise UnsupportedError(
@@ -121,7 +121,7 @@ class CpuNetwork(GraphNetwork):
         return tuple(found)
 
     def create_infer_request_impl(self) -> SyncInferRequest:
-        """One more request; it gets the way to programs, not the network: a cycle would delay freeing both."""
+        """One more request; it refers to the programs, not the network: a reference cycle would delay freeing both."""
         program, programs = self.program, self.programs
         if program is not None:
             return CpuInferRequest(self, lambda inputs: program)
@@ -129,7 +129,7 @@ class CpuNetwork(GraphNetwork):
         return CpuInferRequest(self, lambda inputs: programs.get(shapes_of(inputs)))
 
     def export_sections(self, writer: BlobWriter) -> None:
-        """Write what `imported` reads."""
+        """Write the sections that `imported` reads."""
         super().export_sections(writer)
         for key, array in self.weights.packed.items():
             writer.add_section(PACKED + key, array)
@@ -137,11 +137,11 @@ class CpuNetwork(GraphNetwork):
         writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
 
     def is_left_out(self, constant: Constant) -> bool:
-        """What steps have in packed form only is not needed again, unless for plans of other shapes."""
+        """True for data that steps read only in packed form, unless plans for other shapes need it."""
         return self.is_static and self.weights.is_only_packed(constant)
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
-        """Kernels and packed weights are of one instruction set, and in the formats of one version."""
+        """The instruction set of kernels and packed weights, and the version of the weight formats."""
         return {"isa": [self.weights.isa], "packed weights": FORMATS}
 
     def metric(self, name: str) -> object:
@@ -165,13 +165,13 @@ class CpuNetwork(GraphNetwork):
 
 
 def threads_of(config: Config) -> int:
-    """The threads of one inference: streams share the cores, so that none waits for another's."""
+    """The number of threads of one inference: streams share the cores without contention."""
     threads = min(config[INFERENCE_NUM_THREADS] or cores(), cores())
     return max(1, int(threads) // (config[NUM_STREAMS] or 1))
 
 
 def precision_of(config: Config, isa: str) -> str:
-    """What products are computed in: bf16 where that is asked for and the CPU has it."""
+    """The precision of products: bf16 if it is configured and the CPU supports it."""
     if config[INFERENCE_PRECISION_HINT] == "bf16" and not has_feature(isa, "bf16"):
         logger.warning("INFERENCE_PRECISION_HINT is bf16, but this CPU has no bf16 instructions: computing in f32")
         return "f32"
@@ -180,7 +180,7 @@ def precision_of(config: Config, isa: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What a network was compiled for, on which the formats of its weights depend, and the choices among kernels."""
+    """The configuration that a network was compiled for, which determines weight formats, and its kernel choices."""
 
     isa: str
     precision: str

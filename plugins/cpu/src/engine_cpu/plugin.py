@@ -1,4 +1,4 @@
-"""The plugin: what `Core` discovers."""
+"""The plugin that `Core` discovers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class CpuPlugin(Plugin):
     properties = (ALLOW_REFERENCE, COMPILE_EFFORT, INFERENCE_PRECISION_HINT, PLAN_CACHE_SIZE)
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
-        """A new network from a model, which is left as it is."""
+        """A new network from a model, which is not changed."""
         return CpuNetwork.compiled(self, _with_streams(config), model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
-        """A network from what `CpuNetwork.export_sections` wrote."""
+        """A network from the sections that `CpuNetwork.export_sections` wrote."""
         with paused_collector():
             return CpuNetwork.imported(self, _with_streams(config), blob)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        """How each operation would run here."""
+        """The support of each operation on this device."""
         return query(model, allow_reference=config[ALLOW_REFERENCE])
 
     def metric(self, name: str, device_id: str) -> object:
@@ -54,12 +54,12 @@ class CpuPlugin(Plugin):
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
-        """The instruction sets for which kernels can run here, and the formats of packed weights that they read."""
+        """The instruction sets whose kernels can run here, and their packed weight formats."""
         return {"isa": isas_within(default_isa()), "packed weights": FORMATS}
 
 
 def _with_streams(config: Config) -> Config:
-    """For throughput, a stream for each core, unless the user says how many."""
+    """For throughput, one stream per core, unless the user sets the number."""
     if config["PERFORMANCE_HINT"] != "THROUGHPUT" or config[NUM_STREAMS]:
         return config
     return config.merged({NUM_STREAMS.name: cores()})

@@ -1,4 +1,4 @@
-"""`Program`: what runs for one set of input shapes. Segments in order over a table of values."""
+"""`Program`: the compiled model for one set of input shapes: segments in order over a table of values."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Inference(Protocol):
-    """What one inference gives to the segments that it runs."""
+    """The context that one inference passes to its segments."""
 
     cancel: CancelFlag
     is_profiling: bool
 
     def check_cancelled(self) -> None:
-        """Raise where the inference should stop."""
+        """Raise if the inference should stop."""
 
     def record_node(self, name: str, op_type: str, status: str, start_ns: int, end_ns: int) -> None:
         """Record when a node ran."""
 
 
 MakeOutput = Callable[[int, "tuple[int, ...]"], Array]
-"""Gives the array to write the output of an index into."""
+"""Returns the array for the output with a given index."""
 
 
 class Segment(ABC):
-    """Nodes that run together, compiled; a program runs its segments in turn.
+    """Compiled nodes that run together; a program runs its segments in turn.
 
-    Shared by requests, so never written while it runs.
+    Shared by requests, so immutable while it runs.
     """
 
     @abstractmethod
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
-        """The outputs; those with a target are written there."""
+        """Run; returns the outputs, of which those with a target are written there."""
 
     def output_shapes(self) -> Sequence[tuple[int, ...] | None]:
-        """The shape of each output that can be written to a target."""
+        """The shape of each output that supports a target."""
         return ()
 
 
@@ -72,7 +72,7 @@ class ScheduledSegment:
 
 
 class ContextPool:
-    """Contexts of a plan, each used by one inference at a time and kept for the next one."""
+    """Contexts of a plan, each used by one inference at a time and then reused."""
 
     __slots__ = ("_idle", "_keep", "plan", "threads")
 
@@ -83,14 +83,14 @@ class ContextPool:
         self._idle: list[Context] = []
 
     def take(self) -> Context:
-        """A context that nobody else uses. Raises `OutOfMemoryError`."""
+        """An unused context. Raises `OutOfMemoryError`."""
         try:
             return self._idle.pop()
-        except IndexError:  # asking first would race with other threads
+        except IndexError:  # checking first would race with other threads
             return Context(self.plan, self.threads)
 
     def give_back(self, context: Context) -> None:
-        """Keep a context for the next inference, or let it go where enough are kept."""
+        """Keep a context for the next inference, or free it if enough are kept."""
         if len(self._idle) < self._keep:
             self._idle.append(context)
 
@@ -124,7 +124,7 @@ class Program:
             self._template[slot] = read(constant)
         self.segments = self._scheduled(slots, constants, segments)
         bound = {index for segment in self.segments for index in segment.targets if index >= 0}
-        # Most networks: one plan that reads the inputs and writes the outputs, each in order.
+        # The common case: one plan that reads the inputs and writes the outputs, each in order.
         self._is_one_segment = len(self.segments) == 1 and (
             self.segments[0].reads == tuple(range(self.num_inputs))
             and self.segments[0].targets == tuple(range(len(self.outputs)))
@@ -158,7 +158,7 @@ class Program:
         return scheduled[::-1]
 
     def run(self, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None = None) -> list[Value]:
-        """The outputs. With `make_output`, those that a plan computes are written to the arrays it gives."""
+        """Run; returns the outputs. With `make_output`, outputs that a plan computes are written to its arrays."""
         if self._is_one_segment and make_output is not None:
             (scheduled,) = self.segments
             made = [make_output(index, shape) for index, shape in self._one_segment_outputs]
@@ -192,7 +192,7 @@ class NativeSegment(Segment):
         self._names = lowered.step_nodes
 
     def output_shapes(self) -> Sequence[tuple[int, ...] | None]:
-        """All outputs of a plan can be written anywhere."""
+        """All outputs of a plan support a target."""
         return [shape for shape, _ in self._outputs]
 
     def run(self, inputs: Sequence[Value], targets: Sequence[Array | None], inference: Inference) -> Sequence[Value]:
@@ -207,7 +207,7 @@ class NativeSegment(Segment):
             else:
                 context.run(inputs, outputs, cancel=inference.cancel)
         except Cancelled:
-            inference.check_cancelled()  # raises what the inference was stopped with
+            inference.check_cancelled()  # raises the reason for which the inference was stopped
             raise
         finally:
             self.contexts.give_back(context)

@@ -1,4 +1,4 @@
-"""The properties that CPU adds to those of every device, or refines."""
+"""The properties that CPU adds to the common ones, or refines."""
 
 from __future__ import annotations
 

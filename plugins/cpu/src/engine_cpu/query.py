@@ -1,4 +1,4 @@
-"""What the device answers to a query: how each operation of the user's model would run."""
+"""Query answers: how each operation of the user's model would run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps that bring a tensor from one layout to another."""
+"""The steps that convert a tensor from one layout to another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reorder_kernel(source: Layout, target: Layout) -> str:
 
 
 def reorder_attributes(source: Layout, target: Layout, shape: Sequence[int]) -> dict[str, int]:
-    """The attributes of that kernel; a shape is [N, C, ...] where a layout is blocked."""
+    """The attributes of that kernel; the shape is [N, C, ...] if a layout is blocked."""
     if source.is_blocked == target.is_blocked:
         return {"count": layout_bytes(shape, f32, source) // item_size(f32, source)}
     return {"batch": shape[0], "channels": shape[1], "pixels": math.prod(shape[2:])}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CpuInferRequest(SyncInferRequest):
-    """Holds no memory of its own: a plan's context is taken for the inference and given back."""
+    """Holds no memory: a plan's context is taken from a pool for each inference and returned."""
 
     def __init__(self, network: RequestOwner, find_program: Callable[[Sequence[Value]], Program]) -> None:
         super().__init__(network)
@@ -26,11 +26,11 @@ class CpuInferRequest(SyncInferRequest):
     def start_pipeline(self) -> None:
         """Run the program."""
         self.cancel.reset()
-        self.check_cancelled()  # what was cancelled before the reset
+        self.check_cancelled()  # a cancellation before the reset
         program = self._find_program(self.inputs)
         values = program.run(self.inputs, self, self.output_buffer)
         for index, _ in program.unbound_outputs:
-            # It may be an input, a constant, or what another output is.
+            # It may share memory with an input, a constant or another output.
             self.store_output(index, values[index])
 
     def request_cancel(self, error: EngineError) -> None:

@@ -1,4 +1,4 @@
-"""`SegmentBuilder`: what lowerings build the plan of a native segment with."""
+"""`SegmentBuilder`: the interface with which lowerings build the plan of a native segment."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ class SegmentBuilder:
         for part, place in self._places.items():
             self._parts.setdefault(place.node.output(0), []).append(part)
 
-    # -- what lowerings ask --------------------------------------------------------------------------------
+    # -- queries by lowerings --------------------------------------------------------------------------------
 
     def shape(self, value: Output) -> tuple[int, ...]:
         """The shape of a value; all lengths are known."""
         return static_shape(value)
 
     def option(self, node: Node) -> LayoutOption:
-        """The layouts that were chosen for `node`, or for the item that it is part of."""
+        """The layouts chosen for `node`, or for its item."""
         return self._options[node]
 
     def layout(self, value: Output) -> Layout:
@@ -124,18 +124,18 @@ class SegmentBuilder:
         return self._weights.data(value.node)
 
     def values(self, spec: OperatorSpec, *indices: int) -> list[Array | None]:
-        """The data of these inputs, which are constants; None for each that is omitted."""
+        """The data of these constant inputs; None for each omitted one."""
         inputs = [spec.input(index) for index in indices]
         return [None if value is None else self.value(value) for value in inputs]
 
     def is_placed(self, node: Node, index: int) -> bool:
-        """True where input `index` was written where `placements` said, so that nothing is left to copy."""
+        """True if input `index` was written at its offset from `placements`, so no copy is needed."""
         return (node, index) in self._placed
 
     # -- buffers -------------------------------------------------------------------------------------------
 
     def input(self, value: Output, layout: Layout = Layout.PLAIN) -> int:
-        """The buffer that holds `value` in `layout`; it is reordered, once, where it was produced in another."""
+        """The buffer that holds `value` in `layout`; it is reordered, once, if it was produced in another."""
         buffers = self._buffers.setdefault(value, {})
         if layout not in buffers:
             if isinstance(value.node, Constant):
@@ -147,33 +147,33 @@ class SegmentBuilder:
     def output(self, value: Output, layout: Layout = Layout.PLAIN, in_place_of: Output | None = None) -> int:
         """The buffer to write `value` to, in `layout`.
 
-        It may be that of `in_place_of`, an input in the same layout, where nothing else reads that any more; the
-        kernel must allow it. Ask for the inputs first.
+        It may be that of `in_place_of`, an input in the same layout, if nothing else reads that later; the kernel must
+        allow it. Call `input` for all inputs first.
         """
         self._made[value] = layout
         buffers = self._buffers.setdefault(value, {})
-        if layout not in buffers:  # a part may have been written already
+        if layout not in buffers:  # a part may already have been written
             reused = None if in_place_of is None else self._reusable(value, in_place_of, layout)
             buffers[layout] = self._new_buffer(value, layout) if reused is None else reused
         return buffers[layout]
 
     def is_reusable(self, value: Output, source: Output, layout: Layout = Layout.PLAIN) -> bool:
-        """True where `output` would write `value` over `source`, an input that was asked for in `layout`."""
+        """True if `output` would write `value` over `source`, an input requested in `layout`."""
         return layout not in self._buffers.get(value, {}) and self._reusable(value, source, layout) is not None
 
     def alias(self, value: Output, source: Output) -> None:
-        """Let `value` be the very bytes that `source` is in PLAIN layout; no step."""
+        """Make `value` share the bytes of `source` in PLAIN layout, without a step."""
         self._made[value] = Layout.PLAIN
         self._buffers.setdefault(value, {})[Layout.PLAIN] = self.input(source)
 
     def alias_blocked(self, value: Output, source: Output, layout: Layout = Layout.BLOCKED) -> None:
-        """Let `value` in `layout` be the very bytes that `source` is in that layout; no step."""
+        """Make `value` in `layout` share the bytes of `source` in that layout, without a step."""
         self._made[value] = layout
         self._shared.update((self._root(value), self._root(source)))
         self._buffers.setdefault(value, {})[layout] = self.input(source, layout)
 
     def view(self, value: Output, source: Output, offset: int, layout: Layout = Layout.PLAIN) -> None:
-        """Let `value` be the bytes of `source` from `offset` on, both in `layout`, as a part of a Split is; no step."""
+        """Make `value` the bytes of `source` from `offset` on, both in `layout`, as for a Split, without a step."""
         nbytes = layout_bytes(static_shape(value), value.element_type, layout)
         self._made[value] = layout
         self._shared.update((self._root(value), self._root(source)))
@@ -184,20 +184,20 @@ class SegmentBuilder:
         return self._plan.add_view(buffer, offset, nbytes)
 
     def temporary(self, nbytes: int) -> int:
-        """A buffer for between steps."""
+        """A scratch buffer used between steps."""
         return self._plan.add_buffer(nbytes)
 
     def constant(self, array: Array) -> int:
-        """A buffer that holds an array made here; steps read it in place."""
+        """A buffer that holds a new array; steps read it in place."""
         return self._plan.add_constant(np.ascontiguousarray(array))
 
     def weights(self, sources: Sequence[Output], recipe: str, make: Callable[[], Array]) -> int:
-        """The buffer of an array made of constants, once a network, and kept in its blob.
+        """The buffer of an array computed from constants, once per network, and stored in its blob.
 
         Args:
             sources: the constants.
-            recipe: names what `make` does to them, with all parameters that its result depends on.
-            make: returns the array; not called where the network has it already.
+            recipe: identifies the computation of `make`, with all parameters that its result depends on.
+            make: returns the array; not called if the network already has it.
         """
         key = self._weights.key(sources, recipe)
         if key not in self._constants:
@@ -218,13 +218,13 @@ class SegmentBuilder:
         self._step_nodes.append((name, node.op_type))
 
     def choose(self, node: Node, key: str, candidates: Sequence[Candidate]) -> Candidate:
-        """The candidate that was measured as the fastest, or the first where nothing is measured.
+        """The fastest measured candidate, or the first if nothing is measured.
 
-        `key` names the problem: what is equal for two nodes with the same key and candidates is measured once.
+        `key` identifies the problem: nodes with the same key and candidates are measured once.
         """
         return self._tuner.choose(node, key, candidates, self.isa)
 
-    # -- the builder's own ---------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _root(self, value: Output) -> Output:
         while value in self._roots:
@@ -260,7 +260,7 @@ class SegmentBuilder:
         return self._plan.add_buffer(layout_bytes(static_shape(value), value.element_type, layout))
 
     def _whole_buffer(self, value: Output, layout: Layout) -> int:
-        """The buffer of a value that is written in parts before the item that makes it comes."""
+        """The buffer of a value whose parts are written before its own item is lowered."""
         buffers = self._buffers.setdefault(value, {})
         if layout not in buffers:
             buffers[layout] = self._new_buffer(value, layout)
@@ -281,7 +281,7 @@ class SegmentBuilder:
     def _constant_buffer(self, constant: Constant, layout: Layout) -> int:
         if layout is Layout.PLAIN:
             data = np.ascontiguousarray(self._weights.data(constant))
-            # Of a mapped file a vector keeps up to megabytes in memory, those around it.
+            # A vector in a mapped file keeps up to megabytes around it in memory.
             return self._plan.add_constant(data if data.nbytes > _COPIED_BYTES else data.copy())
         from engine_cpu.reorder import reordered_array
 
@@ -305,13 +305,13 @@ class SegmentBuilder:
         return self._buffers.get(source, {}).get(layout) if same else None
 
     def _is_read_in_parts(self, whole: Output) -> bool:
-        """Whether something yet to come reads what was written into a part of `whole`."""
+        """Whether a later item reads a value that was written into a part of `whole`."""
         return any(self._uses[part] or self._is_read_in_parts(part) for part in self._parts.get(whole, ()))
 
     def _find_places(
         self, items: Sequence[Item], options: dict[Item, LayoutOption], produced: set[Output]
     ) -> dict[Output, _Place]:
-        """Which values can be written where a later item, such as a Concat, wants them."""
+        """Find the values that can be written directly into the output of a later item, such as a Concat."""
         places: dict[Output, _Place] = {}
         for item in items:
             if len(item.nodes) > 1:
@@ -339,7 +339,7 @@ class _Place:
 
 
 def _alias_roots(items: Sequence[Item]) -> dict[Output, Output]:
-    """Whose bytes each alias has."""
+    """The value whose bytes each alias shares."""
     roots: dict[Output, Output] = {}
     for item in items:
         if len(item.nodes) > 1:
@@ -352,7 +352,7 @@ def _alias_roots(items: Sequence[Item]) -> dict[Output, Output]:
 
 
 def _read(item: Item) -> list[Output]:
-    """The values whose memory an item's steps read: an alias hands its input on and reads nothing itself."""
+    """The values whose memory an item's steps read; an alias has no steps and reads nothing."""
     alias = item.lowering.alias_of(item.spec) if len(item.nodes) == 1 else None
     return [v for i, v in enumerate(item.inputs) if v is not None and i != alias and not isinstance(v.node, Constant)]
 

@@ -1,7 +1,7 @@
-"""Cuts a graph into segments that run one after the other: native ones, nodes on the host, and what must wait.
+"""Cuts a graph into segments that run in sequence: native, host and deferred ones.
 
-A node waits (DEFERRED) where the shape of something it reads becomes known only during an inference; a deferred segment
-is cut into segments of its own then, from the shapes that came.
+A node is DEFERRED if the shape of one of its inputs becomes known only during an inference; a deferred segment is then
+cut into segments for the actual shapes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SegmentKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GraphSegment:
-    """Nodes of one kind, in an order in which they can run; what they read from outside, constants aside, and give."""
+    """Nodes of one kind, in execution order, with their non-constant inputs from outside and their outputs."""
 
     kind: SegmentKind
     nodes: tuple[Node, ...]
@@ -34,7 +34,7 @@ class GraphSegment:
 
 
 def segments_of(model: Model, decisions: CpuDecisions) -> list[GraphSegment]:
-    """The segments of a model, as few as one pass finds, in the order in which they run."""
+    """The segments of a model in execution order; their number is reduced greedily."""
     nodes = [n for n in model.ordered_nodes() if not isinstance(n, (Parameter, Constant, Result))]
     kinds = {node: kind_of(node, decisions) for node in nodes}
     return [
@@ -45,11 +45,11 @@ def segments_of(model: Model, decisions: CpuDecisions) -> list[GraphSegment]:
 
 
 def kind_of(node: Node, decisions: CpuDecisions) -> SegmentKind:
-    """How a node runs; types are as well known as they can be before an inference."""
+    """How a node runs, from the types known before an inference."""
     read = [value for value in node.input_values if value is not None]
     if not all(isinstance(value.type, TensorType) for value in (*read, *node.outputs)):
         return SegmentKind.HOST
-    if node.bodies:  # whose evaluation takes all shapes as they come
+    if node.bodies:  # its evaluation supports dynamic shapes
         return SegmentKind.HOST
     if any(not value.shape.is_static for value in read):
         return SegmentKind.DEFERRED
@@ -59,7 +59,7 @@ def kind_of(node: Node, decisions: CpuDecisions) -> SegmentKind:
 
 
 def _drained(nodes: Sequence[Node], kinds: dict[Node, SegmentKind]) -> Iterable[tuple[SegmentKind, list[Node]]]:
-    """Nodes of one kind together: one kind's ready nodes are taken until there are none, then another's."""
+    """Group nodes by kind: take ready nodes of one kind until there are none, then those of another."""
     known = kinds.keys()
     waiting = {n: len({v.node for v in n.input_values if v is not None and v.node in known}) for n in nodes}
     readers: dict[Node, list[Node]] = {}
@@ -102,7 +102,7 @@ def _segment(kind: SegmentKind, nodes: Sequence[Node]) -> GraphSegment:
 
 
 def extract(segment: GraphSegment) -> Model:
-    """A segment as a model of its own: parameters in the order of its inputs, results in that of its outputs."""
+    """A segment as a separate model: parameters in the order of its inputs, results in that of its outputs."""
     copies: dict[Output, Output] = {}
     parameters = []
     for index, value in enumerate(segment.inputs):

@@ -1,4 +1,4 @@
-"""Step one of compiling: turn the user's model into what the lowerings know."""
+"""Step one of compiling: transform the user's model for lowering."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
 
 def prepare_model(model: Model) -> CpuGraph:
-    """A transformed and folded copy of `model`, with what was decided for its nodes."""
+    """A transformed and folded copy of `model`, with the decisions for its nodes."""
     return prepare(model, LOWERINGS, register_passes)
 
 

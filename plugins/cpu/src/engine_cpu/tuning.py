@@ -1,6 +1,6 @@
-"""Which of several kernels runs a step: what `engine.lowering.tuning` needs of the CPU.
+"""Choice among several kernels for a step: the CPU part of `engine.lowering.tuning`.
 
-Candidates are timed from buffers that the caches do not hold, as in a network.
+Candidates are timed with cold caches, as in a network.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from engine.native import Attribute, Context, Plan, PlanBuilder, cpu_features, e
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BUDGETS: Final = {"none": 0.0, "quick": 0.15, "full": 60.0}
-"""Seconds of measuring a network may take, by COMPILE_EFFORT."""
+"""The seconds for measuring in one compilation, by COMPILE_EFFORT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One way to run a step.
 
-    `name` tells candidates of one problem apart, and stays the same from version to version; `inputs` and `outputs`
-    are the bytes of the step's operands, so that it can be measured.
+    `name` identifies the candidate within its problem, and is stable across versions; `inputs` and `outputs` are the
+    sizes in bytes of the step's operands, for measuring.
     """
 
     name: str
@@ -47,7 +47,7 @@ class CpuTuner(Tuner):
     threads: int
 
     def choose(self, node: Node, key: str, candidates: Sequence[Candidate], isa: str) -> Candidate:
-        """The choice for `node`. Raises `PlanError` where a candidate cannot be built."""
+        """The choice for `node`. Raises `PlanError` if a candidate cannot be built."""
         return self.choose_candidate(
             f"{key}|{self.threads} threads|{isa}",
             candidates,
@@ -56,25 +56,25 @@ class CpuTuner(Tuner):
 
 
 def _measure(candidates: Sequence[Candidate], isa: str, threads: int, deadline: float) -> Times | None:
-    """The median nanoseconds of each candidate; None where the time does not suffice for all rounds."""
+    """The median nanoseconds of each candidate; None if the deadline passes before all rounds are done."""
     memory = _Memory()
     contexts = Context.in_turns([_plan(candidate, isa) for candidate in candidates], threads)
     trials = [_Trial(context, c, memory) for context, c in zip(contexts, candidates, strict=True)]
     for trial in trials:
-        trial.run()  # pages come in, threads wake up
+        trial.run()  # pages are faulted in, threads wake up
         if time.perf_counter() > deadline:
             return None
     return time_in_turns({str(c): trial.run for c, trial in zip(candidates, trials, strict=True)}, deadline)
 
 
 class _Memory:
-    """Arrays for trials that take turns: one for all that need as many bytes in the same place."""
+    """Arrays shared by trials that run in turns: one for all that need the same size at the same position."""
 
     def __init__(self) -> None:
         self._arrays: dict[tuple[str, int, int], Array] = {}
 
     def arrays(self, role: str, sizes: Sequence[int]) -> list[Array]:
-        """An array of each size, all apart."""
+        """An array of each size, all distinct."""
         keys = [(role, place, nbytes) for place, nbytes in enumerate(sizes)]
         for key in keys:
             if key not in self._arrays:
@@ -83,7 +83,7 @@ class _Memory:
 
 
 def _plan(candidate: Candidate, isa: str) -> Plan:
-    """A plan of the one step."""
+    """A plan with a single step."""
     builder = PlanBuilder(isa=isa)
     inputs = [builder.add_input(nbytes) for nbytes in candidate.inputs]
     outputs = [builder.add_output(nbytes) for nbytes in candidate.outputs]
@@ -92,7 +92,7 @@ def _plan(candidate: Candidate, isa: str) -> Plan:
 
 
 class _Trial:
-    """A candidate with all that it takes to run it."""
+    """A candidate with the plan and memory to run it."""
 
     def __init__(self, context: Context, candidate: Candidate, memory: _Memory) -> None:
         self._context = context
@@ -102,14 +102,14 @@ class _Trial:
 
     def run(self) -> int:
         """The nanoseconds of one run."""
-        np.copyto(self._target, self._source)  # pushes what the last trial left out of the caches of single cores
+        np.copyto(self._target, self._source)  # evicts the data of the last trial from per-core caches
         durations = self._context.run(self._inputs, self._outputs, profile=True)
         assert durations is not None
         return sum(durations)
 
 
 def _filled(nbytes: int) -> Array:
-    """Memory of its own pages, with numbers that are quick to compute with."""
+    """Page-aligned memory, filled with normal numbers."""
     block = empty_aligned(nbytes)
     block.fill(0x3C)  # about 0.01 in f32 and in bf16
     return block

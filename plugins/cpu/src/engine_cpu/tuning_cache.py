@@ -1,4 +1,4 @@
-"""`TuningCache`: what was measured on this kind of CPU, kept in a file of CACHE_DIR and shared by processes."""
+"""`TuningCache`: choices measured on this CPU model, in a file in CACHE_DIR shared by processes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ class TuningCache(ChoicesFile):
 
 
 def tuning_key() -> list[str]:
-    """What measurements depend on."""
+    """The key of everything that measurements depend on."""
     table = sha256("\n".join(kernels()).encode()).hexdigest()[:16]
     return [cpu_features().model, default_isa(), engine_version(), table]

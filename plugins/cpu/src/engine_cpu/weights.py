@@ -1,4 +1,4 @@
-"""`WeightStore`: the constants of a network in the formats of kernels, each made once and shared by all its plans."""
+"""`WeightStore`: the constants of a network in kernel formats, each made once and shared by all its plans."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _IDENTITY: Final = "engine_cpu.weight"
 
 
 FORMATS: Final = "2"
-"""Raised whenever a kernel's packed weights, or the rules by which one of their formats is taken, change: blobs hold
-packed weights, and of another version they would be misread."""
+"""To be incremented whenever a kernel's packed weight format, or the choice of formats, changes.
+
+Blobs contain packed weights, and would be misread by another version.
+"""
 
 
 class WeightStore:
@@ -34,11 +36,11 @@ class WeightStore:
         self._stored = frozenset(names)
 
     def key(self, sources: Sequence[Output], recipe: str) -> str:
-        """The name of what `recipe` makes of constants: the same in the process that exports and that imports."""
+        """The key of the result of `recipe` on constants: the same in the exporting and the importing process."""
         return f"{'+'.join(_identity(source.node) for source in sources)}|{recipe}"
 
     def get(self, key: str, sources: Sequence[Output], make: Callable[[], Array]) -> Array:
-        """The array of `key`, made where it is not there yet; aligned to 64 bytes."""
+        """The array of `key`, made if missing; aligned to 64 bytes."""
         self._packed_from.update(_identity(source.node) for source in sources)
         array = self.packed.get(key)
         if array is None:
@@ -53,13 +55,13 @@ class WeightStore:
         return array
 
     def data(self, constant: Constant) -> Array:
-        """The data of a constant, as it is."""
+        """The plain data of a constant."""
         if not self._is_making:
             self._read_plainly.add(_identity(constant))
         return constant.data
 
     def _made(self, make: Callable[[], Array]) -> Array:
-        """What `make` returns; what it reads is not needed again once its result is stored."""
+        """The result of `make`; its sources can be released once the result is stored."""
         self._is_making = True
         try:
             return make()
@@ -67,7 +69,7 @@ class WeightStore:
             self._is_making = False
 
     def is_only_packed(self, constant: Constant) -> bool:
-        """True where nothing reads the data of a constant as it is, and something in another form."""
+        """True if the data of a constant is read only in packed form."""
         identity = _identity(constant)
         return identity in self._packed_from and identity not in self._read_plainly
 

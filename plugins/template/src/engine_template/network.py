@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
     """Compiling is three steps, by name: `transform_network`, `map_to_device`, `fill_weights`.
 
-    As a `GraphNetwork`, it is exported as its graph; a device with compiled kernels writes them, too.
+    As a `GraphNetwork`, it is exported as its graph; a device with compiled kernels also exports these.
     """
 
     metrics = (STEP_COUNT,)
@@ -33,7 +33,7 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
 
     @classmethod
     def compiled(cls, plugin: TemplatePlugin, config: Config, model: Model) -> TemplateNetwork:
-        """Compile the user's model. An operation without kernels raises `UnsupportedError` when it is mapped."""
+        """Compile the user's model. Raises `UnsupportedError` for an operation without a kernel."""
         network = cls(plugin, config, model)
         graph = transform_network(model) if config[TRANSFORMATIONS.name] else model.clone()
         network.load(graph)
@@ -41,27 +41,27 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
 
     @classmethod
     def imported(cls, plugin: TemplatePlugin, config: Config, blob: BlobReader) -> TemplateNetwork:
-        """Take up an exported network: its graph is transformed already. Weights are used where the blob holds them."""
+        """Load an exported network: its graph is already transformed. Weights are used in place in the blob."""
         manifest: BlobManifest = blob.manifest
         network = cls(plugin, config, manifest)
         network.load(read_graph(blob))
         return network
 
     def load(self, graph: Model) -> None:
-        """The steps that compiling and importing share."""
+        """The steps shared by compiling and importing."""
         self.graph = graph
         self.program = map_to_device(graph)
         self.program.fill_weights(graph)
 
     def create_infer_request_impl(self) -> SyncInferRequest:
-        """One more request. It gets the program, not the network: a cycle would delay freeing both."""
+        """One more request. It refers to the program, not the network: a reference cycle would delay freeing both."""
         return TemplateInferRequest(self, self.program)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
         """Which executor runs which stage of an asynchronous request.
 
         Host stages run on the network's task executor and device stages on the device's queue, so while the device
-        computes for one request the host prepares another. A device whose requests are one stage leaves this out.
+        computes for one request the host prepares another. A device whose requests have a single stage omits this.
         """
         host = self.task_executor
         device = self.plugin.device_queue

@@ -1,4 +1,4 @@
-"""The plugin: what `Core` discovers. It compiles, imports and answers what the device supports."""
+"""The plugin that `Core` discovers. It compiles and imports networks, and answers queries."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from engine_template.properties import TRANSFORMATIONS
 
 
 class TemplatePlugin(Plugin):
-    """A device that evaluates each operation with the reference evaluator: right rather than fast."""
+    """A device that evaluates each operation with the reference evaluator: correct, not fast."""
 
     name = "TEMPLATE"
     version = "0.1.0"
-    api_version = API_VERSION  # a plugin outside this repository writes the number it was made for: 1
+    api_version = API_VERSION  # a plugin outside this repository writes the version that it was built for: 1
     properties = (TRANSFORMATIONS,)
 
     def __init__(self, core: CoreHandle) -> None:
         super().__init__(core)
-        # What all networks of the device share. Here it is the device itself: one thread that runs one program
-        # after the other, as a command queue would. Its thread starts with the first asynchronous inference.
+        # Shared by all networks of the device. Here it is the device itself: one thread that runs one program after the
+        # other, like a command queue. The thread starts with the first asynchronous inference.
         self.device_queue = ThreadExecutor("TEMPLATE:device")
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
@@ -43,11 +43,11 @@ class TemplatePlugin(Plugin):
         return TemplateNetwork.compiled(self, config, model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
-        """A network from what `TemplateNetwork.export_sections` wrote; the engine has checked the manifest."""
+        """A network from the sections of an export; the engine has already checked the manifest."""
         return TemplateNetwork.imported(self, config, blob)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        """Which operations can run here, by friendly name."""
+        """The support of each operation, by friendly name."""
         operations = [n for n in model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")]
         return QueryResult({node.friendly_name: support_of(node) for node in operations})
 
@@ -62,7 +62,7 @@ class TemplatePlugin(Plugin):
 
 
 def support_of(node: Node) -> Support:
-    """Whether the device has kernels for one operation. A real device looks at types, shapes and attributes too."""
+    """Whether the device has kernels for one operation. A real device also checks types, shapes and attributes."""
     try:
         compile_node(node)
     except UnsupportedError as e:

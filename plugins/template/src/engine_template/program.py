@@ -1,4 +1,4 @@
-"""The device graph: what the device runs, with everything that can be decided before an inference decided."""
+"""The device graph: the program that the device runs, with all decisions made before an inference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = Any
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation: which memory slots it reads, writes, and is the last to read."""
+    """One operation: the memory slots that it reads, writes, and is the last to read."""
 
     name: str
     op_type: str
@@ -28,17 +28,17 @@ class Step:
 
 @dataclass(slots=True)
 class Program:
-    """The steps in order, and the slots of inputs, outputs and constants. Shared by requests, so never written."""
+    """The steps in order, and the slots of inputs, outputs and constants. Shared by requests, so immutable."""
 
     steps: list[Step]
     inputs: list[int]
     outputs: list[int]
     memory: list[Value]
-    """The device memory with the constants in place: what each inference starts from a copy of."""
+    """The device memory with the constants; each inference starts from a copy."""
     constants: list[int]
 
     def fill_weights(self, graph: Model) -> None:
-        """Step three of compiling: bring the constants into device memory. On the host they stay where they are."""
+        """Step three of compiling: bring the constants into device memory. On the host they are used in place."""
         constants = [node for node in graph.ordered_nodes() if isinstance(node, Constant)]
         for slot, constant in zip(self.constants, constants, strict=True):
             self.memory[slot] = constant.data
@@ -47,7 +47,7 @@ class Program:
 def map_to_device(graph: Model) -> Program:
     """Step two of compiling: a slot for every value, a step for every operation, memory freed after its last use."""
     nodes = graph.ordered_nodes()
-    # Slot 0 stays empty: it stands for every optional input that is left out.
+    # Slot 0 stays empty: it represents omitted optional inputs.
     slots: dict[tuple[object, int], int] = {}
     for node in nodes:
         for index in range(node.num_outputs):
@@ -57,7 +57,7 @@ def map_to_device(graph: Model) -> Program:
     constants = [slots[node, 0] for node in nodes if isinstance(node, Constant)]
     kept = {0, *outputs, *constants}
     steps: list[Step] = []
-    for node in reversed(nodes):  # backwards: the first reader met is the last to run
+    for node in reversed(nodes):  # backwards: the first reader found is the last to run
         if node.op_type in ("Parameter", "Constant", "Result"):
             continue
         written = tuple(slots[node, index] for index in range(node.num_outputs))

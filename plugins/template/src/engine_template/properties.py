@@ -1,4 +1,4 @@
-"""The properties that TEMPLATE adds to those of every device: declare, and everything else follows."""
+"""The properties that TEMPLATE adds to the common ones; only the declaration is needed."""
 
 from __future__ import annotations
 

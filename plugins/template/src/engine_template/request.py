@@ -1,4 +1,4 @@
-"""The synchronous request: one inference as stages. The engine makes the asynchronous one of it."""
+"""The synchronous request: one inference as stages. The engine derives the asynchronous request from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine_template.program import Program, Value
 
 
 class TemplateInferRequest(SyncInferRequest):
-    """Holds what one inference needs for itself: its own copy of the table of device memory."""
+    """Holds the state of one inference: its copy of the device memory table."""
 
     def __init__(self, network: RequestOwner, program: Program) -> None:
         super().__init__(network)
@@ -18,14 +18,14 @@ class TemplateInferRequest(SyncInferRequest):
         self.memory: list[Value] = []
 
     def infer_preprocess(self) -> None:
-        """Host: bring inputs to the device. The engine has checked names, types and shapes before."""
+        """Host: bring inputs to the device. The engine has already checked names, types and shapes."""
         self.memory = self.program.memory.copy()
         for slot, value in zip(self.program.inputs, self.inputs, strict=True):
             self.memory[slot] = value
 
     def start_pipeline(self) -> None:
         """Device: run the program. A real device enqueues its commands here and returns."""
-        # A loop inside a step checks, too: its body may go round for ever.
+        # A loop inside a step checks too: it may be endless.
         with interruptible(self.check_cancelled):
             self._run_steps()
 
@@ -43,14 +43,14 @@ class TemplateInferRequest(SyncInferRequest):
                 memory[slot] = None
 
     def wait_pipeline(self) -> None:
-        """Device: wait for what was enqueued. This device computes in `start_pipeline`, so nothing is left."""
+        """Device: wait for enqueued commands. This device computes in `start_pipeline`, so there are none."""
 
     def infer_postprocess(self) -> None:
-        """Host: bring results back. An output may be an input, a constant or a view of one, hence the copy."""
+        """Host: bring results back. Outputs are copied, since they may share memory with inputs or constants."""
         for index, slot in enumerate(self.program.outputs):
             self.store_output(index, self.memory[slot])
         self.memory = []
 
     def abort_pipeline(self) -> None:
-        """After an error or a cancellation: let go of what the inference held."""
+        """After an error or a cancellation: release the memory of the inference."""
         self.memory = []

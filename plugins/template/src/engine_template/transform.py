@@ -1,4 +1,4 @@
-"""Step one of compiling: turn the user's model into what the device runs."""
+"""Step one of compiling: transform the user's model for the device."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from engine.plugin_api import Model
 def transform_network(model: Model) -> Model:
     """A transformed copy of `model`.
 
-    The pipeline is the common one, trimmed by its `PassConfig`: a pass is switched off where it does not help the
-    device, and on where the device can run what it makes. This device evaluates one operation at a time, so one
-    large product and a Split are no faster than three products; and it has no kernel for the internal operators, so
-    the passes that make them stay off, as they are by default. A device with fused convolutions would write
-    `config.enable(ActivationFusion, ResidualFusion)`, and register passes of its own after the common ones.
+    The pipeline is the common one, adjusted by its `PassConfig`: disable a pass that does not help the device, and
+    enable one whose operators the device can run. This device evaluates one operation at a time, so one large product
+    and a Split are no faster than three products; and it has no kernels for the internal operators, so the passes that
+    make them stay disabled, as by default. A device with fused convolutions would write
+    `config.enable(ActivationFusion, ResidualFusion)`, and register its own passes after the common ones.
     """
     graph = model.clone()
     manager = Manager()

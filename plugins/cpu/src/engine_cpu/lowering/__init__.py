@@ -1,4 +1,4 @@
-"""The operators that run natively, one file a family; every module of this folder is loaded."""
+"""The lowerings of native operators, one file per family; all modules of this folder are imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention on the kernel that keeps no matrix of scores; heads are read and written where they lie."""
+"""Attention with a kernel that does not store the score matrix; heads are read and written in place."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from engine_cpu.lowering.strided import Copy, Strided, copy_step
 from engine_cpu.segment import SegmentBuilder
 
 _SCORES = 3
-"""The output qk_matmul_output."""
+"""The index of output qk_matmul_output."""
 
 
 @lowers("Attention", spec=AttentionSpec)
 class AttentionLowering(OpLowering[AttentionSpec]):
-    """ONNX's operator, with the keys and values of the past before those that come."""
+    """The ONNX operator, with past keys and values concatenated before new ones."""
 
     def check(self, spec: AttentionSpec) -> Refusal | None:
         """See `OpLowering`."""
@@ -48,7 +48,7 @@ class AttentionLowering(OpLowering[AttentionSpec]):
 
 @lowers("FusedAttention", domain=INTERNAL_DOMAIN, spec=FusedAttentionSpec)
 class FusedAttentionLowering(OpLowering[FusedAttentionSpec]):
-    """The internal operator: rules for rows of NaN, and packed inputs."""
+    """The internal operator, which adds NaN row semantics and packed inputs."""
 
     def check(self, spec: FusedAttentionSpec) -> Refusal | None:
         """See `OpLowering`."""
@@ -71,7 +71,7 @@ def _add_step(
     lengths: AttentionLengths,
     more: dict[str, Attribute],
 ) -> None:
-    """Append the step, for keys and values with those of the past in them."""
+    """Append the step, for keys and values that include past ones."""
     q, k, v = lengths.q, lengths.k, lengths.v
     before, after = spec.window
     attributes: dict[str, Attribute] = {
@@ -87,7 +87,7 @@ def _add_step(
 
 
 def _joined(node: Node, b: SegmentBuilder, buffer: int, new: Heads, past: Output | None, present: Output | None) -> int:
-    """The buffer of [B, H, P + S, D]: `past`, and after it `new`, which is in `buffer`."""
+    """The buffer of [B, H, P + S, D]: `past`, followed by `new`, which is in `buffer`."""
     before = 0 if past is None else b.shape(past)[2]
     whole = Strided.row_major((new.batch, new.heads, before + new.rows, new.size))
     target = b.temporary(4 * math.prod(whole.shape)) if present is None else b.output(present)
@@ -100,7 +100,7 @@ def _joined(node: Node, b: SegmentBuilder, buffer: int, new: Heads, past: Output
 
 
 def _parts_of_packed(spec: FusedAttentionSpec, b: SegmentBuilder, lengths: AttentionLengths) -> list[int]:
-    """Views of the one input, each of which starts where its first head does."""
+    """Views of the packed input, each starting at its first head."""
     packed = spec.node.input_value(0)
     buffer, nbytes = b.input(packed), 4 * math.prod(b.shape(packed))
     starts = [4 * part.start for part in (lengths.q, lengths.k, lengths.v)]

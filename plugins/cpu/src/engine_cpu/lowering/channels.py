@@ -1,4 +1,4 @@
-"""Channels of blocked maps, put together or taken apart: by address where blocks stay whole, else lane by lane."""
+"""Joining and splitting channels of blocked maps: by address if blocks stay whole, else lane by lane."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def select_channels(
     ranges: Sequence[ChannelRange],
     target: int,
 ) -> None:
-    """Append a step that makes a blocked map of the channels of others; `shapes` are those of the sources."""
+    """Append a step that makes a blocked map from channels of others; `shapes` are those of the sources."""
     b.step(
         node,
         "select_channels_f32",
@@ -36,7 +36,7 @@ def select_channels(
 
 
 def channel_offset(shape: Sequence[int], channel: int, layout: Layout = Layout.BLOCKED) -> int:
-    """The byte at which a channel that begins a block begins in the first image of a blocked map."""
+    """The byte offset of a channel that starts a block, in the first image of a blocked map."""
     return channel * math.prod(shape[2:]) * item_size(f32, layout)
 
 
@@ -46,12 +46,12 @@ def image_bytes(shape: Sequence[int], layout: Layout = Layout.BLOCKED) -> int:
 
 
 def starts_of(counts: Sequence[int]) -> list[int]:
-    """Where each of several runs of channels begins that lie one after the other."""
+    """The first channel of each of several consecutive runs of channels."""
     return [sum(counts[:index]) for index in range(len(counts))]
 
 
 def whole_blocks(counts: Sequence[int]) -> int:
-    """How many of the runs, from the first on, begin and end with blocks; the last may end within one."""
+    """The number of leading runs that start and end at block boundaries; the last run may end within a block."""
     for index, count in enumerate(counts):
         if count % BLOCK != 0:
             return index + 1 if index == len(counts) - 1 else index

@@ -1,4 +1,4 @@
-"""Questions that the checks of many lowerings ask of a node."""
+"""Checks of a node that many lowerings share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.ops.windows import WindowSpec
 
 F32: Final = frozenset({f32})
 MAX_STEP: Final = 4096
-"""The largest stride and dilation that kernels of windows take."""
+"""The largest stride and dilation that window kernels support."""
 
 
 def check_f32(node: Node) -> Refusal | None:
@@ -28,7 +28,7 @@ def check_spatial_rank(value: Output) -> Refusal | None:
 
 
 def check_steps(spec: WindowSpec, max_stride: int = MAX_STEP) -> Refusal | None:
-    """A refusal where strides or dilations are larger than kernels take."""
+    """A refusal if strides or dilations are larger than kernels support."""
     for name, values, largest in (("strides", spec.strides, max_stride), ("dilations", spec.dilations, MAX_STEP)):
         if max(values, default=1) > largest:
             return Refusal(RefusalCause.ATTRIBUTE, f"{name} is {list(values)}; expected at most {largest}")

@@ -35,14 +35,14 @@ _X, _W, _BIAS, _RESIDUAL = range(4)
 @lowers("Conv", "ConvTranspose", spec=ConvSpec)
 @lowers("FusedConv", domain=INTERNAL_DOMAIN, spec=ConvSpec)
 class ConvLowering(OpLowering[ConvSpec]):
-    """Direct, Winograd, depthwise, grouped or transposed kernels, by geometry and choice; weights packed for them."""
+    """Direct, Winograd, depthwise, grouped or transposed kernels, by geometry and tuning; with packed weights."""
 
     def check(self, spec: ConvSpec) -> Refusal | None:
         """See `OpLowering`."""
         return first_refusal(check_f32(spec.node), _check_shapes(spec), _check_steps(spec))
 
     def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
-        """Maps in blocks; an input of few channels is better read as it is."""
+        """Blocked maps; an input of few channels is read PLAIN."""
         node = spec.node
         channels = static_shape(node.input_value(_X))[1]
         outputs = static_shape(node.output(0))[1]
@@ -53,12 +53,12 @@ class ConvLowering(OpLowering[ConvSpec]):
         options = [_option(node, source, precision="f32") for source in sources]
         for source in (Layout.PLAIN, Layout.BLOCKED_BF16) if is_planar else (Layout.BLOCKED_BF16,):
             options.append(_option(node, source, Layout.BLOCKED_BF16, "bf16"))
-            if spec.group != channels or spec.group == 1:  # a depthwise convolution writes what it reads
+            if spec.group != channels or spec.group == 1:  # a depthwise convolution writes the layout that it reads
                 options.append(_option(node, source, Layout.BLOCKED, "bf16"))
         return options
 
     def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
-        """One step; more where the weights are computed at run time."""
+        """One step; more if the weights are computed at run time."""
         node = spec.node
         option, out = b.option(node), node.output(0)
         layout, out_layout = option.inputs[_X], option.outputs[0]
@@ -91,7 +91,7 @@ class ConvLowering(OpLowering[ConvSpec]):
 
 
 def _check_shapes(spec: ConvSpec) -> Refusal | None:
-    """One or two spatial dimensions, and channels to convolve."""
+    """A refusal unless there are one or two spatial dimensions and at least one channel."""
     x, weights = spec.node.input_value(_X), spec.weights.shape
     if refused := check_spatial_rank(x):
         return refused
@@ -101,7 +101,7 @@ def _check_shapes(spec: ConvSpec) -> Refusal | None:
 
 
 def _check_steps(spec: ConvSpec) -> Refusal | None:
-    """Strides and dilations that the kernels take."""
+    """A refusal if kernels do not support the strides or dilations."""
     return check_steps(spec, _MAX_TRANSPOSED_STRIDE if spec.transposed else MAX_STEP)
 
 
@@ -121,7 +121,7 @@ def _weights(node: Node, geometry: ConvGeometry, candidate: Candidate, b: Segmen
 
 
 def _padded_bias(node: Node, bias: Output, b: SegmentBuilder) -> int:
-    """The bias with whole blocks of channels."""
+    """The bias padded to whole blocks of channels."""
     channels = b.shape(bias)[0]
     if b.is_constant(bias):
         return b.weights([bias], "blocks", lambda: np.pad(_array(bias, b), (0, -channels % 16)))

@@ -1,4 +1,4 @@
-"""The ways to run a convolution, the one that a cost model takes for the fastest first."""
+"""The candidates for a convolution, sorted by the estimate of a cost model."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from engine_cpu.lowering.conv_geometry import ConvGeometry
 from engine_cpu.tuning import Candidate
 
 PLANAR_CHANNELS: Final = 16
-"""Inputs of fewer channels than this waste lanes in blocks, and may be read as they are."""
+"""Inputs with fewer channels than this waste lanes in blocks, and may be read PLAIN."""
 
 _MAX_CANDIDATES: Final = 8
-# Cycles of a core: sixteen multiply-adds each half cycle at best, twelve bytes from memory each cycle for all cores.
+# Core cycles: at best sixteen multiply-adds per half cycle; twelve bytes from memory per cycle over all cores.
 _FMA_CYCLES: Final = 0.5
 _MEMORY_BYTES: Final = 12.0
-# What a Winograd transform takes, for one tile of 16 channels: input and output.
+# Cycles of the Winograd input and output transforms of one tile of 16 channels.
 _TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
-# Weights and transformed tiles that stay in a second-level cache.
+# Bytes of weights and transformed tiles that stay in a second-level cache.
 _CACHED_WEIGHTS: Final = 768 << 10
 _CACHED_TILES: Final = 2 << 20
-# Kernels on bf16 maps whose weights are those of the same on f32.
+# Kernels on bf16 maps with the same weights as on f32 maps.
 _PACKED_AS: Final = {"depthwise_bf16": "depthwise_f32", "winograd_bf16": "winograd_f32"}
 _PACKED_BY: Final = ("vectors", "output_tile", "expanded")
 
 
 @dataclass(frozen=True, slots=True)
 class ConvProblem:
-    """What a candidate is for: the sizes, the operands there are, and where it runs."""
+    """The problem that candidates solve: sizes, operands, and where it runs."""
 
     geometry: ConvGeometry
     epilogue: Mapping[str, Attribute]
@@ -44,24 +44,24 @@ class ConvProblem:
     is_bf16: bool = False
 
     def key(self) -> str:
-        """Equal for problems whose candidates take the same time."""
+        """A key that is equal for problems whose candidates take the same time."""
         operands = f"b{int(self.has_bias)}r{int(self.has_residual)}a{self.epilogue.get('activation', '')}"
         layouts = f"{self.layout.value}|{self.out_layout.value}|bf16" if self.is_bf16 else self.layout.value
         return f"{self.geometry.describe()}|{operands}|{layouts}"
 
     def kernel(self, family: str) -> str:
-        """The kernel of a family that has one for each precision."""
+        """The kernel of a family for the precision of the problem."""
         return f"{family}_bf16" if self.is_bf16 else f"{family}_f32"
 
 
 def conv_candidates(problem: ConvProblem) -> list[Candidate]:
-    """The candidates, by rising estimate."""
+    """The candidates, sorted by estimated time."""
     ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])
     return [_candidate(problem, kernel, variant) for _, kernel, variant in ranked[:_MAX_CANDIDATES]]
 
 
 def has_bf16_kernel(groups: int, in_channels: int, out_channels: int, *, transposed: bool) -> bool:
-    """Whether a convolution can run with products in bf16, or on bf16 maps at least."""
+    """Whether a convolution can run with products in bf16, or at least on bf16 maps."""
     if transposed:
         return groups == 1
     is_depthwise = groups == in_channels == out_channels
@@ -69,7 +69,7 @@ def has_bf16_kernel(groups: int, in_channels: int, out_channels: int, *, transpo
 
 
 def packing(geometry: ConvGeometry, candidate: Candidate) -> tuple[str, dict[str, Attribute], str]:
-    """The kernel that packs a candidate's weights, its attributes, and what the result depends on, in short."""
+    """The kernel that packs a candidate's weights, its attributes, and a short key of the result."""
     chosen = {name: candidate.attributes[name] for name in _PACKED_BY if name in candidate.attributes}
     kernel = f"pack_{_PACKED_AS.get(candidate.kernel, candidate.kernel)}"
     window = ".".join(map(str, (geometry.groups, *geometry.strides, *geometry.dilations)))
@@ -78,7 +78,7 @@ def packing(geometry: ConvGeometry, candidate: Candidate) -> tuple[str, dict[str
 
 
 def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, Attribute]) -> int:
-    """As many bytes as packed weights take at most."""
+    """An upper bound on the bytes of packed weights."""
     g = geometry
     match kernel:
         case "depthwise_f32" | "depthwise_bf16":
@@ -93,11 +93,11 @@ def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, A
 
 
 _Estimated: TypeAlias = tuple[float, str, Mapping[str, Attribute]]
-"""Cycles, a kernel, and its attributes besides those of all."""
+"""Cycles, a kernel, and its specific attributes."""
 
 
 def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
-    """What to choose from; what differs only in what is not estimated is in order of merit."""
+    """The candidates with estimates; variants with equal estimates are in order of preference."""
     g = problem.geometry
     if g.transposed:
         yield from _variants(problem.kernel("conv_transpose"), [{}], 0.0)
@@ -110,7 +110,7 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
     else:
         direct = problem.kernel("conv_blocked")
         yield from _variants(direct, _tilings(problem), _direct_cycles(problem))
-        # Winograd on bf16 maps reads and writes no others.
+        # Winograd on bf16 maps requires both input and output in bf16.
         if g.is_winograd and problem.is_bf16 == problem.out_layout.is_bf16:
             for tile in (2, 4):
                 yield from _variants(
@@ -120,7 +120,7 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
 
 def _variants(kernel: str, variants: Sequence[Mapping[str, Attribute]], cycles: float) -> Iterator[_Estimated]:
     for rank, variant in enumerate(variants):
-        # A variant has to be worth measuring, but does not overtake another kernel's best.
+        # A variant is worth measuring, but must not rank above another kernel's best.
         yield cycles * (1 + 0.1 * rank) + rank, kernel, variant
 
 
@@ -142,7 +142,7 @@ def _candidate(problem: ConvProblem, kernel: str, variant: Mapping[str, Attribut
 
 
 def _vectors(problem: ConvProblem) -> list[int]:
-    """Tile widths, the chosen one (0) first, as far as the channels of a group fill them."""
+    """Tile widths, the automatic one (0) first, limited to those that the channels of a group fill."""
     most = 4 if has_feature(problem.isa, "avx512") else 2
     return [0, *(v for v in (1, 2, 4) if v <= most and 16 * v <= padded_channels(problem.geometry.out_group))]
 
@@ -161,7 +161,7 @@ def _blocks(problem: ConvProblem, tile: int) -> list[dict[str, Attribute]]:
     points = (tile + 2) ** 2
     block = 14
     if 4 * points * g.in_channels * g.out_channels > _CACHED_WEIGHTS:
-        # One pass over the weights serves as many tiles as fit into the cache once transformed.
+        # One pass over the weights serves as many transformed tiles as fit into the cache.
         block = max(28, min(98, _CACHED_TILES // (4 * points * (g.in_channels + 32)) // 14 * 14))
     blocks = dict.fromkeys((block, 28, 14, 56))
     variants: list[dict[str, Attribute]] = [{"output_tile": tile, "block_tiles": b} for b in blocks]
@@ -171,7 +171,7 @@ def _blocks(problem: ConvProblem, tile: int) -> list[dict[str, Attribute]]:
 def _direct_cycles(problem: ConvProblem) -> float:
     g = problem.geometry
     pixels = g.batch * math.prod(g.out_size)
-    # Products in bf16 are two an instruction, and their weights half as large.
+    # A bf16 instruction computes two products, and bf16 weights are half as large.
     return _product_cycles(problem, pixels * g.taps, g.taps) * (0.5 if problem.is_bf16 else 1.0)
 
 
@@ -185,7 +185,7 @@ def _winograd_cycles(problem: ConvProblem, tile: int) -> float:
 
 
 def _product_cycles(problem: ConvProblem, pixels: float, taps: float) -> float:
-    """Of `pixels` rows by all weights, of `taps` matrices: bound by the multiplications or by reading the weights."""
+    """Cycles for `pixels` rows by `taps` weight matrices, bound by multiplications or by reading the weights."""
     g = problem.geometry
     products = pixels * g.in_group * padded_channels(g.out_channels) / 16
     weights = 4.0 * taps * g.in_group * g.out_channels

@@ -1,4 +1,4 @@
-"""The geometry of a convolution of two dimensions, as the kernels take it. One dimension is a map of height 1."""
+"""The geometry of a 2-D convolution, as passed to kernels. A 1-D convolution is one on maps of height 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ConvGeometry:
-    """Sizes of a convolution, or of a transposed one; pairs are (height, width), pads top, left, bottom, right."""
+    """Sizes of a convolution or transposed convolution; pairs are (height, width), pads top, left, bottom, right."""
 
     batch: int
     groups: int
@@ -48,12 +48,12 @@ class ConvGeometry:
 
     @property
     def is_depthwise(self) -> bool:
-        """One filter a channel."""
+        """One filter per channel."""
         return self.groups == self.in_channels == self.out_channels and self.groups > 1
 
     @property
     def has_whole_blocks(self) -> bool:
-        """Groups begin and end with blocks of channels."""
+        """Groups start and end at block boundaries."""
         return self.groups == 1 or (self.in_group % 16 == 0 and self.out_group % 16 == 0)
 
     @property
@@ -78,7 +78,7 @@ class ConvGeometry:
         }
 
     def describe(self) -> str:
-        """All of it in short, to name the problem."""
+        """A short text of all sizes, used as part of the problem key."""
         fields = (
             self.batch, self.groups, self.in_channels, self.out_channels, *self.in_size, *self.out_size, *self.kernel,
             *self.strides, *self.dilations, *self.pads,
@@ -113,7 +113,7 @@ def conv_geometry(spec: ConvSpec, x: Sequence[int], w: Sequence[int]) -> ConvGeo
 
 
 def window_attributes(g: WindowGeometry) -> dict[str, Attribute]:
-    """The attributes that say where the window of a pooling stands; `g` has two axes."""
+    """The attributes of a pooling window; `g` has two axes."""
     return {
         "in": list(g.inputs),
         "out": list(g.outputs),

@@ -1,4 +1,4 @@
-"""Einsum of two operands that is a product of matrices, strided and batched, as it lies in memory."""
+"""Einsum of two operands that is a strided, batched matrix product without data movement."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from engine_cpu.segment import SegmentBuilder
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What the labels of an equation are in C[m, n] = sum over k of A[m, k] * B[k, n]; an absent one is "".
+    """The roles of labels of an equation in C[m, n] = sum over k of A[m, k] * B[k, n]; an absent one is "".
 
-    Labels that always follow each other are one, a string of several letters. `batch` are all others. `is_swapped`:
-    A is the second operand.
+    Labels that always follow each other are joined into a string of several letters. `batch` has all others.
+    `is_swapped`: A is the second operand.
     """
 
     a: tuple[str, ...]
@@ -37,7 +37,7 @@ class Roles:
 
 @lowers("Einsum", spec=EinsumSpec)
 class EinsumLowering(OpLowering[EinsumSpec]):
-    """Equations of two operands whose sums run over the last labels of one of them."""
+    """Equations of two operands that sum over the last labels of one of them."""
 
     def check(self, spec: EinsumSpec) -> Refusal | None:
         """See `OpLowering`."""
@@ -101,7 +101,7 @@ def _check_equation(spec: EinsumSpec) -> Refusal | None:
 
 
 def find_roles(spec: EinsumSpec) -> Roles | None:
-    """The roles of the labels of an equation that is a product of matrices; None where it is not."""
+    """The roles of the labels if the equation is a matrix product; else None."""
     labels = spec.labels
     if labels is None or not spec.is_explicit or spec.has_ellipsis or len(labels.terms) != 2:
         return None
@@ -136,7 +136,7 @@ def _roles_of(a: Sequence[str], b: Sequence[str], c: Sequence[str], is_swapped: 
 
 
 def _joined(terms: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The terms as lists of labels, of which those that always follow each other are one."""
+    """The terms as lists of labels; labels that always follow each other are joined."""
     parts = [list(term) for term in terms]
     is_found = True
     while is_found:
@@ -165,7 +165,7 @@ def _with_pair(part: list[str], x: str, y: str) -> list[str]:
 def _strides(
     labels: Sequence[str], shape: Sequence[int], known: Mapping[str, int] | None = None
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The elements between neighbours along each label, and the lengths."""
+    """The stride in elements along each label, and the lengths."""
     lengths, at = {}, 0
     for label in labels:
         lengths[label] = math.prod(shape[at : at + len(label)])

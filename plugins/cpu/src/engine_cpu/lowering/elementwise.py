@@ -1,4 +1,4 @@
-"""Elementwise operators: connected ones of one shape become one step, which passes over memory once."""
+"""Elementwise operators: connected ones of equal shape become one step, which reads memory once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
         return first_refusal(_check_inputs(spec.node), _check_attributes(spec), _check_sizes(spec.node))
 
     def group_key(self, spec: OperatorSpec) -> Hashable | None:
-        """Nodes of one output shape run as one."""
+        """Nodes with the same output shape run together."""
         return static_shape(spec.output())
 
     def layouts(self, spec: OperatorSpec) -> Sequence[LayoutOption]:
@@ -45,7 +45,7 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
         return self.item_layouts(Item.of(spec, self))
 
     def item_layouts(self, item: Item) -> Sequence[LayoutOption]:
-        """Plain; or blocked, where all inputs can be read along blocks."""
+        """Plain; or blocked, if all inputs can be read in blocks."""
         plain = LayoutOption.uniform(Layout.PLAIN, len(item.inputs), len(item.outputs))
         rank = len(static_shape(item.outputs[0]))
         if not 3 <= rank < _MAX_RANK or any(value.element_type is not f32 for value in item.outputs):
@@ -71,7 +71,7 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
 
 
 class _StepBuilder:
-    """One step in the making."""
+    """A step under construction."""
 
     def __init__(self, item: Item, b: SegmentBuilder) -> None:
         self.item, self.b = item, b
@@ -129,7 +129,7 @@ class _StepBuilder:
         return self.program.cast(stored, value.element_type)
 
     def _stored(self, value: Output) -> Value:
-        """What is written of an output of the program."""
+        """The element type and layout stored for an output of the program."""
         computed = self.values[value]
         return self.program.cast(computed, bf16) if self.layout.is_bf16 else computed
 
@@ -143,7 +143,7 @@ class _StepBuilder:
 
 
 def _read_inputs(node: Node) -> list[Output]:
-    """The inputs that a node computes with."""
+    """The inputs that a node reads as data."""
     given = [value for value in node.input_values if value is not None]
     return given[:1] if node.op_type == "CastLike" else given
 

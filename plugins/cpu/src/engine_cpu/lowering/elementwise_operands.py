@@ -1,4 +1,4 @@
-"""Where the elements of an elementwise step's operands are, in plain and in blocked iteration spaces."""
+"""Addressing of an elementwise step's operands, in plain and in blocked iteration spaces."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def space(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
-    """The dimensions that a step iterates over: those of its outputs' memory."""
+    """The dimensions that a step iterates over: those of its outputs in memory."""
     if layout is Layout.PLAIN:
         return tuple(shape)
     return (shape[0], padded_channels(shape[1]) // BLOCK, *shape[2:], BLOCK)
 
 
 def aligned(shape: Sequence[int], rank: int) -> tuple[int, ...]:
-    """A shape with the dimensions of one that broadcasting puts before it."""
+    """A shape with leading dimensions of 1, as for broadcasting."""
     return (1,) * (rank - len(shape)) + tuple(shape)
 
 
 def strides(shape: Sequence[int], output: Sequence[int], layout: Layout, read_as: Layout) -> list[int]:
-    """Elements from one index to the next along each dimension of a step's space; 0 where the operand is repeated.
+    """The stride in elements along each dimension of a step's space; 0 if the operand is broadcast.
 
     Args:
-        shape: the operand's, which broadcasts to `output`.
+        shape: the operand's shape, which broadcasts to `output`.
         output: the shape of the step's outputs.
-        layout: the step's, PLAIN or BLOCKED.
-        read_as: the operand's. In a BLOCKED step a PLAIN operand has one channel, or one pixel and whole blocks.
+        layout: the step's layout, PLAIN or BLOCKED.
+        read_as: the operand's layout. In a BLOCKED step, a PLAIN operand has one channel, or one pixel and whole
+            blocks.
     """
     full = aligned(shape, len(output))
     if layout is Layout.PLAIN:
@@ -58,7 +59,7 @@ def _dense(shape: Sequence[int]) -> list[int]:
 
 
 def blocked_read(value: Output, rank: int) -> Layout | None:
-    """In which layout a BLOCKED step of `rank` dimensions reads an operand; None where it cannot."""
+    """The layout in which a BLOCKED step of `rank` dimensions reads an operand; None if it cannot."""
     if value.element_type is not f32:
         return None
     shape = static_shape(value)
@@ -71,12 +72,12 @@ def blocked_read(value: Output, rank: int) -> Layout | None:
 
 
 def is_kept_plain(shape: Sequence[int], rank: int) -> bool:
-    """Whether a constant is read as it is by a BLOCKED step, rather than from a blocked copy."""
+    """Whether a BLOCKED step reads a constant in place, rather than from a blocked copy."""
     return aligned(shape, rank)[1] == 1
 
 
 def blocked_constant(array: Array, rank: int) -> Array:
-    """A constant [N, C, ...] of several channels in blocks, as far as it has dimensions; padded with ones."""
+    """A constant [N, C, ...] with several channels in blocks; missing dimensions are 1, padding lanes hold ones."""
     full = array.reshape(aligned(array.shape, rank))
     channels = padded_channels(full.shape[1])
     whole = np.ones((full.shape[0], channels, *full.shape[2:]), array.dtype)

@@ -1,4 +1,4 @@
-"""Elementwise operators as instructions: for each its element types, and what it appends to a program."""
+"""Elementwise operators as instructions: the element types of each, and its code."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ALL: Final = NUMBERS | {boolean}
 BOOLEANS: Final = frozenset({boolean})
 
 Emit: TypeAlias = "Callable[[ElementwiseProgram, Any, Sequence[Value]], Value]"
-"""Appends a node to a program, given its spec and the values of its inputs, without those that are omitted."""
+"""Appends a node to a program, given its spec and the values of its present inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElementwiseOp:
-    """An operator: which element types its inputs may have, and how it is computed."""
+    """An operator: the element types that its inputs may have, and its code."""
 
     types: Collection[ElementType]
     emit: Emit
@@ -65,10 +65,10 @@ def _chained(opcode: Opcode) -> Emit:
 
 
 def _with_parameters(opcode: Opcode) -> Emit:
-    """The instruction on the input and the numbers of an activation."""
+    """The instruction on the input and the parameters of an activation."""
 
     def emit(p: ElementwiseProgram, spec: ActivationSpec, x: Sequence[Value]) -> Value:
-        # Attributes are f32, of f64 nodes, too.
+        # Attributes are f32, even of f64 nodes.
         numbers = [float(np.float32(number)) for number in spec.parameters]
         return p.op(opcode, x[0], *(p.parameter(number, x[0]) for number in numbers))
 
@@ -149,7 +149,7 @@ _add("CastLike", ALL, _cast)
 
 @_emits("Clip", NUMBERS)
 def _clip(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Value:
-    # An omitted bound that others follow has no value of its own: what is there is matched by position.
+    # An omitted bound has no value, so the present ones are matched by position.
     bounds = list(x[1:])
     low = bounds.pop(0) if spec.input(1) is not None else None
     high = bounds.pop(0) if spec.input(2) is not None else None
@@ -177,7 +177,7 @@ def _real_pow(p: ElementwiseProgram, base: Value, exponent: Value) -> Value:
         return square if known == 2.0 else p.op(Opcode.MUL, square, base)
     if known == -1.0:
         return p.op(Opcode.RECIPROCAL, base)
-    if known == 0.5:  # of -0 it is 0, of -inf it is inf: unlike the root
+    if known == 0.5:  # unlike the square root, 0 for -0 and inf for -inf
         root = p.op(Opcode.ABS, p.op(Opcode.SQRT, base))
         infinity = p.constant(np.inf, base.element_type)
         return p.op(Opcode.WHERE, p.op(Opcode.IS_NEGATIVE_INF, base), infinity, root)

@@ -1,4 +1,4 @@
-"""Elementwise programs: what the attributes of an `elementwise` step are made of (csrc/kernels/elementwise.hpp)."""
+"""Elementwise programs, which become the attributes of `elementwise` steps (csrc/kernels/elementwise.hpp)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Opcode(enum.StrEnum):
-    """The operations of the kernel, by the names that it has for them (csrc/codes.def)."""
+    """The operations of the kernel, by their names in csrc/codes.def."""
 
     COPY = enum.auto()
     NEG = enum.auto()
@@ -103,7 +103,7 @@ class Value:
 
     element_type: ElementType
     number: float | int | bool | None = None
-    """Of a constant."""
+    """The value of a constant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +115,7 @@ class _Instruction:
 
 
 class ElementwiseProgram:
-    """A program in the making. f16 and bf16 are computed in f32 and rounded after each operation, as ONNX asks."""
+    """A program under construction. f16 and bf16 are computed in f32 and rounded after each operation, as in ONNX."""
 
     def __init__(self) -> None:
         self._inputs: list[Value] = []
@@ -139,9 +139,9 @@ class ElementwiseProgram:
         return self._constants[key]
 
     def op(self, opcode: Opcode, *sources: Value) -> Value:
-        """An operation on values of one type; of a WHERE, the first is bool.
+        """An operation on values of one type; the first operand of a WHERE is bool.
 
-        Constants in f32 may stand beside f16 and bf16: parameters that are not rounded to those.
+        f32 constants may be combined with f16 and bf16: parameters that are not rounded to these types.
         """
         narrow = next((source.element_type for source in sources if source.element_type in _NARROW), None)
         if narrow is None or opcode in _MOVES:
@@ -151,7 +151,7 @@ class ElementwiseProgram:
         return wide if wide.element_type is boolean else self.cast(wide, narrow)
 
     def parameter(self, number: float, beside: Value) -> Value:
-        """A constant to compute with beside a value."""
+        """A constant operand for a value."""
         return self.constant(number, f32 if beside.element_type in _NARROW else beside.element_type)
 
     def cast(self, source: Value, element_type: ElementType) -> Value:
@@ -164,7 +164,7 @@ class ElementwiseProgram:
         return self._casts[key]
 
     def attributes(self, outputs: list[Value]) -> dict[str, list[int]]:
-        """The step's attributes, those of its shape aside."""
+        """The step's attributes, except those of its shape."""
         instructions = _fused(self._instructions, outputs)
         numbers: dict[Value, int] = {}
         for value in (*self._inputs, *self._constants.values(), *(each.result for each in instructions)):
@@ -194,7 +194,7 @@ class ElementwiseProgram:
 
 
 def _fused(instructions: list[_Instruction], outputs: list[Value]) -> list[_Instruction]:
-    """A product that is read by one f32 sum alone becomes a part of it."""
+    """Fuse a product whose only consumer is an f32 sum into it."""
     reads = Counter(source for each in instructions for source in each.sources)
     reads.update(outputs)
     products = {

@@ -1,4 +1,4 @@
-"""What the fused operators end with, as attributes of the kernels that end with it."""
+"""The epilogues of fused operators, as kernel attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.native import Attribute
 from engine.ops.fused_activation import Activation
 
 _RELU: Final = ("clip", 0.0, math.inf)
-# Name: the kernels' name of the activation, then alpha and beta; None where it is a parameter of the node.
+# Name: the kernels' name of the activation, then alpha and beta; None for a parameter of the node.
 _ACTIVATIONS: Final[dict[str, tuple[str, float | None, float | None]]] = {
     "Relu": _RELU,
     "Clip": ("clip", None, None),
@@ -27,7 +27,7 @@ _ACTIVATIONS: Final[dict[str, tuple[str, float | None, float | None]]] = {
 
 
 def activation_attributes(activation: Activation | None) -> dict[str, Attribute]:
-    """`activation`, `alpha` and `beta` of the kernels; empty where the node ends without one."""
+    """The kernel attributes `activation`, `alpha` and `beta`; empty without an activation."""
     if activation is None:
         return {}
     kernels_name, *fixed = _ACTIVATIONS[activation.name]

@@ -32,7 +32,7 @@ _NUMBERS: Final = frozenset({f32, f64, i32, i64})
 
 @lowers("Gather", spec=GatherSpec)
 class GatherLowering(OpLowering[GatherSpec]):
-    """Slices by index; constant indices that are evenly apart are a view or a copy with strides."""
+    """Slices by index; evenly spaced constant indices become a view or a strided copy."""
 
     def check(self, spec: GatherSpec) -> Refusal | None:
         return _check_indexed(spec)
@@ -68,7 +68,7 @@ def _check_indexed(spec: IndexedSpec) -> Refusal | None:
 
 
 def _known_run(b: SegmentBuilder, indices: Output, size: int) -> tuple[int, int, int] | None:
-    """Start, count and step of constant indices that are evenly apart and in range; None of others."""
+    """Start, count and step of evenly spaced, in-range constant indices; None for others."""
     if not b.is_constant(indices):
         return None
     values = b.value(indices).reshape(-1).astype(np.int64)
@@ -129,7 +129,7 @@ ScatterSpecT = TypeVar("ScatterSpecT", bound=ScatterSpec)
 
 
 class _ScatterLowering(OpLowering[ScatterSpecT]):
-    """What ScatterElements and ScatterND have in common."""
+    """Base of ScatterElements and ScatterND."""
 
     def check(self, spec: ScatterSpecT) -> Refusal | None:
         if refused := _check_indexed(spec):

@@ -1,4 +1,4 @@
-"""MatMul, FusedMatMul and Gemm on the kernel that multiplies strided matrices."""
+"""MatMul, FusedMatMul and Gemm with the kernel for strided matrix products."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _check_ranks(node: Node) -> Refusal | None:
 
 
 def _as_matrices(a: Sequence[int], b: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Vectors as the matrices that MatMul takes them for."""
+    """Vectors promoted to matrices as in MatMul."""
     return (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
 
 
@@ -110,7 +110,7 @@ class GemmLowering(OpLowering[GemmSpec]):
         return None
 
     def _addends(self, spec: GemmSpec, b: SegmentBuilder, product: Product) -> tuple[int | None, int | None]:
-        """C as the buffer of a bias, or as that of a residual."""
+        """C as a bias buffer or a residual buffer."""
         added = spec.node.input_value(2)
         shape = (1, 1, *b.shape(added))[-2:]
         if shape == (1, product.n):

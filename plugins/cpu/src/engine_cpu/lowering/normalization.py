@@ -25,7 +25,7 @@ def check_stash_type(stash_type: ElementType | None) -> Refusal | None:
 
 @lowers("LayerNormalization", "RMSNormalization", spec=RowNormalizationSpec)
 class RowNormalizationLowering(OpLowering[RowNormalizationSpec]):
-    """One step over [rows, columns], in place where the input is read by nothing else."""
+    """One step over [rows, columns], in place if nothing else reads the input."""
 
     def check(self, spec: RowNormalizationSpec) -> Refusal | None:
         parameters = [value for value in (spec.scale, spec.bias) if value is not None]
@@ -67,7 +67,7 @@ class LpNormalizationLowering(OpLowering[LpNormalizationSpec]):
 
 
 def _parameter(b: SegmentBuilder, value: Output, columns: Sequence[int]) -> int:
-    """A scale or bias with one value a column."""
+    """A scale or bias with one value per column."""
     shape = b.shape(value)
     if math.prod(shape) == math.prod(columns):
         return b.input(value)
@@ -80,7 +80,7 @@ def _parameter(b: SegmentBuilder, value: Output, columns: Sequence[int]) -> int:
 
 
 def _check_parameter(spec: RowNormalizationSpec, value: Output) -> Refusal | None:
-    """A refusal unless the parameter is the same for all rows, and constant where it is broadcast over columns."""
+    """A refusal unless the parameter is the same for all rows, and constant if it is broadcast over columns."""
     columns = list(spec.node.input_value(0).shape)[spec.axis :]
     leading = len(value.shape) - len(columns)
     if any(dimension != 1 for dimension in list(value.shape)[: max(0, leading)]):

@@ -30,7 +30,7 @@ from engine_cpu.segment import SegmentBuilder
 
 
 class MapLowering(OpLowering[SpecT]):
-    """What these have in common: input 0 and output 0 are maps of one layout, other inputs are plain vectors."""
+    """Base: input 0 and output 0 are maps of the same layout, other inputs are plain vectors."""
 
     layouts_of_maps: Sequence[Layout] = (Layout.PLAIN, Layout.BLOCKED)
 
@@ -57,7 +57,7 @@ def _step(
     *,
     in_place: bool = True,
 ) -> None:
-    """A step over the map of input 0, in the layout that was chosen."""
+    """A step over the map of input 0, in the chosen layout."""
     x = spec.node.input_value(0)
     layout = b.option(spec.node).inputs[0]
     batch, channels, *sides = b.shape(x)
@@ -82,7 +82,7 @@ class ChannelNormalizationLowering(MapLowering[ChannelNormalizationSpec]):
 
 @lowers("InstanceNormalization", "GroupNormalization", spec=GroupNormalizationSpec)
 class GroupNormalizationLowering(MapLowering[GroupNormalizationSpec]):
-    """Groups of channels, of one for InstanceNormalization, with scale and bias by channel."""
+    """Groups of channels (of one channel for InstanceNormalization), with scale and bias per channel."""
 
     def check(self, spec: GroupNormalizationSpec) -> Refusal | None:
         return super().check(spec) or check_stash_type(spec.stash_type) or _check_channels(spec)
@@ -157,7 +157,7 @@ _LAYOUTS_OF_FACTORS = (Layout.PLAIN, Layout.BLOCKED, Layout.BLOCKED_BF16)
 
 @lowers("BatchNormalization", spec=BatchNormalizationSpec)
 class BatchNormalizationLowering(MapLowering[BatchNormalizationSpec]):
-    """A factor and a summand for each channel, made of the four constants when the network is compiled."""
+    """A factor and an offset per channel, computed from the four constants at compile time."""
 
     layouts_of_maps = _LAYOUTS_OF_FACTORS
 
@@ -178,7 +178,7 @@ class BatchNormalizationLowering(MapLowering[BatchNormalizationSpec]):
 
 @lowers("ScaleShift", domain=INTERNAL_DOMAIN, spec=ScaleShiftSpec)
 class ScaleShiftLowering(MapLowering[ScaleShiftSpec]):
-    """The same with the factors and summands given, and an activation."""
+    """The same with given factors and offsets, and an activation."""
 
     layouts_of_maps = _LAYOUTS_OF_FACTORS
 
@@ -194,6 +194,6 @@ def _element(spec: OperatorSpec, b: SegmentBuilder) -> dict[str, Attribute]:
 
 def _folded(b: SegmentBuilder, parameters: Sequence[Output], epsilon: float) -> list[np.ndarray[Any, np.dtype[Any]]]:
     scale, bias, mean, variance = (b.value(value).astype(np.float64) for value in parameters)
-    with np.errstate(all="ignore"):  # statistics of NaN make results of NaN
+    with np.errstate(all="ignore"):  # NaN statistics give NaN results
         factor = scale / np.sqrt(variance + epsilon)
         return [each.astype(np.float32) for each in (factor, bias - mean * factor)]

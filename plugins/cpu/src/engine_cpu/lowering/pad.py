@@ -15,13 +15,13 @@ from engine_cpu.segment import SegmentBuilder
 
 
 def value_bits(value: np.ndarray) -> int:
-    """The bits of a single element, as kernels take them."""
+    """The bits of a single element, as passed to kernels."""
     return int.from_bytes(np.ascontiguousarray(value).reshape(-1)[:1].tobytes(), "little", signed=True)
 
 
 @lowers("Pad", spec=PadSpec)
 class PadLowering(OpLowering[PadSpec]):
-    """Known pads in any mode; a blocked map is padded where its channels are not."""
+    """Known pads in any mode; a map stays blocked if its channels are not padded."""
 
     def check(self, spec: PadSpec) -> Refusal | None:
         return check_movable(spec.input(0)) or check_constant(spec.node, 1, 2, 3)
@@ -44,7 +44,7 @@ class PadLowering(OpLowering[PadSpec]):
             require_elements(spec.node, lengths.kept, "a border")
         before, after = list(lengths.before), list(lengths.after)
         if layout.is_blocked:
-            if before[1] or after[1]:  # as many channels come as go
+            if before[1] or after[1]:  # the number of channels does not change
                 layout = Layout.PLAIN
             else:
                 before, after = [*before, 0], [*after, 0]

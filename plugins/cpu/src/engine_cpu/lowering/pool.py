@@ -18,10 +18,10 @@ from engine_cpu.segment import SegmentBuilder
 
 
 class _MapLowering(OpLowering[SpecT]):
-    """What poolings have in common."""
+    """Base of poolings."""
 
     def layouts(self, spec: SpecT) -> Sequence[LayoutOption]:
-        """Maps in blocks."""
+        """Blocked maps."""
         outputs = spec.node.num_outputs
         return tuple(LayoutOption.uniform(layout, 1, outputs) for layout in (Layout.BLOCKED, Layout.BLOCKED_BF16))
 
@@ -48,7 +48,7 @@ class PoolLowering(_MapLowering[PoolSpec]):
 
 @lowers("GlobalMaxPool", "GlobalAveragePool")
 class GlobalPoolLowering(_MapLowering[OperatorSpec]):
-    """A pooling whose window is the whole map, as one row, so that it is one loop."""
+    """A pooling whose window is the whole map, treated as one row for a single loop."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""

@@ -1,4 +1,4 @@
-"""The step that multiplies matrices: its geometry as attributes, its weights packed, its vectors padded."""
+"""The matrix product step: geometry attributes, packed weights, padded vectors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from engine_cpu.segment import SegmentBuilder
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_BATCH_DIMS = 6
-"""The batch dimensions that the kernel takes; adjacent ones count as one where their strides allow it."""
+"""The maximum number of batch dimensions of the kernel, after merging adjacent ones if strides allow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDim:
-    """One dimension of a batch: its length, and the elements between the matrices of A, B and C along it."""
+    """One batch dimension: its length, and the strides in elements of A, B and C along it."""
 
     length: int
     a: int
@@ -34,8 +34,8 @@ class BatchDim:
 class Product:
     """C[..., m, n] = sum over k of A[..., m, k] * B[..., k, n]; elements along k of A and along n of C are adjacent.
 
-    `transposed`: B is stored [..., n, k]. Rows are `a_row`, `b_row` and `c_row` elements apart; the residual, where
-    there is one, lies as C does.
+    `transposed`: B is stored [..., n, k]. Rows are `a_row`, `b_row` and `c_row` elements apart; a residual has the
+        layout of C.
     """
 
     m: int
@@ -49,7 +49,7 @@ class Product:
 
     @classmethod
     def of_shapes(cls, a: Sequence[int], b: Sequence[int], *, trans_b: bool = False) -> Product:
-        """What MatMul computes of dense tensors of these shapes; both have two dimensions at least."""
+        """MatMul of dense tensors of these shapes; both have at least two dimensions."""
         m, k, n = a[-2], a[-1], b[-2] if trans_b else b[-1]
         if len(b) == 2:  # one B for all rows of A
             m, a = math.prod(a[:-1]), a[-2:]
@@ -57,7 +57,7 @@ class Product:
         return cls(m, n, k, dims, k, k if trans_b else n, n, trans_b)
 
     def attributes(self) -> dict[str, Attribute]:
-        """The attributes of `gemm_f32`, but for B."""
+        """The attributes of `gemm_f32`, except those of B."""
         return {
             "m": self.m, "n": self.n, "k": self.k, "batch": [dim.length for dim in self.batch],
             "a_row": self.a_row, "a_batch": [dim.a for dim in self.batch],
@@ -104,7 +104,7 @@ class Product:
         more: Sequence[int],
         attributes: Mapping[str, Attribute],
     ) -> None:
-        """The same of one matrix by a constant one, with the factors rounded to bf16."""
+        """The same for one matrix times a constant one, with operands rounded to bf16."""
         given = {
             "m": self.m, "n": self.n, "k": self.k, "a_row": self.a_row, "c_row": self.c_row, "a_f32": 1, "c_f32": 1,
             **attributes,
@@ -123,7 +123,7 @@ class Product:
 
 
 def batch_dims(a: Sequence[int], b: Sequence[int], a_size: int, b_size: int, c_size: int) -> list[BatchDim]:
-    """The batch of dense operands whose leading dimensions `a` and `b` broadcast; sizes are those of a matrix."""
+    """The batch dimensions of dense operands with broadcast leading dimensions `a` and `b`; sizes are per matrix."""
     rank = max(len(a), len(b))
     a, b = [1] * (rank - len(a)) + list(a), [1] * (rank - len(b)) + list(b)
     dims = []
@@ -135,7 +135,7 @@ def batch_dims(a: Sequence[int], b: Sequence[int], a_size: int, b_size: int, c_s
 
 
 def merged(dims: Sequence[BatchDim]) -> tuple[BatchDim, ...]:
-    """The same batch in fewer dimensions: without those of length 1, adjacent ones joined where strides allow it."""
+    """The same batch in fewer dimensions: without those of length 1, adjacent ones merged if strides allow it."""
     result: list[BatchDim] = []
     for dim in dims:
         if dim.length == 1:
@@ -150,7 +150,7 @@ def merged(dims: Sequence[BatchDim]) -> tuple[BatchDim, ...]:
 
 
 def packed_weights(b: SegmentBuilder, weights: Output, n: int, k: int, transposed: bool) -> int:
-    """The buffer of a constant B as the product reads it; made once, whatever the number of rows it meets."""
+    """The buffer of a constant B, packed for the product; independent of the number of rows."""
     matrices = math.prod(b.shape(weights)[:-2])
     attributes = {"n": n, "k": k, "transposed": int(transposed), "matrices": matrices}
     recipe = f"gemm_f32 {n}x{k}x{matrices}{' transposed' if transposed else ''}"
@@ -163,7 +163,7 @@ def packed_weights(b: SegmentBuilder, weights: Output, n: int, k: int, transpose
 
 
 def padded_vector(node: Node, b: SegmentBuilder, vector: Output, factor: float = 1.0) -> int:
-    """The buffer of `vector`, a value for each column, with the room that kernels read in blocks.
+    """The buffer of `vector`, a value per column, padded to the blocks that kernels read.
 
     `factor`, for constants only, is multiplied in.
     """

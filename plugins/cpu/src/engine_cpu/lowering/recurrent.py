@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: one matrix product of all time steps' inputs, then the recurrence."""
+"""RNN, GRU and LSTM: one matrix product for the inputs of all time steps, then the recurrence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTIVATIONS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "GRU": (("sigmoid", "tanh"),),
     "LSTM": (("sigmoid", "tanh", "tanh"),),
 }
-"""What there are kernels for, in each direction."""
+"""The activations that kernels support, in each direction."""
 _RNN_EPILOGUES: Final[dict[str, dict[str, Attribute]]] = {
     "tanh": {"activation": "tanh"},
     "relu": {"activation": "clip", "alpha": 0.0},
@@ -35,7 +35,7 @@ _RNN_EPILOGUES: Final[dict[str, dict[str, Attribute]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer and its lengths; `wide` is its units, padded."""
+    """A layer and its sizes; `wide` is the padded number of units."""
 
     spec: RecurrentSpec
     lengths: RecurrentLengths
@@ -48,18 +48,18 @@ class _Layer:
 
     @property
     def columns(self) -> int:
-        """The columns of the product of the inputs."""
+        """The columns of the input product."""
         return self.lengths.directions * self.lengths.gates * self.wide
 
     @property
     def cell(self) -> str:
-        """The kernel's name of the layer."""
+        """The kernel's name for the cell type."""
         return "gru_linear" if self.spec.linear_before_reset else self.spec.op_type.lower()
 
 
 @lowers("RNN", "GRU", "LSTM", spec=RecurrentSpec)
 class RecurrentLowering(OpLowering[RecurrentSpec]):
-    """Layers of recurrent units with the activations that are usual, and constant weights."""
+    """Recurrent layers with the default activations and constant weights."""
 
     def check(self, spec: RecurrentSpec) -> Refusal | None:
         """See `OpLowering.check`."""
@@ -140,7 +140,7 @@ def _layer_attributes(layer: _Layer, b: SegmentBuilder) -> dict[str, Attribute]:
     return attributes
 
 
-# -- packed constants, as csrc/kernels/recurrent.hpp has them --------------------------------------------------
+# -- packed constants, as described in csrc/kernels/recurrent.hpp --------------------------------------------------
 
 
 def _by_chunks(array: Array, layer: _Layer) -> Array:
@@ -163,7 +163,7 @@ def _input_weights(layer: _Layer, b: SegmentBuilder) -> int:
 
 
 def _input_bias(layer: _Layer, bias: Output, b: SegmentBuilder) -> int:
-    """Both biases of every gate, but for the one that stays inside the reset of a GRU."""
+    """The sum of both biases of every gate, except the one inside the reset of a GRU."""
     lengths, is_linear = layer.lengths, layer.cell == "gru_linear"
 
     def make() -> Array:

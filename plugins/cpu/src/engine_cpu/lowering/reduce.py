@@ -13,7 +13,7 @@ from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
-# The names that the kernel has for them.
+# The kernel's names.
 _OPS: Final = {
     "ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod",
     "ReduceL1": "l1", "ReduceL2": "l2", "ReduceSumSquare": "sum_square", "ReduceLogSum": "log_sum",
@@ -36,7 +36,7 @@ class ReductionLowering(OpLowering[ReduceSpec]):
         return first_refusal(check_constant(spec.node, 1), check_types([spec.data, spec.output()], allowed))
 
     def layouts(self, spec: ReduceSpec) -> Sequence[LayoutOption]:
-        """Plain; and, over all pixels of maps, as they come from a convolution."""
+        """Plain; and blocked, for reductions over all pixels of maps."""
         count, x = spec.node.num_inputs, spec.data
         plain = LayoutOption.uniform(Layout.PLAIN, count)
         rank = len(x.shape)
@@ -46,7 +46,7 @@ class ReductionLowering(OpLowering[ReduceSpec]):
         options = [plain]
         if spec.keepdims:
             options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.BLOCKED,)))
-        if x.shape[1].get_length() % BLOCK == 0:  # the sums of all channels are then the same bytes in either layout
+        if x.shape[1].get_length() % BLOCK == 0:  # the result has the same bytes in either layout
             options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.PLAIN,)))
         return options
 

@@ -1,4 +1,4 @@
-"""What the device knows of an operator: one class each, found by the operator's name."""
+"""The lowering interface of the device, and its registry by operator name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from engine_cpu.segment import SegmentBuilder
 
 
 class OpLowering(Lowering[SpecT]):
-    """How one operator, or several that are alike, becomes steps of a plan."""
+    """Lowers one operator, or several similar ones, to steps of a plan."""
 
     def layouts(self, spec: SpecT) -> Sequence[LayoutOption]:
-        """The ways to run a node, whose shapes are static now; the first is preferred where others cost the same."""
+        """The options for a node with static shapes; the first is preferred if costs are equal."""
         return (LayoutOption.uniform(Layout.PLAIN, spec.node.num_inputs, spec.node.num_outputs),)
 
     @abstractmethod
@@ -28,32 +28,31 @@ class OpLowering(Lowering[SpecT]):
     # -- zero copy -----------------------------------------------------------------------------------------
 
     def alias_of(self, spec: SpecT) -> int | None:
-        """The input whose very bytes output 0 has in PLAIN layout, as a Reshape has; None where there is none.
+        """The input with the same bytes as output 0 in PLAIN layout, as for a Reshape; None if there is none.
 
-        `lower` then calls `b.alias`. With this known beforehand, a network output can be written where the alias
-        ends up.
+        `lower` must then call `b.alias`. Declaring it lets the producer write to the buffer of the network output.
         """
         return None
 
     def placements(self, spec: SpecT, option: LayoutOption) -> Sequence[int | None]:
-        """For each input, the byte of output 0 from which on it lies there contiguously, as in a Concat; None if not.
+        """For each input, the byte offset at which it is contiguous in output 0, as for a Concat; None if it is not.
 
-        Producers then write into the output itself where they can; `b.is_placed` tells which have.
+        Producers then write directly into the output if they can; `b.is_placed` says for which inputs.
         """
         return ()
 
     # -- several nodes as one ------------------------------------------------------------------------------
 
     def group_key(self, spec: SpecT) -> Hashable | None:
-        """Nodes that read one another, have one lowering and equal keys become one item; None: never."""
+        """Connected nodes with the same lowering and equal keys become one item; None to prevent this."""
         return None
 
     def item_layouts(self, item: Item) -> Sequence[LayoutOption]:
-        """As `layouts`, for an item; one of several nodes has the layouts of `item.inputs` and `item.outputs`."""
+        """Like `layouts`, for an item; for several nodes, with the layouts of `item.inputs` and `item.outputs`."""
         return self.layouts(cast(SpecT, item.spec))
 
     def lower_item(self, item: Item, b: SegmentBuilder) -> None:
-        """As `lower`, for an item."""
+        """Like `lower`, for an item."""
         self.lower(cast(SpecT, item.spec), b)
 
 
@@ -65,7 +64,7 @@ lowers = LOWERINGS.lowers
 
 
 def decisions() -> CpuDecisions:
-    """The decisions for a graph whose nodes nobody has asked about yet."""
+    """New decisions for a graph."""
     return Decisions(LOWERINGS)
 
 

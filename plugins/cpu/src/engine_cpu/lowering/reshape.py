@@ -1,4 +1,4 @@
-"""Operators that give the same elements another shape, or only another name: no step where no layout is in the way."""
+"""Operators that only change shape or name; without a step unless the layout requires one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANY_RANK = 1 << 16
 
 @lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 class AliasLowering(OpLowering[OperatorSpec]):
-    """The bytes of input 0. A blocked map stays one where its batch and channels keep their place."""
+    """The bytes of input 0. A map stays blocked if its batch and channel axes do not move."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_movable(spec.input(0), spec.output(), max_dims=_ANY_RANK)
@@ -49,12 +49,12 @@ class AliasLowering(OpLowering[OperatorSpec]):
 
 @lowers("Identity")
 class IdentityLowering(AliasLowering):
-    """The input as it is."""
+    """The input unchanged."""
 
 
 @lowers("Dropout", spec=DropoutSpec)
 class DropoutLowering(AliasLowering):
-    """The input as it is, outside of training."""
+    """The input unchanged, for inference."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_inference_dropout(spec) or super().check(spec)

@@ -1,4 +1,4 @@
-"""Resize of any axes: along two neighbouring ones in one step, along more of them two at a time."""
+"""Resize of any axes: two adjacent axes per step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine_cpu.lowering.strided import check_movable, is_map, physical
 from engine_cpu.segment import SegmentBuilder
 
 _WHOLE = ResizeTaps(np.zeros((1, 1), np.int32), np.ones((1, 1)))
-"""An axis of one element that stays as it is."""
+"""An axis of one element that is not resized."""
 _NOTHING = ResizeTaps(np.zeros((0, 1), np.int32), np.ones((0, 1)))
 
 

@@ -1,4 +1,4 @@
-"""RotaryEmbedding, over heads where they lie."""
+"""RotaryEmbedding, with heads in place."""
 
 from __future__ import annotations
 

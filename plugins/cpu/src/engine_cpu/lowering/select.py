@@ -15,7 +15,7 @@ _TYPES: Final = frozenset({f32, i32, i64})
 
 @lowers("TopK", spec=TopKSpec)
 class TopKLowering(OpLowering[TopKSpec]):
-    """Sorted, whether or not that is asked for; a NaN is larger than any number. How many must be constant."""
+    """TopK, always sorted; NaN is larger than any number. K must be constant."""
 
     def check(self, spec: TopKSpec) -> Refusal | None:
         """See `OpLowering.check`."""

@@ -17,7 +17,7 @@ from engine_cpu.segment import SegmentBuilder
 
 @lowers("Concat", spec=ConcatSpec)
 class ConcatLowering(OpLowering[ConcatSpec]):
-    """Inputs are written in their places where that is one piece of memory, else copied."""
+    """Inputs are written in place if their part of the output is contiguous, else copied."""
 
     def check(self, spec: ConcatSpec) -> Refusal | None:
         return check_movable(*spec.node.input_values)
@@ -30,7 +30,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
         blocked = (plain, LayoutOption.uniform(Layout.BLOCKED, node.num_inputs))
         axis = spec.axis
         counts = [static_shape(value)[axis] for value in given_inputs(node)]
-        if axis == 1 and whole_blocks(counts) < len(counts):  # lanes are moved as f32 only
+        if axis == 1 and whole_blocks(counts) < len(counts):  # the lane kernel supports only f32
             return blocked
         return (*blocked, LayoutOption.uniform(Layout.BLOCKED_BF16, node.num_inputs))
 
@@ -65,7 +65,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
         starts, is_by_lane = starts_of(counts), layout.is_blocked and axis == 1
         whole = whole_blocks(counts) if is_by_lane else len(counts)
         if shape[0] != 1 and whole < len(counts):
-            whole = 0  # what is left is not a piece of memory of its own
+            whole = 0  # the remaining part is not contiguous
         has_places = any(b.is_placed(node, index) for index in range(whole))
         copies = []
         for index in range(whole):
@@ -76,7 +76,8 @@ class ConcatLowering(OpLowering[ConcatSpec]):
             places = physical(shape, layout).slice(axis, start, elements.shape[axis])
             size = item_size(y.element_type, layout)
             if has_places:
-                # The source may lie in a part of the output that is written already, so the rest is not an output.
+                # The source may be a part of the output that is already written, so the output is accessed as its
+                # parts.
                 piece = b.part(target, places.offset * size, math.prod(elements.shape) * size)
                 copies.append(Copy(sources[index], elements, piece, Strided.row_major(elements.shape)))
             else:
@@ -94,7 +95,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
 
 @lowers("Split", spec=SplitSpec)
 class SplitLowering(OpLowering[SplitSpec]):
-    """Parts that are one piece of memory are no step."""
+    """Contiguous parts are views without a step."""
 
     def check(self, spec: SplitSpec) -> Refusal | None:
         return check_movable(spec.input(0)) or check_constant(spec.node, 1)
@@ -145,7 +146,7 @@ class TileLowering(OpLowering[TileSpec]):
 
 
 def _part_layouts(node: Node) -> Sequence[LayoutOption]:
-    """Input 0 and the outputs in one layout, what says where to cut in PLAIN."""
+    """Input 0 and the outputs in one layout, other inputs in PLAIN."""
     plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs, node.num_outputs)
     if not is_map(node.input_value(0)):
         return (plain,)
@@ -154,7 +155,7 @@ def _part_layouts(node: Node) -> Sequence[LayoutOption]:
 
 
 def _take(node: Node, b: SegmentBuilder, value: Output, cuts: Sequence[AxisSlice]) -> None:
-    """Make an output the part of input 0 that the cuts leave."""
+    """Make an output the part of input 0 given by the cuts."""
     x = node.input_value(0)
     layout, shape = b.option(node).outputs[0], b.shape(x)
     elements = physical(shape, layout)
@@ -183,7 +184,7 @@ def _take_lanes(
     cuts: Sequence[AxisSlice],
     channels: AxisSlice,
 ) -> None:
-    """Channels that do not begin a block, after what is cut from other axes."""
+    """Take channels that do not start at a block, after cutting other axes."""
     x = node.input_value(0)
     layout, shape = b.option(node).outputs[0], list(b.shape(x))
     source = b.input(x, layout)

@@ -14,7 +14,7 @@ from engine_cpu.segment import SegmentBuilder
 
 @lowers("Softmax", "LogSoftmax", spec=SoftmaxSpec)
 class SoftmaxLowering(OpLowering[SoftmaxSpec]):
-    """One step over [outer, axis, inner]; `log` tells the two apart."""
+    """One step over [outer, axis, inner]; the attribute `log` selects LogSoftmax."""
 
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
         return check_f32(spec.node)
@@ -40,7 +40,7 @@ class HardmaxLowering(OpLowering[SoftmaxSpec]):
 def step_along_axis(
     spec: OperatorSpec, b: SegmentBuilder, kernel: str, lengths: AxisLengths, **attributes: Attribute
 ) -> None:
-    """Append a step from input 0 to output 0, in place where nothing else reads the input."""
+    """Append a step from input 0 to output 0, in place if nothing else reads the input."""
     x, (outer, axis, inner) = spec.node.input_value(0), lengths
     b.step(
         spec.node, kernel, [b.input(x)], [b.output(spec.output(), in_place_of=x)],

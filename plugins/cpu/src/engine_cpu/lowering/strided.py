@@ -1,4 +1,4 @@
-"""Arrays with strides, and the step that copies between them: what most operators that only move elements become."""
+"""Strided arrays and the step that copies between them, used by most operators that only move elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
 from engine_cpu.segment import SegmentBuilder
 
 MAX_DIMS: Final = 12
-"""Dimensions that the kernels which move elements take."""
+"""The maximum number of dimensions of the copy kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Strided:
 
     @property
     def is_contiguous(self) -> bool:
-        """True where the elements lie one after the other, or there are none."""
+        """True if the elements are contiguous, or there are none."""
         if 0 in self.shape:
             return True
         expected = 1
@@ -68,7 +68,7 @@ class Strided:
         return Strided(tuple(shape), tuple(strides), offset)
 
     def broadcast(self, shape: Sequence[int]) -> Strided:
-        """Repeated to a shape that this one fits into from the right."""
+        """Broadcast to a shape."""
         missing = len(shape) - len(self.shape)
         sizes, strides = (1,) * missing + self.shape, (0,) * missing + self.strides
         repeated = tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
@@ -86,7 +86,7 @@ class Copy:
 
 
 def copy_step(b: SegmentBuilder, node: Node, element_bytes: int, copies: Sequence[Copy]) -> None:
-    """Append a step that makes the copies, which must not write the same place."""
+    """Append a step that does the copies, whose targets must not overlap."""
     sources = list(dict.fromkeys(copy.source for copy in copies))
     targets = list(dict.fromkeys(copy.target for copy in copies))
     rank = max(len(copy.elements.shape) for copy in copies)
@@ -121,7 +121,7 @@ def copy_all(node: Node, b: SegmentBuilder, elements: Strided) -> None:
 
 
 def physical(shape: Sequence[int], layout: Layout) -> Strided:
-    """A tensor as it lies in memory; a blocked map is [N, blocks, ..., 16], so other axes keep their number."""
+    """A tensor in memory; a blocked map is [N, blocks, ..., 16], so other axes keep their position."""
     if not layout.is_blocked:
         return Strided.row_major(shape)
     return Strided.row_major((shape[0], padded_channels(shape[1]) // BLOCK, *shape[2:], BLOCK))
@@ -130,7 +130,7 @@ def physical(shape: Sequence[int], layout: Layout) -> Strided:
 def channel_parts(shape: Sequence[int], layout: Layout) -> list[tuple[int, int, Strided]]:
     """The elements of a blocked map as arrays [N, blocks, 16, ...], each with its first channel and their number.
 
-    There is one of the whole blocks, and one of what is left.
+    One array covers the whole blocks, and one the remaining channels.
     """
     rank, whole = len(shape), shape[1] // BLOCK
     blocks = physical(shape, layout).permute((0, 1, rank, *range(2, rank)))
@@ -141,12 +141,12 @@ def channel_parts(shape: Sequence[int], layout: Layout) -> list[tuple[int, int, 
 
 
 def is_movable(element_type: ElementType) -> bool:
-    """True for the types whose elements the kernels can move: of 1, 2, 4 or 8 bytes."""
+    """True for types that the kernels can move: elements of 1, 2, 4 or 8 bytes."""
     return element_type.numpy.kind != "O" and item_size(element_type) in (1, 2, 4, 8)
 
 
 def check_movable(*values: Output | None, max_dims: int = MAX_DIMS // 2) -> Refusal | None:
-    """A refusal where a value has elements that the kernels cannot move, or too many dimensions."""
+    """A refusal if a value has elements that the kernels cannot move, or too many dimensions."""
     for value in values:
         if value is None:
             continue
@@ -165,5 +165,5 @@ def check_movable(*values: Output | None, max_dims: int = MAX_DIMS // 2) -> Refu
 
 
 def is_map(value: Output) -> bool:
-    """True for f32 tensors [N, C, ...] with an axis behind the channels."""
+    """True for f32 tensors [N, C, ...] with at least one spatial axis."""
     return value.element_type is f32 and len(value.shape) > 2

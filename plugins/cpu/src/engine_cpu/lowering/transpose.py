@@ -1,4 +1,4 @@
-"""Operators that put all elements of one input elsewhere: transposition, blocks of depth and space."""
+"""Operators that permute the elements of one input: Transpose, DepthToSpace, SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine_cpu.segment import SegmentBuilder
 
 @lowers("Transpose", spec=TransposeSpec)
 class TransposeLowering(OpLowering[TransposeSpec]):
-    """One copy; none where only axes of length one move. It can read blocked maps, or write them."""
+    """One copy; none if only axes of length 1 move. Can read or write blocked maps."""
 
     def check(self, spec: TransposeSpec) -> Refusal | None:
         return check_movable(spec.input(0))
@@ -87,13 +87,13 @@ def _order(spec: TransposeSpec) -> tuple[int, ...]:
 
 
 def _is_alias(spec: TransposeSpec) -> bool:
-    """Whether the axes that are longer than one keep their order."""
+    """Whether the axes longer than 1 keep their order."""
     shape = static_shape(spec.node.input_value(0))
     moved = [axis for axis in _order(spec) if shape[axis] != 1]
     return moved == sorted(moved)
 
 
 def _blocks(elements: Strided, start: int, count: int) -> Strided:
-    """Channels [start, start + count) of [N, C, ...] as [N, blocks, 16, ...], as `channel_parts` has them."""
+    """Channels [start, start + count) of [N, C, ...] as [N, blocks, 16, ...], as in `channel_parts`."""
     inner = min(count, BLOCK)
     return elements.slice(1, start, count).split(1, count // inner if inner else 0, inner)

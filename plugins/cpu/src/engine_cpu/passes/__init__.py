@@ -1,1 +1,1 @@
-"""Passes of the device's own: rewrites that pay off only where its kernels are."""
+"""Device-specific passes: rewrites that are beneficial only with its kernels."""

@@ -15,7 +15,7 @@ from engine.passes.pattern import Matcher, any_input, wrap_type
 class ChannelShuffleFusion(MatcherPass):
     """Turns Reshape to [N, groups, C / groups, ...], Transpose of the two and Reshape back into a ChannelShuffle.
 
-    All lengths but the first have to be known. Blocked maps stay blocked through it.
+    All lengths but the first must be known. Blocked maps stay blocked.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class ChannelShuffleFusion(MatcherPass):
 
 
 def _groups(source: Output, split: Output, result: Output) -> int | None:
-    """Into how many groups the channels are split; None where other axes are, or a length is unknown."""
+    """The number of groups; None if other axes are split, or a length is unknown."""
     lengths = [_known_lengths(value) for value in (source, split, result)]
     if any(each is None for each in lengths) or source.element_type is not f32:
         return None

@@ -1,4 +1,4 @@
-"""Which Einsum stays one: those that are faster as they lie in memory than as what takes their place."""
+"""Which Einsum nodes are not decomposed because their direct kernel is faster."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from engine.ops.einsum import EinsumSpec
 from engine_cpu.lowering import decisions
 
 _BETWEEN: Final = frozenset({"Mul", "Div", "Add"})
-"""What stands between the scores of an attention and their Softmax."""
+"""The operators between the scores of an attention and their Softmax."""
 _MAX_BETWEEN: Final = 3
 
 
 def stays_whole(einsum: Node) -> bool:
-    """Whether to leave an Einsum as it is.
+    """Whether to keep an Einsum instead of decomposing it.
 
-    Not, if it has no kernel, or is part of an attention, which is faster as one, or a product with weights, which
-    moves nothing and takes a bias and an activation. In types other than f32 nothing that it could become has a kernel.
+    False if it has no kernel, if it is part of an attention, which is faster when fused, or if it is a product with
+    weights, which needs no data movement and can fuse a bias and an activation. For types other than f32, the operators
+    of the decomposition have no kernel.
     """
     if einsum.output(0).element_type is not f32:
         return True
@@ -41,7 +42,7 @@ def _is_in_attention(einsum: Node) -> bool:
 
 
 def _is_linear(einsum: Node) -> bool:
-    """Whether it is a product of the last axes of an operand with a constant, whose own axes come last."""
+    """Whether it is a product of the last axes of an operand with a constant, whose other axes come last."""
     values = [value for value in einsum.input_values if value is not None]
     constant = [isinstance(value.node, Constant) for value in values]
     if sorted(constant) != [False, True]:

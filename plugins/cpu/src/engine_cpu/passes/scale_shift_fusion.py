@@ -1,4 +1,4 @@
-"""`ScaleShiftFusion`: a batch normalization that no convolution could take, and what follows it, become one step."""
+"""`ScaleShiftFusion`: a batch normalization not fused into a convolution becomes one step with its consumers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(slots=True)
 class _Chain:
-    """The nodes taken so far, and what they compute: `activation(x * scale + shift)`."""
+    """The nodes fused so far, and their function: `activation(x * scale + shift)`."""
 
     nodes: list[Node]
     scale: Vector
@@ -34,8 +34,8 @@ class _Chain:
 class ScaleShiftFusion(MatcherPass):
     """Turns BatchNormalization with constant statistics into `engine.ScaleShift`.
 
-    Products and sums with constants by channel that alone read the result go into its factors, which are computed in
-    double precision and rounded once, and an activation after them becomes its own.
+    Following products and sums with per-channel constants, if they are the only consumers, are folded into its factors,
+    which are computed in double precision and rounded once; an activation after them is fused too.
     """
 
     def __init__(self) -> None:
@@ -65,13 +65,13 @@ def _start(node: Node) -> _Chain | None:
     if any(each is None or each.dtype != np.float32 for each in parameters):
         return None
     scale, bias, mean, variance = (each.astype(np.float64) for each in parameters if each is not None)
-    with np.errstate(all="ignore"):  # statistics of NaN make results of NaN
+    with np.errstate(all="ignore"):  # NaN statistics give NaN results
         factor = scale / np.sqrt(variance + BatchNormalizationSpec.of(node).epsilon)
         return _Chain([node], factor, bias - mean * factor)
 
 
 def _extend(chain: _Chain) -> bool:
-    """Take the one node that reads the end of the chain, where it fits."""
+    """Fuse the only consumer of the end of the chain, if it fits."""
     targets = chain.end.target_inputs
     if chain.activation is not None or len(targets) != 1:
         return False
@@ -94,7 +94,7 @@ def _extend(chain: _Chain) -> bool:
 
 
 def _by_channel(chain: _Chain, value: Output) -> Vector | None:
-    """The numbers of a constant that has one for each channel, or one for all; None for any other value."""
+    """The data of a constant with one number per channel, or a single one; None for any other value."""
     data, rank = constant_data(value), len(chain.end.shape)
     if data is None or data.ndim > rank or data.size not in (1, chain.scale.size):
         return None

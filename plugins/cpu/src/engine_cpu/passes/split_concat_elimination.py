@@ -1,4 +1,4 @@
-"""`SplitConcatElimination`: a Concat takes what a Split took apart as it was before."""
+"""`SplitConcatElimination`: a Concat of all parts of a Split reads the unsplit value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.passes.pattern import Matcher, wrap_type
 class SplitConcatElimination(MatcherPass):
     """Turns Concat(..., a, b, ...) of all parts a, b of a Split of x along the same axis into Concat(..., x, ...).
 
-    `x`, which was split, can then be written where the Concat wants it, and its parts are views of that.
+    `x` can then be written directly into the output of the Concat, and the parts are views of it.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class SplitConcatElimination(MatcherPass):
 
 
 def _joined(values: Sequence[Output], axis: int) -> list[Output]:
-    """The values, with the source of a Split in place of all its parts where these follow one another."""
+    """The values, with all consecutive parts of a Split replaced by its source."""
     joined: list[Output] = []
     index = 0
     while index < len(values):
