@@ -31,7 +31,7 @@ ENGINE_INLINE simd::Vec activate(Activation activation, float alpha, float beta,
     case Activation::kElu:
       return x < 0.0f ? alpha * (exp(x) - 1.0f) : x;
     case Activation::kMish: {
-      // tanh(log(1 + e)) is n / (n + 2) with n = e (e + 2), and 1 in f32 from 20 on. NaN passes the bound.
+      // tanh(log(1 + e)) is n / (n + 2) with n = e (e + 2), and rounds to 1 in f32 from x = 20. NaN passes the bound.
       const Vec e = exp(min(broadcast(20.0f), x)), n = e * (e + 2.0f);
       return x * (n / (n + 2.0f));
     }
@@ -52,8 +52,8 @@ ENGINE_NOINLINE void finish_with(const EpilogueArgs& epilogue, int count, float*
   }
 }
 
-// Activates `count` vectors in place, y_step floats apart, and then adds a residual (unless null). The switch stands
-// outside the loop, and outside the kernels with their many accumulators, which it would multiply in size.
+// Activates `count` vectors in place, y_step floats apart, and then adds a residual (unless null). The switch is
+// outside the loop, and outside the kernels with their many accumulators, whose code size it would multiply.
 [[maybe_unused]] ENGINE_NOINLINE void finish_column(const EpilogueArgs& epilogue, int count, float* y,
                                                     std::int64_t y_step, const float* residual,
                                                     std::int64_t residual_step) {

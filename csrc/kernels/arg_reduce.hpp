@@ -1,4 +1,4 @@
-// Positions of extremes along one axis of [outer, axis, inner].
+// ArgMin and ArgMax along one axis of [outer, axis, inner].
 #pragma once
 
 #include "kernels/codes.hpp"
@@ -9,11 +9,11 @@ namespace engine {
 struct ArgReduceArgs {
   ElementCode type;
   bool is_min;
-  bool is_last;  // of equal ones; else the first
+  bool is_last;  // of equal elements, take the last; otherwise the first
   std::int64_t outer, axis, inner;
 };
 
-// Columns (of inner) that are done together.
+// Columns (of inner) that are processed together.
 constexpr std::int64_t kArgTile = 64;
 
 }  // namespace engine

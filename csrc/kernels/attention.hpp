@@ -6,15 +6,15 @@
 
 namespace engine {
 
-// Where the rows of Q, K, V or Y lie, in floats; the elements of a row are adjacent. So [B, H, S, D], [B, S, H * D] and
-// a part of a packed [B, S, 3 * H * D] are all read in place.
+// The strides of Q, K, V or Y, in floats; the elements of a row are adjacent. So [B, H, S, D], [B, S, H * D] and a part
+// of a packed [B, S, 3 * H * D] are all read in place.
 struct AttentionView {
   std::int64_t batch = 0;
   std::int64_t head = 0;
   std::int64_t row = 0;
 };
 
-// Where the mask lies, in its elements; a stride of 0 broadcasts.
+// The strides of the mask, in elements; a stride of 0 broadcasts.
 struct AttentionMaskView {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -24,24 +24,24 @@ struct AttentionMaskView {
 
 // Operands: Q, K, V, [mask], Y.
 struct AttentionArgs {
-  std::int64_t batch, heads, kv_heads;  // heads / kv_heads heads of Q in a row share one of K and V
+  std::int64_t batch, heads, kv_heads;  // heads / kv_heads consecutive heads of Q share one head of K and V
   std::int64_t queries, keys;
-  std::int64_t size, value_size;  // elements of a row of Q and K, and of V and Y
+  std::int64_t size, value_size;  // elements in a row of Q and K, and of V and Y
   AttentionView q, k, v, y;
   AttentionMask mask;
   AttentionRows rows;
   AttentionMaskView mask_view;
-  std::int64_t mask_keys;  // keys that the mask reaches; those beyond are forbidden
-  // Query i may see keys i + offset - before to i + offset + after; -1 is no bound.
+  std::int64_t mask_keys;  // keys that the mask covers; further keys are masked
+  // Query i attends to keys i + offset - before to i + offset + after; -1: no bound.
   std::int64_t offset, before, after;
   float scale, softcap;    // softcap 0: none
   std::int64_t key_block;  // keys whose scores are in scratch at a time
 };
 
-// What plan building must know of an instruction set.
+// Constants of an instruction set that plan building needs.
 struct AttentionTraits {
   std::int32_t lanes;
-  std::int32_t block_vectors;  // vectors of queries in a block of queries, at most
+  std::int32_t block_vectors;  // maximum number of vectors in a block of queries
 };
 
 }  // namespace engine

@@ -11,7 +11,7 @@ struct PlanarConvArgs {
   EpilogueArgs epilogue;
   PackArgs pack;
   std::int32_t pixels;
-  std::int64_t band_rows;  // output rows computed from one padded copy of the input rows they need
+  std::int64_t band_rows;  // output rows computed from one padded copy of their input rows
   std::int64_t band_h;     // input rows of a band
   std::int64_t band_w;     // padded width
   std::int64_t x_batch, y_batch, residual_batch;

@@ -1,4 +1,4 @@
-// The walk of a convolution on plain input over bands of rows, for any type of elements. Included by kernel files only.
+// Convolution of a plain input by bands of rows, for any element type. Included by kernel files only.
 #pragma once
 
 #include "kernels/conv_planar.hpp"

@@ -1,4 +1,4 @@
-// The walk of a direct convolution on NCHWc16 over tiles, for any type of elements. Included by kernel files only.
+// Direct convolution on NCHWc16 by tiles, for any element type. Included by kernel files only.
 #pragma once
 
 #include "kernels/conv.hpp"
@@ -9,8 +9,9 @@ namespace {
 
 using simd::kLanes;
 
-// One worker's view of a step. Tile names a call of the kernels, how many values of depth they take at a time, and
-// finds one: struct { using Call; static constexpr int kDepthStep; static kernel(vectors, pixels, step) }.
+// One worker's state for a step. Tile has the type of a kernel call, the values of depth that kernels process at a
+// time, and a lookup of kernels: struct { using Call; static constexpr int kDepthStep; static kernel(vectors, pixels,
+// step) }.
 template <class Tile>
 struct ConvWalk {
   using Call = typename Tile::Call;
@@ -20,16 +21,16 @@ struct ConvWalk {
   decltype(Call::residual) residual;
   decltype(Call::y) y;
   std::int64_t* offsets;  // indirect tiles: [slot][taps][pixels]
-  std::int64_t slots;     // offsets of so many tiles are kept, tile i in slot i % slots
+  std::int64_t slots;     // the number of tiles whose offsets are kept; tile i is in slot i % slots
   std::int64_t slot_size;
   std::int64_t filled[kConvOffsetSlots];  // the tile whose offsets a slot holds, or -1
-  std::int64_t segments;                  // rows, or 1 where tiles are flat
+  std::int64_t segments;                  // rows, or 1 if tiles are flat
   std::int64_t segment_pixels;
-  std::int64_t tiles;  // tiles of a segment: `wide` of pixels + 1, then the others of `pixels`
+  std::int64_t tiles;  // tiles of a segment: first `wide` tiles of pixels + 1 pixels, then tiles of `pixels`
   std::int64_t wide;
   int pixels;
   std::int64_t channel_end;  // of this worker's channel tiles
-  std::int64_t part, parts;  // which of the pixel tiles it is for which one channel tile stays, and how many there are
+  std::int64_t part, parts;  // this pixel tile among those that use the same channel tile, and their number
 };
 
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
@@ -39,7 +40,7 @@ ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
   return a > b ? a : b;
 }
 
-// Kernel rows (or columns) [begin, end) whose taps from `start` lie inside 0..size.
+// The kernel rows (or columns) [begin, end) whose taps, from `start`, lie inside 0..size.
 ENGINE_INLINE WorkRange inside(std::int64_t start, std::int64_t size, std::int64_t kernel, std::int64_t dilation) {
   const std::int64_t begin = start < 0 ? (-start + dilation - 1) / dilation : 0;
   const std::int64_t end = start >= size ? 0 : (size - start + dilation - 1) / dilation;
@@ -58,7 +59,7 @@ void fill_offsets(const ConvShape& s, std::int64_t first_pixel, int pixels, Work
       }
 }
 
-// Lets a pixel tile prefetch its part of the weights of the channel tile that comes next.
+// Makes a pixel tile prefetch its part of the next channel tile's weights.
 template <class Tile>
 ENGINE_INLINE void ask_for_next(const ConvWalk<Tile>& walk, std::int64_t next, std::int64_t channel_tiles,
                                 std::int64_t reduction, std::int64_t group_size, typename Tile::Call& call) {
@@ -146,7 +147,7 @@ void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange
   }
 }
 
-// Runs one worker's share. The pointers of `walk` are set.
+// Runs one worker's share. The pointers of `walk` must be set.
 template <class Tile>
 void run_conv(ConvWalk<Tile>& walk, const KernelContext& context) {
   const ConvArgs& args = *walk.args;
@@ -176,7 +177,7 @@ void run_conv(ConvWalk<Tile>& walk, const KernelContext& context) {
   for (std::int64_t first = pixels.begin; first < pixels.end; first += step) {
     const std::int64_t last = min64(first + step, pixels.end);
     walk.parts = last - first;
-    // One tile at a time needs its offsets once for all channels.
+    // A single tile needs its offsets only once for all channels.
     const std::int64_t channel_step = last - first == 1 ? channels.end - channels.begin : 1;
     for (std::int64_t c = channels.begin; c < channels.end; c += channel_step)
       for (std::int64_t tile = first; tile < last; ++tile) {

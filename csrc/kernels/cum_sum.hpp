@@ -13,7 +13,7 @@ struct CumSumArgs {
   std::int64_t outer, axis, inner;
 };
 
-// Columns (of inner) that are done together.
+// Columns (of inner) that are processed together.
 constexpr std::int64_t kCumSumTile = 64;
 
 }  // namespace engine

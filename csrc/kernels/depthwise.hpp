@@ -1,4 +1,4 @@
-// Depthwise convolution on NCHWc16: one filter a channel, channel multiplier one.
+// Depthwise convolution on NCHWc16: one filter for each channel, channel multiplier 1.
 #pragma once
 
 #include "kernels/conv.hpp"
@@ -14,12 +14,12 @@ struct DepthwiseArgs {
   std::int64_t x_batch, y_batch, residual_batch;
 };
 
-// Whether more follows on a row's sums than scale, bias, a residual and a clip.
+// Whether a row's sums need more than scale, bias, a residual and a clip.
 static inline bool depthwise_finishes(const DepthwiseArgs& args) {
   return args.epilogue.activation != Activation::kClip || (args.operands.has_residual && args.epilogue.residual_after);
 }
 
-// Scratch of a worker where maps are bf16.
+// Scratch bytes for each worker if maps are bf16.
 static inline std::size_t depthwise_bf16_scratch_bytes(const DepthwiseArgs& args) {
   return depthwise_finishes(args) ? static_cast<std::size_t>(args.shape.out_w) * 16 * sizeof(float) : 0;
 }

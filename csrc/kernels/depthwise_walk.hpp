@@ -1,4 +1,4 @@
-// Depthwise convolution on NCHWc16, for any type of maps. Included by kernel files only.
+// Depthwise convolution on NCHWc16, for any element type. Included by kernel files only.
 #pragma once
 
 #include "kernels/activation.hpp"
@@ -16,7 +16,7 @@ constexpr int kTile = 14;
 constexpr int kTile = 4;
 #endif
 
-// Zeros for taps outside of the map.
+// Zeros for taps outside the map.
 template <class Map>
 struct Zeros {
   alignas(64) static constexpr Map kValues[16] = {};
@@ -24,10 +24,10 @@ struct Zeros {
 
 template <class Map, class Out>
 struct Row {
-  const Map* x;        // the first kernel row that lies inside, at column 0
+  const Map* x;        // the input of the first kernel row inside the map, at column 0
   std::int64_t x_row;  // between kernel rows
   const float* w;      // of that kernel row
-  int rows;            // kernel rows that lie inside
+  int rows;            // the number of kernel rows inside the map
   std::int64_t in_w;
   std::int64_t stride, dilation, kernel_w;
   Out* y;
@@ -36,7 +36,7 @@ struct Row {
   bool has_scale;
 };
 
-// What ends a pixel, in registers: stores could be to the row's own fields, as far as the compiler knows.
+// The epilogue's parameters, in registers: for the compiler, stores might change the fields of the row.
 template <class Map, class Out>
 struct Ending {
   Vec bias, scale, low, high;
@@ -48,7 +48,7 @@ template <class Map, class Out>
 ENGINE_INLINE Ending<Map, Out> ending_of(const Row<Map, Out>& row) {
   return {row.bias, row.scale, row.low, row.high, row.residual, row.y, row.has_scale};
 }
-// A bias that nothing scales comes first, where it costs nothing.
+// Without a scale, sums start from the bias, which costs nothing.
 template <class Map, class Out>
 ENGINE_INLINE Vec start_of(const Row<Map, Out>& row) {
   return row.has_scale ? zero() : row.bias;
@@ -66,7 +66,7 @@ constexpr int kRegisters = 32;
 constexpr int kRegisters = 16;
 #endif
 
-// Keeps a loaded vector in a register: the compiler would load it again for each of its uses.
+// Keeps a loaded vector in a register; the compiler would otherwise load it again for each use.
 ENGINE_INLINE void keep(Vec& value) {
 #if defined(__AVX512F__)
   __asm__("" : "+v"(value));
@@ -79,7 +79,7 @@ ENGINE_INLINE void keep(Vec& value) {
 #endif
 }
 
-// Output pixels [first, first + kPixels), whose first tap is input column `start`. Checked: some taps lie outside.
+// Output pixels [first, first + kPixels), whose first tap is input column `start`. kChecked: some taps lie outside.
 template <int kKernel, int kStride, int kPixels, bool kChecked, class Map, class Out>
 ENGINE_NOINLINE void tile(const Row<Map, Out>& row, std::int64_t first, std::int64_t start) {
   constexpr int kSpan = (kPixels - 1) * kStride + kKernel;
@@ -167,8 +167,8 @@ void run_any(const Row<Map, Out>& row, std::int64_t out_w, std::int64_t pad) {
   }
 }
 
-// x, y and the residual are maps of Map. Rows are computed as Out: where they stand, or as f32 in the scratch, so that
-// a map of bf16 is rounded once, after all that depthwise_finishes tells of.
+// x, y and the residual have elements of type Map. Rows are computed as Out: in place, or as f32 in scratch, so that a
+// bf16 map is rounded only once, after the whole epilogue (see depthwise_finishes).
 template <class Map, class Out>
 void run_depthwise(const DepthwiseArgs& args, void* const* buffers, const KernelContext& context) {
   constexpr bool kIsAside = sizeof(Map) != sizeof(Out);

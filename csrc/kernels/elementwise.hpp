@@ -1,8 +1,8 @@
 // A program of elementwise operations over one iteration space, run strip by strip: one pass over memory.
 //
-// Four families share this header: `elementwise` is the interpreter, `elementwise_f32`, `elementwise_scalar` and
-// `elementwise_cast` hold what one instruction does to one strip, as tables that prepare looks functions up in. Their
-// rows have no function of their own: a table is an entry's traits.
+// Four families share this header: `elementwise` is the interpreter; `elementwise_f32`, `elementwise_scalar` and
+// `elementwise_cast` implement single instructions over one strip, as tables in which prepare looks up functions. A
+// table is the traits of a kernel entry, which has no function.
 #pragma once
 
 #include "kernels/codes.hpp"
@@ -21,10 +21,10 @@ struct StripCall {
 };
 using StripFn = void (*)(const StripCall& call);
 
-// The operations of one element type; null where there is none.
+// The operations of one element type; null if there is none.
 struct StripTable {
   StripFn run[kOpcodes];
-  bool takes_step[kOpcodes];  // sources of the table's own type may have step 0; otherwise every step has to be 1
+  bool takes_step[kOpcodes];  // sources of the table's type may have step 0; otherwise every step must be 1
 };
 struct CastTable {
   StripFn run[kElementCodes][kElementCodes];  // [from][to]
@@ -40,11 +40,11 @@ enum class OperandForm : std::int32_t { kDirect, kUniform, kExpanded };
 struct ElementwiseInput {
   OperandForm form;
   std::int32_t slot, bytes;                        // of one element
-  std::int32_t fill;                               // kUniform: how many equal elements the instructions need
+  std::int32_t fill;                               // kUniform: the number of equal elements that the instructions need
   std::int64_t scratch;                            // offset, unless kDirect
   std::int64_t outer_stride[kElementwiseMaxRank];  // bytes, for each outer dimension
   std::int64_t chunk_stride;                       // bytes, for each unit along the chunked dimension
-  // kExpanded: the strip as extents[0] * units elements of strides[0], each with what lies inside it.
+  // kExpanded: the strip as extents[0] * units elements with stride strides[0], each with the inner dimensions.
   std::int32_t box_rank;
   std::int64_t extents[kElementwiseMaxRank];
   std::int64_t strides[kElementwiseMaxRank];  // bytes
@@ -78,7 +78,7 @@ struct ElementwiseArgs {
   std::int32_t outer_rank;
   std::int64_t outer[kElementwiseMaxRank];
   std::int64_t length;  // of the chunked dimension
-  std::int64_t chunk;   // units a strip, but for the last one of an outer index
+  std::int64_t chunk;   // units in a strip, except for the last strip of an outer index
   std::int64_t chunks;  // strips for each outer index
   std::int64_t unit;    // elements
   std::int64_t strips;

@@ -1,7 +1,7 @@
-// Loops over one strip for operations that are written for a single element. Included by kernel files only.
+// Loops over one strip, for operations defined on a single element. Included by kernel files only.
 //
-// A strip's result may be the very memory of one of its sources: element i is read before it is written, and nothing
-// else overlaps. `ivdep` tells the compiler so.
+// A strip's result may have the same memory as one of its sources: element i is read before it is written, and nothing
+// else overlaps. `ivdep` declares this to the compiler.
 #pragma once
 
 #include "kernels/elementwise.hpp"

@@ -8,8 +8,8 @@ namespace engine {
 
 constexpr int kGemmBatchDims = 6;
 
-// Where a matrix lies. kRows: row-major, `row` floats between rows. kBlocked: [columns / 16][M][16], which is NCHWc16
-// with a row for a pixel; `row` is then the floats between blocks (16 * M where dense).
+// The layout of a matrix. kRows: row-major, `row` floats between rows. kBlocked: [columns / 16][M][16], which is
+// NCHWc16 with rows as pixels; `row` is then the number of floats between blocks (16 * M if dense).
 enum class MatrixLayout : std::int32_t { kRows, kBlocked };
 
 struct MatrixView {
@@ -30,32 +30,34 @@ static inline std::int64_t gemm_matrices(const GemmShape& shape) {
   return count;
 }
 
-// Operands: A, B, then those that are there of bias [N rounded up to 16], scale (the same) and residual, C; last, where
-// B is packed at run time, the temporary for it.
+// Operands: A, B, then bias [N rounded up to 16], scale (the same) and residual if present, then C; last, if B is
+// packed at run time, its temporary.
 struct GemmOperands {
   bool has_bias = false;
   bool has_scale = false;
-  bool has_residual = false;  // laid out as `residual` says; C itself is allowed
+  bool has_residual = false;  // with the layout `residual`; may be C itself
 };
 
 struct GemmTiling {
-  std::int32_t vectors = 0;     // vectors in a tile of columns; fixes the format of packed B
-  std::int32_t pixels = 0;      // rows in a tile, at most
-  std::int32_t tile_block = 0;  // row tiles for which one tile of columns stays; 0: all of them
+  std::int32_t vectors = 0;     // vectors in a tile of columns; determines the format of packed B
+  std::int32_t pixels = 0;      // maximum number of rows in a tile
+  std::int32_t tile_block = 0;  // consecutive row tiles that use the same tile of columns; 0: all
 };
 
-// How B is stored where the product reads it.
+// The format in which the product reads B.
 enum class GemmForm : std::int32_t {
   kTiles,    // packed (pack.hpp), for tiles
-  kColumns,  // [N][K], for products of rows with rows: N is small, or M where B came transposed
-  kRaw,      // [K][N] with `b_row` between rows, for few rows of A
+  kColumns,  // [N][K], for products of rows with rows: N is small, or M is and B is given transposed
+  kRaw,      // [K][N] with stride `b_row`, for few rows of A
 };
 
-// Rows of A up to which B is read as it is rather than packed at run time, and up to which the reduction is split.
+// The number of rows of A up to which B is read unpacked, instead of being packed at run time, and the reduction is
+// split.
 constexpr std::int64_t kFewRows = 4;
-// Columns up to which products of rows with rows beat tiles, most of whose lanes would be empty.
+// The number of columns up to which products of rows with rows are faster than tiles, whose lanes would be mostly
+// empty.
 constexpr std::int64_t kFewColumns = 4;
-// Columns whose sums a worker keeps at a time where B is read as it is: four rows of them stay in the nearest cache.
+// The number of columns whose sums a worker keeps at a time if B is read unpacked: four rows of them fit the L1 cache.
 constexpr std::int64_t kRawColumns = 1024;
 
 struct GemmArgs {
@@ -67,11 +69,11 @@ struct GemmArgs {
   PackArgs pack;  // of one matrix
   MatrixView a, residual, c;
   std::int64_t b_row;                    // of kRaw and kColumns
-  std::int64_t b_batch[kGemmBatchDims];  // floats between the matrices that the product reads
-  std::int32_t b_operand;                // which operand these are: 1, or the temporary
+  std::int64_t b_batch[kGemmBatchDims];  // floats between the matrices as the product reads them
+  std::int32_t b_operand;                // the operand with this format: 1, or the temporary
 };
 
-// Packing of B at run time: operand 1 as `source` tells to the temporary.
+// Packing of B at run time: from operand 1, with strides `source`, to the temporary.
 struct GemmPackArgs {
   PackArgs pack;
   GemmForm form;  // kTiles or kColumns
@@ -79,7 +81,7 @@ struct GemmPackArgs {
   std::int32_t rank;
   std::int64_t batch[kGemmBatchDims];   // of the distinct matrices
   std::int64_t source[kGemmBatchDims];  // floats between them
-  std::int64_t matrix_floats;           // between the packed ones
+  std::int64_t matrix_floats;           // floats between packed matrices
   std::int32_t from, to;                // operands
 };
 

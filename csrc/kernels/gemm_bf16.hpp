@@ -1,21 +1,21 @@
-// Matrix products C[M, N] = epilogue(A[M, K] * B[K, N]) with the factors in bf16 and sums in f32.
+// Matrix products C[M, N] = epilogue(A[M, K] * B[K, N]) with bf16 operands and f32 accumulation.
 #pragma once
 
 #include "kernels/gemm.hpp"
 
 namespace engine {
 
-// A matrix of f32 or bf16; `row` as MatrixView's, in elements.
+// A matrix of f32 or bf16; `row` as in MatrixView, in elements.
 struct MixedMatrix {
   MatrixLayout layout;
   std::int32_t element_bytes;
   std::int64_t row;
 };
 
-// Operands: A, B (packed as pack_bf16.hpp says), then those that are there of bias, scale and residual, C; last, where
-// A is converted, the temporary for it. The tiles read A as bf16 in blocks, [ceil(K / 16)][M][16]: a dense matrix of
-// that kind is read where it is, any other is converted by the step's first phase, to such blocks for each tile of rows
-// by itself: those of all rows would lie a power of two apart for many M, where they evict each other.
+// Operands: A, B (packed as described in pack_bf16.hpp), then bias, scale and residual if present, then C; last, if A
+// is converted, its temporary. The tiles read A as bf16 in blocks, [ceil(K / 16)][M][16]. A dense matrix in this format
+// is read in place; any other is converted by the step's first phase, separately for each tile of rows: for many M,
+// blocks of all rows would be a power of two apart, and evict each other from the cache.
 struct GemmBf16Args {
   std::int64_t m, n, k;
   GemmOperands operands;
@@ -23,9 +23,9 @@ struct GemmBf16Args {
   EpilogueArgs epilogue;
   PackArgs pack;
   MixedMatrix a, residual, c;
-  std::int32_t c_at;         // which of the step's buffers C is
-  std::int32_t panel_at;     // and A in blocks of bf16: 0, or the temporary
-  std::int64_t panel_block;  // values between its blocks where it is read as it is; 0: in tiles
+  std::int32_t c_at;         // the index of C's buffer in the step
+  std::int32_t panel_at;     // the index of A in blocks of bf16: 0, or the temporary
+  std::int64_t panel_block;  // values between its blocks if it is read in place; 0: converted by tiles
 };
 
 }  // namespace engine

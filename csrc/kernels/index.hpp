@@ -1,4 +1,4 @@
-// Reading of indices of either width.
+// Reads indices of 4 or 8 bytes.
 #pragma once
 
 #include "kernels/kernel.hpp"
@@ -18,7 +18,7 @@ ENGINE_INLINE std::int64_t load_index(const void* indices, std::int64_t at, std:
   return value;
 }
 
-// The place that an index names in a dimension of `size`, or -1 and a fault.
+// The position of an index in a dimension of `size`, or -1 and a fault.
 ENGINE_INLINE std::int64_t resolve_index(std::int64_t index, std::int64_t size, const KernelContext& context) {
   const std::int64_t at = index < 0 ? index + size : index;
   if (at >= 0 && at < size) return at;

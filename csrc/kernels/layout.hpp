@@ -10,10 +10,10 @@ struct LayoutArgs {
   std::int64_t channels;
   std::int64_t pixels;
   std::int64_t plain_batch;    // elements between images of the plain map
-  std::int64_t blocked_batch;  // and of the blocked one
+  std::int64_t blocked_batch;  // the same for the blocked map
 };
 
-// Conversion of `count` values from one type to another, in whatever layout they have.
+// Conversion of `count` values from one type to another, in any layout.
 struct ConvertArgs {
   std::int64_t count;
 };

@@ -5,7 +5,7 @@
 
 namespace engine {
 
-// Adjacent columns that are handled together where inner > 1.
+// Adjacent columns that are processed together if inner > 1.
 constexpr std::int64_t kLpNormColumns = 64;
 
 struct LpNormArgs {

@@ -1,7 +1,7 @@
-// Mean and centred sum of squares, of parts of a tensor and of their union. Included by kernel files only.
+// Mean and centred sum of squares of parts of a tensor, and of their union. Included by kernel files only.
 //
-// The mean comes first and the squares are of differences from it, so that a large mean does not cancel the variance
-// away. Each part is small enough for its second reading to come from the first-level cache.
+// The mean is computed first and the squares are of differences from it, so that the variance does not suffer from
+// cancellation if the mean is large. Each part is small enough to be read a second time from the L1 cache.
 #pragma once
 
 #include "kernels/kernel.hpp"
@@ -51,13 +51,13 @@ float row_squares(const float* x, float center, std::int64_t count) {
   }
   if (i < count) {
     const Vec d = load_partial(x + i, count - i, middle) - middle;
-    // An infinite or NaN center makes the lanes beyond the row NaN: as the row's own are then, too.
+    // An infinite or NaN center makes the lanes beyond the row NaN, which does no harm: the row's lanes are NaN, too.
     total[1] = fma(d, d, total[1]);
   }
   return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
 }
 
-// Adds `part`, of which nothing is counted twice.
+// Adds `part`, which must not overlap `all`.
 ENGINE_INLINE void merge(Moments& all, const Moments& part) {
   const double count = all.count + part.count;
   if (count == 0.0) return;

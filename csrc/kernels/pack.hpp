@@ -1,12 +1,12 @@
-// Packing of weights into the order in which tiles read them (tile.hpp).
+// Packs weights in the order in which tiles read them (tile.hpp).
 #pragma once
 
 #include "kernels/kernel.hpp"
 
 namespace engine {
 
-// How a packed array is made of a source array of any strides (in floats). Output channels are cut into tiles of
-// `tile_channels`, the last of `tail_channels` (both multiples of a vector's lanes), per group:
+// The mapping from a source array with any strides (in floats) to a packed array. The output channels of each group are
+// divided into tiles of `tile_channels`, the last of `tail_channels` (both multiples of a vector's lanes):
 //
 //   packed [group][tile][block][row][col][depth][tile_channels], channels beyond `channels` zero
 //
@@ -31,7 +31,7 @@ struct PackArgs {
   std::int64_t packed_offset;  // where the packed array starts in its buffer
 };
 
-// Reduction length of one output value, and floats of the packed array.
+// The reduction length of one output value, and the number of floats of the packed array.
 static inline std::int64_t pack_reduction(const PackArgs& args) {
   return (std::int64_t{args.depth} * (args.blocks - 1) + args.last_depth) * args.rows * args.cols;
 }

@@ -14,29 +14,30 @@ struct ReduceDims {
   std::int64_t stride[kReduceDims] = {};  // in elements
 };
 
-// What an element becomes, and how two of these become one; and what the outcome becomes at last.
+// The map applied to elements and the operation that combines two results; then the final operation.
 enum class ReduceMap : std::int32_t { kAdd, kAddAbs, kAddSquare, kMax, kMin, kMultiply, kLogAddExp };
 enum class ReduceFinish : std::int32_t { kNone, kDivide, kSquareRoot, kLog };
 
-// The elements of one output are those at offsets over `reduced`, from an offset over `kept`. The innermost axis is
-// either reduced, and then the last of `reduced`; or it is kept: `columns`, adjacent outputs (else 1).
-// In two phases the first one has `parts` outputs for each final one: of a share of axis `split` of `reduced` each.
+// The elements of one output are at offsets over `reduced`, relative to an offset over `kept`. The innermost axis is
+// either reduced, and then the last of `reduced`; or it is kept, as `columns` adjacent outputs (otherwise 1).
+// In two phases, the first one has `parts` outputs for each final output, each over a share of axis `split` of
+// `reduced`.
 struct ReduceArgs {
   ElementCode type;
   ReduceMap map;
   ReduceFinish finish;
   ReduceDims kept;
-  ReduceDims reduced;  // at least one
+  ReduceDims reduced;  // at least 1 dimension
   std::int64_t columns;
   bool has_columns;
   std::int64_t outputs;  // product of `kept`, without parts and columns
   std::int64_t parts;    // output [outputs][parts][columns]
   std::int32_t split;
-  std::int64_t count;  // elements that an output is made of in the end, for kDivide
+  std::int64_t count;  // total number of elements for each output, for kDivide
   std::int32_t from, to;
 };
 
-// Columns that are done together.
+// Columns that are processed together.
 constexpr std::int64_t kReduceTile = 64;
 
 }  // namespace engine

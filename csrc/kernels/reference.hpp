@@ -1,4 +1,4 @@
-// Scalar kernels on plain layouts, accumulated in double: what the tests compare the others with. Not part of the core.
+// Scalar kernels on plain layouts, accumulated in double, as a reference for tests. Not part of the core.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ double finish(const EpilogueArgs& epilogue, double accumulator, const float* sca
 void conv(const ConvShape& shape, const EpilogueArgs& epilogue, const float* x, const float* w, const float* scale,
           const float* bias, const float* residual, float* y);
 
-// Plain [N, C, H, W] to and from NCHWc16. `fill` goes to the lanes beyond the channels.
+// Plain [N, C, H, W] to and from NCHWc16. Lanes beyond the channels are set to `fill`.
 std::vector<float> to_blocked(const std::vector<float>& plain, std::int64_t n, std::int64_t c, std::int64_t hw,
                               float fill);
 std::vector<float> from_blocked(const std::vector<float>& blocked, std::int64_t n, std::int64_t c, std::int64_t hw);

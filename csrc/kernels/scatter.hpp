@@ -1,5 +1,5 @@
-// Updates written where indices say, into a copy of the data or into the data itself. Indices as of gather.hpp; an
-// update whose index is out of range is left out. Updates of one place take effect in the order in which they lie.
+// Writes updates at indices, into a copy of the data or in place. Indices are as in gather.hpp; an update whose index
+// is out of range is skipped. Updates of one element are applied in memory order.
 #pragma once
 
 #include "kernels/codes.hpp"
@@ -7,7 +7,7 @@
 
 namespace engine {
 
-// What elements are taken for: bytes where updates replace them.
+// The element type; only a size in bytes if updates replace elements.
 enum class ScatterType : std::int32_t { kBytes1, kBytes2, kBytes4, kBytes8, kF32, kF64, kI32, kI64 };
 
 struct ScatterCopyArgs {
@@ -19,14 +19,14 @@ struct ScatterElementsArgs {
   ScatterOp op;
   ScatterType type;
   std::int64_t rank, axis;
-  std::int64_t split;  // the dimension whose indices the workers share; the axis: one worker does all
+  std::int64_t split;  // the dimension whose indices are divided among workers; if it is the axis, one worker does all
   std::int64_t index_bytes;
   std::int64_t axis_size;
   std::int64_t shape[kMaxGatherDims];   // of the indices
   std::int64_t stride[kMaxGatherDims];  // of the data, in elements
 };
 
-// destination[tuples[i]] op= updates[i], slices of elements, each of which the workers share.
+// destination[tuples[i]] op= updates[i], for slices of elements; each slice is divided among the workers.
 struct ScatterNdArgs {
   ScatterOp op;
   ScatterType type;

@@ -5,14 +5,14 @@
 
 namespace engine {
 
-// Floats of a row that one worker sums alone where several share a row.
+// Floats of a row that one worker sums if several share a row.
 constexpr std::int64_t kSoftmaxChunk = 8192;
-// Adjacent columns that are handled together where inner > 1.
+// Adjacent columns that are processed together if inner > 1.
 constexpr std::int64_t kSoftmaxColumns = 64;
 
 struct SoftmaxArgs {
   std::int64_t outer, axis, inner;
-  std::int64_t chunks;  // of a row; softmax_sum_f32 and softmax_apply_f32 only
+  std::int64_t chunks;  // of a row; only for softmax_sum_f32 and softmax_apply_f32
   bool is_log;
 };
 

@@ -1,5 +1,5 @@
-// Copies between n-dimensional arrays with strides: what a Transpose, a Slice, a Concat, a Split, an Expand, a Tile, a
-// DepthToSpace or a Flip moves. One step has any number of such copies, between any of its operands.
+// Copies between n-dimensional arrays with strides: for Transpose, Slice, Concat, Split, Expand, Tile, DepthToSpace and
+// Flip. One step has any number of such copies, between any of its operands.
 #pragma once
 
 #include "kernels/kernel.hpp"
@@ -12,7 +12,7 @@ enum class CopyMode : std::int32_t {
   run,         // columns are contiguous in both
   fill,        // columns repeat one element
   transpose,   // columns are contiguous in the destination, rows in the source
-  interleave,  // as transpose, with two to four columns, and rows without gaps in the destination
+  interleave,  // as transpose, with two to four columns, and contiguous rows in the destination
   element      // anything else
 };
 
@@ -28,7 +28,7 @@ struct CopyPart {
   std::int64_t destination_offset;
   std::int64_t rows, row_block, row_blocks, source_row, destination_row;
   std::int64_t columns, column_block, column_blocks, source_column, destination_column;
-  std::int64_t end_item;  // of the step's items, those below belong to this part or to one before it
+  std::int64_t end_item;  // the step's items below this index belong to this part or an earlier one
   std::int64_t outer_size[kMaxCopyDims];
   std::int64_t outer_source[kMaxCopyDims];
   std::int64_t outer_destination[kMaxCopyDims];

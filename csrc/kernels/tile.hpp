@@ -1,4 +1,4 @@
-// The register-tiled product that convolution, GEMM and Winograd are made of.
+// The register-tiled product on which convolution, GEMM and Winograd are based.
 //
 // A tile is `vectors` x `pixels` accumulators that stay in registers through the whole reduction: each input value is
 // broadcast and multiplied with `vectors` vectors of output channels. Partial sums never touch memory.
@@ -6,7 +6,7 @@
 //   y[c, p] = epilogue(sum over block, row, col, d of  x[block, row, col, p, d] * w[block, row, col, d, c])
 //
 // The reduction runs over `blocks` outermost, then `rows` x `cols` kernel taps, then `depth` adjacent floats of x
-// (`last_depth` in the last block). Weights are read front to back, in that order: `vectors` * lanes floats for each
+// (`last_depth` in the last block). Weights are read sequentially in that order: `vectors` * lanes floats for each
 // step. So one tile is
 //   a convolution on NCHWc16   blocks: input channels / 16, rows x cols: the kernel, depth: 16
 //   a product of matrices      blocks: K / 16, one tap, depth: 16; pixels are the rows of A
@@ -27,9 +27,9 @@ struct EpilogueArgs {
   bool residual_after = false;
 };
 
-// One call of a tile kernel: `Element` is the type of x and w, `Map` and `ConstMap` point to y and the residual.
-// Strides are in elements. Nothing outside the named elements is read or written; x, w and y need the alignment of an
-// element only. The residual may be y itself; x and w may not overlap y.
+// One call of a tile kernel: `Element` is the type of x and w, `Map` and `ConstMap` are the pointers to y and the
+// residual. Strides are in elements. No other elements are read or written; x, w and y need only the alignment of an
+// element. The residual may be y itself; x and w must not overlap y.
 template <class Element, class Map, class ConstMap>
 struct TileCallOf {
   using ElementType = Element;
@@ -37,12 +37,12 @@ struct TileCallOf {
   std::int64_t x_block;         // between blocks
   std::int64_t x_row;           // between kernel rows
   std::int64_t x_col;           // between kernel columns
-  const std::int64_t* offsets;  // indirect kernels: [rows * cols][pixels] offsets of x, kPaddingOffset where the tap
-                                // lies in the padding (x_row, x_col are not used then)
+  const std::int64_t* offsets;  // indirect kernels: [rows * cols][pixels] offsets of x, kPaddingOffset if the tap
+                                // lies in the padding (x_row, x_col are then unused)
   const Element* w;             // the tile's weights
   std::int64_t w_block;         // between blocks
-  std::int64_t w_lead;          // from a block's start to its first tap that is not left out; in the last block,
-  std::int64_t w_lead_last;     // which may be shallower, w_lead_last
+  std::int64_t w_lead;          // from a block's start to its first tap that is not skipped; in the last block,
+  std::int64_t w_lead_last;     // whose depth may be smaller, w_lead_last
   std::int32_t blocks;
   std::int32_t rows;
   std::int32_t cols;
@@ -57,8 +57,8 @@ struct TileCallOf {
   std::int64_t residual_block;
   std::int64_t residual_pixel;
   const EpilogueArgs* epilogue;
-  const char* next;        // what will be read after this tile and may be far away: prefetched in steps of `next_step`
-  std::int32_t next_step;  // bytes, one with each value of depth (bf16: each two); 0: nothing is
+  const char* next;        // data read after this tile, which may not be in cache: prefetched in steps of `next_step`
+  std::int32_t next_step;  // bytes, one step for each value of depth (bf16: for each two); 0: no prefetch
 };
 using TileCall = TileCallOf<float, float*, const float*>;
 
@@ -66,15 +66,15 @@ constexpr std::int64_t kPaddingOffset = INT64_MIN;
 
 using TileFn = void (*)(const TileCall& call);
 
-// How the pixels of a tile lie in x: at a fixed distance in floats, or where `offsets` says.
+// The positions of a tile's pixels in x: at a fixed distance in floats, or at `offsets`.
 enum class PixelStep : std::int32_t { kBlocked1, kBlocked2, kPlanar1, kPlanar2, kIndirect, kCount };
 
-// What plan building must know of an instruction set's tiles.
+// Properties of an instruction set's tiles that plan building needs.
 struct TileTraits {
   std::int32_t lanes;          // floats in a vector
-  std::int32_t max_vectors;    // tiles exist of 1 to max_vectors vectors
-  std::int32_t max_pixels[5];  // [vectors]: and of 1 to max_pixels[vectors] pixels
-  std::int32_t best_vectors;   // the shape that comes closest to the machine's peak
+  std::int32_t max_vectors;    // tiles exist with 1 to max_vectors vectors
+  std::int32_t max_pixels[5];  // [vectors]: and with 1 to max_pixels[vectors] pixels
+  std::int32_t best_vectors;   // the shape that comes closest to the CPU's peak
   std::int32_t weight_bytes = 4;
 };
 
@@ -82,12 +82,12 @@ namespace ENGINE_ISA_NS {
 
 extern const TileTraits tile_traits;
 
-// The kernel for a tile of exactly this shape; null where there is none.
+// The kernel for a tile of exactly this shape; null if there is none.
 TileFn tile_kernel(int vectors, int pixels, PixelStep step);
 
-// Lets tile `part` of the `parts` that share their weights prefetch its part of the weights that come next: `width`
-// channels, `steps` values of depth (bf16: pairs). Steps that are spread evenly leave the first level its buffers for
-// what the tile itself reads; all lines of a block at once would fill them.
+// Makes tile `part` of the `parts` tiles that share weights prefetch its part of the next weights: `width` channels,
+// `steps` values of depth (bf16: pairs). Evenly spread prefetches leave L1 fill buffers for the tile's own reads; all
+// lines of a block at once would occupy them.
 template <class Call>
 ENGINE_ALWAYS_INLINE void prefetch_part(Call& call, const typename Call::ElementType* weights, std::int64_t width,
                                         std::int64_t steps, std::int64_t part, std::int64_t parts) {
@@ -95,7 +95,7 @@ ENGINE_ALWAYS_INLINE void prefetch_part(Call& call, const typename Call::Element
   call.next = reinterpret_cast<const char*>(weights) + part * steps * call.next_step;
 }
 
-// What walks over tiles are templates of: a call, how many depths the kernels take at a time, and where to find one.
+// The template argument of functions that iterate over tiles: the call type, the depth step, and the kernel lookup.
 struct TileF32 {
   using Call = TileCall;
   static constexpr int kDepthStep = 1;

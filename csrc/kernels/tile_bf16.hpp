@@ -1,11 +1,11 @@
-// The register-tiled product of tile.hpp on bf16: pairs of adjacent depths are multiplied and summed in f32.
+// The register-tiled product of tile.hpp for bf16: pairs of adjacent depths are multiplied and summed in f32.
 //
-// x and w are bf16, y and the residual bf16 or f32 each, bias and scale f32. Weights have the order of tile.hpp with
-// the two depths of a pair beside each other, and depth rounded up to even:
+// x and w are bf16, y and the residual each bf16 or f32, bias and scale f32. Weights have the order of tile.hpp with
+// adjacent depths in pairs, and depth rounded up to even:
 //
 //   w [block][row][col][depth / 2][vectors * lanes][2]
 //
-// Of an odd last_depth, the value of x after the last one is not used.
+// If last_depth is odd, the value of x after the last one is not used.
 #pragma once
 
 #include "kernels/tile.hpp"
@@ -13,7 +13,7 @@
 
 namespace engine {
 
-// A pointer to elements of f32 (4 bytes) or bf16 (2), which one is known at plan build.
+// A pointer to elements of f32 (4 bytes) or bf16 (2 bytes), determined when the plan is built.
 template <class Byte>
 struct EitherPointer {
   Byte* data;
@@ -31,7 +31,7 @@ namespace ENGINE_ISA_NS {
 
 extern const TileTraits tile_bf16_traits;
 
-// The kernel for a tile of exactly this shape: null where there is none.
+// The kernel for a tile of exactly this shape; null if there is none.
 TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step);
 
 struct TileBf16 {

@@ -13,7 +13,7 @@ struct TopKArgs {
   std::int64_t k;  // 0..axis
 };
 
-// An element in the order that is asked for: what comes first has the larger key, of equal keys the lower position.
+// An element in the requested order: larger keys come first; for equal keys, the lower position.
 struct TopKEntry {
   std::int64_t key;
   std::int64_t position;

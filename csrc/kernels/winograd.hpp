@@ -1,9 +1,9 @@
 // Winograd convolution F(m x m, 3 x 3), m of 2 or 4, on NCHWc16 (Lavin and Gray, "Fast algorithms for convolutional
 // neural networks", 2016): 3x3, stride 1, no dilation, no groups.
 //
-// An output tile of m x m needs (m + 2)^2 products instead of 9 m^2: 2.25 times fewer for m = 2, 4 for m = 4. The price
-// is rounding (about 2 and 10 times the direct kernel's), and that an infinity or NaN in the input reaches the
-// whole output tile it touches.
+// An output tile of m x m needs (m + 2)^2 products instead of 9 m^2: 2.25 times fewer for m = 2, 4 times for m = 4. The
+// costs are larger rounding errors (about 2 and 10 times the direct kernel's), and that an infinity or NaN in the input
+// spreads over each output tile that reads it.
 //
 // With P = (m + 2)^2 points, T output tiles and R input channels:
 //   u  [channel tile][P][R][tile_channels]   transformed weights
@@ -20,23 +20,23 @@ struct WinogradArgs {
   ConvOperands operands;
   EpilogueArgs epilogue;
   std::int32_t output_tile;    // m
-  std::int32_t tile_channels;  // as PackArgs'
+  std::int32_t tile_channels;  // as in PackArgs
   std::int32_t tail_channels;
-  std::int32_t pixels;       // most Winograd tiles of a register tile
-  bool in_phases;            // how a step runs it; nothing else depends on this
-  bool by_channels;          // fused: workers share the channels, and each transforms the input; else the tiles
+  std::int32_t pixels;       // maximum number of Winograd tiles in a register tile
+  bool in_phases;            // how a step runs; nothing else depends on this
+  bool by_channels;          // fused: workers divide the channels, and each transforms the input; else the tiles
   std::int32_t block_tiles;  // fused: tiles transformed together, in the worker's scratch
   std::int64_t tiles_h, tiles_w;
   std::int64_t tiles;  // batch * tiles_h * tiles_w
   std::int64_t x_batch, y_batch, residual_batch;
 };
 
-// Two ways over the same packed weights, both with operands x, u, [bias], [scale], [residual], y. Fused, one phase:
-// winograd_fused_f32; best while the weights stay in cache for a block of tiles. In three phases, with the temporaries
-// V and M after the operands: winograd_input_f32, winograd_gemm_f32, winograd_output_f32. winograd_weights_f32 (w as
-// [out, in, 3, 3], u) runs once, at compile time. For maps (x, residual, y) of bf16, winograd_fused_bf16,
-// winograd_input_bf16 and winograd_output_bf16 stand for those; weights, V, M and all sums stay f32, which bf16 is too
-// coarse for.
+// Two implementations share packed weights and the operands x, u, [bias], [scale], [residual], y. Fused, in one phase:
+// winograd_fused_f32; best if the weights stay in cache for a block of tiles. In three phases, with the temporaries V
+// and M after the operands: winograd_input_f32, winograd_gemm_f32, winograd_output_f32. winograd_weights_f32 (w as
+// [out, in, 3, 3], u) runs once, at compile time. For bf16 maps (x, residual, y), winograd_fused_bf16,
+// winograd_input_bf16 and winograd_output_bf16 are used instead; weights, V, M and all sums stay f32, since bf16 is not
+// precise enough.
 WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
                                 int output_tile, int vectors, int block_tiles, const TileTraits& traits);
 
@@ -45,7 +45,7 @@ std::int64_t winograd_input_floats(const WinogradArgs& args);    // V, of all ti
 std::int64_t winograd_product_floats(const WinogradArgs& args);  // M, of all tiles
 std::size_t winograd_scratch_bytes(const WinogradArgs& args);    // fused
 
-// Floats between points of V or M: an even number of cache lines would map all points to few sets.
+// Floats between points of V or M: an odd number of cache lines, since an even one would map all points to few sets.
 static inline std::int64_t winograd_point_stride(std::int64_t blocks, std::int64_t tiles) {
   return (blocks * tiles | 1) * 16;
 }
