@@ -1,7 +1,7 @@
-// arg_reduce: the positions of maxima or minima, as int64. hardmax_f32: 1 at each maximum, 0 elsewhere.
+// arg_reduce: the indices of maxima or minima, as int64. hardmax_f32: 1 at each maximum, 0 elsewhere.
 //
-// Operands: x, y; the alignment of an element; they may not overlap. Split over rows, or over tiles of columns. A NaN
-// is taken for the extreme, as numpy does. An axis without elements gives 0.
+// Operands: x, y; element alignment; they must not overlap. Split over rows, or over tiles of columns. A NaN counts as
+// the extreme value, as in numpy. An empty axis yields 0.
 #include "kernels/arg_reduce.hpp"
 
 #include "simd/partial.hpp"
@@ -17,12 +17,12 @@ ENGINE_INLINE bool is_nan(T x) {
   return x != x;
 }
 
-// Whether `x`, which comes after `best`, takes its place.
+// Whether `x`, which comes after `best`, replaces it.
 template <class T, bool kMin, bool kLast>
 ENGINE_INLINE bool is_better(T x, T best) {
   const bool is_beyond = kMin ? (kLast ? x <= best : x < best) : (kLast ? x >= best : x > best);
   const bool yields = kLast | !is_nan(best);
-  return is_beyond | (is_nan(x) & yields);  // without branches: columns are done as vectors
+  return is_beyond | (is_nan(x) & yields);  // without branches, so that columns are vectorised
 }
 
 template <bool kMin>
@@ -30,7 +30,7 @@ ENGINE_INLINE Vec extreme(Vec best, Vec x) {
   return ((kMin ? x < best : x > best) | (x != x)) ? x : best;
 }
 
-// Adjacent elements: their extreme first, then where it stands.
+// Adjacent elements: finds the extreme value first, then its position.
 template <bool kMin, bool kLast>
 std::int64_t find_in_row(const float* x, std::int64_t count) {
   if (count == 0) return 0;
@@ -55,7 +55,7 @@ std::int64_t find_in_row(const float* x, std::int64_t count) {
   return i;
 }
 
-// `width` adjacent columns of `count` elements each, kArgTile at most.
+// `width` adjacent columns, at most kArgTile, of `count` elements each.
 template <class T, bool kMin, bool kLast>
 void find_in_columns(const T* x, std::int64_t count, std::int64_t stride, std::int64_t width, std::int64_t* found) {
   T best[kArgTile];
@@ -125,7 +125,7 @@ void arg_reduce(const void* raw_args, void* const* buffers, const KernelContext&
       return arg_reduce<std::uint8_t>(args, buffers, context);
     case ElementCode::kI8:
       return arg_reduce<std::int8_t>(args, buffers, context);
-    default:  // prepare lets no other pass
+    default:  // prepare accepts no other
       break;
   }
 }

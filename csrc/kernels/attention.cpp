@@ -1,13 +1,13 @@
-// attention_f32: softmax(scale * Q K^T + mask) V, for any number of queries. attention_rows_f32: the same, fast for
-// few.
+// attention_f32: softmax(scale * Q K^T + mask) V, for any number of queries. attention_rows_f32: the same, optimised
+// for few queries.
 //
-// Operands: Q, K, V, [mask], Y (attention.hpp), float alignment; Y overlaps none of the others. A key that a bound
-// (causal attention, a window) forbids takes no part at all, so that a NaN there does not spread.
+// Operands: Q, K, V, [mask], Y (attention.hpp), float alignment; Y must not overlap the others. A key that a bound
+// (causal attention, a window) excludes is not read, so a NaN there does not spread.
 //
-// attention_f32 holds the queries of a block in the lanes of vectors: the scores of a key are a few vectors, its
-// maximum and sum go down columns, and K and V are read as they lie, an element broadcast at a time, never packed. What
-// is transposed are a block's queries and results, which are few. Keys come in blocks; the maximum, the sum and the
-// result so far are corrected where a later block has a larger score.
+// attention_f32 holds the queries of a block in the lanes of vectors: the scores of a key are a few vectors, maximum
+// and sum are taken along columns, and K and V are read in place, broadcasting one element at a time, without packing.
+// Only a block's queries and results, which are few, are transposed. Keys are processed in blocks; the maximum, the sum
+// and the accumulated result are rescaled if a later block has a larger score.
 #include "kernels/attention.hpp"
 
 #include "simd/transpose.hpp"
@@ -34,14 +34,14 @@ ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
   return a > b ? a : b;
 }
 
-// e^x for x <= 0: within 3e-7 of it down to -20, within 2e-7 of e^-20 below, and 0 from some place below -87 on. NaN of
-// NaN. Half the operations of simd::exp, which is as exact for small results, too.
+// e^x for x <= 0: relative error below 3e-7 down to -20, absolute error below 2e-7 e^-20 beyond, and 0 from somewhere
+// below -87. NaN stays NaN. Takes half the operations of simd::exp, which is accurate for small results, too.
 ENGINE_INLINE Vec exp_below_zero(Vec x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
 #if defined(__AVX512F__)
   constexpr float kLeast = -200.0f;
 #else
-  constexpr float kLeast = -87.0f;  // 2^-126 is the smallest factor that bits of an exponent make
+  constexpr float kLeast = -87.0f;  // 2^-126 is the smallest power that exponent bits can represent
 #endif
   const Vec bounded = max(broadcast(kLeast), x);
   const Vec shifted = fma(bounded, broadcast(1.44269504f), broadcast(kRound));
@@ -62,21 +62,21 @@ ENGINE_INLINE Vec exp_below_zero(Vec x) {
 // One head and some of its queries.
 struct Task {
   const AttentionArgs* args;
-  const float *q, *k, *v;     // the first row of each
-  const unsigned char* mask;  // its first element, or null
+  const float *q, *k, *v;     // the first rows
+  const unsigned char* mask;  // the first element, or null
   float* y;
   std::int64_t first, count;        // queries
-  std::int64_t key_begin, key_end;  // that any of them may see
+  std::int64_t key_begin, key_end;  // keys that any of them attends to
   float* queries;                   // [size][width], scaled
   float* scores;                    // [key_block][width]
   float* result;                    // [value_size][width]
   float* bias;                      // [kLanes][width]
 };
 
-// The compiler must compute addresses of pixels from these few registers, rather than keep one for each.
+// Makes the compiler compute the addresses of pixels from these few registers, instead of keeping one for each.
 #define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
-// The address of a pixel `step` bytes after the one before it, as an addressing mode has it.
+// The address of a pixel, `step` bytes after the previous one, in a form that an addressing mode covers.
 ENGINE_INLINE float pixel_at(int pixel, const char* first, const char* eighth, std::int64_t step, std::int64_t step3,
                              std::int64_t step5) {
   const char* base = pixel < 7 ? first : eighth;
@@ -106,8 +106,9 @@ ENGINE_INLINE float pixel_at(int pixel, const char* first, const char* eighth, s
   return *reinterpret_cast<const float*>(base + offset);
 }
 
-// y[p][..] = (y[p][..] or 0) + sum over d of x[p, d] * w[d][..], rows of w and y being kVectors vectors. kRows: pixels
-// are rows, `step` floats apart, and d adjacent (Q K^T); else pixels are adjacent and d is `step` floats apart (P V).
+// y[p][..] = (y[p][..] or 0) + sum over d of x[p, d] * w[d][..]; rows of w and y have kVectors vectors. kRows: pixels
+// are rows, `step` floats apart, and d is adjacent (Q K^T); otherwise pixels are adjacent and d is `step` floats apart
+// (P V).
 template <int kVectors, int kPixels, bool kRows>
 ENGINE_NOINLINE void product(const float* x, std::int64_t step, const float* w, std::int64_t depth, float* y,
                              bool is_sum) {
@@ -175,7 +176,7 @@ ProductFn pick(std::int64_t pixels, Indices<kPixels...>) {
   return table[pixels - 1];
 }
 
-// The product for any number of pixels, in tiles of sizes that differ by one at most.
+// The product for any number of pixels, in tiles whose sizes differ by at most one.
 template <int kVectors, bool kRows>
 void multiply(const float* x, std::int64_t step, std::int64_t pixels, const float* w, std::int64_t depth, float* y,
               bool is_sum) {
@@ -214,7 +215,7 @@ void pack_queries(const Task& task) {
   }
 }
 
-// What the mask adds to the score of a key; `row` is that of its query.
+// The value that the mask adds to the score of a key; `row` is the mask's row of the query.
 ENGINE_INLINE float bias_at(const AttentionArgs& args, const unsigned char* mask, std::int64_t row, std::int64_t key) {
   if (key >= args.mask_keys) return -kInf;
   const std::int64_t at = row + key * args.mask_view.key;
@@ -222,7 +223,7 @@ ENGINE_INLINE float bias_at(const AttentionArgs& args, const unsigned char* mask
   return reinterpret_cast<const float*>(mask)[at];
 }
 
-// `count` biases of the keys from `key` on, of one query.
+// The biases of `count` keys from `key`, for one query.
 ENGINE_INLINE Vec bias_row(const AttentionArgs& args, const unsigned char* mask, std::int64_t row, std::int64_t key,
                            std::int64_t count) {
   const bool is_whole = count == kLanes && key + kLanes <= args.mask_keys && args.mask_view.key == 1;
@@ -235,7 +236,7 @@ ENGINE_INLINE Vec bias_row(const AttentionArgs& args, const unsigned char* mask,
   return load(lanes);
 }
 
-// Biases of kLanes keys, `keys` of which are there, for the queries of a task: task.bias[key][query].
+// The biases of kLanes keys, of which `keys` exist, for the queries of a task: task.bias[key][query].
 template <int kVectors>
 void read_bias(const Task& task, std::int64_t key, std::int64_t keys) {
   constexpr int kWidth = kVectors * kLanes;
@@ -262,14 +263,14 @@ void read_bias(const Task& task, std::int64_t key, std::int64_t keys) {
   }
 }
 
-// What the rows of a block of queries have come to.
+// The state of the rows of a block of queries.
 template <int kVectors>
 struct Progress {
   Vec maximum[kVectors], sum[kVectors];
-  VecInt seen[kVectors];  // -1 where a key was allowed
+  VecInt seen[kVectors];  // -1 if any key was allowed
 };
 
-// `first` and the numbers after it, or `unbounded` in all lanes.
+// `first` and the following integers, or `unbounded` in all lanes.
 ENGINE_INLINE VecInt places(std::int64_t first, bool is_unbounded, std::int32_t unbounded) {
   alignas(kVectorBytes) std::int32_t lanes[kLanes];
   for (int i = 0; i < kLanes; ++i) {
@@ -318,8 +319,8 @@ void restrain(const Task& task, std::int64_t key, std::int64_t count, Progress<k
   }
 }
 
-// Scores of a block of keys become the numerators of their probabilities; returns what the result so far is to be
-// multiplied with in `correction`.
+// Converts the scores of a block of keys to the numerators of their probabilities; `correction` receives the factor for
+// the accumulated result.
 template <int kVectors>
 void exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& progress, Vec (&correction)[kVectors]) {
   constexpr int kWidth = kVectors * kLanes;
@@ -335,7 +336,7 @@ void exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& prog
         maximum[v] == progress.maximum[v] ? broadcast(1.0f) : exp_below_zero(progress.maximum[v] - maximum[v]);
     progress.maximum[v] = maximum[v];
     sum[v] = progress.sum[v] * correction[v];
-    // A row without a score above -inf: its numerators are to be 0, not NaN, so that its sum is 0.
+    // A row without a score above -inf: makes its numerators 0, not NaN, so that its sum is 0.
     maximum[v] = maximum[v] == -kInf ? zero() : maximum[v];
   }
   for (std::int64_t i = 0; i < count; ++i)
@@ -350,7 +351,7 @@ void exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& prog
   for (int v = 0; v < kVectors; ++v) progress.sum[v] = sum[v];
 }
 
-// A row of probabilities 0 times V, which is 0 unless V has NaN.
+// Zero probabilities times V: 0 unless V has NaN.
 ENGINE_NOINLINE void write_zero_row(const AttentionArgs& args, const float* values, float* y) {
   for (std::int64_t d = 0; d < args.value_size; ++d) y[d] = 0.0f;
   for (std::int64_t key = 0; key < args.keys; ++key)
@@ -420,7 +421,7 @@ void attend(const Task& task) {
   write_rows<kVectors>(task, progress);
 }
 
-// The task of one head without its queries.
+// The task of one head, without queries.
 Task head_task(const AttentionArgs& args, void* const* buffers, std::int64_t index) {
   Task task = {};
   task.args = &args;
@@ -456,7 +457,7 @@ void attention_f32(const void* raw_args, void* const* buffers, const KernelConte
   const WorkRange range = split_work(all * blocks, context.worker, context.workers);
   for (std::int64_t at = range.begin; at < range.end; ++at) {
     Task task = head_task(args, buffers, at / blocks);
-    // From both ends in turn: in causal attention, blocks that come late have more keys.
+    // Alternates between both ends: in causal attention, later blocks have more keys.
     const std::int64_t turn = at % blocks, block = turn % 2 == 0 ? turn / 2 : blocks - 1 - turn / 2;
     const WorkRange part = split_work(vectors, static_cast<int>(block), static_cast<int>(blocks));
     set_queries(task, part.begin * kLanes, min64(args.queries, part.end * kLanes) - part.begin * kLanes);
@@ -481,7 +482,7 @@ void attention_f32(const void* raw_args, void* const* buffers, const KernelConte
   }
 }
 
-// scores[i] = row of K `key + i` by the query, for `count` keys, kLanes at most.
+// scores[i] = row `key + i` of K times the query, for `count` keys, at most kLanes.
 ENGINE_INLINE Vec row_scores(const AttentionArgs& args, const float* query, const float* k, std::int64_t count) {
   Vec sums[kLanes] = {};
   std::int64_t d = 0;
@@ -539,7 +540,7 @@ void write_values(const Task& task, const float* p, float factor, float* y) {
   }
 }
 
-// One query; its scores lie in a row.
+// One query, whose scores form a row.
 void attend_row(const Task& task) {
   const AttentionArgs& args = *task.args;
   for (std::int64_t d = 0; d < args.size; ++d) task.queries[d] = args.scale * task.q[task.first * args.q.row + d];

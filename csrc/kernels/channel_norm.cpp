@@ -1,8 +1,8 @@
 // channel_norm_blocked_f32, channel_norm_plain_f32: y = (x - mean) / deviation * scale + bias over the channels of each
 // pixel, on NCHWc16 and on [batch, channels, pixels]; the deviation is sqrt(variance + epsilon) + deviation_epsilon.
 //
-// Operands as channel_norm.hpp says; float alignment; y may be x. Lanes beyond the channels of a blocked map may hold
-// anything, before and after. Split over (image, run of pixels). The variance is of differences from the mean.
+// Operands as in channel_norm.hpp; float alignment; y may be x. Lanes beyond the channels of a blocked map are
+// undefined in x and y. Split over (image, run of pixels). The variance is computed from differences from the mean.
 #include "kernels/channel_norm.hpp"
 
 #include "simd/partial.hpp"
@@ -45,7 +45,7 @@ ENGINE_INLINE void add_blocks(const Vec* parts, float* totals) {
   }
 }
 
-// `kPixels` adjacent pixels of a blocked map; x and y are at their first channel, `step` floats lie between blocks.
+// `kPixels` adjacent pixels of a blocked map; x and y point to their first channel, blocks are `step` floats apart.
 template <int kPixels>
 void normalize_blocked(const ChannelNormArgs& args, const Operands& o, const float* x, float* y, std::int64_t step) {
   constexpr int kVectors = kPixels * kVectorsPerBlock;
@@ -59,7 +59,7 @@ void normalize_blocked(const ChannelNormArgs& args, const Operands& o, const flo
     for (int v = 0; v < kVectors; ++v) sum[v] += load(x + b * step + v * kLanes);
   if (rest)
     for (int v = 0; v < kVectors; ++v) sum[v] += select(valid[v % kVectorsPerBlock], load(last + v * kLanes));
-  // Roots and quotients of all pixels at once: they cost more than the sums of a few blocks.
+  // Computes roots and quotients of all pixels at once, since they cost more than the sums of a few blocks.
   constexpr int kSlots = (kPixels + kLanes - 1) / kLanes * kLanes;
   float mean[kSlots] = {}, factor[kSlots] = {};
   const float size = static_cast<float>(args.channels);
@@ -108,7 +108,7 @@ void channel_norm_blocked_f32(const void* raw, void* const* buffers, const Kerne
   }
 }
 
-// Vectors of adjacent pixels of a plain map; of a single vector, `count` lanes.
+// Vectors of adjacent pixels of a plain map; `count` lanes if kVectors is 1.
 template <int kVectors>
 void normalize_plain(const ChannelNormArgs& args, const Operands& o, const float* x, float* y, std::int64_t count) {
   const auto read = [count](const float* from, int v) {

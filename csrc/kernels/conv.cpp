@@ -1,8 +1,8 @@
-// conv_blocked_f32: direct convolution on NCHWc16, any kernel, stride, dilation, padding; groups of whole blocks;
-// outputs at any distance, which is what transposed convolution is made of.
+// conv_blocked_f32: direct convolution on NCHWc16 with any kernel, stride, dilation, padding; groups of whole blocks;
+// output strides are arbitrary, as transposed convolution needs.
 //
-// Operands: x, w (packed, pack.hpp), [bias], [scale], [residual], y. y must not overlap x or w. Taps in the padding are
-// skipped where a whole kernel row lies there, and elsewhere read zeros; rows of padding are never stored in a map.
+// Operands: x, w (packed, pack.hpp), [bias], [scale], [residual], y. y must not overlap x or w. Kernel rows that lie
+// entirely in the padding are skipped; other taps in the padding read zeros. Padding is never stored in a map.
 #include "kernels/conv_walk.hpp"
 
 namespace engine::ENGINE_ISA_NS {

@@ -1,8 +1,8 @@
-// conv_blocked_bf16: direct convolution on NCHWc16 of bf16; conv_planar_bf16: from plain f32 to NCHWc16, for inputs of
-// few channels. conv.cpp and conv_planar.cpp have the same for f32.
+// conv_blocked_bf16: direct convolution on bf16 maps in NCHWc16; conv_planar_bf16: from plain f32 to NCHWc16, for
+// inputs with few channels. conv.cpp and conv_planar.cpp have the f32 versions.
 //
-// Operands: x (bf16 or plain f32), w (packed bf16), [bias], [scale] (f32), [residual], y (bf16 or f32 each). y must not
-// overlap x or w. Sums, activation and residual are f32; y is rounded once.
+// Operands: x (bf16 or plain f32), w (packed bf16), [bias], [scale] (f32), [residual], y (each bf16 or f32). y must not
+// overlap x or w. Sums and activation are computed in f32, including the residual; y is rounded once.
 #include "kernels/conv_bf16.hpp"
 
 #include "kernels/conv_walk.hpp"

@@ -1,5 +1,5 @@
-// regroup_f32, conv_expanded_f32: see conv_grouped.hpp. Maps need the alignment of a float; y must not overlap x or w,
-// the residual may be y.
+// regroup_f32, conv_expanded_f32: see conv_grouped.hpp. Maps have float alignment; y must not overlap x or w; the
+// residual may be y.
 #include "kernels/conv_grouped.hpp"
 
 #include "kernels/activation.hpp"
@@ -14,15 +14,15 @@ ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 
-// Where the lanes of a block come from.
+// The sources of a block's lanes.
 struct Sources {
-  std::int64_t first;       // lowest block
-  bool is_pair;             // no lane is of another than that and the next
+  std::int64_t first;       // the lowest block
+  bool is_pair;             // all lanes come from that block and the next
   std::int32_t index[16];   // lane of the pair, or -1
-  std::int64_t offset[16];  // in floats, of a map of `map` floats a block
+  std::int64_t offset[16];  // in floats, for blocks of `map` floats
 };
 
-// channel[l]: the channel that lane l is taken from, or -1.
+// channel[l]: the source channel of lane l, or -1.
 ENGINE_INLINE Sources find_sources(const std::int64_t (&channel)[16], std::int64_t map) {
   Sources found = {};
   std::int64_t low = INT64_MAX, high = 0;
@@ -41,7 +41,7 @@ ENGINE_INLINE Sources find_sources(const std::int64_t (&channel)[16], std::int64
   return found;
 }
 
-// Gathers `count` pixels of 16 lanes; `from` points to the first pixel in block 0 of maps of `map` floats.
+// Gathers `count` pixels of 16 lanes; `from` points to the first pixel in block 0; blocks have `map` floats.
 void gather(const Sources& sources, const float* from, std::int64_t map, std::int64_t count, float* to) {
 #if defined(__AVX512F__)
   if (sources.is_pair) {
@@ -68,10 +68,10 @@ void gather(const Sources& sources, const float* from, std::int64_t map, std::in
 
 struct Epilogue {
   const EpilogueArgs* args;
-  const float *bias, *scale, *residual;  // of the block, and of the first pixel
+  const float *bias, *scale, *residual;  // at the block; residual at its first pixel
 };
 
-// Scale, bias, residual and activation of `count` pixels of 16 lanes, in place.
+// Applies scale, bias, residual and activation to `count` pixels of 16 lanes, in place.
 void finish(const Epilogue& epilogue, std::int64_t count, float* y) {
   const EpilogueArgs& args = *epilogue.args;
   const bool adds_first = epilogue.residual && !args.residual_after;
@@ -89,7 +89,7 @@ void finish(const Epilogue& epilogue, std::int64_t count, float* y) {
   }
 }
 
-// Pixels that are finished while they are still in the first-level cache.
+// Pixels that are finished while they are still in the L1 cache.
 constexpr std::int64_t kFinishPixels = 64;
 
 // Split over (image, block of the result, pixel).
@@ -121,7 +121,7 @@ void regroup_f32(const void* raw_args, void* const* buffers, const KernelContext
         gather(sources, x + n * args.from_batch + p * 16, map, count, to);
         continue;
       }
-      // The residual may be what is written to.
+      // The residual may be the output.
       alignas(64) float values[kFinishPixels * 16];
       gather(sources, x + n * args.from_batch + p * 16, map, count, values);
       finish({&args.epilogue, bias ? bias + block * 16 : nullptr, scale ? scale + block * 16 : nullptr,
@@ -158,7 +158,7 @@ void expand(const ExpandedConvArgs& args, const float* image, std::int64_t block
   }
 }
 
-// kPixels neighbours of an output row, whose first tap is `x`, before the epilogue.
+// kPixels adjacent pixels of an output row, whose first tap is `x`, before the epilogue.
 template <int kPixels>
 ENGINE_NOINLINE void multiply(const ExpandedConvArgs& args, const float* x, const float* w, float* y) {
   const ConvShape& s = args.shape;

@@ -1,8 +1,8 @@
-// conv_planar_f32: convolution from plain NCHW to NCHWc16, for inputs of few channels.
+// conv_planar_f32: convolution from plain NCHW to NCHWc16, for inputs with few channels.
 //
 // Operands: x, w (packed), [bias], [scale], [residual], y; float alignment; y must not overlap x or w. A worker copies
-// the input rows that a few output rows need into a padded band in its scratch, and multiplies from there; the copy is
-// read out_channels times. Split over (image, band).
+// the input rows of a few output rows into a padded band in its scratch memory, which the convolution reads for each
+// output channel. Split over (image, band).
 #include "kernels/conv_planar_walk.hpp"
 
 namespace engine::ENGINE_ISA_NS {

@@ -1,8 +1,8 @@
-// conv_planar_bf16: convolution from plain NCHW of f32 to NCHWc16 with products in bf16, for inputs of few channels.
-// conv_planar.cpp has the same with products in f32.
+// conv_planar_bf16: convolution from plain f32 NCHW to NCHWc16 with bf16 products, for inputs with few channels.
+// conv_planar.cpp has the version with f32 products.
 //
-// Operands: x (plain f32), w (packed bf16), [bias], [scale] (f32), [residual], y (bf16 or f32 each). y must not overlap
-// x or w. The rows of x are rounded to bf16 on their way into the scratch.
+// Operands: x (plain f32), w (packed bf16), [bias], [scale] (f32), [residual], y (each bf16 or f32). y must not overlap
+// x or w. The rows of x are rounded to bf16 when they are copied to scratch.
 #include "kernels/conv_bf16.hpp"
 #include "kernels/conv_planar_walk.hpp"
 #include "kernels/tile_bf16.hpp"

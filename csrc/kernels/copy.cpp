@@ -1,4 +1,4 @@
-// Copies bytes: what a Concat, a Split or an output needs where no view will do.
+// Copies bytes, for a Concat, a Split or an output that cannot be a view.
 //
 // copy_bytes  buffers: input, output, of equal size; any alignment. Not in place.
 #include <cstring>
@@ -9,7 +9,7 @@ namespace engine::ENGINE_ISA_NS {
 
 static void copy_bytes(const void* args, void* const* buffers, const KernelContext& context) {
   const CopyArgs& copy = *static_cast<const CopyArgs*>(args);
-  // Whole cache lines, so that no two workers write one.
+  // Whole cache lines, so that no two workers write the same line.
   constexpr std::int64_t kLine = 64;
   const WorkRange lines = split_work((copy.bytes + kLine - 1) / kLine, context.worker, context.workers);
   const std::int64_t begin = lines.begin * kLine;

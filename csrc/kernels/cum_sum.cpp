@@ -1,6 +1,6 @@
-// cum_sum: running sums, those of f32 in f64, those of integers modulo their range.
+// cum_sum: cumulative sums; f32 accumulates in f64, integers wrap.
 //
-// Operands: x, y, which may be the same memory; the alignment of an element. Split over tiles of columns.
+// Operands: x, y, which may be the same memory; element alignment. Split over tiles of columns.
 #include "kernels/cum_sum.hpp"
 
 #include "simd/isa.hpp"
@@ -39,7 +39,7 @@ void cum_sum(const void* raw_args, void* const* buffers, const KernelContext& co
       return cum_sum<std::int32_t, std::uint32_t>(args, buffers, context);
     case ElementCode::kI64:
       return cum_sum<std::int64_t, std::uint64_t>(args, buffers, context);
-    default:  // prepare lets no other pass
+    default:  // prepare accepts no other
       break;
   }
 }

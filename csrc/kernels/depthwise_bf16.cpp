@@ -1,7 +1,7 @@
-// depthwise_bf16: depthwise convolution on NCHWc16 of bf16, computed in f32.
+// depthwise_bf16: depthwise convolution on bf16 maps in NCHWc16, computed in f32.
 //
-// Operands: x (bf16), w (packed f32, as depthwise_f32's), [bias], [scale] (f32), [residual], y (bf16); aligned as their
-// elements; y must not overlap x or w, the residual may be y. Split as depthwise_f32.
+// Operands: x (bf16), w (packed f32, as in depthwise_f32), [bias], [scale] (f32), [residual], y (bf16); element
+// alignment; y must not overlap x or w; the residual may be y. Split as in depthwise_f32.
 #include "kernels/depthwise_walk.hpp"
 
 namespace engine::ENGINE_ISA_NS {

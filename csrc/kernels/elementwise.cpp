@@ -1,9 +1,9 @@
 // The interpreter of elementwise programs.
 //
-// Operands: the inputs, the outputs; element alignment. An output may be the very buffer of an input that has its
-// element size and is read in place (kDirect): prepare has every other read of the strip come before the write. Split
-// over strips. Scratch: constants, copies of broadcast inputs, and intermediate values, of one strip each, which stay
-// in the first-level cache.
+// Operands: the inputs, the outputs; element alignment. An output may share the buffer of an input that has its element
+// size and is read in place (kDirect): prepare orders every other read of the strip before the write. Split over
+// strips. Scratch: constants, copies of broadcast inputs, and intermediate values, each of one strip, which stay in the
+// L1 cache.
 #include "kernels/elementwise.hpp"
 
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-// Elements by size: what they stand for does not matter here.
+// Elements by size; their type is irrelevant here.
 typedef std::uint8_t Element1 __attribute__((may_alias));
 typedef std::uint16_t Element2 __attribute__((may_alias));
 typedef std::uint32_t Element4 __attribute__((may_alias));
@@ -64,7 +64,7 @@ void splat(void* to, const void* value, std::int32_t count, std::int32_t bytes) 
   copy_box(to, static_cast<const char*>(value), &extent, &stride, 1, bytes);
 }
 
-// The arrays behind the head of the argument block.
+// The arrays after the head of the argument block.
 struct Program {
   explicit Program(const void* args)
       : head(*static_cast<const ElementwiseArgs*>(args)),
@@ -82,7 +82,7 @@ struct Program {
   const ElementwiseInstruction* instructions;
 };
 
-// Where the strips of one worker have got to.
+// The current position of one worker's strips.
 struct Position {
   std::int64_t outer[kElementwiseMaxRank];
   std::int64_t outer_linear, chunk;
@@ -107,7 +107,8 @@ struct Position {
   }
 };
 
-// What a copied operand holds of its source, so that the same strip again (a value a channel) is not copied again.
+// The part of its source that a copied operand holds, so that the same strip (a value for each channel) is not copied
+// again.
 struct Held {
   const char* from;
   std::int64_t units;

@@ -1,4 +1,4 @@
-// elementwise_cast: what a cast of an elementwise program does to a strip.
+// elementwise_cast: the casts of elementwise programs, for one strip.
 #include <cstring>
 
 #include "kernels/elementwise_strip.hpp"
@@ -6,7 +6,7 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-// Storage of the types that C++ has no arithmetic for.
+// Storage for types without C++ arithmetic.
 struct Bool {
   std::uint8_t value;
 };
@@ -30,7 +30,8 @@ ENGINE_CAST_INLINE float float_of(std::uint32_t bits) {
   return value;
 }
 
-// Shifting the fields into place leaves the exponent too small by 112, which a product corrects, for subnormals, too.
+// Shifting the fields into place leaves the exponent too small by 112; a multiplication corrects this, including
+// subnormals.
 ENGINE_CAST_INLINE float widen(Half half) {
   const std::uint32_t magnitude = half.bits & 0x7fffu;
   const std::uint32_t finite = bits_of(float_of(magnitude << 13) * 0x1p112f);
@@ -43,11 +44,11 @@ ENGINE_CAST_INLINE float widen(BFloat value) {
 
 ENGINE_CAST_INLINE Half to_half(float value) {
   const std::uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffffu;
-  // Below 2^-14 the sum with 0.5 rounds to multiples of 2^-24, the last place of a subnormal half.
+  // Below 2^-14, the sum with 0.5 is rounded to multiples of 2^-24, the last place of a subnormal half.
   const std::uint32_t small = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000u;
   const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
   std::uint32_t result = magnitude < 0x38800000u ? small : normal;
-  result = magnitude >= 0x477ff000u ? 0x7c00u : result;  // 65520 and more round to infinity
+  result = magnitude >= 0x477ff000u ? 0x7c00u : result;  // 65520 and above round to infinity
   result = magnitude > 0x7f800000u ? 0x7e00u : result;
   return {static_cast<std::uint16_t>(result | ((bits >> 16) & 0x8000u))};
 }
@@ -57,7 +58,7 @@ ENGINE_CAST_INLINE BFloat to_bfloat(float value) {
   return {static_cast<std::uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded)};
 }
 
-// To f32, rounded to odd: rounding that once more to half the precision or less gives what one rounding would.
+// To f32, rounded to odd: a second rounding to half the precision or less then gives the same result as a single one.
 ENGINE_CAST_INLINE float round_to_odd(double value) {
   const float near = static_cast<float>(value);
   std::uint32_t bits = bits_of(near);
@@ -68,7 +69,7 @@ ENGINE_CAST_INLINE float round_to_odd(double value) {
   return float_of(bits);
 }
 
-// Limits of integers as reals: the least, and what the first value above the largest is.
+// Limits of integers as floating point: the minimum, and the first value above the maximum.
 template <class T>
 struct Range;
 template <>
@@ -100,7 +101,7 @@ ENGINE_CAST_INLINE T saturate(Real value) {
   return value <= kLow ? static_cast<T>(kLow) : (value >= kEnd ? Range<T>::kLargest : whole);
 }
 
-// cast(from, type of the target): through f32 for the narrow reals.
+// cast(from, target type): via f32 for f16 and bf16.
 template <class R>
 struct Cast;
 

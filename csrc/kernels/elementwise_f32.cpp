@@ -1,7 +1,7 @@
-// elementwise_f32: what one instruction of an elementwise program does to a strip of f32.
+// elementwise_f32: the instructions of elementwise programs for one strip of f32.
 //
-// Vectors of simd/vec.hpp, whose accuracy holds here, too; functions that have none there go through the C library,
-// one element after the other.
+// Uses the functions of simd/vec.hpp, with their accuracy; functions missing there use the C library, one element at a
+// time.
 #include <cmath>
 
 #include "kernels/elementwise_strip.hpp"
@@ -34,8 +34,8 @@ ENGINE_INLINE void store_some(float* to, Vec value, std::int64_t count) {
 #endif
 }
 
-// A source: its vectors, one after the other, or the same one again. What is left after the last whole vector is taken
-// alone, because a source may end where its memory does.
+// A source: consecutive vectors, or the same vector repeatedly. The remainder after the last whole vector is loaded
+// separately, because a source may end where its memory does.
 struct Source {
   const float* at;
   std::int64_t step;
@@ -120,7 +120,7 @@ void where(const StripCall& call) {
   }
 }
 
-// Rounding to even by a number whose last place is 1; larger ones are integers. Keeps the sign of zero.
+// Rounds to even by adding a number whose last place is 1; larger values are integers already. Keeps the sign of zero.
 ENGINE_INLINE Vec round_even(Vec x) {
   constexpr float kUnit = 8388608.0f;
   const Vec magnitude = abs(x);
@@ -156,7 +156,7 @@ ENGINE_INLINE Vec logarithm(Vec x) {
   p = fma(p, f, broadcast(0.200012267f));
   p = fma(p, f, broadcast(-0.250008196f));
   p = fma(p, f, broadcast(0.333333313f));
-  // ln 2 in two parts, of which the first times an exponent is exact.
+  // ln 2 as a sum of two constants; the product of the first and an exponent is exact.
   Vec low = fma(p * square, f, exponent * -2.12194440e-4f);
   low = fma(square, broadcast(-0.5f), low);
   const Vec finite = fma(exponent, broadcast(0.693359375f), low + f);
@@ -165,7 +165,7 @@ ENGINE_INLINE Vec logarithm(Vec x) {
   return ((x > 0.0f) & (x < infinity)) ? finite : limit;
 }
 
-// log(1 + u) for u in [0, 1], relatively accurate down to zero.
+// log(1 + u) for u in [0, 1], with small relative error down to zero.
 ENGINE_INLINE Vec logarithm_of_one_plus(Vec u) {
   const Vec w = 1.0f + u;
   return w == 1.0f ? u : logarithm(w) * (u / (w - 1.0f));
@@ -175,7 +175,7 @@ ENGINE_INLINE Vec softplus(Vec x) {
   return max(zero(), x) + logarithm_of_one_plus(exp(-abs(x)));
 }
 
-// tanh(softplus(x)) is n / (n + 2) with n = e^x (e^x + 2); 1 in f32 from 12 on, where n is still finite.
+// tanh(softplus(x)) is n / (n + 2) with n = e^x (e^x + 2); 1 in f32 from x = 12, where n is still finite.
 ENGINE_INLINE Vec mish(Vec x) {
   const Vec e = exp(min(broadcast(12.0f), x));
   const Vec n = e * (e + 2.0f);
@@ -186,7 +186,7 @@ ENGINE_INLINE Vec clip(Vec x, Vec low, Vec high) {
   return min(high, max(low, x));
 }
 
-// As max and min, with a NaN of either side.
+// As max and min, but NaN if either argument is NaN.
 ENGINE_INLINE Vec largest(Vec a, Vec b) {
   return a != a ? a : max(a, b);
 }

@@ -1,7 +1,7 @@
-// elementwise_f64, elementwise_i8, ...: what one instruction of an elementwise program does to a strip of any type but
-// f32, and of f16 and bf16 where nothing is computed. Written for one element; the compiler makes vectors of it.
+// elementwise_f64, elementwise_i8, ...: the instructions of elementwise programs for one strip of any type but f32; for
+// f16 and bf16, only those that move values. Written for one element; the compiler vectorises the loops.
 //
-// No source value is undefined behaviour: integers wrap, and what has no value (a division by zero) is zero.
+// No source value causes undefined behaviour: integers wrap, and undefined results (division by zero) are zero.
 #include <cmath>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-// The unsigned type in which T is computed: narrow ones would promote to int.
+// The unsigned type in which T is computed; narrow types would be promoted to int.
 template <class T>
 struct Unsigned {
   using Type = std::uint32_t;
@@ -56,7 +56,7 @@ constexpr bool kIsReal<double> = true;
     }                                                                           \
   };
 
-// Wrapping arithmetic of integers, plain of reals.
+// Arithmetic; integers wrap.
 #define ENGINE_ARITHMETIC(name, operator)                                                            \
   struct name {                                                                                      \
     template <class T>                                                                               \
@@ -193,7 +193,7 @@ struct IsNegativeInf {
   static std::uint8_t apply(double x) { return x == -__builtin_inf(); }
 };
 
-// Bits and booleans.
+// Bitwise and boolean operations.
 ENGINE_OP1(BitNot, ~a)
 ENGINE_OP2(BitAnd, a& b)
 ENGINE_OP2(BitOr, a | b)
@@ -207,7 +207,7 @@ ENGINE_OP2(And, a != 0 && b != 0)
 ENGINE_OP2(Or, a != 0 || b != 0)
 ENGINE_OP2(Xor, (a != 0) != (b != 0))
 
-// Moves values of a size; what they stand for does not matter.
+// Moves values of a given size; their type is irrelevant.
 template <class T>
 void copy(const StripCall& call) {
   std::memmove(call.y, call.a, static_cast<std::size_t>(call.count) * sizeof(T));

@@ -1,6 +1,6 @@
 // gather, gather_elements, gather_nd, one_hot: see gather.hpp.
 //
-// Operands: data, indices, destination; of one_hot: indices, values (off, on), destination. Any alignment; they must
+// Operands: data, indices, destination; for one_hot: indices, values (off, on), destination. Any alignment; they must
 // not overlap. Split over rows of the destination.
 #include "kernels/gather.hpp"
 
@@ -11,7 +11,7 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-// A block of a fixed size, or of any.
+// Copies a block of a fixed size, or of any size.
 template <int kBytes>
 ENGINE_INLINE void take_block(const char* from, char* to, std::int64_t bytes) {
   const std::size_t size = kBytes > 0 ? kBytes : static_cast<std::size_t>(bytes);

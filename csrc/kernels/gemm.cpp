@@ -1,10 +1,10 @@
-// gemm_f32: products of matrices on tiles, A and C row-major or blocked, B packed. gemm_columns_f32: by products of
-// rows with rows, for few columns, or few rows and a B that is stored transposed. gemm_raw_f32: few rows by a B that is
-// read as it is. gemm_pack_f32: B for the first two, at run time.
+// gemm_f32: matrix products by tiles, A and C row-major or blocked, B packed. gemm_columns_f32: by products of rows
+// with rows, for few columns, or few rows and a B that is stored transposed. gemm_raw_f32: few rows times an unpacked
+// B. gemm_pack_f32: packs B for the first two, at run time.
 //
 // Operands: A, B, [bias], [scale], [residual], C, [packed B] (gemm.hpp). C must not overlap A or B. Rows of A and C
-// need the alignment of a float; nothing beyond column N of a row is touched where C is row-major, while blocked C is
-// written in whole blocks of 16 columns. NaN and infinities go where the sums of products take them.
+// have float alignment. A row-major C is not accessed beyond column N of a row; a blocked C is written in whole blocks
+// of 16 columns. NaN and infinities propagate as in the sums of products.
 #include "kernels/gemm.hpp"
 
 #include "kernels/activation.hpp"
@@ -28,10 +28,10 @@ struct Matrix {
 
 struct Walk {
   const GemmArgs* args;
-  Matrix first;  // of the whole operands
+  Matrix first;  // at the start of the operands
   const float *bias, *scale;
-  std::int64_t* offsets;  // [pixels]: of the rows of a tile of A
-  float* partial;         // tiles of C and of the residual on their way
+  std::int64_t* offsets;  // [pixels]: the offsets of the rows of a tile of A
+  float* partial;         // temporary tiles of C and of the residual
 };
 
 ENGINE_INLINE Walk start(const GemmArgs& args, void* const* buffers) {
@@ -62,7 +62,7 @@ Matrix matrix_at(const Walk& walk, std::int64_t index) {
   return matrix;
 }
 
-// Offset of (row, column) for a column that is a multiple of a vector's lanes.
+// The offset of (row, column); the column must be a multiple of a vector's lanes.
 ENGINE_INLINE std::int64_t position(const MatrixView& view, std::int64_t row, std::int64_t column) {
   if (view.layout == MatrixLayout::kRows) return row * view.row + column;
   return column / 16 * view.row + row * 16 + column % 16;
@@ -119,8 +119,8 @@ ENGINE_NOINLINE void finish_sums(const Walk& walk, const Matrix& matrix, std::in
   }
 }
 
-// The sums of kRows rows of A with one tile of packed columns. A single row or two would wait for each multiply-add
-// before the next to the same accumulator, so the reduction runs in kSplit parts side by side.
+// The sums of kRows rows of A with one tile of packed columns. With one or two rows, each multiply-add would wait for
+// the previous one to the same accumulator, so the reduction is interleaved in kSplit parts.
 template <int kVectors, int kRows, int kSplit>
 void narrow(const float* a, std::int64_t a_row, const float* w, std::int64_t k, float* sums) {
   constexpr int kWidth = kVectors * kLanes;
@@ -166,12 +166,12 @@ NarrowFn pick_narrow(std::int64_t vectors, std::int64_t rows) {
   return nullptr;
 }
 
-// The tiles of one product: which row tile and column tile comes when, and the kernels for them.
+// The tiles of one product: the order of row tiles and column tiles, and the kernels for them.
 struct Tiles {
-  std::int64_t rows, columns;  // tiles of a matrix
+  std::int64_t rows, columns;  // number of tiles of a matrix
   std::int64_t pixels, wide;   // rows in a tile; the first `wide` tiles have one more
-  std::int64_t block;          // row tiles for which a column tile stays
-  TileFn full[2], tail[2];     // by whether the tile has one row more
+  std::int64_t block;          // consecutive row tiles that use the same column tile
+  TileFn full[2], tail[2];     // indexed by whether the tile has one more row
   NarrowFn narrow_full, narrow_tail;
 };
 
@@ -197,7 +197,7 @@ Tiles cut(const GemmArgs& args) {
   return tiles;
 }
 
-// The last columns of a row-major C: through a whole tile aside, of which the valid columns are copied.
+// The last columns of a row-major C: computes a whole temporary tile and copies its valid columns.
 void run_partial(const Walk& walk, TileFn tile, TileCall call, int pixels, std::int64_t width, std::int64_t valid) {
   const TileCall direct = call;
   float* residual = walk.partial + walk.args->tiling.pixels * 64;
@@ -219,8 +219,8 @@ void run_partial(const Walk& walk, TileFn tile, TileCall call, int pixels, std::
       direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] = walk.partial[p * width + i];
 }
 
-// Lets a tile prefetch its part of the column tile that comes next, a part for each row tile of the block: the first of
-// these would otherwise read all of it from memory, at twice the speed of memory.
+// Makes a tile prefetch its part of the next column tile, one part for each row tile of the block. Otherwise the first
+// of these would read all of it from memory, needing twice the memory bandwidth.
 ENGINE_INLINE void ask_for_next(const GemmArgs& args, const Tiles& tiles, const Matrix& matrix, std::int64_t index,
                                 std::int64_t t, TileCall& call) {
   if (t + 1 >= tiles.columns || tiles.block < 2) return;
@@ -275,8 +275,8 @@ void run_tile(const Walk& walk, const Tiles& tiles, const Matrix& matrix, std::i
     tile(call);
 }
 
-// The tiles of all matrices lie in one line, cut evenly: within a block of row tiles, a column tile meets all of them
-// before the next one comes, so that what is read again and again is the column tile and the block's part of A.
+// The tiles of all matrices form one sequence, which is divided evenly. Within a block of row tiles, each column tile
+// is used for all of them before the next one, so the column tile and the block's part of A stay in cache.
 void gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
   const std::int64_t matrices = gemm_matrices(args.shape);
@@ -311,9 +311,9 @@ constexpr int kDotRows = 4;
 constexpr int kDotRows = 2;
 #endif
 constexpr int kDotColumns = 4;
-constexpr int kDotChunk = 64;  // columns that are finished together
+constexpr int kDotChunk = 64;  // columns that are stored together
 
-// Lanes kStep apart change places.
+// Swaps lanes that are kStep apart.
 template <int kStep>
 ENGINE_INLINE Vec swapped(Vec x) {
   VecInt other{};
@@ -322,15 +322,15 @@ ENGINE_INLINE Vec swapped(Vec x) {
   return ENGINE_SHUFFLE(x, other);
 }
 
-// The sum of each of four vectors: they are halved together, so that all lanes have something to add.
+// The sum of each of four vectors; they are halved together, so that all lanes are used.
 ENGINE_INLINE void reduce_four(Vec a, Vec b, Vec c, Vec d, float* sums) {
   VecInt low{}, high{}, near{}, far{};
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) {
     constexpr int kHalf = kLanes / 2, kQuarter = kLanes / 4;
-    low[i] = i < kHalf ? i : kLanes + i - kHalf;  // the first halves of two vectors, then the second ones
+    low[i] = i < kHalf ? i : kLanes + i - kHalf;  // the first halves of two vectors, then the second halves
     high[i] = low[i] + kHalf;
-    near[i] = i / kHalf * kLanes + i % kHalf / kQuarter * kHalf + i % kQuarter;  // and the same of their halves
+    near[i] = i / kHalf * kLanes + i % kHalf / kQuarter * kHalf + i % kQuarter;  // the same within their halves
     far[i] = near[i] + kQuarter;
   }
   const Vec ab = ENGINE_SHUFFLE(a, b, low) + ENGINE_SHUFFLE(a, b, high);
@@ -343,7 +343,7 @@ ENGINE_INLINE void reduce_four(Vec a, Vec b, Vec c, Vec d, float* sums) {
   for (int i = 0; i < 4; ++i) sums[i] = lanes[i * (kLanes / 4)];
 }
 
-// sums[r * kDotChunk + c] = row r of `a` by row c of `b`.
+// sums[r * kDotChunk + c] = row r of `a` times row c of `b`.
 template <int kRows, int kColumns>
 void dots(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t k, float* sums) {
   constexpr int kSplit = kRows * kColumns >= 6 ? 1 : kRows * kColumns >= 3 ? 2 : 4;
@@ -425,8 +425,8 @@ void gemm_columns_f32(const void* raw_args, void* const* buffers, const KernelCo
   }
 }
 
-// sums[r][0..count) += the rows [d, d + kDepth) of B times their elements of A. Four rows of B at once: the sums, which
-// lie in the first-level cache, are read and written once for four multiply-adds, and B is read front to back.
+// sums[r][0..count) += the rows [d, d + kDepth) of B times their elements of A. Four rows of B at once: the sums, in
+// the L1 cache, are read and written once for four multiply-adds, and B is read sequentially.
 template <int kRows, int kDepth>
 ENGINE_INLINE void add_rows(const float* a, std::int64_t a_row, const float* b, std::int64_t b_row, std::int64_t count,
                             float* sums, std::int64_t step) {
@@ -465,7 +465,7 @@ void gemm_raw_f32(const void* raw_args, void* const* buffers, const KernelContex
   const std::int64_t least = (n + kRawColumns - 1) / kRawColumns, most = (n + 63) / 64;
   const std::int64_t tiles =
       matrices >= context.workers || least >= context.workers ? least : min64(most, context.workers);
-  // Cut at blocks, so that all tiles but the last have whole vectors.
+  // Split at blocks, so that all tiles but the last have whole vectors.
   const std::int64_t width = ((n + tiles - 1) / tiles + 15) / 16 * 16;
   const WorkRange range = split_work(matrices * tiles, context.worker, context.workers);
   float* sums = static_cast<float*>(context.scratch);
@@ -482,7 +482,7 @@ void gemm_raw_f32(const void* raw_args, void* const* buffers, const KernelContex
   }
 }
 
-// One tile of columns of B, of which `valid` are there, as pack.hpp says.
+// Packs one tile of columns of B, of which `valid` exist, as in pack.hpp.
 void pack_tile(const PackArgs& pack, const float* from, std::int64_t k, std::int64_t width, std::int64_t valid,
                float* to) {
   const std::int64_t channel = pack.channel_stride, depth = pack.depth_stride;

@@ -1,5 +1,5 @@
-// gemm_bf16, gemm_panel_bf16: see gemm_bf16.hpp. C must not overlap A or B. Elements need the alignment of their type;
-// nothing beyond column N of a row is touched where C is row-major, blocked C is written in whole blocks of 16 columns.
+// gemm_bf16, gemm_panel_bf16: see gemm_bf16.hpp. C must not overlap A or B. Element alignment. A row-major C is not
+// accessed beyond column N of a row; a blocked C is written in whole blocks of 16 columns.
 #include "kernels/gemm_bf16.hpp"
 
 #include "kernels/tile_bf16.hpp"
@@ -14,7 +14,7 @@ ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 
-// Sixteen columns of one row; those beyond `valid` become zero.
+// Sixteen columns of one row; those beyond `valid` are set to zero.
 template <class Element>
 ENGINE_INLINE void convert_block(const Element* from, std::int64_t valid, Bf16* to) {
   Element padded[16] = {};
@@ -25,10 +25,10 @@ ENGINE_INLINE void convert_block(const Element* from, std::int64_t valid, Bf16* 
   for (int l = 0; l < 16; l += kLanes) store(to + l, load(from + l));
 }
 
-// The rows of A in tiles that differ by one row at most.
+// The rows of A in tiles whose sizes differ by at most one row.
 struct RowTiles {
   std::int64_t count;
-  std::int64_t pixels, wide;  // rows of a tile; the first `wide` have one more
+  std::int64_t pixels, wide;  // rows in a tile; the first `wide` tiles have one more
   ENGINE_ALWAYS_INLINE std::int64_t first_row(std::int64_t index) const { return index * pixels + min64(index, wide); }
   ENGINE_ALWAYS_INLINE std::int64_t rows(std::int64_t index) const { return pixels + (index < wide); }
 };
@@ -70,10 +70,10 @@ struct Walk {
   const float *bias, *scale;
   EitherPointer<const char> residual;
   EitherPointer<char> c;
-  float* aside;            // [2][pixels][64]: a tile of C and one of the residual
+  float* aside;            // [2][pixels][64]: temporary tiles of C and of the residual
   std::int64_t reduction;  // of the packed weights
   RowTiles tiles;
-  std::int64_t block;  // row tiles for which a column tile stays
+  std::int64_t block;  // consecutive row tiles that use the same column tile
 };
 
 ENGINE_INLINE std::int64_t position(const MixedMatrix& matrix, std::int64_t row, std::int64_t column) {
@@ -92,7 +92,7 @@ ENGINE_INLINE float read_element(EitherPointer<const char> at) {
                                : *reinterpret_cast<const float*>(at.data);
 }
 
-// The last columns of a row-major C: through a whole tile aside, of which the valid columns are copied.
+// The last columns of a row-major C: computes a whole temporary tile and copies its valid columns.
 void run_partial(const Walk& walk, TileBf16Fn tile, const TileCallBf16& direct, int pixels, std::int64_t width,
                  std::int64_t valid) {
   TileCallBf16 call = direct;
@@ -123,7 +123,7 @@ void run_partial(const Walk& walk, TileBf16Fn tile, const TileCallBf16& direct, 
     }
 }
 
-// Lets a tile prefetch its part of the column tile that comes next, a part for each row tile of the block.
+// Makes a tile prefetch its part of the next column tile, one part for each row tile of the block.
 ENGINE_INLINE void ask_for_next(const Walk& walk, std::int64_t index, std::int64_t t, std::int64_t column_tiles,
                                 TileCallBf16& call) {
   if (t + 1 >= column_tiles || walk.block < 2) return;
@@ -170,8 +170,8 @@ void run_tile(const Walk& walk, std::int64_t index, std::int64_t t, std::int64_t
     tile(call);
 }
 
-// The tiles lie in one line, cut evenly: within a block of row tiles, a column tile meets all of them before the next
-// one comes, so that what is read again and again is the column tile and the block's part of A.
+// The tiles form one sequence, which is divided evenly. Within a block of row tiles, each column tile is used for all
+// of them before the next one, so the column tile and the block's part of A stay in cache.
 void gemm_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmBf16Args& args = *static_cast<const GemmBf16Args*>(raw_args);
   if (args.m * args.n == 0) return;

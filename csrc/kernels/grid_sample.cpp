@@ -1,7 +1,7 @@
 // grid_sample_f32: see grid_sample.hpp.
 //
-// Operands: map, grid, destination; float alignment; they must not overlap. A coordinate that is not finite gives
-// NaN. Split over (image, chunk of points): where the points of a chunk come from is worked out once for all channels.
+// Operands: map, grid, destination; float alignment; they must not overlap. A coordinate that is not finite yields NaN.
+// Split over (image, chunk of points): the taps of a chunk's points are computed once for all channels.
 #include "kernels/grid_sample.hpp"
 
 #include "simd/isa.hpp"
@@ -20,7 +20,7 @@ struct AxisTaps {
 
 struct Axis {
   std::int64_t size;
-  double low, high;  // between which the map lies
+  double low, high;  // the bounds of the map
 };
 
 ENGINE_INLINE double clamp(double value, double low, double high) {
@@ -64,12 +64,12 @@ AxisTaps make_taps(float coordinate, const Axis& axis, const GridSampleArgs& arg
   const float size = static_cast<float>(axis.size);
   float x = args.aligns_corners ? (coordinate + 1) / 2 * (size - 1) : ((coordinate + 1) * size - 1) / 2;
   AxisTaps taps = {};
-  if (!(x - x == 0)) {  // infinite, or no number
+  if (!(x - x == 0)) {  // infinite or NaN
     for (int k = 0; k < args.taps; ++k) taps.weight[k] = x - x;
     return taps;
   }
   if (args.taps == 1) x = __builtin_rintf(x);
-  // A cubic moves only the neighbours that it reads, as PyTorch and onnxruntime do.
+  // Cubic interpolation moves only the neighbours that it reads, as PyTorch and onnxruntime do.
   if (args.taps < 4 && (x < axis.low || x > axis.high)) {
     if (args.padding == GridPadding::kBorder) x = static_cast<float>(clamp(x, 0, static_cast<double>(axis.size - 1)));
     if (args.padding == GridPadding::kReflection) x = static_cast<float>(reflect(x, axis.low, axis.high));

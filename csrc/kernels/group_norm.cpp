@@ -1,12 +1,12 @@
 // group_norm_f32: y = (x - mean) / deviation * scale + bias over the pixels of each group of channels of each image;
 // the deviation is sqrt(variance + epsilon) + deviation_epsilon.
 //
-// Operands as group_norm.hpp says; float alignment; y may be x. Lanes beyond the channels of a blocked map may hold
-// anything, before and after. Split over (image, unit of whole groups), so that a unit comes from memory once.
+// Operands as in group_norm.hpp; float alignment; y may be x. Lanes beyond the channels of a blocked map are undefined
+// in x and y. Split over (image, unit of whole groups), so that a unit is read from memory once.
 // group_norm_moments_f32, group_norm_combine_f32, group_norm_apply_f32: the same for few groups, in three phases, split
 // over (image, channels, chunk of pixels), groups, and (image, channels, chunk of pixels).
 //
-// A group's moments are put together, in double, from those of the chunks of its channels.
+// A group's moments are combined, in double, from those of the chunks of its channels.
 #include "kernels/group_norm.hpp"
 
 #include "kernels/moments.hpp"
@@ -34,7 +34,7 @@ ENGINE_INLINE Operands take(const GroupNormArgs& args, void* const* buffers, boo
   return o;
 }
 
-// Of each of the 16 channels of a block: the mean and, 16 floats on, the squares.
+// For each of the 16 channels of a block: the mean and, 16 floats later, the squares.
 void block_moments(const float* x, std::int64_t pixels, float* to) {
   const float size = static_cast<float>(pixels);
   for (int l = 0; l < kBlock; l += kLanes) {
@@ -58,8 +58,8 @@ void block_moments(const float* x, std::int64_t pixels, float* to) {
   }
 }
 
-// Moments of one chunk of pixels of a channel, or of the block that the channel starts. `moments` are those of
-// channels from `first` on, a whole number of blocks before `channel` or less than one.
+// The moments of one chunk of pixels of a channel, or of the block that starts with the channel. `moments` begins with
+// channel `first`, a whole number of blocks, or less than one, before `channel`.
 ENGINE_INLINE void find_moments(const GroupNormArgs& args, const float* image, std::int64_t channel, std::int64_t chunk,
                                 std::int64_t first, float* moments) {
   const std::int64_t begin = chunk * args.chunk, count = min64(args.chunk, args.pixels - begin);
@@ -71,8 +71,8 @@ ENGINE_INLINE void find_moments(const GroupNormArgs& args, const float* image, s
   to[kBlock] = row_squares(x, to[0], count);
 }
 
-// Coefficients of the channels of a group of `images` images, `moments_image` and `coefficients_image` floats apart.
-// Both start with channel `first`.
+// The coefficients of the channels of a group, over `images` images, which are `moments_image` and `coefficients_image`
+// floats apart. Both arrays begin with channel `first`.
 void combine(const GroupNormArgs& args, const Operands& o, std::int64_t group, std::int64_t first, std::int64_t images,
              std::int64_t moments_image, std::int64_t coefficients_image) {
   const std::int64_t size = args.channels / args.groups, begin = group * size, end = begin + size;
@@ -96,7 +96,7 @@ void combine(const GroupNormArgs& args, const Operands& o, std::int64_t group, s
     }
 }
 
-// One chunk of pixels of a channel, or of the block that the channel starts.
+// One chunk of pixels of a channel, or of the block that starts with the channel.
 void apply(const GroupNormArgs& args, const float* image, float* y_image, std::int64_t channel, std::int64_t chunk,
            std::int64_t first, const float* coefficients) {
   const std::int64_t begin = chunk * args.chunk, count = min64(args.chunk, args.pixels - begin);

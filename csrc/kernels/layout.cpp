@@ -1,9 +1,8 @@
-// Conversion between plain and blocked maps, and between f32 and bf16; see layout.hpp.
+// Converts between plain and blocked maps, and between f32 and bf16; see layout.hpp.
 //
-// Operands: source, destination, which must not overlap, aligned as their elements. Lanes beyond the channels become
-// zero. Split over (image, channel block, run of pixels). Bf16 values of one type are copied bit by bit but for NaN,
-// and rounded to the nearest from f32, denormals too: this family has no version that uses the instruction for
-// rounding.
+// Operands: source, destination, which must not overlap; element alignment. Lanes beyond the channels are set to zero.
+// Split over (image, channel block, run of pixels). From bf16 to bf16, bits are copied except for NaN; f32 is rounded
+// to nearest, including denormals: this family does not use the rounding instruction, which flushes them.
 #include "kernels/layout.hpp"
 
 #include "simd/transpose.hpp"
@@ -91,7 +90,7 @@ void convert(const void* raw_args, void* const* buffers, const KernelContext& co
   }
 }
 
-// Values in their order. Split into runs of whole cache lines of both.
+// Converts values in order. Split into runs of whole cache lines of both operands.
 template <class From, class To>
 void convert_all(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const std::int64_t count = static_cast<const ConvertArgs*>(raw_args)->count;

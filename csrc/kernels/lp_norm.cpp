@@ -1,6 +1,6 @@
-// l1_norm_f32, l2_norm_f32: y = x / norm over the axis of [outer, axis, inner]; 0 where the norm is 0.
+// l1_norm_f32, l2_norm_f32: y = x / norm over the axis of [outer, axis, inner]; 0 if the norm is 0.
 //
-// Operands: x, y; float alignment; y may be x. Split over rows, or over runs of columns where inner > 1.
+// Operands: x, y; float alignment; y may be x. Split over rows, or over runs of columns if inner > 1.
 #include "kernels/lp_norm.hpp"
 
 #include "simd/partial.hpp"
@@ -22,7 +22,7 @@ ENGINE_INLINE Vec add_term(Vec x, Vec total) {
   return kSquares ? fma(x, x, total) : total + abs(x);
 }
 
-// The norm; +inf where it is zero, which makes every quotient 0.
+// The norm; +inf instead of zero, which makes every quotient 0.
 template <bool kSquares>
 ENGINE_INLINE Vec norm_of(Vec total) {
   if (kSquares) total = square_root(total);
@@ -42,7 +42,7 @@ void normalize_row(const float* x, float* y, std::int64_t count) {
   if (i < count) store_partial(y + i, load_partial(x + i, count - i, zero()) / norm, count - i);
 }
 
-// Vectors of adjacent columns, `step` floats between their elements; of a single vector, `count` lanes.
+// Vectors of adjacent columns, whose elements are `step` floats apart; `count` lanes if kVectors is 1.
 template <bool kSquares, int kVectors>
 void normalize_columns(const float* x, float* y, std::int64_t axis, std::int64_t step, std::int64_t count) {
   const auto read = [count](const float* from, int v) {

@@ -1,8 +1,8 @@
 // lrn_blocked_f32, lrn_plain_f32: y = x / (bias + alpha * sum of x^2 over a window of channels)^beta, on NCHWc16 and on
 // [batch, channels, pixels].
 //
-// Operands: x, y; float alignment; y must not overlap x. Lanes beyond the channels of a blocked map may hold anything,
-// before and after. Split over (image, run of pixels). Scratch of the blocked kernel: kLrnTile * row floats.
+// Operands: x, y; float alignment; y must not overlap x. Lanes beyond the channels of a blocked map are undefined in x
+// and y. Split over (image, run of pixels). Scratch of the blocked kernel: kLrnTile * row floats.
 #include "kernels/lrn.hpp"
 
 #include <cmath>
@@ -38,8 +38,8 @@ ENGINE_INLINE Vec divide(const LrnArgs& args, Vec x, Vec squares) {
   return x / power;
 }
 
-// Up to kLrnTile adjacent pixels of a blocked map, whose squares go to scratch in the order of the channels, so that a
-// window is adjacent whatever blocks it spans.
+// Up to kLrnTile adjacent pixels of a blocked map. Their squares are stored in scratch in channel order, so that a
+// window is contiguous even across blocks.
 void tile_blocked(const LrnArgs& args, const float* x, float* y, float* scratch, std::int64_t count) {
   const std::int64_t step = args.pixels * kBlock, stored = (args.channels + kBlock - 1) / kBlock * kBlock;
   for (std::int64_t c = 0; c < stored; c += kLanes) {
@@ -78,7 +78,7 @@ void lrn_blocked_f32(const void* raw, void* const* buffers, const KernelContext&
   }
 }
 
-// Vectors of adjacent pixels of a plain map; of a single vector, `count` lanes.
+// Vectors of adjacent pixels of a plain map; `count` lanes if kVectors is 1.
 template <int kVectors>
 void tile_plain(const LrnArgs& args, const float* x, float* y, std::int64_t count) {
   const auto read = [count](const float* from, int v) {

@@ -1,4 +1,4 @@
-// pack_tiles_f32: see pack.hpp. Operands: source, packed. Split over tiles. The two may not overlap.
+// pack_tiles_f32: see pack.hpp. Operands: source, packed, which must not overlap. Split over tiles.
 #include "kernels/pack.hpp"
 
 #include "simd/vec.hpp"

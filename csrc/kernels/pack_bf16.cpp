@@ -1,4 +1,4 @@
-// pack_tiles_bf16: see pack_bf16.hpp. Operands: source (f32), packed (bf16). Split over tiles. The two may not overlap.
+// pack_tiles_bf16: see pack_bf16.hpp. Operands: source (f32), packed (bf16), which must not overlap. Split over tiles.
 #include "kernels/pack_bf16.hpp"
 
 #include "simd/bf16.hpp"

@@ -1,7 +1,7 @@
 // pad, fill, trilu: see pad.hpp.
 //
-// Operands: source (of pad and trilu), destination; any alignment; they must not overlap. Split over rows of the
-// destination, or its cache lines.
+// Operands: source (for pad and trilu), destination; any alignment; they must not overlap. Split over rows of the
+// destination, or over its cache lines.
 #include "kernels/pad.hpp"
 
 #include <cstring>
@@ -26,7 +26,7 @@ std::int64_t remainder(std::int64_t value, std::int64_t period) {
   return rest < 0 ? rest + period : rest;
 }
 
-// Where in a source dimension of `size` an index comes from that may lie outside; -1: nowhere.
+// The source position, in a dimension of `size`, of an index that may lie outside; -1: none.
 std::int64_t source_index(PadMode mode, std::int64_t index, std::int64_t size) {
   if (index >= 0 && index < size) return index;
   if (mode == PadMode::kConstant) return -1;
@@ -37,7 +37,7 @@ std::int64_t source_index(PadMode mode, std::int64_t index, std::int64_t size) {
   return at < size ? at : 2 * (size - 1) - at;
 }
 
-// Elements [begin, end) of the last dimension, each from its own place.
+// Elements [begin, end) of the last dimension, each from its source position.
 void pad_elements(const PadArgs& args, const char* from, char* to, std::int64_t begin, std::int64_t end) {
   const int last = args.rank - 1;
   if (begin >= end) return;
@@ -92,7 +92,7 @@ void trilu(const void* arguments, void* const* buffers, const KernelContext& con
   for (std::int64_t i = range.begin; i < range.end; ++i) {
     const char* from = static_cast<const char*>(buffers[0]) + i * row_bytes;
     char* to = static_cast<char*>(buffers[1]) + i * row_bytes;
-    // Columns [keep, end) of an upper triangle's row, [0, keep) of a lower one's.
+    // Columns [keep, end) of a row for the upper triangle, [0, keep) for the lower.
     const std::int64_t first = i % args.rows + args.diagonal + (args.upper ? 0 : 1);
     const std::int64_t split = clamp(first, 0, args.columns) * args.element;
     const std::int64_t kept = args.upper ? split : 0, kept_end = args.upper ? row_bytes : split;

@@ -1,8 +1,8 @@
-// max_pool_f32, average_pool_f32 and the same on maps of bf16: pooling on NCHWc16, global pooling being a kernel of the
-// map's size. Sums are f32.
+// max_pool_f32, average_pool_f32 and the same on bf16 maps: pooling on NCHWc16; for global pooling, the kernel has the
+// size of the map. Sums are f32.
 //
-// Operands: x, y, aligned as their elements; y must not overlap x. Split over (image, channel block, output row). A NaN
-// in a window makes its maximum NaN. A window without any position of the input gives -inf (maximum) or zero (average).
+// Operands: x, y; element alignment; y must not overlap x. Split over (image, channel block, output row). A NaN in a
+// window makes its maximum NaN. A window entirely outside the input yields -inf (maximum) or zero (average).
 #include "kernels/pool.hpp"
 
 #include "simd/vec.hpp"
@@ -34,8 +34,8 @@ ENGINE_INLINE Vec sum(const Window<Map>& window) {
   return (partial[0] + partial[1]) + (partial[2] + partial[3]);
 }
 
-// `kCols`: of the window, where they are known; 0: any. A comparison that carried NaNs along would make all of a window
-// one long chain, so they are looked for beside it.
+// `kCols`: the columns of the window; 0: not known at compile time. A comparison that propagates NaNs would make a
+// whole window one dependency chain, so NaNs are detected separately.
 template <int kCols, class Map>
 ENGINE_INLINE Vec maximum(const Window<Map>& window) {
   const std::int64_t cols = kCols > 0 ? kCols : window.cols;
@@ -54,7 +54,7 @@ ENGINE_INLINE Vec maximum(const Window<Map>& window) {
   return is_nan ? broadcast(__builtin_nanf("")) : best;
 }
 
-// Positions start + i * dilation, 0 <= i < kernel, that lie in [low, high): their first i and their number.
+// The positions start + i * dilation, 0 <= i < kernel, in [low, high): the first i and their number.
 ENGINE_INLINE WorkRange taps(std::int64_t start, std::int64_t kernel, std::int64_t dilation, std::int64_t low,
                              std::int64_t high) {
   std::int64_t begin = start < low ? (low - start + dilation - 1) / dilation : 0;
@@ -64,7 +64,7 @@ ENGINE_INLINE WorkRange taps(std::int64_t start, std::int64_t kernel, std::int64
   return {begin, end};
 }
 
-// One row of outputs, of which those from `inner.begin` to `inner.end` have all columns of their window in the input.
+// One row of outputs; the windows of outputs `inner.begin` to `inner.end` have all their columns in the input.
 template <class Map>
 struct Row {
   const PoolArgs* args;

@@ -1,9 +1,9 @@
 // recurrent_sequence_f32: whole sequences, split over (direction, sequence of the batch).
-// recurrent_begin_f32 and recurrent_step_f32: the same in phases, a time step each, split over chunks of 16 units.
+// recurrent_begin_f32 and recurrent_step_f32: the same with a phase for each time step, split over chunks of 16 units.
 //
-// Operands, layouts and arguments: recurrent.hpp. Float alignment; outputs must not overlap inputs. What is beyond a
-// sequence's length is zero in y, and its final state is that of its last valid step (the initial one where it has
-// none). Lanes of a state beyond H are zero, whatever the input holds. A NaN stays in its own sequence and direction.
+// Operands, layouts and arguments: recurrent.hpp. Float alignment; outputs must not overlap inputs. Steps beyond a
+// sequence's length are zero in y, and the final state is that of the last valid step (the initial state if there is
+// none). Lanes of a state beyond H are always zero. A NaN does not spread to other sequences or directions.
 #include "kernels/recurrent.hpp"
 
 #include "kernels/activation.hpp"
@@ -25,8 +25,7 @@ constexpr int kAccumulators = 12;
 constexpr int max_rows(int gates) {
   return kAccumulators / gates < kMaxRows ? kAccumulators / gates : kMaxRows;
 }
-// One row alone has so few accumulators that they would wait for each other: it takes several steps of the reduction
-// at a time.
+// A single row has too few accumulators to hide the latency, so it processes several steps of the reduction at a time.
 constexpr int unroll(int accumulators) {
   return accumulators >= 8 ? 1 : 2 * unroll(2 * accumulators);
 }
@@ -92,7 +91,7 @@ struct Walk {
   bool is_reversed;
   const float* projection;
   const float* weights;         // of the direction
-  const float* recurrent_bias;  // the same, or null, as the following
+  const float* recurrent_bias;  // of the direction, or null; also the following
   const float* peephole;
   const std::int32_t* lengths;
   const float* h;  // [batch][Hp]: the states of the direction
@@ -100,7 +99,7 @@ struct Walk {
   float* cell;
   float* update;
   float* reset;
-  float* y;  // of the direction, or null, as the following
+  float* y;  // of the direction, or null; also the following
   float* y_h;
   float* y_c;
 };
@@ -116,7 +115,7 @@ ENGINE_INLINE std::int64_t sequence_length(const Walk& walk, std::int64_t row) {
   return length < 0 ? 0 : length > steps ? steps : length;
 }
 
-// Which weights a step needs: the part of the gates.
+// The part of the gates whose weights a step needs.
 template <int kGates>
 const float* weights_of(const RecurrentArgs& args, void* const* buffers, std::int64_t direction, bool is_second) {
   const float* all = static_cast<const float*>(buffers[args.operands.weights]);
@@ -157,12 +156,12 @@ ENGINE_INLINE void store_units(float* to, const float* from, std::int64_t valid)
     for (std::int64_t i = 0; i < valid; ++i) to[i] = from[i];
 }
 
-// One row's values of one chunk: what the gates read and write.
+// One row's values in one chunk, which the gates read and write.
 struct Unit {
   const float* sums;  // [gate][16]
   const float* x;     // [gate][16] of the projection
-  std::int64_t at;    // of the row and chunk in a state
-  std::int64_t lane;  // of the chunk's first unit
+  std::int64_t at;    // the offset of the row and chunk in a state
+  std::int64_t lane;  // the chunk's first unit
 };
 
 ENGINE_INLINE Vec clipped(const Walk& walk, Vec x) {
@@ -228,7 +227,7 @@ ENGINE_INLINE void gru_candidate(const Walk& walk, const Unit& unit) {
   }
 }
 
-// Lanes beyond H: what the projection's zero weights make of an infinite input is NaN, which the next product would
+// Clears lanes beyond H: the projection's zero weights times an infinite input are NaN, which the next product would
 // spread.
 ENGINE_INLINE void clear_padding(const Walk& walk, float* state, const Unit& unit) {
   for (std::int64_t i = walk.args->shape.hidden - unit.lane; i < kBlock; ++i) state[unit.at + i] = 0.0f;
@@ -240,7 +239,7 @@ constexpr int gates_of(Part part) {
   return part == kLstmPart ? 4 : part == kGruLinearPart ? 3 : part == kGruGatesPart ? 2 : 1;
 }
 
-// One row and chunk after its product: gates, states, outputs.
+// Computes gates, states and outputs of one row and chunk after its product.
 template <Part kPart>
 ENGINE_NOINLINE void finish(const Walk& walk, std::int64_t row, std::int64_t chunk, const float* sums) {
   const RecurrentArgs& args = *walk.args;
@@ -285,7 +284,8 @@ void advance(const Walk& walk, const float* weights, WorkRange rows, WorkRange c
   const float* h = kPart == kGruCandidatePart ? walk.reset : walk.h;
   const std::int64_t tiles = (rows.end - rows.begin + kRows - 1) / kRows;
   for (std::int64_t i = 0; i < chunks.end - chunks.begin; ++i) {
-    // To and fro: what the last step read last is still in the cache, even where the weights are larger than it.
+    // Alternates the direction: the weights that the last step read last are still in the cache, even if all of them do
+    // not fit.
     const std::int64_t chunk = walk.step % 2 == 0 ? chunks.begin + i : chunks.end - 1 - i;
     const float* w = weights + chunk * padded * kGates * kBlock;
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
@@ -322,7 +322,7 @@ void advance(const RecurrentArgs& args, void* const* buffers, std::int64_t direc
   }
 }
 
-// A row's initial state, and where there is no time step, its final one.
+// Sets a row's initial state and, if there are no time steps, its final state.
 void begin_state(const RecurrentArgs& args, void* const* buffers, std::int32_t initial, std::int32_t state,
                  std::int32_t final_state, std::int64_t direction, std::int64_t row) {
   const std::int64_t outer = direction * args.outer_direction + row * args.outer_batch;
@@ -342,7 +342,7 @@ void begin(const RecurrentArgs& args, void* const* buffers, std::int64_t directi
   }
 }
 
-// The part of a range of (direction, item) that lies in one direction.
+// The part of a range over (direction, item) that lies in one direction.
 WorkRange within(WorkRange range, std::int64_t direction, std::int64_t items) {
   const std::int64_t first = direction * items;
   const std::int64_t from = range.begin - first, to = range.end - first;

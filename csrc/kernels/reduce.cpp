@@ -1,8 +1,8 @@
-// reduce_f32 and reduce_integer: see reduce.hpp. Operands as `from` and `to` say; the alignment of an element; output
-// and input must not overlap. Split over outputs, or tiles of 64 adjacent ones.
+// reduce_f32 and reduce_integer: see reduce.hpp. Operands: `from` and `to`; element alignment; output and input must
+// not overlap. Split over outputs, or tiles of 64 adjacent outputs.
 //
-// Sums of f32: vectors of partial sums for 64 steps at most, whose totals are added in f64, or with compensation: the
-// error grows with the logarithm of the length at most. Sums of integers wrap; their mean is rounded towards zero.
+// Sums of f32: vectors of partial sums over at most 64 steps, whose totals are added in f64, or with compensation, so
+// the error grows at most logarithmically with the length. Integer sums wrap; integer means round towards zero.
 #include "kernels/reduce.hpp"
 
 #include <cmath>
@@ -17,9 +17,9 @@ namespace {
 
 using namespace simd;
 
-constexpr std::int64_t kRun = 64;  // steps after which a partial sum is put aside
+constexpr std::int64_t kRun = 64;  // steps after which a partial sum is added to the total
 
-// Goes over the offsets of several dimensions, the last one fastest.
+// Iterates over the offsets of several dimensions, the last one fastest.
 struct Odometer {
   const ReduceDims* dims;
   std::int32_t rank;
@@ -31,7 +31,7 @@ struct Odometer {
     rank = count;
     offset = 0;
     for (int d = rank - 1; d >= 0; --d) {
-      index[d] = position == 0 ? 0 : position % all.size[d];  // a size may be 0
+      index[d] = position == 0 ? 0 : position % all.size[d];  // a size can be 0
       position = position == 0 ? 0 : position / all.size[d];
       offset += index[d] * all.stride[d];
     }
@@ -46,12 +46,12 @@ struct Odometer {
   }
 };
 
-// What one output is made of: `lines` (offsets over all reduced axes but the last) of `count` elements.
+// The elements of one output: `lines` (offsets over all reduced axes but the last) of `count` elements.
 struct Share {
   ReduceDims dims;
-  std::int64_t begin;  // offset of the first
+  std::int64_t begin;  // offset of the first element
   std::int64_t lines;
-  std::int64_t count, stride;  // of a line
+  std::int64_t count, stride;  // within a line
 };
 
 Share make_share(const ReduceArgs& args, std::int64_t part) {
@@ -97,7 +97,7 @@ ENGINE_INLINE Vec take(Vec acc, Vec x, Vec shift) {
   return combine<kMap>(acc, x);
 }
 
-// The neutral element as an element: what lanes without one are filled with.
+// The neutral element, with which unused lanes are filled.
 template <ReduceMap kMap>
 ENGINE_INLINE Vec blank() {
   return broadcast(kMap == ReduceMap::kLogAddExp ? -__builtin_inff() : neutral(kMap));
@@ -132,7 +132,7 @@ ENGINE_INLINE double join(double total, double value) {
 
 constexpr int kStep = 4 * kLanes;
 
-// Adjacent elements, kRun * kStep at most: partial results in each lane.
+// Adjacent elements, at most kRun * kStep: partial results in each lane.
 template <ReduceMap kMap>
 ENGINE_INLINE Vec reduce_run(const float* x, std::int64_t count, Vec shift) {
   Vec acc[4];
@@ -177,7 +177,8 @@ ENGINE_INLINE double finished(const ReduceArgs& args, double value) {
   return value;
 }
 
-// As many rows as a vector has lanes, each a single run: one transposition makes their partial results one vector.
+// As many rows as a vector has lanes, each a single run: one transposition combines their partial results into a
+// vector.
 template <ReduceMap kMap>
 Vec reduce_square(const float* const* rows, std::int64_t count, Vec shifts) {
   Vec partial[kLanes];
@@ -238,7 +239,7 @@ void reduce_rows(const ReduceArgs& args, const float* x, float* y, WorkRange ran
   }
 }
 
-// A tile of columns: totals[v] of `vectors` vectors, the last of which has `tail` lanes.
+// A tile of columns: totals[v] for `vectors` vectors, the last of which has `tail` lanes.
 struct Columns {
   const float* x;
   int vectors;
@@ -253,7 +254,7 @@ ENGINE_INLINE Vec load_column(const Columns& columns, const float* at, int v, Ve
 constexpr int kTileVectors = static_cast<int>(kReduceTile) / kLanes;
 constexpr int kGroup = 4;  // vectors whose sums stay in registers
 
-// total += part, rounding errors kept in `lost`, which stays finite so that infinite sums do.
+// total += part, with the rounding errors kept in `lost`, which stays finite so that infinite sums stay infinite.
 ENGINE_INLINE void add_compensated(Vec& total, Vec& lost, Vec part) {
   const Vec corrected = part - lost;
   const Vec sum = total + corrected;
@@ -390,7 +391,7 @@ ENGINE_LIMITS(std::int8_t, INT8_MIN, INT8_MAX)
 ENGINE_LIMITS(bool, false, true)
 #undef ENGINE_LIMITS
 
-// Sums and products modulo 2^64, whose low bits are those of any narrower type.
+// Sums and products modulo 2^64, whose low bits are the results in any narrower type.
 template <class T, ReduceMap kMap>
 ENGINE_INLINE std::int64_t take_integer(std::int64_t acc, T x) {
   const auto a = static_cast<std::uint64_t>(acc), b = static_cast<std::uint64_t>(static_cast<std::int64_t>(x));
@@ -458,7 +459,7 @@ void reduce_integer(const void* raw_args, void* const* buffers, const KernelCont
       return reduce_integers<std::int8_t>(args, buffers, range);
     case ElementCode::kBool:
       return reduce_integers<bool>(args, buffers, range);
-    default:  // prepare lets no other pass
+    default:  // prepare accepts no other
       break;
   }
 }

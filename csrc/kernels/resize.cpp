@@ -1,7 +1,7 @@
 // resize_nearest (elements of any size), resize_f32 (weighted sums): see resize.hpp.
 //
-// Operands: source, destination; alignment of their elements; they must not overlap. Split over rows of the
-// destination. A row of the destination is first a weighted sum of rows of the source, in scratch, then of its columns.
+// Operands: source, destination; element alignment; they must not overlap. Split over rows of the destination. A row of
+// the destination is computed as a weighted sum of source rows, in scratch, and then of the columns of that sum.
 #include "kernels/resize.hpp"
 
 #include <cstring>
@@ -92,7 +92,7 @@ ENGINE_INLINE void combine(const float* source, std::int64_t stride, const Resiz
   }
 }
 
-// The same of any number of taps; those without weight are not looked at.
+// The same for any number of taps; those with weight zero are not read.
 void combine_many(const float* source, std::int64_t stride, const ResizeTap& tap, std::int64_t taps, float* to,
                   std::int64_t count) {
   std::int64_t i = 0;
@@ -112,7 +112,7 @@ void combine_many(const float* source, std::int64_t stride, const ResizeTap& tap
   }
 }
 
-// As `combine`; kTaps = 0 stands for `taps` of them.
+// As `combine`; kTaps = 0 means `taps` taps.
 template <int kTaps>
 ENGINE_INLINE void combine_taps(const float* source, std::int64_t stride, const ResizeTap& tap, std::int64_t taps,
                                 float* to, std::int64_t count) {
@@ -122,7 +122,7 @@ ENGINE_INLINE void combine_taps(const float* source, std::int64_t stride, const 
     combine_many(source, stride, tap, taps, to, count);
 }
 
-// Columns of single floats; where kHasSingle, one tap may have all the weight.
+// Columns of single floats; if kHasSingle, one tap may have all the weight.
 template <int kTaps, bool kHasSingle>
 ENGINE_INLINE void combine_floats(const std::int32_t* columns, const float* row, float* to, std::int64_t begin,
                                   std::int64_t end) {
@@ -139,14 +139,14 @@ void fill_floats(float* to, std::int64_t count, float value) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = value;
 }
 
-// Columns [begin, end) of one row of the destination, none from outside; `scratch` takes columns [low, high) of the
-// source's combined row.
+// Columns [begin, end) of one row of the destination, none of them outside; `scratch` holds columns [low, high) of the
+// combined source row.
 template <int kTaps>
 void resize_columns(const ResizeArgs& args, const float* map, const ResizeTap& row, float* to, float* scratch,
                     std::int64_t begin, std::int64_t end) {
   const std::int64_t taps = kTaps > 0 ? kTaps : args.taps, inner = args.inner;
   const std::int32_t* const columns = columns_of(args);
-  // Indices ascend from tap to tap, and mostly from column to column.
+  // Indices ascend from tap to tap, and usually from column to column.
   const std::int64_t low = args.ascends != 0 ? tap_of(columns, begin, taps).index[0] : 0;
   const std::int64_t high = args.ascends != 0 ? tap_of(columns, end - 1, taps).index[taps - 1] + 1 : args.in_w;
   const std::int64_t row_floats = args.in_w * inner;

@@ -1,9 +1,9 @@
-// layer_norm_f32, rms_norm_f32: y = (v - mean) * inv_std * scale + bias of v = x + residual, each row by itself;
+// layer_norm_f32, rms_norm_f32: y = (v - mean) * inv_std * scale + bias for v = x + residual, separately for each row;
 // inv_std = 1 / (sqrt(mean of squares of (v - mean) + epsilon) + deviation_epsilon); RMS: without the mean.
 //
-// Operands as row_norm.hpp says; float alignment; y may be x or the residual, and so may the stored sum. Split over
-// rows. layer_norm_parts_f32, rms_norm_parts_f32, then layer_norm_apply_f32, rms_norm_apply_f32: the same in two phases
-// for few long rows, split over chunks of a row; the last operand is a temporary [rows][chunks][mean, squares].
+// Operands as in row_norm.hpp; float alignment; y and the stored sum may be x or the residual. Split over rows.
+// layer_norm_parts_f32, rms_norm_parts_f32, then layer_norm_apply_f32, rms_norm_apply_f32: the same in two phases for
+// few long rows, split over chunks of a row; the last operand is a temporary [rows][chunks][mean, squares].
 #include "kernels/row_norm.hpp"
 
 #include "kernels/moments.hpp"
@@ -32,7 +32,7 @@ ENGINE_INLINE Operands take(const RowNormArgs& args, void* const* buffers) {
   return o;
 }
 
-// total = a + b; returns the sum over it.
+// total = a + b; returns the sum of its elements.
 float add_rows(const float* a, const float* b, float* total, std::int64_t count) {
   Vec partial[4] = {};
   std::int64_t i = 0;
@@ -85,7 +85,7 @@ void normalize(const Operands& o, const float* v, float mean, float factor, std:
   normalize_row<false, false>(v, mean, factor, scale, bias, y, count);
 }
 
-// What is added up lies where the sum is stored, or where y will be.
+// The sum x + residual is where it is stored as an output, or where y will be.
 ENGINE_INLINE const float* source(const Operands& o, std::int64_t at) {
   if (!o.residual) return o.x + at;
   return (o.sum ? o.sum : o.y) + at;

@@ -1,9 +1,8 @@
 // scale_shift_blocked_f32, scale_shift_blocked_bf16, scale_shift_plain_f32: y = activation(x * scale + shift) by
 // channel, on NCHWc16 and on [batch, channels, pixels].
 //
-// Operands as scale_shift.hpp says, aligned as their elements; y may be x. Lanes beyond the channels of a blocked map
-// may hold anything, before and after. Split over (image, channel or block, run of pixels); over images where there is
-// one pixel.
+// Operands as in scale_shift.hpp; element alignment; y may be x. Lanes beyond the channels of a blocked map are
+// undefined in x and y. Split over (image, channel or block, run of pixels); over images if there is only one pixel.
 #include "kernels/scale_shift.hpp"
 
 #include "kernels/activation.hpp"
@@ -25,7 +24,7 @@ struct Operands {
   Map* y;
 };
 
-// Of a map whose rows [rows, count] have one factor each.
+// For a map whose rows [rows, count] have one scale each.
 template <Activation kActivation>
 void plain_rows(const ScaleShiftArgs& args, const Operands<float>& o, const KernelContext& context) {
   const float alpha = args.epilogue.alpha, beta = args.epilogue.beta;
@@ -46,7 +45,7 @@ void plain_rows(const ScaleShiftArgs& args, const Operands<float>& o, const Kern
   }
 }
 
-// Of a matrix whose columns have one factor each.
+// For a matrix whose columns have one scale each.
 template <Activation kActivation>
 void plain_columns(const ScaleShiftArgs& args, const Operands<float>& o, const KernelContext& context) {
   const float alpha = args.epilogue.alpha, beta = args.epilogue.beta;

@@ -1,7 +1,7 @@
 // scatter_copy, scatter_elements, scatter_nd: see scatter.hpp.
 //
 // Operands: data, indices, updates, destination; any alignment. The destination may be the data, and must not overlap
-// anything else. A NaN wins a minimum and a maximum.
+// the others. A NaN makes a minimum or maximum NaN.
 #include "kernels/scatter.hpp"
 
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-// Unaligned memory holds elements of each type.
+// Elements of any type in unaligned memory.
 template <class T>
 ENGINE_INLINE T load_element(const char* from) {
   T value;
@@ -28,7 +28,7 @@ struct Replace {
 struct Add {
   static float apply(float a, float b) { return a + b; }
   static double apply(double a, double b) { return a + b; }
-  // Wraps, as numpy's does.
+  // Wraps, as in numpy.
   static std::int32_t apply(std::int32_t a, std::int32_t b) {
     return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
   }
@@ -84,7 +84,7 @@ struct ScatterElements {
     const WorkRange columns = args.split == last ? share : WorkRange{0, args.shape[last]};
     const std::int64_t along_last = args.axis == last ? 0 : args.stride[last];
     for (std::int64_t row = 0; row < rows; ++row) {
-      // The row's place in the indices, and in the data without what the index adds.
+      // The row's position in the indices, and in the data before the index is added.
       std::int64_t rest = row, at = 0, place = 0, step = args.shape[last];
       for (std::int64_t d = last - 1; d >= 0; --d) {
         const std::int64_t size = d == args.split ? share.end - share.begin : args.shape[d];

@@ -1,7 +1,7 @@
 // select_channels_f32: see select_channels.hpp.
 //
-// Operands: sources, then the destination; float alignment; they must not overlap. Lanes of channels that do not exist
-// become zero. Split over (image, vector of channels, run of pixels).
+// Operands: sources, then the destination; float alignment; they must not overlap. Lanes of nonexistent channels are
+// set to zero. Split over (image, vector of channels, run of pixels).
 #include "kernels/select_channels.hpp"
 
 #include <cstring>
@@ -21,7 +21,7 @@ ENGINE_INLINE VecInt load_lanes(const std::int32_t* from) {
   return value;
 }
 
-// Of a fixed number of sources, so that indices and masks stay in registers.
+// For a fixed number of sources, so that indices and masks stay in registers.
 template <int kSources>
 ENGINE_INLINE void select_fixed(const SelectSource* sources, const float* const* from, float* to, std::int64_t pixels) {
   VecInt index[kSources], mask[kSources];

@@ -1,10 +1,10 @@
 // softmax_f32: y = exp(x - max) / sum(exp(x - max)), or its logarithm, over the axis of [outer, axis, inner].
 //
-// Operands: x, y; float alignment; y may be x. Split over rows, or over runs of columns where inner > 1.
+// Operands: x, y; float alignment; y may be x. Split over rows, or over runs of columns if inner > 1.
 // softmax_sum_f32, softmax_apply_f32: the same for few long rows, in two phases split over chunks of a row. Operands:
 // x, y, and a temporary [outer][maximum, sum][chunks].
 //
-// A NaN or +inf makes its row NaN, and so does a row of nothing but -inf, as the formula says.
+// A row with a NaN or +inf, or with only -inf, is NaN, as the formula implies.
 #include "kernels/softmax.hpp"
 
 #include <cmath>
@@ -22,7 +22,7 @@ ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
 }
 
-// NaN is left out: it comes back in through the sum.
+// Ignores NaN, which enters the result through the sum.
 float row_max(const float* x, std::int64_t count) {
   Vec best[kUnroll];
   for (Vec& value : best) value = broadcast(-__builtin_inff());
@@ -34,7 +34,7 @@ float row_max(const float* x, std::int64_t count) {
   return reduce_max(max(max(best[0], best[1]), max(best[2], best[3])));
 }
 
-// The sum of exp(x - bias), whose terms are stored where `y` is not null.
+// The sum of exp(x - bias); the terms are stored if `y` is not null.
 template <bool kStore>
 float row_exp(const float* x, float bias, float* y, std::int64_t count) {
   Vec total[kUnroll] = {};
@@ -51,7 +51,7 @@ float row_exp(const float* x, float bias, float* y, std::int64_t count) {
     total[0] += value;
   }
   if (i < count) {
-    // Of -inf, unless the bias is that, too: then the whole row is NaN.
+    // Lanes beyond the row are exp(-inf) = 0, unless the bias is -inf, too: then the whole row is NaN.
     const Vec value = exp(load_partial(x + i, count - i, broadcast(-__builtin_inff())) - bias);
     if constexpr (kStore) store_partial(y + i, value, count - i);
     total[1] += value;
@@ -82,7 +82,8 @@ void softmax_row(const float* x, float* y, std::int64_t count) {
     row_scale(y, 1.0f / sum, count);
 }
 
-// Up to kVectors vectors of adjacent columns, `step` floats between their elements; of a single vector, `count` lanes.
+// Up to kVectors vectors of adjacent columns, whose elements are `step` floats apart; `count` lanes if there is only
+// one.
 template <bool kLog, int kVectors>
 void softmax_columns(const float* x, float* y, std::int64_t axis, std::int64_t step, std::int64_t count) {
   const auto read = [count](const float* from, int v) {
@@ -161,13 +162,13 @@ void softmax_sum_f32(const void* raw, void* const* buffers, const KernelContext&
     const float top = row_max(from, count);
     float* to = sums + row * 2 * args.chunks + chunk;
     to[0] = top;
-    // A chunk without a number counts nothing beside one with some; its NaN, if any, has to stay.
+    // A chunk without a value above -inf adds nothing to other chunks, except that a NaN in it must be kept.
     const float bias = top == -__builtin_inff() ? 0.0f : top;
     to[args.chunks] = row_exp<false>(from, bias, nullptr, count);
   }
 }
 
-// The maximum and the sum of a row, from those of its chunks.
+// Combines the maxima and sums of chunks into those of a row.
 void combine(const float* tops, std::int64_t chunks, float* top, float* sum) {
   const float* sums = tops + chunks;
   *top = row_max(tops, chunks);

@@ -38,7 +38,7 @@ ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
 
 typedef char Bytes __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
 
-// A few vectors, the last of which overlaps the one before it: no call and no loop over bytes.
+// Copies a few vectors, the last of which overlaps the previous one, without a call or a loop over bytes.
 ENGINE_INLINE void copy_short(const char* from, char* to, std::int64_t bytes) {
   if (bytes >= kVectorBytes) {
     for (std::int64_t i = 0; i + kVectorBytes < bytes; i += kVectorBytes)
@@ -83,8 +83,8 @@ ENGINE_INLINE void fill_rows(const CopyPart& part, const Block& block) {
   }
 }
 
-// Every kStride-th element, from vectors put together by shuffles. The last elements are taken one by one: what would
-// be read beyond them need not exist.
+// Copies every kStride-th element, by shuffling vectors. The last elements are copied one by one, to avoid reading
+// beyond the source.
 template <class Element, int kStride>
 ENGINE_INLINE void copy_spaced(const char* from, char* to, std::int64_t columns) {
   constexpr int kBytes = sizeof(Element), kCount = kVectorBytes / kBytes;
@@ -129,7 +129,7 @@ ENGINE_INLINE void copy_elements(const CopyPart& part, const Block& block) {
   }
 }
 
-// The other way round: kColumns vectors become as many, lane by lane in turns.
+// The reverse: interleaves the lanes of kColumns vectors.
 template <class Element, int kColumns>
 ENGINE_INLINE void interleave_columns(const CopyPart& part, const Block& block) {
   constexpr int kBytes = sizeof(Element), kCount = kVectorBytes / kBytes;
@@ -174,8 +174,8 @@ ENGINE_INLINE void interleave(const CopyPart& part, const Block& block) {
     interleave_columns<Element, 4>(part, block);
 }
 
-// The largest squares first; the last square of a row or column overlaps the one before it, and what is smaller than
-// a square is left to the next smaller one.
+// Uses the largest squares first; the last square of a row or column overlaps the previous one, and a block smaller
+// than a square is left to the next smaller size.
 template <int kBytes, int kSize>
 ENGINE_INLINE void transpose_squares(const CopyPart& part, const Block& block) {
   for (std::int64_t r = 0;;) {
@@ -201,7 +201,7 @@ ENGINE_INLINE void transpose_block(const CopyPart& part, const Block& block) {
   }
 }
 
-constexpr int kSmallSquare = 16;  // bytes of a row of a square of narrow elements
+constexpr int kSmallSquare = 16;  // bytes in a row of a square of narrow elements
 
 template <class Element>
 ENGINE_INLINE void copy_typed(const CopyPart& part, const Block& block) {

@@ -1,8 +1,9 @@
-// See tile.hpp for what a tile computes and tile.hpp's callers for what is made of it.
+// Implements the tiles of tile.hpp.
 //
-// Tile shapes follow from the registers: vectors * pixels accumulators, `vectors` weights and one broadcast. On AVX-512
-// 2 x 14 needs 16 loads for 28 multiply-adds and 3 x 9 needs 12 for 27, below the two of each a cycle that
-// current cores start; 4 x 7 would have no register left for the broadcast and load once for each multiply-add.
+// Tile shapes are limited by the registers: vectors * pixels accumulators, `vectors` weights and one broadcast. On
+// AVX-512, 2 x 14 needs 16 loads for 28 multiply-adds and 3 x 9 needs 12 for 27, fewer loads than the one per
+// multiply-add that current cores can start; 4 x 7 would leave no register for the broadcast, and so need one load for
+// each multiply-add.
 #include "kernels/tile.hpp"
 
 #include "kernels/activation.hpp"
@@ -25,7 +26,7 @@ constexpr int kBestVectors = 2;
 
 alignas(64) const float kZeros[64] = {};
 
-// The compiler must not carry loads from one step to the next (predictive commoning spills the accumulators).
+// Prevents the compiler from carrying loads to the next step (predictive commoning would spill accumulators).
 #define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
 template <int kVectors, int kPixels, int kStep>
@@ -184,7 +185,7 @@ TileFn tile_kernel(int vectors, int pixels, PixelStep step) {
   return nullptr;
 }
 
-// Reached through tile_kernel only, never by a plan.
+// Used only through tile_kernel, never by a plan.
 extern const KernelEntry tile_kernels[] = {{nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

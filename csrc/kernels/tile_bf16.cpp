@@ -1,5 +1,5 @@
-// See tile_bf16.hpp for what a tile computes. With AVX512_BF16 a step of depth is one instruction for two products a
-// lane; elsewhere two multiply-adds on f32, in small tiles: correct everywhere, fast where the machine has bf16.
+// Implements the tiles of tile_bf16.hpp. With AVX512_BF16, one instruction computes two products for each lane; without
+// it, two f32 multiply-adds in small tiles do, which is correct but slow.
 #include "kernels/tile_bf16.hpp"
 
 #include "kernels/activation.hpp"
@@ -24,10 +24,10 @@ constexpr int kBestVectors = 2;
 
 alignas(64) const Bf16 kZeros[16] = {};
 
-// The compiler must not carry loads from one step to the next (predictive commoning spills the accumulators).
+// Prevents the compiler from carrying loads to the next step (predictive commoning would spill accumulators).
 #define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
-// One pair of depths: pixel p's is at pixel(p).
+// One pair of depths; pixel(p) is the address of pixel p's pair.
 template <bool kIsOdd, int kVectors, int kPixels, class Pixel>
 ENGINE_INLINE void multiply(const Bf16* w, const Pixel& pixel, Vec (&acc)[kVectors][kPixels]) {
   VecInt weight[kVectors];
@@ -65,8 +65,8 @@ ENGINE_INLINE void store_either(EitherPointer<char> to, Vec value) {
     store(reinterpret_cast<float*>(to.data), value);
 }
 
-// What the registers do not do: values [vectors][pixels][lanes] after scale and bias, activated in f32 and rounded
-// once.
+// The slow path of the epilogue, in memory: values [vectors][pixels][lanes] after scale and bias are activated in f32
+// and rounded once.
 ENGINE_NOINLINE void finish_tile(const TileCallBf16& call, int vectors, int pixels, float* values) {
   const EpilogueArgs& epilogue = *call.epilogue;
   const bool has_residual = call.residual.data != nullptr;
@@ -87,7 +87,7 @@ ENGINE_NOINLINE void finish_tile(const TileCallBf16& call, int vectors, int pixe
   }
 }
 
-// Clips, and adds a residual (unless null) of the output's type.
+// Clips, and adds a residual (unless null) with the output's type.
 template <class Element, int kVectors, int kPixels>
 ENGINE_INLINE void store_tile(const TileCallBf16& call, Vec low, Vec high, Vec (&acc)[kVectors][kPixels]) {
   const Element* residual = reinterpret_cast<const Element*>(call.residual.data);
@@ -119,7 +119,7 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
 
   const Bf16* block = call.x;
   for (int b = 0; b < call.blocks; ++b) {
-    // What the call says is read again where it is needed: held in registers it would push accumulators out of theirs.
+    // The call's fields are reloaded where they are needed: keeping them in registers would spill accumulators.
     const TileCallBf16* at = &call;
     ENGINE_FORGET(at);
     const bool is_last = b == at->blocks - 1;
@@ -127,7 +127,7 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
     const Bf16* w = at->w + b * at->w_block + (is_last ? at->w_lead_last : at->w_lead);
     const std::int64_t* offsets = at->offsets;
     const Bf16* row = block;
-    // All steps of a block at once: there is no register to spread them.
+    // All steps of a block at once, since there is no register for spreading them.
     const std::int64_t ahead = std::int64_t{at->next_step} * at->rows * at->cols * 8;
     for (std::int64_t i = 0; i < ahead; i += 64) __builtin_prefetch(at->next + b * ahead + i, 0, 2);
     for (int r = 0; r < at->rows; ++r) {
@@ -142,7 +142,7 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
             pixels.pixel[p] = offset == kPaddingOffset ? kZeros : block + offset;
           }
           offsets += kPixels;
-          // More pointers than general registers: what has none would take vector registers from the accumulators.
+          // There are more pointers than general registers; the rest would occupy vector registers of the accumulators.
           __asm__ volatile("" : "+m"(block), "+m"(offsets), "+m"(at), "+m"(b), "+m"(r), "+m"(c));
           for (; pixels.depth + 1 < depth; pixels.depth += 2, w += kStride) {
             if constexpr (kPixels > 11) __asm__ volatile("" : "+m"(pixels.pixel));
@@ -257,7 +257,7 @@ TileBf16Fn tile_bf16_kernel(int vectors, int pixels, PixelStep step) {
   return nullptr;
 }
 
-// Reached through tile_bf16_kernel only, never by a plan.
+// Used only through tile_bf16_kernel, never by a plan.
 extern const KernelEntry tile_bf16_kernels[] = {{nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

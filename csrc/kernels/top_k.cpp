@@ -1,10 +1,10 @@
-// top_k: the k largest (smallest) elements of each line in falling (rising) order, of equal ones the first, with their
-// positions. A NaN is larger than any number; zeros are equal.
+// top_k: the k largest (smallest) elements of each line in descending (ascending) order, with their positions; equal
+// elements in order of position. A NaN is larger than any number; zeros are equal.
 //
-// Operands: x, values [outer, k, inner], positions (int64, the same); the alignment of an element; none may overlap.
-// Split over lines. Scratch: k entries.
+// Operands: x, values [outer, k, inner], positions (int64, the same shape); element alignment; none may overlap. Split
+// over lines. Scratch: k entries.
 //
-// A heap holds the best k so far, the worst of them on top: most elements of a long line are turned away by one
+// A heap holds the best k elements so far, the worst of them on top: most elements of a long line are rejected by one
 // comparison.
 #include "kernels/top_k.hpp"
 
@@ -15,7 +15,7 @@
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-// Integers in the order of the values.
+// Maps values to integers with the same order.
 ENGINE_INLINE std::int64_t rank_of(float x) {
   if (x != x) return INT64_MAX;
   x += 0.0f;  // -0 is 0
@@ -35,7 +35,7 @@ ENGINE_INLINE bool is_worse(const TopKEntry& a, const TopKEntry& b) {
   return a.key < b.key || (a.key == b.key && a.position > b.position);
 }
 
-// Lets `entry` sink from the top of a heap of `count` to where it belongs.
+// Moves `entry` down from position `at` to its place in a heap of `count` entries.
 void sink(TopKEntry* heap, std::int64_t count, std::int64_t at, TopKEntry entry) {
   for (std::int64_t child = 2 * at + 1; child < count; child = 2 * at + 1) {
     if (child + 1 < count && is_worse(heap[child + 1], heap[child])) ++child;
@@ -56,7 +56,7 @@ void select_line(const TopKArgs& args, const T* x, TopKEntry* heap) {
   for (std::int64_t i = args.k / 2 - 1; i >= 0; --i) sink(heap, args.k, i, heap[i]);
   for (std::int64_t i = args.k; i < args.axis; ++i) {
     const TopKEntry entry = entry_of(i);
-    if (entry.key > heap[0].key) sink(heap, args.k, 0, entry);  // an equal one stands behind
+    if (entry.key > heap[0].key) sink(heap, args.k, 0, entry);  // equal keys keep the earlier position
   }
   for (std::int64_t last = args.k - 1; last > 0; --last) {
     const TopKEntry worst = heap[0];
@@ -94,7 +94,7 @@ void top_k(const void* raw_args, void* const* buffers, const KernelContext& cont
       return top_k<std::int32_t>(args, buffers, context);
     case ElementCode::kI64:
       return top_k<std::int64_t>(args, buffers, context);
-    default:  // prepare lets no other pass
+    default:  // prepare accepts no other
       break;
   }
 }

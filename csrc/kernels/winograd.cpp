@@ -1,5 +1,5 @@
-// Winograd convolution; see winograd.hpp for operands and layouts. Buffers need the alignment of their elements; y must
-// not overlap x, u or a temporary, the residual may be y.
+// Winograd convolution; see winograd.hpp for operands and layouts. Buffers have element alignment; y must not overlap
+// x, u or a temporary; the residual may be y.
 #include "kernels/winograd.hpp"
 
 #include "kernels/activation.hpp"
@@ -82,7 +82,7 @@ ENGINE_INLINE TilePosition position(const WinogradArgs& args, std::int64_t tile)
   return {tile / per_image, in_image / args.tiles_w * args.output_tile, in_image % args.tiles_w * args.output_tile};
 }
 
-// Transforms tiles [begin, end) of channel block `block`; slot `at` of V is that of tile `begin`.
+// Transforms tiles [begin, end) of channel block `block`; tile `begin` is stored in slot `at` of V.
 template <int kTile, class Map>
 ENGINE_NOINLINE void transform_input(const WinogradArgs& args, const Map* x, std::int64_t block, std::int64_t begin,
                                      std::int64_t end, float* v, std::int64_t stride) {
@@ -136,7 +136,7 @@ struct OutputOperands {
   Map* y;
 };
 
-// Transforms back tiles [begin, end) of channels [channel, channel + 16) and stores them after the epilogue.
+// Inverse-transforms tiles [begin, end) of channels [channel, channel + 16) and stores them after the epilogue.
 template <int kTile, class Map>
 ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, std::int64_t stride,
                                       std::int64_t channel, std::int64_t begin, std::int64_t end,
@@ -176,7 +176,7 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
         Vec out[kTile];
         T::output(half[i], out);
         const std::int64_t row = i * s.out_w * 16;
-        // What follows the clip is computed in f32: in place, or aside so that a map of bf16 is rounded once.
+        // The steps after the clip are computed in f32: in place, or in a temporary so that a bf16 map is rounded once.
         constexpr bool kIsAside = sizeof(Map) != sizeof(float);
         [[maybe_unused]] float aside[kTile * kLanes];
 #pragma GCC unroll 4
@@ -207,8 +207,8 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
   }
 }
 
-// Product of one point: `tiles` pixels of V by the weights of one channel tile. Meanwhile `next`, the weights of the
-// point that follows, come in from memory; null where there are none.
+// The product for one point: `tiles` pixels of V times the weights of one channel tile. Meanwhile prefetches `next`,
+// the weights of the next point; null if there are none.
 ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int64_t v_block, const float* u,
                               std::int64_t width, std::int64_t tiles, float* m, std::int64_t m_block,
                               const float* next) {
@@ -250,7 +250,7 @@ ENGINE_INLINE OutputOperands<Map> output_operands(const WinogradArgs& args, void
   return found;
 }
 
-// Where V stands in the list of operands; M follows.
+// The index of V among the operands; M follows.
 ENGINE_INLINE int temporaries_at(const WinogradArgs& args) {
   return 3 + args.operands.has_bias + args.operands.has_scale + args.operands.has_residual;
 }
@@ -265,7 +265,7 @@ ENGINE_INLINE ChannelTiles channel_tiles(const WinogradArgs& args) {
   return {(args.shape.out_channels + args.tile_channels - 1) / args.tile_channels};
 }
 
-// What one worker does of a fused step: some tiles, for some channel tiles.
+// One worker's share of a fused step: a range of tiles and a range of channel tiles.
 struct FusedShare {
   WorkRange tiles, channels;
 };
