@@ -155,7 +155,7 @@ void translate(std::exception_ptr pointer) {
     raise(error_types().cancelled, error.what());
   } catch (const std::bad_alloc&) {
     raise(error_types().memory,
-          "the native core needs more memory than there is; use smaller shapes, fewer streams or a smaller graph");
+          "the native core needs more memory than is available; use smaller shapes, fewer streams or a smaller graph");
   }
 }
 

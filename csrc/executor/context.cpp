@@ -161,7 +161,7 @@ bool Context::run(const std::vector<Binding>& inputs, const std::vector<Binding>
     // A user with another set was a thread of the parent process, which does not exist in a forked child.
     if (user == &cores || !memory_->user.compare_exchange_strong(user, &cores, std::memory_order_acquire)) {
       throw ContextBusy(
-          "the context, or one that takes turns with it, is running in another thread; make a context for each stream");
+          "the context, or one that shares its memory, is running in another thread; create a context for each stream");
     }
   }
   struct Release {
@@ -211,7 +211,7 @@ void Context::check_bindings(const std::vector<Binding>& inputs, const std::vect
         throw std::invalid_argument(
             "output " + std::to_string(i) + " lies in the memory of " +
             (is_input ? "input " + std::to_string(j) : "output " + std::to_string(j - inputs.size())) +
-            "; a run needs memory of its own for each");
+            "; bind separate memory to each");
       }
     }
   }

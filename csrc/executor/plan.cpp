@@ -167,7 +167,7 @@ void PlanBuilder::check_writes(const OperationEntry& operation, const std::vecto
     const Buffer& output = buffer(outputs[i]);
     const BufferKind kind = buffer(output.root).kind;
     if (kind == BufferKind::input || kind == BufferKind::constant) {
-      throw PlanError(named(outputs[i], output) + " is written, and lies in " + kind_name(kind));
+      throw PlanError(named(outputs[i], output) + " is an output of the step, but lies in " + kind_name(kind));
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (overlap(output, buffer(outputs[j]))) {
@@ -181,7 +181,7 @@ void PlanBuilder::check_writes(const OperationEntry& operation, const std::vecto
       if (!operation.in_place || !same) {
         throw PlanError(
             named(outputs[i], output) + " lies in the memory of the input " + named(id, input) +
-            (operation.in_place ? "; in place, both have to be the same bytes" : "; this kernel cannot work in place"));
+            (operation.in_place ? "; in place, both must be the same bytes" : "; this kernel cannot work in place"));
       }
     }
   }

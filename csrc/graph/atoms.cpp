@@ -34,7 +34,7 @@ Atoms as_given(const Dag& dag, Span<std::int64_t> numbers, Span<std::int64_t> af
     if (affinity[named] == affinity[node]) continue;
     throw PartitionError("atom " + std::to_string(numbers[node]) + " has node " + std::to_string(named) +
                          " of device " + std::to_string(affinity[named]) + " and node " + std::to_string(node) +
-                         " of device " + std::to_string(affinity[node]) + "; give all its nodes one device");
+                         " of device " + std::to_string(affinity[node]) + "; assign all its nodes to one device");
   }
   return renumbered(group, dag.nodes());
 }
@@ -99,9 +99,9 @@ Atoms group_atoms(const Dag& dag, Span<std::int64_t> numbers, Span<std::int64_t>
     Node& named = first[hull[node]];
     if (named < 0) named = node;
     if (affinity[named] == affinity[node]) continue;
-    throw PartitionError("an atom cannot stay whole: a path leaves it and comes back, " +
+    throw PartitionError("an atom cannot stay whole: a path leaves it and returns to it, " +
                          describe_walk(dag, atoms, components.of, named, affinity) +
-                         "; give the nodes between its device, or split the atom");
+                         "; assign the nodes in between to its device, or split the atom");
   }
   return renumbered(hull, components.count);
 }

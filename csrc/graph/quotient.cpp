@@ -84,7 +84,7 @@ void verify_runs(const Dag& dag, Span<std::int64_t> subgraph, Span<std::int64_t>
     if (run[node] == run[named]) continue;
     throw PartitionError("nodes " + std::to_string(named) + " and " + std::to_string(node) + " are both in subgraph " +
                          std::to_string(subgraph[node]) + " and have the runs " + std::to_string(run[named]) + " and " +
-                         std::to_string(run[node]) + "; expected one run a subgraph");
+                         std::to_string(run[node]) + "; expected one run for each subgraph");
   }
   for (const Edge& edge : dag.edges()) {
     if (subgraph[edge.from] == subgraph[edge.to] || run[edge.from] < run[edge.to]) continue;
@@ -92,7 +92,7 @@ void verify_runs(const Dag& dag, Span<std::int64_t> subgraph, Span<std::int64_t>
                          std::to_string(subgraph[edge.from]) + ", run " + std::to_string(run[edge.from]) +
                          ") to node " + std::to_string(edge.to) + " (subgraph " + std::to_string(subgraph[edge.to]) +
                          ", run " + std::to_string(run[edge.to]) +
-                         ") leads to a run that is not later; this is not a certificate");
+                         ") leads to a run that is not later; this is not a valid certificate");
   }
 }
 

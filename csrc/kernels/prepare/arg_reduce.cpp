@@ -1,4 +1,4 @@
-// Plan-time half of ArgMax, ArgMin and Hardmax.
+// Plan building for ArgMax, ArgMin and Hardmax.
 #include "kernels/arg_reduce.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace engine {
 namespace {
 
-// Attributes: outer, axis, inner: sizes; of arg_reduce also type (ElementCode), min (0), last (0).
+// Attributes: outer, axis, inner: sizes; arg_reduce also has type (ElementCode), min (0), last (0).
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kShareElements = 32 * 1024;
 

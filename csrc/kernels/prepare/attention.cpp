@@ -1,4 +1,4 @@
-// Plan-time half of attention.
+// Plan building for attention.
 #include "kernels/attention.hpp"
 
 #include <algorithm>
@@ -15,18 +15,18 @@ namespace {
 // Attributes:
 //   batch, heads, kv_heads (heads), queries, keys, size, value_size (size)
 //   q, k, v, y (dense [B, H, S, D]): [batch, head, row], floats between batches, heads and rows
-//   mask (0): none, float or bool; mask_strides: its elements between [batches, heads, queries, keys], 0 broadcasts;
-//   mask_keys (keys): how many keys it reaches
+//   mask (0): none, float or bool; mask_strides: elements between [batches, heads, queries, keys], 0 broadcasts;
+//   mask_keys (keys): how many keys the mask covers
 //   scale, softcap (0)
-//   before, after (-1), offset (0): query i sees keys i + offset - before to i + offset + after; -1 is no bound
-//   rows (0): what becomes of rows that are no numbers (AttentionRows)
-//   row_wise (by the number of queries), key_block (by the number of keys): the way to compute it
+//   before, after (-1), offset (0): query i attends to keys i + offset - before to i + offset + after; -1: no bound
+//   rows (0): the result of rows whose probabilities would be NaN (AttentionRows)
+//   row_wise (by the number of queries), key_block (by the number of keys): the algorithm
 // Operands: Q, K, V, [mask]; Y.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
-// Scores of a block of keys and of three vectors of queries take 48 kilobytes then, which the nearest caches have.
+// Scores of a block of keys for three vectors of queries then take 48 KB, the size of recent L1 caches.
 constexpr std::int64_t kMostKeys = 256;
-// What a worker should have to do at least, in multiplications, so that it is worth waking.
+// The least work, in multiplications, for which waking a worker is worthwhile.
 constexpr double kLeastWork = 1.0e5;
 
 std::int64_t read_or(const Attributes& attributes, const char* name, std::int64_t least, std::int64_t most,
@@ -59,7 +59,7 @@ AttentionView read_view(const Attributes& attributes, const char* name, std::int
   return {strides[0], strides[1], strides[2]};
 }
 
-// Elements from the first to behind the last one.
+// The number of elements from the first to the last, inclusive.
 std::size_t extent(const std::vector<std::pair<std::int64_t, std::int64_t>>& dims) {  // (count, stride)
   std::size_t elements = 1;
   for (const auto& [count, stride] : dims) {
@@ -75,7 +75,7 @@ std::size_t view_bytes(const AttentionView& view, std::int64_t batch, std::int64
                           sizeof(float));
 }
 
-// Two workers must not write one element: no stride may be less than what lies inside it.
+// Two workers must not write the same element: each stride must be at least the extent of the dimensions inside it.
 void expect_apart(const AttentionArgs& args) {
   if (args.batch * args.heads * args.queries * args.value_size == 0) return;
   std::vector<std::pair<std::int64_t, std::int64_t>> dims{
@@ -160,7 +160,7 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   expect_apart(args);
   expect_operands(request, args);
 
-  // With fewer queries than a quarter of the lanes, vectors of queries would be mostly empty.
+  // With fewer queries than a quarter of the lanes, most lanes of query vectors would be unused.
   const bool is_row_wise =
       read_or(attributes, "row_wise", 0, 1, args.queries <= std::max(1, traits.lanes / 4) ? 1 : 0) == 1;
   const std::int64_t blocks = std::max<std::int64_t>(1, (args.keys + kMostKeys - 1) / kMostKeys);

@@ -1,4 +1,4 @@
-// Plan-time half of the normalization over channels.
+// Plan building for the normalization over channels.
 #include "kernels/channel_norm.hpp"
 
 #include "kernels/prepare/norm_request.hpp"
@@ -7,7 +7,7 @@ namespace engine {
 namespace {
 
 // Attributes: batch, channels, pixels: the sizes; blocked (0): maps are NCHWc16; epsilon; deviation_epsilon (0); scale,
-// bias (0): whether the operand is there, `channels` floats. y may lie in the memory of x.
+// bias (0): whether the operand, of `channels` floats, is present. y may share the memory of x.
 PreparedStep prepare_channel_norm_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   ChannelNormArgs args = {};

@@ -17,7 +17,7 @@ const std::vector<CodeNames>& code_names() {
   return all;
 }
 
-// The enumerations again, numbered.
+// Numbers the enumerations.
 enum class Enumeration : std::size_t {
 #define ENGINE_CODES(enumeration) k##enumeration,
 #include "codes.def"

@@ -1,4 +1,4 @@
-// The names of the enumerations of codes.def, and how attributes are read that are such names.
+// The names of the enumerations of codes.def, and functions that read attributes with such names.
 #pragma once
 
 #include <initializer_list>
@@ -12,13 +12,13 @@ namespace engine {
 
 struct CodeNames {
   const char* enumeration;
-  std::vector<const char*> names;  // by number
+  std::vector<const char*> names;  // indexed by number
 };
 
 // All enumerations, in the order of codes.def.
 const std::vector<CodeNames>& code_names();
 
-// Of one enumeration of codes.def.
+// The names of one enumeration of codes.def.
 template <class Code>
 const CodeNames& names_of();
 #define ENGINE_CODES(enumeration) \
@@ -31,7 +31,7 @@ const char* name_of(Code code) {
   return names_of<Code>().names[static_cast<std::size_t>(code)];
 }
 
-// The number of the name that an attribute has. Throws PlanError where it is none of those allowed (empty: all).
+// The number of an attribute's name. Throws PlanError unless it is one of those allowed (empty: all).
 int read_code(const Attributes& attributes, std::string_view attribute, const CodeNames& codes,
               const std::vector<int>& allowed);
 

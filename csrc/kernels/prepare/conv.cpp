@@ -1,4 +1,4 @@
-// Plan-time half of the convolutions on NCHWc16.
+// Plan building for convolutions on NCHWc16.
 #include "kernels/conv.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace engine {
 namespace {
 
 constexpr std::int64_t kChannelBlock = 16;
-// Packed weights of this size stay in the second-level cache beside the input rows of a tile.
+// Packed weights of this size fit the L2 cache together with the input rows of a tile.
 constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) {
@@ -33,7 +33,7 @@ ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, 
   tiling.flat = is_dense_across_rows || flat * 10 < by_rows * 9;
   const std::int64_t weights =
       shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w * traits.weight_bytes;
-  // More tiles share one pass over weights that come from further away.
+  // Larger weights come from beyond the L2 cache, so more tiles share one pass over them.
   tiling.tile_block = weights <= kCachedWeightBytes ? 1 : kConvOffsetSlots;
   tiling.channel_split = weights <= kCachedWeightBytes ? 1 : std::numeric_limits<std::int32_t>::max();
   return tiling;

@@ -1,7 +1,6 @@
-// Plan-time half of the convolutions with products in bf16. Attributes: those of conv_blocked_f32 and conv_planar_f32,
-// and
+// Plan building for convolutions with bf16 products. Attributes: those of conv_blocked_f32 and conv_planar_f32, and
 //
-//   y_f32 (0), residual_f32 (0): whether the map is f32 instead of bf16
+//   y_f32 (0), residual_f32 (0): whether that map is f32 instead of bf16
 #include "kernels/conv_bf16.hpp"
 
 #include "kernels/pack_bf16.hpp"
@@ -23,7 +22,7 @@ ConvBf16Args read_conv(const StepRequest& request) {
   return args;
 }
 
-// Pairs of bf16 of the packed weights.
+// The number of bf16 pairs in the packed weights.
 std::int64_t weight_floats(const PackArgs& pack) {
   return pack.groups * pack_bf16_group_size(pack) / 2;
 }
@@ -53,7 +52,7 @@ PlanarConvBf16Args read_planar(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_planar_bf16").traits);
   const ConvShape shape = read_conv_shape(attributes);
-  if (shape.groups != 1) throw PlanError(std::to_string(shape.groups) + " groups; expected 1 of a plain input");
+  if (shape.groups != 1) throw PlanError(std::to_string(shape.groups) + " groups; expected 1 for a plain input");
   PlanarConvBf16Args args = {};
   args.conv = make_planar_conv_args(shape, read_conv_operands(attributes), read_epilogue(attributes),
                                     read_conv_tiling(attributes, shape, traits).vectors, traits);

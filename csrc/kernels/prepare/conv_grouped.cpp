@@ -1,4 +1,4 @@
-// Plan-time half of grouped convolution.
+// Plan building for grouped convolution.
 #include "kernels/conv_grouped.hpp"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::int64_t out_group(const ConvShape& s) {
 
 ExpandedConvArgs make_expanded_conv_args(const ConvShape& shape, const ConvOperands& operands,
                                          const EpilogueArgs& epilogue) {
-  // A band that stays in the second-level cache.
+  // A band that fits the L2 cache.
   constexpr std::int64_t kBandFloats = 64 * 1024;
   ExpandedConvArgs args = {};
   args.shape = shape;
@@ -59,8 +59,8 @@ std::size_t expanded_conv_scratch_bytes(const ExpandedConvArgs& args) {
 }
 
 bool prefers_expanded(const ConvShape& s) {
-  // For each output pixel: a vector gathered for every channel of a group (three operations), and a load with each
-  // multiplication; against multiplications on padded groups and two operations for every block that is moved.
+  // For each output pixel, expanding gathers a vector for every channel of a group (three operations), and loads one
+  // with each multiplication; padding multiplies padded groups, with two operations for every block that is moved.
   const std::int64_t taps = s.kernel_h * s.kernel_w;
   const std::int64_t expanded = blocks_of(s.out_channels) * in_group(s) * (3 + 2 * taps);
   const std::int64_t moved =
@@ -117,7 +117,7 @@ PreparedStep with_padded_groups(const StepRequest& request, const ConvShape& s, 
 
 namespace {
 
-// How a grouped convolution is computed; the packed weights depend on it.
+// The algorithm of a grouped convolution; the packed weights depend on it.
 struct Grouped {
   ConvShape shape;
   ConvOperands operands;
@@ -126,7 +126,7 @@ struct Grouped {
   bool is_expanded;
 };
 
-// Attribute `expanded`: 1 or 0 where not chosen by size.
+// Attribute `expanded`: 1 or 0; if absent, chosen by size.
 Grouped read_grouped(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_f32").traits);

@@ -24,7 +24,7 @@ PlanarConvArgs make_planar_conv_args(const ConvShape& shape, const ConvOperands&
                                  : static_cast<std::int32_t>((rest + traits.lanes - 1) / traits.lanes * traits.lanes);
   pack.blocks = static_cast<std::int32_t>(shape.in_channels);
   pack.rows = static_cast<std::int32_t>(shape.kernel_h);
-  // Taps of a kernel row are adjacent floats of the input, unless dilated.
+  // Without dilation, the taps of a kernel row are adjacent floats of the input.
   const bool is_dilated = shape.dilation_w != 1;
   pack.cols = is_dilated ? static_cast<std::int32_t>(shape.kernel_w) : 1;
   pack.depth = pack.last_depth = is_dilated ? 1 : static_cast<std::int32_t>(shape.kernel_w);
@@ -52,7 +52,7 @@ namespace {
 PlanarConvArgs read_planar(const StepRequest& request) {
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("conv_planar_f32").traits);
   const ConvShape shape = read_conv_shape(request.attributes);
-  if (shape.groups != 1) throw PlanError(std::to_string(shape.groups) + " groups; expected 1 of a plain input");
+  if (shape.groups != 1) throw PlanError(std::to_string(shape.groups) + " groups; expected 1 for a plain input");
   return make_planar_conv_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes),
                                read_conv_tiling(request.attributes, shape, traits).vectors, traits);
 }

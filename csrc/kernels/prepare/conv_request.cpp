@@ -9,7 +9,7 @@
 namespace engine {
 namespace {
 
-// Larger sizes could overflow products of two of them inside a kernel.
+// Products of two larger sizes could overflow inside a kernel.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestKernel = 1 << 12;
 
@@ -30,7 +30,7 @@ std::vector<std::int64_t> read_sizes(const Attributes& attributes, const char* n
   return values;
 }
 
-// Leaves room for what plan building multiplies these products with, so that it need not check each one.
+// Leaves room for the factors that plan building multiplies these products with, so that it need not check each one.
 void check_magnitude(const ConvShape& shape) {
   constexpr std::int64_t kRoom = 4096;
   checked_product({std::max<std::int64_t>(shape.batch, 1), shape.in_channels + 15, shape.in_h, shape.in_w, kRoom});
@@ -119,7 +119,7 @@ std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t 
 
 ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, std::int64_t y_image,
                             bool has_residual) {
-  // Any larger, and the bytes of two images overflow.
+  // With larger values, the bytes of two images overflow.
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
   const auto read = [&](const char* name, std::int64_t least) {
     return attributes.has(name) ? attributes.integer(name, least, kMost) : least;

@@ -1,11 +1,11 @@
-// Reading of what the convolutions' operations have in common from a step's attributes.
+// Reads the attributes that all convolutions share.
 //
 //   batch, groups (1), in_channels, out_channels: integers
 //   in, out: [height, width]          kernel: [height, width]
 //   strides ([1, 1]), dilations ([1, 1]), pads ([0, 0, 0, 0]: top, left, bottom, right)
-//   bias, scale, residual (0): whether the operand is there      activation (clip), alpha (-inf), beta (inf),
+//   bias, scale, residual (0): whether the operand is present    activation (clip), alpha (-inf), beta (inf),
 //   residual_after (0): see EpilogueArgs                          vectors (0), pixels, tile_block, channel_split, flat
-//   x_batch, y_batch, residual_batch: elements between images, where a map is a range of channels of a larger one
+//   x_batch, y_batch, residual_batch: elements between images, if a map is a range of channels of a larger one
 #pragma once
 
 #include "kernels/conv.hpp"
@@ -13,7 +13,7 @@
 
 namespace engine {
 
-// Elements between images. At least an image each; an image by default.
+// Elements between images: at least the size of an image, which is the default.
 struct ImageSteps {
   std::int64_t x, y, residual;
 };
@@ -21,10 +21,10 @@ struct ImageSteps {
 ConvShape read_conv_shape(const Attributes& attributes);
 ConvOperands read_conv_operands(const Attributes& attributes);
 EpilogueArgs read_epilogue(const Attributes& attributes);
-// The tiling chosen for the shape, but for what the attributes say. Throws PlanError unless tiles of that shape exist.
+// The tiling chosen for the shape, unless overridden by attributes. Throws PlanError unless tiles of that shape exist.
 ConvTiling read_conv_tiling(const Attributes& attributes, const ConvShape& shape, const TileTraits& traits);
 
-// Bytes of a map in blocks of 16 channels. Throws PlanError where they overflow.
+// Bytes of a map in blocks of 16 channels. Throws PlanError if they overflow.
 std::size_t blocked_bytes(std::int64_t batch, std::int64_t channels, std::int64_t h, std::int64_t w,
                           std::int64_t element_bytes = 4);
 
@@ -35,11 +35,11 @@ struct ConvElementBytes {
   std::int64_t residual = 4;
 };
 
-// 4 where the attribute, which says that a map is f32, is 1; else 2.
+// 4 if the attribute `is_f32` is 1, otherwise 2.
 std::int32_t read_element_bytes(const Attributes& attributes, const char* is_f32);
 
 std::int64_t blocked_floats(std::int64_t channels, std::int64_t h, std::int64_t w);
-// Bytes of images of `image` elements at a distance of `step` elements.
+// Bytes of images of `image` elements, `step` elements apart.
 std::size_t strided_bytes(std::int64_t batch, std::int64_t step, std::int64_t image, std::int64_t element_bytes = 4);
 
 ImageSteps read_image_steps(const Attributes& attributes, std::int64_t x_image, std::int64_t y_image,
@@ -50,7 +50,7 @@ void expect_conv_operands(const StepRequest& request, const ConvShape& shape, co
                           std::int64_t x_image, const ImageSteps& steps, std::int64_t weight_floats,
                           const ConvElementBytes& bytes = {});
 
-// Puts what the attributes say of the distance between images into a family's arguments, which hold it for dense maps.
+// Overrides the distances between images, which a family's arguments have for dense maps, with those of attributes.
 template <class Args>
 ImageSteps read_image_steps(const Attributes& attributes, Args& args) {
   const ImageSteps steps = read_image_steps(attributes, args.x_batch, args.y_batch, args.operands.has_residual);
@@ -60,7 +60,7 @@ ImageSteps read_image_steps(const Attributes& attributes, Args& args) {
   return steps;
 }
 
-// Throws PlanError unless the groups of a convolution are whole blocks of channels, or one.
+// Throws PlanError unless a convolution has one group, or its groups are whole blocks of channels.
 void expect_whole_groups(const ConvShape& shape);
 
 double conv_work(const ConvShape& shape);

@@ -1,11 +1,11 @@
-// Transposed convolution on NCHWc16, made of ordinary ones.
+// Transposed convolution on NCHWc16, composed of ordinary convolutions.
 //
-// Along one axis, output o meets kernel tap k where (o + pad - k dilation) is a multiple of the stride. So outputs of
-// one residue modulo the stride use the same taps, and are an ordinary convolution of stride 1 over the input, whose
-// outputs lie `stride` apart. Where kernel and stride are equal, every output has one tap, and all residues are one
-// pointwise convolution with the residues as groups that share the input.
+// Along one axis, output o uses kernel tap k if (o + pad - k dilation) is a multiple of the stride. So outputs with the
+// same residue modulo the stride use the same taps, and form an ordinary convolution of stride 1 over the input, whose
+// outputs are `stride` apart. If kernel and stride are equal, every output has one tap, and all residues together are
+// one pointwise convolution, with the residues as groups that share the input.
 //
-// conv_transpose_bf16 has maps of bf16, one group, and the attributes y_f32 and residual_f32 of conv_blocked_bf16.
+// conv_transpose_bf16 has bf16 maps, one group, and the attributes y_f32 and residual_f32 of conv_blocked_bf16.
 #include <algorithm>
 #include <numeric>
 
@@ -17,7 +17,7 @@
 namespace engine {
 namespace {
 
-// More residues than this would be more phases than a plan should have.
+// More residues would need too many phases.
 constexpr std::int64_t kLargestStride = 64;
 
 // The convolution of one residue along one axis. Taps are in the order of the input: from the last kernel index down.
@@ -43,7 +43,7 @@ AxisPart part_of_axis(std::int64_t residue, std::int64_t out, std::int64_t kerne
   return part;
 }
 
-// What differs between types of elements.
+// The parts that differ between element types.
 struct Kernels {
   const char *conv, *pack;
   std::int64_t (*packed_group)(const PackArgs& args);  // elements
@@ -60,7 +60,7 @@ struct Transposed {
   ConvShape shape;
   ConvOperands operands;
   EpilogueArgs epilogue;
-  std::int32_t vectors;  // 0: chosen
+  std::int32_t vectors;  // 0: chosen by size
 };
 
 Transposed read_transposed(const StepRequest& request, const TileTraits& traits) {
@@ -70,7 +70,7 @@ Transposed read_transposed(const StepRequest& request, const TileTraits& traits)
           static_cast<std::int32_t>(vectors)};
 }
 
-// Strides of a source [in, out / groups, kernel height, kernel width].
+// Sets the strides of a source [in, out / groups, kernel height, kernel width].
 void set_pack_strides(const ConvShape& s, PackArgs& pack) {
   pack.channel_stride = s.kernel_h * s.kernel_w;
   pack.depth_stride = s.out_channels / s.groups * pack.channel_stride;
@@ -78,7 +78,7 @@ void set_pack_strides(const ConvShape& s, PackArgs& pack) {
   pack.group_stride = s.in_channels / s.groups * pack.depth_stride;
 }
 
-// Distances in y, in which the outputs of a part lie apart.
+// Sets the strides of y, in which the outputs of a part are not adjacent.
 void set_output_steps(const ConvShape& s, ConvArgs& args) {
   args.y_pixel = s.stride_w * 16;
   args.y_row = s.stride_h * s.out_w * 16;
@@ -98,7 +98,7 @@ ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
   part.kernel_h = part.kernel_w = part.stride_h = part.stride_w = 1;
   part.out_h = s.in_h;
   part.out_w = s.in_w;
-  // Weights of all residues decide how the work is cut, channels of one decide the tile.
+  // The weights of all residues determine the division of work, the channels of one residue the tile.
   ConvShape all = part;
   all.out_channels = residues * s.out_channels;
   const ConvTiling one = choose_conv_tiling(part, traits, whole.vectors);
@@ -118,14 +118,14 @@ ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
   return args;
 }
 
-// The convolutions whose outputs together are those of the transposed one. Some may have none, but have weights: these
-// depend on no size of an image.
+// The convolutions that together compute the transposed one. Some may have no outputs, but still have weights, which do
+// not depend on image sizes.
 std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& traits, const Kernels& kernels) {
   const ConvShape& s = whole.shape;
   if (is_one_tap(s)) return {one_tap_args(whole, traits)};
   if (std::max(s.stride_h, s.stride_w) > kLargestStride) {
     throw PlanError("strides " + std::to_string(s.stride_h) + " and " + std::to_string(s.stride_w) +
-                    " of a transposed convolution; expected " + std::to_string(kLargestStride) +
+                    " for a transposed convolution; expected " + std::to_string(kLargestStride) +
                     " at most, or a kernel of that size without padding");
   }
   std::vector<ConvArgs> parts;
@@ -201,7 +201,7 @@ PreparedStep prepare_conv_transpose_f32(const StepRequest& request) {
     make_phases({0, static_cast<std::int32_t>(request.inputs.size()), steps.x, steps.y, steps.residual, whole.operands,
                  whole.epilogue},
                 step);
-  // Nothing to do is a phase that does nothing.
+  // A step without outputs needs a phase that does nothing.
   if (step.phases.empty()) step.phases.push_back(PreparedPhase::of(kernel, ConvArgs{}));
   return with_work(std::move(step), s);
 }
@@ -212,7 +212,7 @@ PreparedStep prepare_conv_transpose_bf16(const StepRequest& request) {
   const Transposed whole = read_transposed(request, traits);
   const ConvShape& s = whole.shape;
   if (s.groups != 1)
-    throw PlanError(std::to_string(s.groups) + " groups of a transposed convolution in bf16; expected 1");
+    throw PlanError(std::to_string(s.groups) + " groups for a transposed convolution in bf16; expected 1");
   const std::int32_t y_bytes = read_element_bytes(request.attributes, "y_f32");
   const std::int32_t residual_bytes = read_element_bytes(request.attributes, "residual_f32");
   const std::int64_t x_image = blocked_floats(s.in_channels, s.in_h, s.in_w);

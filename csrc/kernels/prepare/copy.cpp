@@ -7,7 +7,7 @@
 namespace engine {
 namespace {
 
-// Below this many bytes a barrier costs more than a second core gains.
+// Below this many bytes, a barrier costs more than a second core saves.
 constexpr std::size_t kBytesPerWorker = std::size_t{32} << 10;
 
 PreparedStep prepare_copy(const StepRequest& request) {
@@ -15,7 +15,7 @@ PreparedStep prepare_copy(const StepRequest& request) {
   const std::size_t bytes = request.inputs[0];
   if (request.outputs[0] != bytes) {
     throw PlanError("the input has " + std::to_string(bytes) + " bytes, the output " +
-                    std::to_string(request.outputs[0]) + "; expected as many");
+                    std::to_string(request.outputs[0]) + "; expected as many bytes");
   }
   PreparedPhase phase =
       PreparedPhase::of(request.kernels.find("copy_bytes"), CopyArgs{static_cast<std::int64_t>(bytes)});

@@ -1,4 +1,4 @@
-// Plan-time half of running sums.
+// Plan building for CumSum.
 #include "kernels/cum_sum.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Plan-time half of depthwise convolution. pack_depthwise_f32 packs the weights for maps of both types.
+// Plan building for depthwise convolution. pack_depthwise_f32 packs the weights for maps of both types.
 #include "kernels/depthwise.hpp"
 #include "kernels/prepare/conv_request.hpp"
 

@@ -1,14 +1,14 @@
-// Plan-time half of elementwise programs.
+// Plan building for elementwise programs.
 //
 // Attributes (element types and opcodes are numbers of ElementCode and Opcode, kernels/elementwise.hpp):
 //   dims            the shape of the outputs, which are row-major, of up to 8 dimensions
 //   input_types     the element type of each input
-//   input_strides   for each input one stride for each dimension, in elements; 0 repeats it along that dimension
+//   input_strides   for each input one stride for each dimension, in elements; 0 repeats the input along a dimension
 //   constants       optional: for each constant its element type and its bits (of an f32, those 32, zero-extended)
 //   program         for each instruction: opcode, element type of its sources, three sources (-1: none)
-//   results         for each output the value it holds
-// Values are numbered: inputs, constants, then one for each instruction. An output may be the very buffer of an input
-// of its element size whose strides are those of the output.
+//   results         for each output, the value that it receives
+// Values are numbered: inputs, constants, then one for each instruction. An output may share the buffer of an input
+// with the same element size and strides.
 #include <algorithm>
 #include <string>
 
@@ -20,16 +20,16 @@ namespace engine {
 namespace {
 
 constexpr std::int64_t kLongStrip = 4096, kShortestShare = 512, kShortestStrip = 256;
-// What the strips of a program may take of the first-level cache, beside the lines that stream through it.
+// The part of the L1 cache that the strips of a program may use, besides the lines that are streamed through it.
 constexpr std::int64_t kStripBytes = 16 << 10;
-// Additions of f32 that a worker should have at least: a barrier takes as long as a few thousand.
+// The least work for a worker, in f32 additions: a barrier takes as long as a few thousand.
 constexpr double kLeastShare = 8192;
-// More workers than this get shares that are less equal: short strips cost all of them.
+// With more workers, shares are less equal, since shorter strips would slow all of them down.
 constexpr std::int64_t kMostShared = 8;
 
 struct Space {
   std::vector<std::int64_t> dims;
-  std::vector<OperandStrides> operands;  // the inputs, then one that stands for all outputs
+  std::vector<OperandStrides> operands;  // the inputs, then one for all outputs
   std::int64_t elements;
 };
 
@@ -49,7 +49,7 @@ Space read_space(const StepRequest& request, const Program& program) {
     throw PlanError("\"dims\" has " + std::to_string(rank) + " dimensions; expected " +
                     std::to_string(kElementwiseMaxRank) + " at most");
   }
-  // Times the largest element, so that offsets in bytes are known to fit.
+  // Times the largest element size, so that byte offsets cannot overflow.
   const std::size_t largest = checked_multiply(checked_product(space.dims), 8);
   if (largest > static_cast<std::size_t>(INT64_MAX)) throw PlanError("the product of \"dims\" overflows");
   space.elements = static_cast<std::int64_t>(largest / 8);
@@ -75,7 +75,7 @@ Space read_space(const StepRequest& request, const Program& program) {
   return space;
 }
 
-// The argument block in the making.
+// Assembles the argument block.
 struct Block {
   ElementwiseArgs head;
   std::vector<ElementwiseInput> inputs;
@@ -92,7 +92,7 @@ struct Block {
   }
 };
 
-// Whether a value that is one element for the whole strip has to be repeated over all of it for some reader.
+// Whether a value that is constant over a strip must be repeated over the whole strip for some reader.
 std::vector<bool> find_repeated(const Program& program, const std::vector<StripOperation>& operations) {
   std::vector<bool> is_repeated(static_cast<std::size_t>(program.first_result()) + program.instructions.size(), false);
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -106,8 +106,8 @@ std::vector<bool> find_repeated(const Program& program, const std::vector<StripO
   return is_repeated;
 }
 
-// Outputs that no instruction fills are filled by copies, which are instructions as well. Inputs are copied before a
-// value is written over them.
+// Outputs that no instruction writes are filled by copies, which are also instructions. Inputs are copied before they
+// are overwritten.
 void append_copies(Program& program, Places& places, const KernelLookup& kernels,
                    std::vector<StripOperation>& operations) {
   for (const bool of_results : {false, true}) {
@@ -123,8 +123,7 @@ void append_copies(Program& program, Places& places, const KernelLookup& kernels
   }
 }
 
-// As long as all that a strip touches stays in the first-level cache, as short as it takes to give workers an equal
-// share.
+// The longest strip whose data fits the L1 cache, but short enough to give workers equal shares.
 std::int64_t choose_strip(std::int64_t buffers, std::int64_t width, std::int64_t elements, std::int64_t workers) {
   std::int64_t longest = kLongStrip;
   while (longest > kShortestStrip && buffers * longest * width > kStripBytes) longest /= 2;
@@ -174,7 +173,7 @@ void place_instructions(const Program& program, const Places& places, const std:
         {first_output + static_cast<std::int32_t>(o), element_bytes(program.type_of(program.outputs[o]))});
 }
 
-// Scratch for everything that is not read or written in its own memory.
+// Allocates scratch for all values that are not read or written in place.
 void place_scratch(const Program& program, const Places& places, const std::vector<bool>& is_repeated,
                    std::int64_t strip, std::int64_t width, Block& block) {
   const auto fill_of = [&](std::size_t value, int bytes) {

@@ -35,7 +35,7 @@ void check_source(const Program& program, const std::string& where, int source, 
   const int known = program.first_result() + static_cast<int>(program.instructions.size());
   if (source < 0 || source >= known) {
     throw PlanError(where + " reads value " + std::to_string(source) + "; " + std::to_string(known) +
-                    " values are known before it");
+                    " values precede it");
   }
   if (program.type_of(source) != expected) {
     throw PlanError(where + " reads value " + std::to_string(source) + " of " + name_of(program.type_of(source)) +
@@ -43,7 +43,7 @@ void check_source(const Program& program, const std::string& where, int source, 
   }
 }
 
-// Five integers: opcode, element type, and three sources; of a cast the second one is the result's type.
+// Five integers: opcode, element type, and three sources; for a cast, the second source is the result's type.
 Instruction read_instruction(const Program& program, const std::int64_t* fields) {
   const std::string where = "instruction " + std::to_string(program.instructions.size());
   Instruction instruction = {};
@@ -82,12 +82,12 @@ std::vector<int> last_reads(const Program& program) {
   return last;
 }
 
-// The first instruction after which no input is read in its own memory.
+// The last instruction that reads an input in place.
 int last_direct_read(const Program& program, const std::vector<bool>& direct, const std::vector<int>& last) {
   int latest = -1;
   for (std::size_t i = 0; i < direct.size(); ++i)
     if (direct[i]) latest = std::max(latest, last[i]);
-  // An output that is an input's own value is copied from it after all instructions.
+  // An output that equals an input is copied from it after all instructions.
   for (const int output : program.outputs)
     if (!program.is_result(output)) latest = static_cast<int>(program.instructions.size());
   return latest;
@@ -147,7 +147,8 @@ StripOperation find_operation(const Instruction& instruction, const KernelLookup
   const int opcode = static_cast<int>(instruction.opcode);
   operation = {table.run[opcode], table.takes_step[opcode]};
   if (operation.run == nullptr) {
-    throw PlanError(std::string("there is no \"") + name_of(instruction.opcode) + "\" of " + name_of(instruction.type));
+    throw PlanError(std::string("there is no \"") + name_of(instruction.opcode) + "\" for " +
+                    name_of(instruction.type));
   }
   return operation;
 }
@@ -196,7 +197,7 @@ Places place_results(const Program& program, const std::vector<bool>& direct) {
         if (places.register_of[from] >= 0 && has_size == same_size) free.push_back(places.register_of[from]);
       }
     };
-    // A result may take the place of a source only where element i of both is at the same address.
+    // A result may replace a source only if element i of both is at the same address.
     release(true);
     if (places.output_of[i] < 0) {
       if (free.empty()) free.push_back(places.registers++);

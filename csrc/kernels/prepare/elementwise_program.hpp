@@ -1,4 +1,4 @@
-// An elementwise program as a step's attributes give it, checked; and its values' places.
+// An elementwise program, read from a step's attributes and checked; and the places of its values.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace engine {
 // Values are numbered: the inputs, the constants, then one for each instruction.
 struct Instruction {
   Opcode opcode;     // kCast for all casts
-  ElementCode type;  // of the sources; of a Where, of b and c
+  ElementCode type;  // of the sources; for Where, of b and c
   ElementCode result;
-  int sources[3];  // values; -1 where there is none
+  int sources[3];  // values; -1 if there is none
 };
 
 struct Program {
@@ -31,27 +31,27 @@ struct Program {
 
 Program read_program(const Attributes& attributes);
 
-// The function of an instruction, of the best instruction set, and whether its sources may be one vector of equal
-// elements. Throws PlanError where the type has no such operation.
+// The function of an instruction, for the best instruction set, and whether its sources may be one vector of equal
+// elements. Throws PlanError if the type has no such operation.
 struct StripOperation {
   StripFn run;
   bool takes_step;
 };
 StripOperation find_operation(const Instruction& instruction, const KernelLookup& kernels);
 
-// What an element of a result costs, in additions of f32.
+// The cost of one element of a result, in f32 additions.
 int instruction_cost(const Instruction& instruction);
 
-// Where the results of instructions live.
+// The places of the results of instructions.
 struct Places {
   std::vector<int> register_of;  // one for each instruction; -1: in the memory of an output
-  std::vector<int> output_of;    // the output in whose memory, or -1
+  std::vector<int> output_of;    // the output in whose memory the result is, or -1
   std::vector<bool> copied;      // for each output: filled by a copy after all instructions
   int registers;
 };
 
-// `direct` says of each input whether it is read in place: an output, which may be the same memory, is written only
-// when no such input is read afterwards.
+// `direct` says for each input whether it is read in place: an output, which may share its memory, is written only when
+// no such input is read afterwards.
 Places place_results(const Program& program, const std::vector<bool>& direct);
 
 }  // namespace engine

@@ -5,7 +5,7 @@
 namespace engine {
 namespace {
 
-// Below this, what surrounds a strip costs as much as the strip: more than the innermost dimension goes into one.
+// Shorter strips cost as much in overhead as in work, so a strip then covers more than the innermost dimension.
 constexpr std::int64_t kLeastStrip = 256;
 
 bool is_one_walk(const std::vector<std::int64_t>& dims, const std::vector<OperandStrides>& operands,
@@ -46,7 +46,7 @@ StripPlan cut_strips(const std::vector<std::int64_t>& dims, std::int64_t largest
     args.unit *= dims[static_cast<std::size_t>(plan.level--)];
   args.length = dims[static_cast<std::size_t>(plan.level)];
   const std::int64_t most = std::max<std::int64_t>(1, largest / args.unit);
-  // Of about equal size; where elements are the units, whole vectors.
+  // Of about equal size; if the units are elements, whole vectors.
   args.chunks = (args.length + most - 1) / most;
   args.chunk = (args.length + args.chunks - 1) / args.chunks;
   if (args.unit == 1) args.chunk = std::min(most, (args.chunk + 63) / 64 * 64);
@@ -68,7 +68,8 @@ ElementwiseInput place_operand(const std::vector<std::int64_t>& dims, const Oper
     input.outer_stride[d] = operand.strides[static_cast<std::size_t>(d)] * operand.bytes;
   const std::size_t level = static_cast<std::size_t>(plan.level);
   input.chunk_stride = operand.strides[level] * operand.bytes;
-  // The box, from inside out, merged for this operand alone; the chunked dimension counts as one unit.
+  // The box, from the innermost dimension outwards, merged for this operand only; the chunked dimension counts as one
+  // unit.
   std::vector<std::int64_t> extents, strides;
   for (std::size_t d = dims.size(); d-- > level;) {
     const std::int64_t extent = d == level ? 1 : dims[d], stride = operand.strides[d] * operand.bytes;

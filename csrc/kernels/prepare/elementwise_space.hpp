@@ -1,4 +1,4 @@
-// The iteration space of an elementwise program: dimensions merged as far as all operands allow, and cut into strips.
+// The iteration space of an elementwise program: dimensions merged as far as all operands allow, divided into strips.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,14 @@ struct StripPlan {
   int level;             // the dimension that is chunked
 };
 
-// Drops dimensions of one and merges neighbours that every operand walks as one. At least one dimension is left.
+// Drops dimensions of size one and merges neighbours that are contiguous in every operand. Keeps at least one
+// dimension.
 void merge_dimensions(std::vector<std::int64_t>& dims, std::vector<OperandStrides>& operands);
 
-// Strips of `largest` elements at most, of a space without zero dimensions.
+// Divides a space without zero dimensions into strips of at most `largest` elements.
 StripPlan cut_strips(const std::vector<std::int64_t>& dims, std::int64_t largest);
 
-// How an operand is brought in for the strips of a plan; slot, fill and scratch are left to the caller.
+// How an operand is accessed by the strips of a plan; the caller sets slot, fill and scratch.
 ElementwiseInput place_operand(const std::vector<std::int64_t>& dims, const OperandStrides& operand,
                                const StripPlan& plan);
 

@@ -4,7 +4,7 @@
 // gather     outer, axis, inner (of the data: elements before, along and after the axis), count (of indices)
 // gather_elements  data_shape, shape (of the indices), axis
 // gather_nd  data_shape, batch_dims, count (of tuples for each index of the batch dimensions), depth (of a tuple)
-// one_hot    outer, depth, inner; the values are off, then on
+// one_hot    outer, depth, inner; the operand `values` has the off value, then the on value
 #include "kernels/gather.hpp"
 
 #include <string>

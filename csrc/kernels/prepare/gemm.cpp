@@ -1,4 +1,4 @@
-// Plan-time half of the matrix products.
+// Plan building for matrix products.
 #include "kernels/gemm.hpp"
 
 #include <algorithm>
@@ -12,32 +12,31 @@ namespace {
 
 // Attributes of gemm_f32:
 //   m, n, k
-//   batch ([]): how many matrices along each of up to six batch dimensions
-//   packed (1): B is what pack_gemm_f32 makes of it; 0: B is read as it is, or packed in a phase of the step
-//   transposed (0): B is [N, K]; b_row (dense): floats between its rows; both of unpacked B
-//   b_batch (zeros): between the matrices along each batch dimension, in floats, or in matrices where B is packed
+//   batch ([]): the number of matrices along each of up to six batch dimensions
+//   packed (1): B was packed by pack_gemm_f32; 0: B is read unpacked, or packed in a phase of the step
+//   transposed (0): B is [N, K]; b_row (dense): floats between its rows; both for unpacked B only
+//   b_batch (zeros): between the matrices along each batch dimension, in floats, or in matrices if B is packed
 //   a_layout, c_layout, residual_layout (0): rows or blocked
 //   a_row, c_row, residual_row (dense): floats between rows, or blocks; a_batch, c_batch, residual_batch (dense):
-//   floats
-//     between the matrices along each batch dimension, 0 for one that is used again and again (not of C)
-//   bias, scale, residual, activation, alpha, beta, residual_after: as the convolutions'
-//   vectors (by n): which fixes the format of B; pixels, tile_block: the tiling
-// Attributes of pack_gemm_f32: n, k, transposed, b_row, a_layout, vectors as above; matrices (1): how many, one densely
-// after the other. Its output has n rounded up to 16, times k, floats for each matrix at most.
+//     floats between the matrices along each batch dimension, 0 to repeat a matrix (not for C)
+//   bias, scale, residual, activation, alpha, beta, residual_after: as in convolutions
+//   vectors (by n), which determines the format of B; pixels, tile_block: the tiling
+// Attributes of pack_gemm_f32: n, k, transposed, b_row, a_layout, vectors as above; matrices (1): their number, stored
+// densely. Its output has at most n rounded up to 16, times k, floats for each matrix.
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
-// Packed B that stays in the second-level cache, and A that stays in the last.
+// The size of a packed B that fits the L2 cache, and of an A that fits the last-level cache.
 constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
 constexpr std::int64_t kCachedInputFloats = 1024 * 1024;
-// Vectors in a row of A from which on products of rows with rows pay for adding their lanes up.
+// The length of a row of A, in vectors, from which products of rows with rows are worth the final sum over lanes.
 constexpr std::int64_t kLongRow = 8;
-// Floats in a way of the nearest cache, after which addresses meet in one set.
+// Floats in a way of the L1 cache: addresses that far apart map to the same set.
 constexpr std::int64_t kWayFloats = 1024;
-// Tiles of columns from which on an unfilled last one does not matter.
+// The number of column tiles from which a partly empty last tile does not matter.
 constexpr std::int64_t kWideTiles = 16;
-// What a worker should have to do at least, in multiplications, and how many of these take as long as reading an
-// element of B from the second-level cache.
+// The least work for a worker, in multiplications, and the number of multiplications that take as long as reading an
+// element of B from the L2 cache.
 constexpr double kLeastWork = 1.0e5;
 constexpr double kReadWork = 4.0;
 
@@ -93,7 +92,7 @@ GemmShape read_shape(const Attributes& attributes) {
   return shape;
 }
 
-// Floats from a matrix's first element to behind its last one.
+// The number of floats from a matrix's first element to its last, inclusive.
 std::size_t matrix_floats(const MatrixView& view, std::int64_t rows, std::int64_t columns) {
   if (rows == 0 || columns == 0) return 0;
   if (view.layout == MatrixLayout::kRows)
@@ -121,7 +120,7 @@ MatrixView read_view(const Attributes& attributes, const std::string& name, cons
   return view;
 }
 
-// Bytes that a batch of matrices spans.
+// The bytes that a batch of matrices spans.
 std::size_t batch_bytes(const GemmShape& shape, const std::int64_t* strides, std::size_t matrix) {
   if (gemm_matrices(shape) == 0 || matrix == 0) return 0;
   std::size_t floats = matrix;
@@ -129,7 +128,7 @@ std::size_t batch_bytes(const GemmShape& shape, const std::int64_t* strides, std
   return checked_multiply(floats, sizeof(float));
 }
 
-// Two workers must not write one element: no stride may be less than what lies inside it.
+// Two workers must not write the same element: each stride must be at least the extent of the dimensions inside it.
 void expect_apart(const GemmShape& shape, const MatrixView& c) {
   if (gemm_matrices(shape) * shape.m * shape.n == 0) return;
   std::vector<std::pair<std::int64_t, std::int64_t>> steps;  // stride, count
@@ -154,10 +153,10 @@ void expect_apart(const GemmShape& shape, const MatrixView& c) {
 GemmTiling choose_tiling(const GemmShape& shape, const GemmTiling& given, const TileTraits& traits) {
   GemmTiling tiling = given;
   if (tiling.vectors == 0) {
-    // Not by M: one packed B serves products of any number of rows.
+    // Independent of M: a packed B serves products with any number of rows.
     tiling.vectors = traits.best_vectors;
-    // Wider tiles of fewer rows read A less often, and rows that are a multiple of a way of the nearest cache apart
-    // evict each other. Not where the last tile would be mostly of lanes that are not there.
+    // Wider tiles with fewer rows read A less often, and rows that are a multiple of an L1 way apart evict each other.
+    // Not if the last tile would be mostly empty.
     const std::int64_t wide = std::int64_t{traits.lanes} * (tiling.vectors + 1);
     const bool fills_wide = shape.n % wide == 0 || shape.n >= kWideTiles * wide;
     const bool is_way_apart = shape.k > 0 && shape.k % kWayFloats == 0;
@@ -188,7 +187,7 @@ GemmTiling read_tiling(const Attributes& attributes, const TileTraits& traits) {
   return tiling;
 }
 
-// B as its attributes tell, unpacked.
+// The unpacked B, as described by attributes.
 struct Source {
   bool transposed;
   std::int64_t row;
@@ -212,7 +211,7 @@ PackArgs packing(const GemmShape& shape, const Source& source, const GemmTiling&
   const std::int64_t rest = shape.n % pack.tile_channels;
   pack.tail_channels =
       rest == 0 ? pack.tile_channels : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
-  // K of zero: one block of no depth, so that the epilogue still runs on zeros.
+  // For K = 0: one block of depth zero, so that the epilogue still runs, on zeros.
   pack.blocks = static_cast<std::int32_t>(std::max<std::int64_t>(1, divide_up(shape.k, kBlock)));
   pack.rows = pack.cols = 1;
   pack.depth = kBlock;
@@ -223,7 +222,7 @@ PackArgs packing(const GemmShape& shape, const Source& source, const GemmTiling&
   return pack;
 }
 
-// How a packed B is stored. Known without M, which may change while the packed B stays.
+// The format of a packed B. Independent of M, which may change while the packed B is reused.
 GemmForm packed_form(const GemmShape& shape, bool has_tiling, MatrixLayout a_layout, const TileTraits& traits) {
   const bool is_narrow = shape.n <= kFewColumns && shape.k >= kLongRow * traits.lanes;
   return is_narrow && !has_tiling && a_layout == MatrixLayout::kRows ? GemmForm::kColumns : GemmForm::kTiles;
@@ -233,7 +232,7 @@ std::int64_t stored_floats(const GemmArgs& args) {
   return args.form == GemmForm::kTiles ? pack_group_floats(args.pack) : args.shape.n * args.shape.k;
 }
 
-// Takes the innermost batch dimension into M where one B meets rows that go on at the same distance.
+// Merges the innermost batch dimension into M if it has a single B and its rows continue with the same stride.
 bool fold_batch(GemmArgs& args) {
   GemmShape& shape = args.shape;
   if (shape.rank == 0) return false;
@@ -301,7 +300,7 @@ Reading read_gemm(const StepRequest& request) {
   return reading;
 }
 
-// Whether B can be read as it is; sets the form of the product then.
+// Whether B can be read unpacked; if so, sets the form of the product.
 bool read_directly(GemmArgs& args, const Source& source) {
   const GemmShape& shape = args.shape;
   const bool is_rows = args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
@@ -320,7 +319,7 @@ bool read_directly(GemmArgs& args, const Source& source) {
   return true;
 }
 
-// The phase that packs B, whose distinct matrices then lie densely one after the other.
+// The phase that packs B, whose distinct matrices are then stored densely.
 GemmPackArgs pack_phase(GemmArgs& args, int temporary) {
   GemmPackArgs pack = {};
   pack.pack = args.pack;
@@ -347,7 +346,7 @@ GemmPackArgs pack_phase(GemmArgs& args, int temporary) {
 std::size_t scratch_bytes(const GemmArgs& args) {
   if (args.form == GemmForm::kColumns) return 0;
   if (args.form == GemmForm::kRaw) return kFewRows * (kRawColumns + kBlock) * sizeof(float);
-  // Offsets of a tile's rows, and tiles of C and of the residual where the last columns are not whole vectors.
+  // Offsets of a tile's rows, and tiles of C and of the residual if the last columns are not whole vectors.
   const std::size_t offsets = (args.tiling.pixels * sizeof(std::int64_t) + 63) / 64 * 64;
   const std::int64_t pixels = std::max<std::int64_t>(args.tiling.pixels, kFewRows);
   return offsets + 2 * static_cast<std::size_t>(pixels) * 64 * sizeof(float);
@@ -398,7 +397,7 @@ PreparedStep prepare_gemm_f32(const StepRequest& request) {
   return step;
 }
 
-// B -> packed, one matrix or several.
+// B -> packed, one or several matrices.
 PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("gemm_f32").traits);
@@ -414,7 +413,7 @@ PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
   args.pack = packing(args.shape, source, args.tiling, traits);
   args.form =
       packed_form(args.shape, tiling.vectors != 0, is_blocked ? MatrixLayout::kBlocked : MatrixLayout::kRows, traits);
-  // Matrices follow each other as [K, N] or [N, K] with all their rows, gaps included.
+  // Matrices are consecutive, as [K, N] or [N, K] with all their rows, including gaps.
   const std::int64_t rows = source.transposed ? args.shape.n : args.shape.k;
   args.b_batch[0] = static_cast<std::int64_t>(checked_product({rows, source.row}));
   GemmPackArgs pack = pack_phase(args, 1);

@@ -1,13 +1,13 @@
-// Plan-time half of the matrix products in bf16. Attributes of gemm_bf16:
+// Plan building for matrix products in bf16. Attributes of gemm_bf16:
 //
 //   m, n, k                                        a_f32, c_f32, residual_f32 (0): f32 instead of bf16
 //   a_layout, c_layout, residual_layout (0): rows, or blocks of 16 columns
 //   a_row, c_row, residual_row (dense): elements between rows, or between blocks
-//   bias, scale, residual, activation, alpha, beta, residual_after: as the convolutions'
-//   vectors (by n): fixes the format of B; pixels, tile_block: the tiling
+//   bias, scale, residual, activation, alpha, beta, residual_after: as in convolutions
+//   vectors (by n), which determines the format of B; pixels, tile_block: the tiling
 //
-// and of pack_gemm_bf16, which packs B of f32: n, k, vectors; transposed (0): B is [N, K]; b_row (dense): floats
-// between its rows. Its output takes n rounded up to 16, times k rounded up to 2, values of bf16 at most.
+// and of pack_gemm_bf16, which packs an f32 B: n, k, vectors; transposed (0): B is [N, K]; b_row (dense): floats
+// between its rows. Its output has at most n rounded up to 16, times k rounded up to 2, bf16 values.
 #include "kernels/gemm_bf16.hpp"
 
 #include <algorithm>
@@ -20,10 +20,11 @@ namespace {
 
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
-// Packed B that stays in the second-level cache, and A that stays in the last.
+// The size of a packed B that fits the L2 cache, and of an A that fits the last-level cache.
 constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
 constexpr std::int64_t kCachedInputBytes = 4 * 1024 * 1024;
-// What a worker should have to do at least, in multiplications, and how many of these take as long as reading a value.
+// The least work for a worker, in multiplications, and the number of multiplications that take as long as reading a
+// value.
 constexpr double kLeastWork = 2.0e5;
 constexpr double kReadWork = 4.0;
 
@@ -64,7 +65,7 @@ GemmTiling read_tiling(const Attributes& attributes, std::int64_t m, std::int64_
   };
   tiling.vectors = read("vectors", traits.max_vectors);
   if (tiling.vectors == 0) {
-    // Not by M: one packed B serves products of any number of rows.
+    // Independent of M: a packed B serves products with any number of rows.
     tiling.vectors = traits.best_vectors;
     while (tiling.vectors > 1 && (tiling.vectors - 1) * traits.lanes >= n) --tiling.vectors;
   }
@@ -91,7 +92,7 @@ PackArgs packing(std::int64_t n, std::int64_t k, const GemmTiling& tiling, const
   const std::int64_t rest = n % pack.tile_channels;
   pack.tail_channels =
       rest == 0 ? pack.tile_channels : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
-  // K of zero: one block of no depth, so that the epilogue still runs on zeros.
+  // For K = 0: one block of depth zero, so that the epilogue still runs, on zeros.
   pack.blocks = static_cast<std::int32_t>(std::max<std::int64_t>(1, divide_up(k, kBlock)));
   pack.rows = pack.cols = 1;
   pack.depth = kBlock;
@@ -117,7 +118,7 @@ GemmBf16Args read_gemm(const StepRequest& request) {
   args.m = attributes.integer("m", 0, kLargest);
   args.n = attributes.integer("n", 0, kLargest);
   args.k = attributes.integer("k", 0, kLargest);
-  // Leaves room for what follows to multiply with.
+  // Leaves room for the multiplications below.
   checked_product({args.m + 16, args.k + 16, 4096});
   checked_product({args.m + 16, args.n + 64, 4096});
   checked_product({args.n + 64, args.k + 16, 4096});
@@ -156,7 +157,7 @@ PreparedStep prepare_gemm_bf16(const StepRequest& request) {
     step.phases.back().max_workers = useful_workers(kReadWork * args.m * args.k);
   }
   step.phases.push_back(PreparedPhase::of(request.kernels.find("gemm_bf16"), args));
-  // Tiles of C and of the residual whose last columns are not whole vectors.
+  // Tiles of C and of the residual, for last columns that are not whole vectors.
   step.phases.back().scratch_bytes = 2 * static_cast<std::size_t>(args.tiling.pixels) * 64 * sizeof(float);
   step.phases.back().max_workers = useful_workers(std::max(step.work / 2, kReadWork * args.n * args.k));
   return step;

@@ -24,11 +24,11 @@ PreparedStep prepare_grid_sample_f32(const StepRequest& request) {
   args.width = in[1];
   args.points = attributes.integer("points", 0, kLargest);
   args.taps = static_cast<std::int32_t>(attributes.integer("taps", 1, 4));
-  if (args.taps == 3) throw PlanError("3 taps; expected 1, 2 or 4");
+  if (args.taps == 3) throw PlanError("attribute \"taps\" is 3; expected 1, 2 or 4");
   args.padding = read_code<GridPadding>(attributes, "padding");
   args.aligns_corners = static_cast<std::int32_t>(attributes.integer("aligns_corners", 0, 1));
   const std::int64_t bytes = bytes_of({args.batch, args.channels, args.points}, 4);
-  if (bytes > 0 && (args.height == 0 || args.width == 0)) throw PlanError("an empty map is sampled");
+  if (bytes > 0 && (args.height == 0 || args.width == 0)) throw PlanError("the sampled map is empty");
   request.expect_operands(2, 1);
   request.expect_input(0, static_cast<std::size_t>(bytes_of({args.batch, args.channels, in[0], in[1]}, 4)));
   request.expect_input(1, static_cast<std::size_t>(bytes_of({args.batch, args.points, 2}, 4)));

@@ -1,4 +1,4 @@
-// Plan-time half of GroupNormalization.
+// Plan building for GroupNormalization.
 #include "kernels/group_norm.hpp"
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 namespace engine {
 namespace {
 
-// So many units are enough for workers to share them evenly; fewer are shared by pixels, unless they are small.
+// From this number, units are divided evenly among workers; fewer units are divided by pixels, unless they are small.
 constexpr std::int64_t kManyUnits = 16;
 constexpr std::int64_t kSmallFloats = 32768;
 
 // Attributes: batch, channels, pixels: the sizes; groups; blocked (0): maps are NCHWc16; spans_batch (0): one mean for
-// all images; epsilon; deviation_epsilon (0); scale, bias (0): whether the operand is there, `channels` floats. y may
-// lie in the memory of x.
+// all images; epsilon; deviation_epsilon (0); scale, bias (0): whether the operand, of `channels` floats, is present. y
+// may share the memory of x.
 PreparedStep prepare_group_norm_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   GroupNormArgs args = {};

@@ -1,4 +1,4 @@
-// Plan-time half of the conversion between layouts and between f32 and bf16. Attributes: batch, channels, pixels; of
+// Plan building for conversions between layouts and between f32 and bf16. Attributes: batch, channels, pixels; for
 // convert_f32_bf16 and convert_bf16_f32, which keep the layout: count.
 #include "kernels/layout.hpp"
 

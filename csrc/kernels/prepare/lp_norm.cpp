@@ -1,4 +1,4 @@
-// Plan-time half of LpNormalization.
+// Plan building for LpNormalization.
 #include "kernels/lp_norm.hpp"
 
 #include "kernels/prepare/norm_request.hpp"
@@ -6,7 +6,7 @@
 namespace engine {
 namespace {
 
-// Attributes: outer, axis, inner: the sizes; p: 1 or 2. y may lie in the memory of x.
+// Attributes: outer, axis, inner: the sizes; p: 1 or 2. y may share the memory of x.
 PreparedStep prepare_lp_norm_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   LpNormArgs args = {};

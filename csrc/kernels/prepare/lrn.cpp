@@ -1,4 +1,4 @@
-// Plan-time half of local response normalization.
+// Plan building for local response normalization.
 #include "kernels/lrn.hpp"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ PreparedStep prepare_lrn_f32(const StepRequest& request) {
   request.expect_output(0, bytes);
   if (bytes == 0) args.batch = 0;
 
-  // A window reaches no further than the first and the last channel.
+  // A window ends at the first and the last channel.
   args.before = std::min((size - 1) / 2, args.channels);
   args.after = std::min(size / 2, args.channels);
   args.lead = (args.before + 15) / 16 * 16;

@@ -1,4 +1,4 @@
-// What the operations that move elements read from a step's attributes.
+// Reads the attributes of operations that move elements.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ std::int64_t read_element_bytes(const Attributes& attributes);
 std::vector<std::int64_t> read_shape(const Attributes& attributes, const char* name, std::int64_t count,
                                      std::int64_t most);
 
-// The bytes of a value of `element` bytes, eight of them: attribute `value`, the value's bits as an integer (0).
+// A value of `element` bytes, repeated to eight bytes; attribute `value` (0) has its bits as an integer.
 std::int64_t read_pattern(const Attributes& attributes, std::int64_t element);
 
 std::int64_t bytes_of(const std::vector<std::int64_t>& shape, std::int64_t element);
@@ -28,7 +28,7 @@ std::vector<std::int64_t> row_major_strides(const std::vector<std::int64_t>& sha
 
 [[noreturn]] void throw_larger(std::size_t dimension, std::int64_t indices, std::int64_t data);
 
-// As many workers as make a barrier worth its while when these bytes are moved.
+// The number of workers for which a barrier is worthwhile when `bytes` bytes are moved.
 int workers_for_bytes(double bytes);
 
 }  // namespace engine

@@ -1,4 +1,4 @@
-// What the normalizations' operations read from a step in the same way.
+// Reads the attributes that normalizations share.
 #pragma once
 
 #include <string_view>
@@ -12,14 +12,14 @@ constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
 
 // An optional attribute of 0 or 1.
 bool read_flag(const Attributes& attributes, std::string_view name);
-// A number that is not negative and no NaN.
+// A number that is neither negative nor NaN.
 float read_epsilon(const Attributes& attributes, std::string_view name);
 float read_epsilon_or(const Attributes& attributes, std::string_view name, float otherwise);
 
-// Bytes of a dense array of floats. Throws PlanError where they overflow.
+// Bytes of a dense array of floats. Throws PlanError if they overflow.
 std::size_t float_bytes(const std::vector<std::int64_t>& dimensions);
 
-// Tells the plan how many items a phase splits.
+// Limits the workers of a phase to the number of items that it divides.
 void limit_workers(PreparedPhase& phase, std::int64_t items);
 
 }  // namespace engine

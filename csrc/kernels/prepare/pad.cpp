@@ -1,7 +1,7 @@
 // pad: source -> destination. fill: -> destination. trilu: source -> destination.
 //
-// pad    element_bytes, shape (of the source), pads (rank leading, then rank trailing ones; negative: elements left
-//        out), mode (PadMode), value (0: the constant's bits)
+// pad    element_bytes, shape (of the source), pads (rank leading, then rank trailing values; negative: removes
+//        elements), mode (PadMode), value (0: the constant's bits)
 // fill   element_bytes, value
 // trilu  element_bytes, matrices, rows, columns, diagonal, upper (0 or 1)
 #include "kernels/pad.hpp"
@@ -18,10 +18,10 @@ namespace {
 
 struct PadDim {
   std::int64_t in, out, begin;
-  std::int64_t first = 0, kept = in;  // what of the source is padded
+  std::int64_t first = 0, kept = in;  // the part of the source that is padded
 };
 
-// What the pads repeat is what negative ones leave; a constant goes around the whole source as well.
+// Modes other than constant repeat the elements that negative pads leave; with a constant, this makes no difference.
 PadDim cut_of(PadDim dim) {
   const std::int64_t end = dim.out - dim.in - dim.begin;
   dim.first = std::max<std::int64_t>(0, -dim.begin);
@@ -53,19 +53,19 @@ std::vector<PadDim> read_pad_dims(const Attributes& attributes, PadMode mode, st
     const PadDim dim = {shape[d], out.back(), pads[d]};
     dims.push_back(mode == PadMode::kConstant ? dim : cut_of(dim));
     if (mode != PadMode::kConstant && dims.back().kept <= 0 && out.back() > 0) {
-      throw PlanError("nothing is left of dimension " + std::to_string(d) + "; only a constant can pad it");
+      throw PlanError("no element is left in dimension " + std::to_string(d) + "; only mode \"constant\" can pad it");
     }
   }
   bytes_of(out, element);
   return dims;
 }
 
-// Dimensions without pads become part of the one before them, the last ones of the block.
+// Dimensions without pads are merged into the previous one, trailing ones into the block.
 PadArgs make_pad_args(const std::vector<PadDim>& dims, PadMode mode, std::int64_t element) {
   PadArgs args = {};
   args.mode = mode;
   args.block = element;
-  std::vector<PadDim> kept;  // last first
+  std::vector<PadDim> kept;  // in reverse order
   std::int64_t inner = 1;    // of the dimensions without pads that precede the last of `kept`
   const auto is_whole = [](const PadDim& dim) { return dim.begin == 0 && dim.kept == dim.out && dim.in == dim.out; };
   for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {

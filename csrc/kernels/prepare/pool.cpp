@@ -1,4 +1,4 @@
-// Plan-time half of pooling.
+// Plan building for pooling.
 #include "kernels/pool.hpp"
 #include "kernels/prepare/conv_request.hpp"
 

@@ -1,4 +1,4 @@
-// Plan-time half of recurrent layers.
+// Plan building for recurrent layers.
 #include "kernels/recurrent.hpp"
 
 #include <algorithm>
@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
-// Each time step is a phase of its own where workers share it, with its arguments in memory.
+// If workers share time steps, each step is a separate phase, with its arguments in memory.
 constexpr std::int64_t kMaxPhases = 4096;
-// Multiply-adds of a time step for each worker below which the barrier costs more than the sharing gains.
+// Multiply-adds of a time step for each worker below which a barrier costs more than sharing the step saves.
 constexpr std::int64_t kLeastShare = 8 * 1024;
 
 std::int64_t padded_hidden(const RecurrentShape& shape) {
@@ -59,11 +59,11 @@ RecurrentSplit choose_recurrent_split(const RecurrentShape& shape, std::int64_t 
 namespace {
 
 // Attributes: cell (RecurrentCell), steps, batch, hidden; directions (1),
-// reversed (0): the only direction runs backwards; batch_first, input_forget (0); clip (none); of RNN: activation,
-// alpha, beta as of convolutions (kTanh or another). Which operands there are (0): lengths, initial_h, initial_c,
-// peephole; y, y_h, y_c. workers (1): how many are expected; any number gives the same result.
-// Inputs: projection, weights, of gru_linear recurrent_bias, then those of lengths, initial_h, initial_c, peephole that
-// are there; outputs: those of y, y_h, y_c.
+// reversed (0): the only direction runs backwards; batch_first, input_forget (0); clip (none); for RNN: activation,
+// alpha, beta as in convolutions (kTanh or another). Flags of optional operands (0): lengths, initial_h, initial_c,
+// peephole; y, y_h, y_c. workers (1): the expected number; it does not affect the result.
+// Inputs: projection, weights, for gru_linear recurrent_bias, then lengths, initial_h, initial_c, peephole if present;
+// outputs: y, y_h, y_c if present.
 bool read_flag(const Attributes& attributes, const char* name) {
   return attributes.has(name) && attributes.integer(name, 0, 1) == 1;
 }
@@ -77,7 +77,7 @@ RecurrentShape read_shape(const Attributes& attributes) {
   shape.directions = attributes.has("directions") ? attributes.integer("directions", 1, 2) : 1;
   shape.reversed = read_flag(attributes, "reversed");
   if (shape.reversed && shape.directions == 2)
-    throw PlanError("attribute \"reversed\" is of one direction; two directions are forward and reverse");
+    throw PlanError("attribute \"reversed\" requires one direction; two directions are always forward and reverse");
   shape.batch_first = read_flag(attributes, "batch_first");
   const bool is_lstm = shape.cell == RecurrentCell::kLstm;
   if (is_lstm) shape.input_forget = read_flag(attributes, "input_forget");

@@ -1,4 +1,4 @@
-// Plan-time half of reductions.
+// Plan building for reductions.
 #include "kernels/reduce.hpp"
 
 #include <algorithm>
@@ -10,11 +10,12 @@
 namespace engine {
 namespace {
 
-// Attributes: op (ReduceOp), type (ElementCode), shape, axes (ascending; none: each element by itself). Output: the
-// shape without the axes, in order. f32 has every op; 32 and 64 bit integers have those without a root or logarithm,
-// the others kMax and kMin.
+// Attributes: op (ReduceOp), type (ElementCode), shape, axes (ascending; none: each element separately). Output: the
+// shape without the axes, in order. f32 has every op; 32- and 64-bit integers have those without a root or logarithm,
+// the other types kMax and kMin.
 constexpr std::int64_t kLargest = std::int64_t{1} << 46;
-// Elements that are worth a worker, those that are worth a part, and tiles from which there are enough for all.
+// The least number of elements for a worker, the least for a part, and the number of tiles that suffices for all
+// workers.
 constexpr std::int64_t kShareElements = 64 * 1024;
 constexpr std::int64_t kPartElements = 16 * 1024;
 constexpr std::int64_t kManyItems = 16;
@@ -83,7 +84,7 @@ void append(ReduceDims& dims, std::int64_t size, std::int64_t stride) {
   dims.stride[dims.rank++] = stride;
 }
 
-// Neighbours of one kind become one axis; the innermost kept axis becomes `columns`.
+// Merges neighbouring axes of the same kind; the innermost kept axis becomes `columns`.
 void collapse(ReduceArgs& args, const std::vector<std::int64_t>& shape, const std::vector<bool>& is_reduced) {
   struct Axis {
     std::int64_t size;
@@ -120,7 +121,7 @@ std::int64_t product(const ReduceDims& dims) {
   return count;
 }
 
-// How many parts each output's elements are cut into so that there is something to do for several workers.
+// The number of parts that each output's elements are divided into, so that several workers have work.
 std::int64_t choose_parts(const ReduceArgs& args, std::int64_t elements) {
   const std::int64_t items = args.outputs * ((args.columns + kReduceTile - 1) / kReduceTile);
   if (args.type != ElementCode::kF32 || items == 0 || items >= kManyItems || elements < 4 * kPartElements) return 1;
@@ -128,7 +129,7 @@ std::int64_t choose_parts(const ReduceArgs& args, std::int64_t elements) {
   return std::max<std::int64_t>(1, std::min(wanted, args.reduced.size[args.split]));
 }
 
-// What combines the parts of each output.
+// The arguments that combine the parts of each output.
 ReduceArgs second_phase(const ReduceArgs& first) {
   ReduceArgs args = {};
   args.type = first.type;
@@ -175,7 +176,7 @@ PreparedStep prepare_reduce(const StepRequest& request) {
   args.type = read_type(attributes, op);
   const std::vector<std::int64_t>& shape = attributes.integers("shape");
   const std::vector<bool> is_reduced = read_axes(attributes, shape.size());
-  // The product of what is not zero bounds every stride and count below.
+  // The product of all nonzero sizes bounds every stride and count below.
   std::vector<std::int64_t> bound = shape, kept;
   for (std::int64_t& size : bound) size = size == 0 ? 1 : size;
   if (checked_product(bound) > static_cast<std::size_t>(kLargest)) {

@@ -1,4 +1,4 @@
-// The parts of prepare.hpp that are no kernel's own: sizes, attributes, operands.
+// The parts of prepare.hpp that all kernels share: sizes, attributes, operands.
 #include <string>
 
 #include "kernels/prepare.hpp"

@@ -1,10 +1,10 @@
 // resize_nearest, resize_f32: source -> destination, maps [maps, height, width, inner]. Attributes:
 //
 //   maps, inner, in: [height, width], out: [height, width]
-//   row_indices, column_indices: for each row and column of the destination those of the source that it is made of,
-//       [out, taps], ascending along the taps; the first is -1 where it is the value outside
-//   resize_nearest: element_bytes, value (the bits of what lies outside); one tap
-//   resize_f32: taps, row_weights, column_weights (reals, [out, taps]), outside (0.0)
+//   row_indices, column_indices: for each row and column of the destination, the source indices of its taps,
+//       [out, taps], ascending along the taps; the first is -1 for the value outside
+//   resize_nearest: element_bytes, value (the bits of the value outside); one tap
+//   resize_f32: taps, row_weights, column_weights (numbers, [out, taps]), outside (0.0)
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -19,12 +19,12 @@
 namespace engine {
 namespace {
 
-// Floats of a combined row of the source: half of a first cache.
+// Floats of a combined source row: half of an L1 cache.
 constexpr std::int64_t kScratchFloats = 4096;
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kMaxTaps = std::int64_t{1} << 16;
 
-// The taps of the rows or columns of the destination, as the kernels read them.
+// The taps of the rows or columns of the destination, in the kernels' format.
 class TapTable {
  public:
   TapTable(const Attributes& attributes, const std::string& name, std::int64_t in, std::int64_t out, std::int64_t taps,
@@ -46,7 +46,7 @@ class TapTable {
   std::int32_t first(std::int64_t i) const { return table_[static_cast<std::size_t>(i) * words_]; }
   std::int32_t last(std::int64_t i) const { return table_[static_cast<std::size_t>(i) * words_ + taps_ - 1]; }
 
-  // Whether one tap has all the weight, somewhere.
+  // Whether some row or column has a single tap with all the weight.
   bool has_single() const {
     for (std::size_t at = 0; at < table_.size(); at += words_) {
       if (table_[at + 2 * taps_] >= 0) return true;
@@ -54,7 +54,7 @@ class TapTable {
     return false;
   }
 
-  // Whether the first indices ascend, of all that do not lie outside.
+  // Whether the first indices ascend, except those outside.
   bool ascends() const {
     std::int32_t before = 0;
     for (std::size_t at = 0; at < table_.size(); at += words_) {
@@ -80,7 +80,7 @@ class TapTable {
       const std::int64_t index = is_outside ? -1 : indices[k];
       if (index >= in || (!is_outside && (index < 0 || (k > 0 && index < indices[k - 1])))) {
         throw PlanError("attribute \"" + name + "\" holds " + std::to_string(index) + "; expected indices below " +
-                        std::to_string(in) + " that ascend, or -1");
+                        std::to_string(in) + " in ascending order, or -1");
       }
       if (!std::isfinite(weights[k])) throw PlanError("a weight of attribute \"" + name + "\" is not finite");
       const auto weight = static_cast<float>(weights[k]);
@@ -115,13 +115,13 @@ ResizeArgs read_resize(const Attributes& attributes) {
   return args;
 }
 
-// The widest part of the source that `chunk` columns need.
+// The width of the widest part of the source that `chunk` columns need.
 std::int64_t widest_part(const ResizeArgs& args, const TapTable& columns, std::int64_t chunk) {
   if (args.ascends == 0) return args.in_w;
   std::int64_t widest = 0;
   for (std::int64_t x = 0; x < args.out_w; ++x) {
     const std::int64_t last = std::min(x + chunk, args.out_w) - 1;
-    // Before a column from outside the part ends somewhere: at the end of the source at the latest.
+    // Before a column with the value outside, the part ends at the end of the source at the latest.
     const std::int64_t end = columns.last(last) < 0 ? args.in_w : columns.last(last) + 1;
     if (columns.first(x) >= 0) widest = std::max(widest, end - columns.first(x));
   }

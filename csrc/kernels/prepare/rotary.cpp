@@ -1,4 +1,4 @@
-// Plan-time half of rotary embeddings.
+// Plan building for rotary embeddings.
 #include "kernels/rotary.hpp"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace engine {
 namespace {
 
 // Attributes: batch, heads, rows, size; rotated (size): even; interleaved (0); x, y: [batch, head, row], floats between
-// batches, heads and rows; table: [batch, row], the same of cos and sin, 0 where all share one.
+// batches, heads and rows; table: [batch, row], the same for cos and sin, 0 if shared.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
-// Elements that a worker should have at least, so that it is worth waking.
+// The least number of elements for which waking a worker is worthwhile.
 constexpr std::int64_t kLeastElements = 1 << 14;
 
 std::vector<std::int64_t> read_strides(const Attributes& attributes, const char* name, std::size_t count) {
@@ -37,7 +37,7 @@ RotaryView read_view(const Attributes& attributes, const char* name) {
   return {strides[0], strides[1], strides[2]};
 }
 
-// Bytes from the first to behind the last element.
+// The number of bytes from the first element to the last, inclusive.
 std::size_t extent(const std::vector<std::pair<std::int64_t, std::int64_t>>& dims) {  // (count, stride)
   std::size_t elements = 1;
   for (const auto& [count, stride] : dims) {

@@ -1,4 +1,4 @@
-// Plan-time half of LayerNormalization and RMSNormalization.
+// Plan building for LayerNormalization and RMSNormalization.
 #include "kernels/row_norm.hpp"
 
 #include <string>
@@ -8,11 +8,12 @@
 namespace engine {
 namespace {
 
-// Fewer long rows than this are shared by all workers.
+// If there are fewer rows, all workers share each long row.
 constexpr std::int64_t kFewRows = 8;
 
 // Attributes: rows, columns: the sizes; epsilon; deviation_epsilon (0); residual, scale, bias, sum, mean, inv_std (0):
-// whether the operand is there, in the order of row_norm.hpp. y and the sum may lie in the memory of x or the residual.
+// whether the operand is present, in the order of row_norm.hpp. y and the sum may share the memory of x or the
+// residual.
 PreparedStep prepare(const StepRequest& request, const std::string& name) {
   const Attributes& attributes = request.attributes;
   RowNormArgs args = {};

@@ -1,4 +1,4 @@
-// Plan-time half of BatchNormalization at inference.
+// Plan building for BatchNormalization at inference.
 #include "kernels/scale_shift.hpp"
 
 #include "kernels/prepare/conv_request.hpp"
@@ -7,8 +7,8 @@
 namespace engine {
 namespace {
 
-// Attributes: batch, channels, pixels: the sizes; blocked (0): maps are NCHWc16; bf16 (0): and of bf16; activation
-// (clip), alpha (-inf), beta (inf): see EpilogueArgs. y may lie in the memory of x.
+// Attributes: batch, channels, pixels: the sizes; blocked (0): maps are NCHWc16; bf16 (0): maps are bf16; activation
+// (clip), alpha (-inf), beta (inf): see EpilogueArgs. y may share the memory of x.
 PreparedStep prepare_scale_shift_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   ScaleShiftArgs args = {};

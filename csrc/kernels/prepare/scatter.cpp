@@ -1,6 +1,6 @@
 // scatter_elements, scatter_nd: data, indices, updates -> destination, which may be the data.
 //
-// Both       op (ScatterOp), element_bytes where that is none, else type (ElementCode: f32, f64, i32 or i64),
+// Both       op (ScatterOp), element_bytes if op is none, otherwise type (ElementCode: f32, f64, i32 or i64),
 //            index_bytes (4 or 8), data_shape
 // scatter_elements  shape (of the indices), axis
 // scatter_nd        count (of tuples), depth (of a tuple)
@@ -14,7 +14,7 @@
 namespace engine {
 namespace {
 
-// Below this many elements of a slice, workers would write the same cache lines.
+// With fewer elements of a slice for each worker, workers would write the same cache lines.
 constexpr std::int64_t kSlicePerWorker = 64;
 
 template <class Args>

@@ -2,7 +2,7 @@
 //
 //   batch, pixels          of all maps
 //   channels               of each source
-//   ranges                 four integers for each run of channels of the destination, one run after the other:
+//   ranges                 four integers for each consecutive run of channels of the destination:
 //                          source, first channel, step (may be negative or zero), number of channels
 #include "kernels/select_channels.hpp"
 
@@ -35,7 +35,7 @@ std::vector<Channel> read_channels(const Attributes& attributes, const std::vect
     if (count < 0 || count > kLargest || step > kLargest || step < -kLargest || first < 0 || first > kLargest ||
         (count > 0 && (first >= limit || first + step * (count - 1) < 0 || first + step * (count - 1) >= limit))) {
       throw PlanError(std::to_string(count) + " channels from " + std::to_string(first) + " in steps of " +
-                      std::to_string(step) + " do not lie in the " + std::to_string(limit) + " of source " +
+                      std::to_string(step) + " are not within the " + std::to_string(limit) + " channels of source " +
                       std::to_string(source));
     }
     for (std::int64_t k = 0; k < count; ++k) selected.push_back({static_cast<std::int32_t>(source), first + k * step});
@@ -44,7 +44,7 @@ std::vector<Channel> read_channels(const Attributes& attributes, const std::vect
   return selected;
 }
 
-// The tables of a step, in the making.
+// Collects the tables of a step.
 struct Selection {
   std::int64_t pixels;
   std::vector<std::int64_t> batches;  // floats of an image of each source
@@ -60,7 +60,7 @@ struct Selection {
     return made;
   }
 
-  // Channels [begin, end) of the destination, of which there may be none, as one vector at each pixel.
+  // Adds channels [begin, end) of the destination, possibly none, as one vector at each pixel.
   void add_vector(const std::vector<Channel>& channels, std::size_t begin, std::size_t end, std::int64_t lanes) {
     SelectTarget target = {};
     target.first_source = static_cast<std::int32_t>(sources.size());
@@ -76,7 +76,7 @@ struct Selection {
       if (from.index[c - begin] != static_cast<std::int32_t>(c - begin)) from.is_identity = 0;
     }
     target.sources = static_cast<std::int32_t>(sources.size()) - target.first_source;
-    // Lanes that no channel has may hold anything, in the source as well.
+    // Lanes without a channel are undefined, in the source as well.
     target.is_block = lanes == 16 && target.sources == 1 && sources.back().is_identity;
     targets.push_back(target);
   }

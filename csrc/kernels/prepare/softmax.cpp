@@ -1,4 +1,4 @@
-// Plan-time half of Softmax.
+// Plan building for Softmax.
 #include "kernels/softmax.hpp"
 
 #include "kernels/prepare/norm_request.hpp"
@@ -6,10 +6,10 @@
 namespace engine {
 namespace {
 
-// Fewer long rows than this are shared by all workers: then a second exp of each element costs less than idle workers.
+// If there are fewer rows, all workers share each long row: a second exp of each element costs less than idle workers.
 constexpr std::int64_t kFewRows = 8;
 
-// Attributes: outer, axis, inner: the sizes; log (0): the logarithm of the result. y may lie in the memory of x.
+// Attributes: outer, axis, inner: the sizes; log (0): return the logarithm. y may share the memory of x.
 PreparedStep prepare_softmax_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   SoftmaxArgs args = {};

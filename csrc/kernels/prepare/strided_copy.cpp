@@ -1,11 +1,11 @@
-// strided_copy: any number of copies between the step's operands. Attributes, for each of P copies one after the other:
+// strided_copy: any number of copies between the step's operands. Attributes, with the values of all P copies in order:
 //
 //   element_bytes                      1, 2, 4 or 8, of all copies
 //   shape                              P x rank sizes
 //   source_strides, destination_strides  P x rank, in elements; those of the source may be zero or negative
 //   operands ([0, 0, 0, 0])            P x (input, output, offset in the input, offset in the output), in elements
 //
-// What of an output no copy writes keeps its content; copies of one step must not write the same place.
+// Elements of an output that no copy writes keep their content; copies of one step must not write the same element.
 #include "kernels/prepare/strided_copy.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace engine {
 namespace {
 
 constexpr std::int64_t kLargest = std::int64_t{1} << 62;
-// Bytes of a block: its source and destination together stay in the first cache.
+// Bytes of a block: its source and destination together fit the L1 cache.
 constexpr std::int64_t kBlockBytes = 16 << 10;
 constexpr std::int64_t kShortColumns = 16, kLongColumns = 1024, kShortRows = 16;
 
@@ -32,11 +32,11 @@ std::int64_t checked_scale(std::int64_t value, std::int64_t factor) {
 
 std::int64_t checked_sum(std::int64_t a, std::int64_t b) {
   std::int64_t sum;
-  if (__builtin_add_overflow(a, b, &sum)) throw PlanError("the places of a copy overflow");
+  if (__builtin_add_overflow(a, b, &sum)) throw PlanError("the offsets of a copy overflow");
   return sum;
 }
 
-// The first and last byte that a copy touches have to lie in the buffer.
+// The first and last byte that a copy accesses must be in the buffer.
 void check_extent(const char* what, const CopyRequest& copy, std::int64_t CopyDim::* stride, std::int64_t offset,
                   std::int64_t element, std::size_t bytes) {
   std::int64_t low = offset, high = checked_sum(offset, element);
@@ -45,7 +45,7 @@ void check_extent(const char* what, const CopyRequest& copy, std::int64_t CopyDi
     (reach < 0 ? low : high) = checked_sum(reach < 0 ? low : high, reach);
   }
   if (low < 0 || static_cast<std::uint64_t>(high) > bytes) {
-    throw PlanError(std::string("a copy takes bytes ") + std::to_string(low) + " to " + std::to_string(high) +
+    throw PlanError(std::string("a copy accesses bytes ") + std::to_string(low) + " to " + std::to_string(high) +
                     " of its " + what + ", which has " + std::to_string(bytes));
   }
 }
@@ -58,7 +58,7 @@ bool is_empty(const CopyRequest& copy) {
   return std::any_of(copy.dims.begin(), copy.dims.end(), [](const CopyDim& dim) { return dim.size == 0; });
 }
 
-// Sizes of one are gone, the destination's strides positive and descending, and neighbours merged.
+// Removes dimensions of size one, makes the destination's strides positive and descending, and merges neighbours.
 void normalise(CopyRequest& copy) {
   std::vector<CopyDim>& dims = copy.dims;
   dims.erase(std::remove_if(dims.begin(), dims.end(), [](const CopyDim& dim) { return dim.size == 1; }), dims.end());
@@ -83,7 +83,7 @@ void normalise(CopyRequest& copy) {
   dims = std::move(merged);
 }
 
-// Neighbours that are contiguous in both and as large as a wider element become one. Returns the element's bytes.
+// Merges contiguous neighbours that are as large as a wider element. Returns the element's bytes.
 std::int64_t widen(std::vector<CopyDim>& dims, std::int64_t element) {
   if (dims.size() < 2 || dims.back().source != element || dims.back().destination != element) return element;
   const std::int64_t bytes = dims.back().size * element;
@@ -98,7 +98,7 @@ CopyDim take(std::vector<CopyDim>& dims, std::size_t index) {
   return dim;
 }
 
-// Blocks of `target` or a little more, none much smaller than the others, each but the last a multiple of `step`.
+// Blocks of about `target` or slightly more, of similar sizes, each except the last a multiple of `step`.
 void split_evenly(std::int64_t size, std::int64_t target, std::int64_t step, std::int64_t& block,
                   std::int64_t& blocks) {
   const std::int64_t wanted = std::max<std::int64_t>(1, size / std::max<std::int64_t>(1, target));
@@ -195,7 +195,8 @@ void check_copy(const CopyRequest& copy, std::int64_t element, std::size_t sourc
   std::vector<CopyDim> dims = copy.dims;
   std::sort(dims.begin(), dims.end(),
             [](const CopyDim& a, const CopyDim& b) { return magnitude(a.destination) < magnitude(b.destination); });
-  std::int64_t reach = element;  // bytes that the dimensions before span: inside the buffer, so that sums fit
+  std::int64_t reach =
+      element;  // bytes spanned by the previous dimensions: within the buffer, so that sums do not overflow
   for (const CopyDim& dim : dims) {
     if (dim.size == 1) continue;
     if (magnitude(dim.destination) < reach) {
@@ -213,7 +214,7 @@ CopyPart make_copy_part(CopyRequest copy, std::int64_t element, std::int64_t fir
   CopyPart part = {};
   CopyDim column = dims.empty() ? CopyDim{1, element, element} : take(dims, dims.size() - 1);
   part.mode = mode_of(column, element);
-  // Rows: those that are contiguous in the source, or the next dimension.
+  // Rows: the dimension that is contiguous in the source, or the next one.
   const auto contiguous =
       std::find_if(dims.begin(), dims.end(), [&](const CopyDim& dim) { return dim.source == element; });
   CopyDim row = {1, 0, 0};
@@ -221,15 +222,15 @@ CopyPart make_copy_part(CopyRequest copy, std::int64_t element, std::int64_t fir
     if (contiguous->size >= 4 && column.size >= 4 && element <= 8) part.mode = CopyMode::transpose;
     if (column.size <= 4 && contiguous->destination == column.size * element) part.mode = CopyMode::interleave;
   }
-  // Few long columns share the lines that they come from, and short ones would make small blocks; others had better be
-  // rows of one block.
+  // Few long columns share source cache lines, and short columns would make small blocks; otherwise a larger dimension
+  // is better as the rows.
   const bool wants_contiguous = part.mode != CopyMode::run && part.mode != CopyMode::fill &&
                                 (column.size < kShortColumns || column.size >= kLongColumns);
   if (part.mode == CopyMode::transpose || part.mode == CopyMode::interleave ||
       (wants_contiguous && contiguous != dims.end())) {
     row = take(dims, static_cast<std::size_t>(contiguous - dims.begin()));
   } else if (!dims.empty()) {
-    // The next one, or the longest where blocks of that would be too small to be worth their while.
+    // The next dimension, or the longest if blocks of the next would be too small.
     const auto longest =
         std::max_element(dims.begin(), dims.end(), [](const CopyDim& a, const CopyDim& b) { return a.size < b.size; });
     const bool is_short = dims.back().size < kShortRows;

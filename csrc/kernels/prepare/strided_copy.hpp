@@ -1,4 +1,4 @@
-// How a copy between strided arrays becomes a part of a step; apart from the operands, so that tests can make one.
+// Converts a copy between strided arrays to a part of a step; without operands, so that tests can use it.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ struct CopyRequest {
   std::vector<CopyDim> dims;
 };
 
-// Throws PlanError where an element lies outside of its buffer, or two lie in the same place of the destination.
+// Throws PlanError if an element is outside its buffer, or two elements overlap in the destination.
 void check_copy(const CopyRequest& copy, std::int64_t element, std::size_t source_bytes, std::size_t destination_bytes);
 
-// Drops, orders and merges dimensions, and chooses how to walk what is left. Items are numbered from `first_item`.
+// Drops, orders and merges dimensions, and chooses a copy mode for the rest. Items are numbered from `first_item`.
 CopyPart make_copy_part(CopyRequest copy, std::int64_t element, std::int64_t first_item);
 
-// The arguments of a step of these copies; the parts without elements are left out.
+// The arguments of a step with these copies; parts without elements are omitted.
 PreparedPhase make_strided_copy(const KernelEntry& kernel, const std::vector<CopyRequest>& copies,
                                 std::int64_t element);
 

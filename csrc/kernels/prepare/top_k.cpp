@@ -1,4 +1,4 @@
-// Plan-time half of the selection of the k best.
+// Plan building for TopK.
 #include "kernels/top_k.hpp"
 
 #include <algorithm>

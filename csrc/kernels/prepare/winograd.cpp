@@ -1,4 +1,4 @@
-// Plan-time half of Winograd convolution. winograd_bf16 has maps of bf16 and the packed weights of winograd_f32.
+// Plan building for Winograd convolution. winograd_bf16 has bf16 maps and the packed weights of winograd_f32.
 #include "kernels/winograd.hpp"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace engine {
 namespace {
 
-// Weights of this size come from memory, so that it is worth transforming the input once for each worker to read them
-// only once.
+// Weights of this size are read from memory, so it pays to transform the input once for each worker in order to read
+// the weights only once.
 constexpr std::int64_t kStreamedWeightBytes = 3 * 1024 * 1024;
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) {
@@ -91,13 +91,13 @@ WinogradArgs read_winograd(const StepRequest& request) {
   return args;
 }
 
-// The kernels that see maps, which may be bf16; products are f32.
+// The kernels that access maps, which may be bf16; products are f32.
 struct MapKernels {
   const char *fused, *input, *output;
   std::int64_t element_bytes;
 };
 
-// Attributes `phases` (0): in three phases with V and M in temporaries, instead of fused; `by_channels` (by the size of
+// Attributes `phases` (0): in three phases with V and M as temporaries, instead of fused; `by_channels` (by the size of
 // the weights): see WinogradArgs.
 PreparedStep prepare_winograd(const StepRequest& request, const MapKernels& kernels) {
   WinogradArgs args = read_winograd(request);
