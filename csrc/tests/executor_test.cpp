@@ -1,4 +1,5 @@
-// The executor under threads: layouts, leases, barriers, plans, cancellation, forks. Runs under every sanitizer.
+// Multithreaded tests of the executor: layouts, leases, barriers, plans, cancellation, forks. Run under every
+// sanitizer.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,7 +39,7 @@ void expect_error(const std::string& part, const std::function<void()>& action) 
   }
 }
 
-// Kernels of the tests: y = x + 1 over int32, and one that waits until it is let go.
+// Kernels for the tests: y = x + 1 over int32, and one that waits until it is released.
 struct AddArgs {
   std::int64_t count;
 };
@@ -50,7 +51,7 @@ void add_one(const void* args, void* const* buffers, const KernelContext& contex
   for (std::int64_t i = range.begin; i < range.end; ++i) y[i] = x[i] + 1;
 }
 
-// Reads what other workers have written: a missing barrier is a race, and a wrong sum.
+// Reads data that other workers have written: a missing barrier causes a race and a wrong sum.
 void reverse_add_one(const void* args, void* const* buffers, const KernelContext& context) {
   const std::int64_t count = static_cast<const AddArgs*>(args)->count;
   const WorkRange range = split_work(count, context.worker, context.workers);
@@ -133,7 +134,7 @@ PlanBuilder new_builder() {
   return PlanBuilder(Isa::generic, registry());
 }
 
-// x -> +1 ... -> y, `length` steps that each need the whole result before.
+// x -> +1 ... -> y, `length` steps, each of which needs the whole previous result.
 std::shared_ptr<const Plan> chain(int length, std::size_t count) {
   PlanBuilder builder = new_builder();
   BufferId last = builder.add_input(count * 4, 4);
@@ -195,7 +196,7 @@ void teams_meet_at_barriers() {
   expect(lease.workers() == 4 && cores.started_threads() == 3, "four workers");
   struct Shared {
     Barrier barrier;
-    std::vector<int> values = std::vector<int>(4 * 64, 0);  // written without atomics: the barrier has to order them
+    std::vector<int> values = std::vector<int>(4 * 64, 0);  // written without atomics: ordered by the barrier
     std::atomic<int> wrong{0};
   } shared;
   lease.run(
@@ -296,7 +297,7 @@ void only_what_depends_waits() {
   builder.add_step("reverse_add", {b}, {c}, serial);
   expect(builder.build()->barriers == 0, "steps of worker 0 follow each other without barriers");
 
-  // Without a barrier between two steps, a buffer that the first one reads is still in use during the second.
+  // Without a barrier between two steps, a buffer that the first step reads is still in use during the second.
   const BufferId in = builder.add_input(256), t = builder.add_buffer(256), u = builder.add_buffer(256);
   const BufferId o1 = builder.add_output(256), o2 = builder.add_output(256);
   builder.add_step("add", {in}, {t}, {});
@@ -325,7 +326,7 @@ void cancelled_runs_stop() {
   std::thread stream([&] { finished = context.run({{&in, 4}}, {{&out, 4}}, options); });
   while (gates_entered < 3) std::this_thread::yield();
   expect_error<ContextBusy>("another thread", [&] { context.run({{&in, 4}}, {{&out, 4}}); });
-  // All cores are taken: whoever waits for one can be cancelled, too.
+  // All cores are leased: a run that waits for one can be cancelled, too.
   Context waiting(chain(2, 16), 0, &cores);
   CancelFlag other_flag;
   bool other_finished = true;
@@ -366,7 +367,7 @@ void wrong_plans_are_refused() {
   Context context(builder.build());
   std::vector<std::int32_t> memory(33, 0);
   const Binding in{memory.data(), 64}, out{memory.data() + 16, 64};
-  expect(context.run({in}, {out}), "what is left is a plan that runs");
+  expect(context.run({in}, {out}), "the remaining plan runs");
   expect(memory[16] == 3, "in place");
   expect_error<std::invalid_argument>("expected 64", [&] { context.run({{memory.data(), 60}}, {out}); });
   expect_error<std::invalid_argument>("lies in the memory of input 0",
@@ -412,7 +413,7 @@ int main() {
       {"only what depends waits", only_what_depends_waits},
       {"cancelled runs stop", cancelled_runs_stop},
       {"wrong plans are refused", wrong_plans_are_refused},
-#if !defined(__SANITIZE_THREAD__)  // which knows no threads in the child of a process that had some
+#if !defined(__SANITIZE_THREAD__)  // TSan does not support threads in a forked child of a multithreaded process
       {"forked children have cores", forked_children_have_cores},
 #endif
   };

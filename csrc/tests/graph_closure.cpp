@@ -1,4 +1,4 @@
-// Closures against a search from every node, as tables and without, filled and asked by many threads.
+// Closures against a search from every node, with and without tables, computed and queried by many threads.
 #include "graph/closure.hpp"
 
 #include <atomic>
@@ -61,13 +61,13 @@ void test_random_graphs() {
     const Closure table(dag, kUnbounded, 1 + round % 3);
     const Closure search(dag, 0, 1);
     expect(table.is_dense() && !search.is_dense(), "a table where there is room");
-    expect(table.bytes() >= Closure::table_bytes(dag.nodes()), "its memory is told");
+    expect(table.bytes() >= Closure::table_bytes(dag.nodes()), "its memory is reported");
     check(table, expected, "table");
     check(search, expected, "search");
   }
 }
 
-// More nodes than one block of columns has, and bits at the ends of words.
+// More nodes than a block of columns, and bits at the ends of words.
 void test_wide_tables_are_equal_for_any_threads() {
   const Node nodes = 3000;
   std::vector<Edge> edges;
@@ -88,12 +88,12 @@ void test_wide_tables_are_equal_for_any_threads() {
   }
 }
 
-// The bound is on the table: one byte less, and there is none.
+// The limit applies to the table: with one byte less, there is no table.
 void test_memory_is_bounded() {
   const Dag dag(1000, std::vector<Edge>{{0, 999}});
   const std::size_t bytes = Closure::table_bytes(1000);
   expect(Closure(dag, bytes, 1).is_dense(), "a table that just fits");
-  expect(!Closure(dag, bytes - 1, 1).is_dense(), "none that does not");
+  expect(!Closure(dag, bytes - 1, 1).is_dense(), "no table that does not fit");
   expect(Closure(dag, bytes - 1, 1).bytes() < bytes / 4, "and then hardly any memory");
 }
 
@@ -104,7 +104,7 @@ void test_many_ask_at_once() {
   const std::vector<std::vector<bool>> expected = search_all(dag);
   for (const std::size_t bytes : {std::size_t{0}, kUnbounded}) {
     const auto closure = std::make_shared<const Closure>(dag, bytes, 2);
-    PathNodes paths(closure, 4096);  // forgets often
+    PathNodes paths(closure, 4096);  // clears its cache often
     std::atomic<int> wrong{0};
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; ++i) {
@@ -117,7 +117,7 @@ void test_many_ask_at_once() {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    expect(wrong == 0, "answers to threads that ask at once");
+    expect(wrong == 0, "answers to concurrent queries");
   }
 }
 

@@ -1,4 +1,4 @@
-// What the tests of graph algorithms share.
+// Shared by the tests of graph algorithms.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace engine::graph {
 
 void expect(bool condition, const std::string& what);
-// The exit status of a program: 0 where nothing has failed.
+// The exit status of a program: 0 if nothing has failed.
 int report();
 
 template <class Error>
@@ -25,7 +25,7 @@ void expect_error(const std::string& part, const std::function<void()>& action) 
   }
 }
 
-// A graph with devices for its nodes.
+// A graph with a device for each node.
 struct Case {
   Node nodes = 0;
   std::vector<Edge> edges;
@@ -34,7 +34,7 @@ struct Case {
 };
 
 // Up to `most_nodes` nodes in a random order, sparse or dense, wide or deep, with 1..`devices` devices that alternate,
-// come in blocks, or both.
+// form blocks, or both.
 Case random_case(std::mt19937_64& random, Node most_nodes, int devices);
 
 }  // namespace engine::graph

@@ -1,4 +1,4 @@
-// Least cuts against all choices of sides, and on graphs of every size that tree search finds hard.
+// Minimum cuts against all assignments of sides, and on graphs of many sizes that are hard for tree search.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -69,7 +69,7 @@ void test_cheapest_of_all_choices() {
   }
 }
 
-// The flow that was found is a certificate: on larger graphs the cost of the sides is what it says.
+// The flow is a certificate: on larger graphs, the cost of the sides must equal it.
 void test_sides_have_the_cost_of_larger_graphs() {
   std::mt19937_64 random(2);
   for (int round = 0; round < 300; ++round) {
@@ -80,7 +80,7 @@ void test_sides_have_the_cost_of_larger_graphs() {
   }
 }
 
-// A chain that only its ends have an opinion of: one path through all nodes, as in a deep network.
+// A chain in which only the ends have costs: one path through all nodes, as in a deep network.
 void test_long_chain() {
   Network network;
   network.nodes = 200000;

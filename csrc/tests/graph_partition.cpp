@@ -1,5 +1,5 @@
-// Partitions of random graphs by every strategy and in every mode: what each result has to be, and how few subgraphs
-// there could be at best.
+// Partitions of random graphs by every strategy and in every mode: required properties of each result, and the minimum
+// number of subgraphs.
 #include "graph/partition.hpp"
 
 #include <algorithm>
@@ -29,8 +29,8 @@ std::string describe(const Case& given) {
   return text;
 }
 
-// The fewest turns that devices can take, by trying all of them: a turn does all that its device can do, and sets of
-// nodes that are done are remembered.
+// The minimum number of turns, by trying all sequences: a turn runs all possible nodes of its device; sets of nodes
+// that are done are memoized.
 int fewest_turns(const Case& given) {
   const std::uint32_t all = (1U << given.nodes) - 1;
   std::vector<std::uint32_t> needs(static_cast<std::size_t>(given.nodes), 0);
@@ -145,7 +145,7 @@ void test_random_graphs(int rounds, Node most_nodes, std::uint64_t seed) {
   }
 }
 
-// Small graphs are searched exhaustively where greedy turns do not prove it.
+// Small graphs are searched exhaustively if greedy turns are not proven minimal.
 void test_fewest_of_all(int rounds) {
   std::mt19937_64 random(3);
   for (int round = 0; round < rounds; ++round) {
@@ -158,7 +158,7 @@ void test_fewest_of_all(int rounds) {
   }
 }
 
-// Wide sets: more nodes than a word has bits, and than the search takes.
+// Wide sets: more nodes than a word has bits, and more than the search accepts.
 void test_three_devices_are_proven(int rounds) {
   std::mt19937_64 random(8);
   for (int round = 0; round < rounds; ++round) {
@@ -212,7 +212,7 @@ void test_atoms(int rounds) {
   expect(refused > rounds / 20 && grown > rounds / 20, "atoms of both kinds were met");
 }
 
-// A repair leaves subgraphs whole that wait for nobody in a circle, and splits others into subsets of themselves.
+// A repair keeps subgraphs that are not on a cycle, and splits others into subsets.
 void test_repair(int rounds) {
   std::mt19937_64 random(5);
   int cyclic = 0;
@@ -241,7 +241,7 @@ void test_repair(int rounds) {
   expect(cyclic > rounds / 10, "cyclic partitions were met");
 }
 
-// Larger graphs take other ways through the code: drains side by side, cuts, bounds on the work.
+// Larger graphs use other code paths: beams of drains, cuts, limits on the work.
 void test_larger_graphs() {
   test_random_graphs(60, 3000, 6);
   std::mt19937_64 random(7);

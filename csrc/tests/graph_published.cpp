@@ -1,6 +1,6 @@
-// The published strategies: what a subgraph refers to against all pairs of its nodes, candidates that are remembered
-// against rounds that are not, and restrictions against a search of all that a subgraph depends on. Equality with the
-// published texts is tested from Python, beside their transcriptions.
+// The published strategies: self-references of a subgraph against all pairs of its nodes, cached candidates against
+// rounds without a cache, and restrictions against a search of a subgraph's dependencies. Equality with the published
+// texts is tested in Python, against transcriptions of them.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -43,7 +43,7 @@ std::vector<char> between_pairs(const Closure& closure, const std::vector<Node>&
   return is_between;
 }
 
-// A random sequence of what a growing candidate does.
+// A random sequence of the operations of a growing candidate.
 void play(SelfReferences& references, const Closure& closure, Node nodes, std::mt19937_64& random) {
   std::vector<Node> subgraph;
   std::vector<Node> open(static_cast<std::size_t>(nodes));
@@ -91,7 +91,7 @@ void play(SelfReferences& references, const Closure& closure, Node nodes, std::m
 void test_self_references() {
   std::mt19937_64 random(1);
   for (int round = 0; round < 300; ++round) {
-    // Beyond a few words of 64 bits.
+    // Spans several words of 64 bits.
     const Case given = random_case(random, round % 10 == 0 ? 200 : 20, 1);
     const Dag dag(given.nodes, given.edges);
     const Closure closure(dag, kPlenty, 1);
@@ -139,7 +139,7 @@ void test_rollback() {
   }
 }
 
-// Of two devices, a chain of which each second node can be skipped: each round grows all candidates that are left.
+// A chain on two devices in which each second node can be skipped: each round grows all remaining candidates.
 Case ladder(Node nodes) {
   Case given;
   given.nodes = nodes;
@@ -152,7 +152,7 @@ Case ladder(Node nodes) {
 }
 
 void test_a_trace_that_is_full() {
-  // Few nodes and many steps; many nodes that are shown with few steps.
+  // Few nodes with many steps; many nodes shown with few steps.
   for (const Node nodes : {400, 4000}) {
     const Case given = ladder(nodes);
     const Dag dag(given.nodes, given.edges);
@@ -173,7 +173,7 @@ void test_restriction_map() {
     const Case given = random_case(random, round % 50 == 0 ? 400 : 30, 4);
     const Dag dag(given.nodes, given.edges);
     const Problem problem = problem_of(given, dag);
-    // In any order of outputs that has all of them.
+    // All outputs, in any order.
     std::vector<Node> outputs(static_cast<std::size_t>(given.nodes));
     std::iota(outputs.begin(), outputs.end(), 0);
     std::shuffle(outputs.begin(), outputs.end(), random);
@@ -191,7 +191,7 @@ void test_restriction_map() {
 }
 
 void test_restrictions_that_would_be_stale() {
-  // A = f(x); B = f(n0); B = f(x); A = f(n2, n0); B = f(n2, n1), as the outputs 1, 3 and 4 are read in this order.
+  // A = f(x); B = f(n0); B = f(x); A = f(n2, n0); B = f(n2, n1), with the outputs 1, 3 and 4 visited in this order.
   Case given;
   given.nodes = 5;
   given.edges = {{0, 1}, {2, 3}, {0, 3}, {2, 4}, {1, 4}};
@@ -202,7 +202,7 @@ void test_restrictions_that_would_be_stale() {
   expect(labels.subgraph == std::vector<std::int32_t>{0, 1, 2, 0, 1}, "n0 depends on n2 through n3, and so does n1");
 }
 
-// Moves to random places and, what leaves no room soonest, to before the same few items, against a plain list.
+// Moves to random places and, which exhausts the room fastest, before the same few items, against a plain list.
 void test_maintained_order() {
   std::mt19937_64 random(5);
   for (int round = 0; round < 60; ++round) {
@@ -231,7 +231,7 @@ void test_maintained_order() {
   }
 }
 
-// Random parts that merge or are added, with reachability found anew each time.
+// Random merges and additions of parts, with reachability recomputed each time.
 void test_ordered_quotient() {
   std::mt19937_64 random(4);
   for (int round = 0; round < 300; ++round) {
@@ -270,7 +270,7 @@ void test_ordered_quotient() {
         }
       }
       quotient.remove_ancestors(joinable, parents);
-      expect(joinable == expected, "what leads to another parent is removed, nothing else");
+      expect(joinable == expected, "exactly the ancestors of another parent are removed");
       const Node part = quotient.join(joinable, parents);
       count += joinable.empty();
       for (const Node parent : parents) edges.emplace_back(parent, part);

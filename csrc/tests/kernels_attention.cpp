@@ -1,4 +1,4 @@
-// Attention against the scalar one: every tail, layout, mask and bound, on every instruction set.
+// Attention against a scalar reference: every tail, layout, mask and bound, on every instruction set.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -25,7 +25,7 @@ enum class Order { kHeadsFirst, kRowsFirst };  // [B, H, S, D] and [B, S, H * D]
 struct Mask {
   AttentionMask kind = AttentionMask::kNone;
   bool batch = true, head = true, query = true;  // false: broadcast
-  std::int64_t missing = 0;                      // keys that it does not reach
+  std::int64_t missing = 0;                      // keys that the mask does not cover
 };
 
 struct Problem {
@@ -55,7 +55,7 @@ float element(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64
 }
 
 struct Masked {
-  std::vector<float> values;  // as what is added
+  std::vector<float> values;  // as biases
   std::vector<unsigned char> flags;
   Ints strides = {0, 0, 0, 1};
   std::int64_t keys = 0;
@@ -176,7 +176,7 @@ void check(const Target& target, const Problem& c, const Inputs& given, int work
   run_operation(target, attention_operations, "attention_f32", attributes_of(c, q, k, v, mask, y), inputs, {&output},
                 workers);
   expect(output.intact(), describe(c) + ": overrun");
-  // A score's error is that of a sum of `size` products, and moves a probability as much relatively.
+  // A score has the error of a sum of `size` products, which becomes a relative error of the probability.
   const double tolerance = 3 * sum_tolerance(c.size) + sum_tolerance(c.keys);
   expect_close(attend(c, q, k, v, mask, y), output.values(), tolerance, describe(c));
 }
@@ -217,7 +217,7 @@ void masks(const Target& target) {
           }
 }
 
-// Keys in blocks, of which a later one may have the largest score, or a query may see none of one.
+// Keys in several blocks: a later block may have the largest score, or a query may attend to no key of a block.
 void bounds(const Target& target) {
   for (const std::int64_t before : {-1, 0, 7})
     for (const std::int64_t after : {-1, 0, 3})
@@ -246,7 +246,7 @@ void large_scores(const Target& target) {
           c.softcap = softcap;
           c.row_wise = row_wise;
           c.key_block = block;
-          // Whole numbers: scores are exact, however large, so that what is checked is the softmax.
+          // Integers: even large scores are exact, so that only the softmax is tested.
           Inputs inputs = inputs_of(c);
           for (Tensor* tensor : {&inputs.q, &inputs.k})
             for (float& value : tensor->values) value = std::round(2 * value);
@@ -266,11 +266,11 @@ void not_finite(const Target& target) {
               c.rows = rows;
               c.row_wise = row_wise;
               c.key_block = block;
-              c.offset = -3;  // queries 0 to 2 see no key
+              c.offset = -3;  // queries 0 to 2 attend to no key
               c.after = 0;
               c.mask.kind = is_bool ? AttentionMask::kBool : AttentionMask::kNone;
               Inputs inputs = inputs_of(c);
-              // In the first key, which all queries that see any see as well.
+              // In the first key, to which every query that has any key attends.
               if (in_values && wrong != 0)
                 inputs.v.values[3] = wrong;
               else if (wrong != 0)

@@ -1,4 +1,4 @@
-// What the tests of bf16 kernels share.
+// Shared by the tests of bf16 kernels.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,12 @@
 
 namespace engine::test {
 
-// The values rounded to bf16, as f32: what the scalar references compute with.
+// The values rounded to bf16, as f32, which the scalar references use.
 std::vector<float> rounded(std::vector<float> values);
 std::vector<Bf16> to_bf16(const std::vector<float>& values);
 std::vector<float> to_f32(const std::vector<Bf16>& values);
 
-// Values of bf16 between guard words, at an address aligned to two bytes only.
+// bf16 values between guard words, at an address aligned to only two bytes.
 class GuardedBf16 {
  public:
   explicit GuardedBf16(const std::vector<float>& values);
@@ -41,8 +41,8 @@ class GuardedEither {
   GuardedBf16 bf16_;
 };
 
-// Tolerance of expect_close for a sum of `length` products of bf16 values, rounded to bf16 unless is_f32: half a unit
-// of eight bits, and what the sum's error may move it.
+// The tolerance of expect_close for a sum of `length` products of bf16 values, rounded to bf16 unless is_f32: half a
+// unit in the last of eight bits, plus the error of the sum.
 double bf16_tolerance(std::int64_t length, bool is_f32);
 
 }  // namespace engine::test

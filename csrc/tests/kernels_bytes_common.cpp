@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kGuard = 128;
 constexpr char kGuardByte = '\x5a';
 
-// Memory at an address that no vector is aligned to; what lies around it shows writes, and a sanitizer sees reads.
+// Memory at an address without vector alignment; guards around it detect writes, and sanitizers detect reads.
 class Block {
  public:
   Block(const ByteVector& content, std::size_t alignment)

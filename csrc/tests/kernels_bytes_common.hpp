@@ -1,4 +1,4 @@
-// Runs operations on bytes, whatever they stand for.
+// Runs operations on untyped bytes.
 #pragma once
 
 #include <cstring>
@@ -11,14 +11,14 @@ namespace engine::test {
 
 using ByteVector = std::vector<char>;
 
-// Runs the operation on more workers than it asks for. Every buffer has exactly its bytes, with guards around it, at an
-// address that has the given alignment and no larger one; outputs come in with a content and go out with another.
+// Runs the operation on more workers than it requests. Every buffer has exactly its bytes, with guards around it, at an
+// address with the given alignment and no larger one; `outputs` has the content before and after the run.
 // Returns one of the faults.
 Fault run_bytes(const Target& target, const OperationEntry* operations, const std::string& name,
                 const AttributeMap& attributes, const std::vector<ByteVector>& inputs, std::vector<ByteVector>& outputs,
                 std::size_t alignment = 1, int workers = 3);
 
-// Reproducible bytes of `seed`.
+// Reproducible bytes from `seed`.
 ByteVector random_bytes(std::size_t count, std::uint32_t seed);
 
 template <class T>
@@ -35,7 +35,7 @@ std::vector<T> values_of_bytes(const ByteVector& bytes) {
   return values;
 }
 
-// A sequence of small numbers of `seed`.
+// A sequence of small random numbers from `seed`.
 class Dice {
  public:
   explicit Dice(std::uint32_t seed) : state_(seed * 2654435761u + 99991u) {}

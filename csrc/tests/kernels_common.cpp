@@ -20,7 +20,7 @@ namespace engine::test {
 namespace {
 
 constexpr std::size_t kGuard = 64;
-constexpr std::uint32_t kGuardBits = 0x7fc0dead;  // a NaN of no computation
+constexpr std::uint32_t kGuardBits = 0x7fc0dead;  // a NaN that no computation produces
 int failures = 0;
 std::string current;
 
@@ -97,7 +97,7 @@ bool Guarded::intact() const {
 void run(const KernelEntry& kernel, const void* args, const std::vector<void*>& buffers, int workers,
          std::size_t scratch_bytes) {
   for (int worker = workers - 1; worker >= 0; --worker) {
-    // Full of NaN: what a kernel reads it must have written. Guarded, so overruns are seen.
+    // Filled with NaN, to detect reads of data that the kernel has not written. Guarded, to detect overruns.
     Guarded scratch((scratch_bytes + 3) / 4 + 16, guard_value());
     auto address = reinterpret_cast<std::uintptr_t>(scratch.data());
     kernel.run(args, buffers.data(), {worker, workers, reinterpret_cast<void*>((address + 63) / 64 * 64)});

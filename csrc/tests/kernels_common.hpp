@@ -1,4 +1,4 @@
-// What the kernel tests share: every instruction set this host has, guarded buffers, workers, tolerances.
+// Shared by the kernel tests: every instruction set of this host, guarded buffers, workers, tolerances.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace engine::test {
 struct Target {
   std::string isa;
   std::vector<const KernelEntry*> tables;
-  const Target* below = nullptr;  // whose kernels stand where this one has none of its own
+  const Target* below = nullptr;  // provides the kernels that this one lacks
 
   bool has_own(const std::string& name) const;
   const KernelEntry& find(const std::string& name) const;
@@ -42,20 +42,21 @@ class Guarded {
   std::vector<float> storage_;
 };
 
-// Runs a kernel as `workers` would, in descending order to show that no order is relied on.
+// Runs a kernel once for each of `workers` workers, in descending order to show that the order does not matter.
 void run(const KernelEntry& kernel, const void* args, const std::vector<void*>& buffers, int workers,
          std::size_t scratch_bytes);
 
-// Reproducible values in [-1, 1), of `seed`.
+// Reproducible values in [-1, 1), from `seed`.
 std::vector<float> random_floats(std::size_t count, std::uint32_t seed);
 
-// Records a failure unless every pair is equal: NaN with NaN, infinities of one sign, numbers within
-// tolerance * (1 + |expected|). Returns whether they were.
+// Records a failure unless every pair matches: NaN with NaN, infinities with the same sign, numbers within
+// tolerance * (1 + |expected|). Returns whether all match.
 bool expect_close(const std::vector<float>& expected, const std::vector<float>& actual, double tolerance,
                   const std::string& what);
 bool expect(bool condition, const std::string& what);
 
-// Error bound of a sum of `length` products of values of size one, relative to one: epsilon times a random walk.
+// The error bound of a sum of `length` products of values of magnitude one, relative to one: epsilon times a random
+// walk.
 double sum_tolerance(std::int64_t length);
 
 struct Case {
@@ -63,8 +64,8 @@ struct Case {
   std::function<void(const Target&)> run;
 };
 
-// Runs the cases on every target that has `kernel` of its own (any of its own, where empty and below the extensions of
-// AVX-512), and prints what failed. Returns the exit status of the program.
+// Runs the cases on every target that has its own version of `kernel` (if empty: of any kernel, below the extensions of
+// AVX-512), and prints failures. Returns the exit status of the program.
 int run_cases(const std::vector<Case>& cases, const std::string& kernel = "");
 
 }  // namespace engine::test

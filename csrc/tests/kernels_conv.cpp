@@ -1,4 +1,5 @@
-// Direct convolution against the scalar one: every tail, stride, padding, dilation and group, on every instruction set.
+// Direct convolution against a scalar reference: tails, strides, padding, dilation and groups, on every instruction
+// set.
 #include <cmath>
 #include <limits>
 
@@ -17,7 +18,7 @@ struct Conv {
   ConvShape shape;
   ConvOperands operands;
   EpilogueArgs epilogue;
-  ConvTiling tiling;  // vectors 0: chosen
+  ConvTiling tiling;  // vectors 0: chosen by size
 };
 
 std::string describe(const Conv& c) {
@@ -75,7 +76,7 @@ void check(const Target& target, const Conv& c, std::vector<float> x = {}, int w
   run(target.find("pack_tiles_f32"), &args.pack, {source.data(), packed.data()}, 2, 0);
   expect(packed.intact(), describe(c) + ": packing overrun");
 
-  // Channels beyond the map's are NaN: they may not reach a result.
+  // Channels beyond the map's are NaN, which must not reach a result.
   Guarded input(reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan));
   Guarded added(reference::to_blocked(residual, s.batch, s.out_channels, out_hw, kNan));
   const std::size_t padded = (s.out_channels + 15) / 16 * 16;
@@ -144,7 +145,7 @@ void asymmetric(const Target& target) {
   s.pad_top = 2;
   s.pad_left = 1;
   s.out_h = 5;
-  s.out_w = 14;  // reaches beyond the input's right edge
+  s.out_w = 14;  // extends beyond the input's right edge
   check(target, {s, {true, true, false}, {}, {}});
   ConvShape line = shape(24, 40, 1, 33, 3, 1, 1);  // one dimension
   line.kernel_h = 1;
@@ -182,7 +183,7 @@ void empty_and_single(const Target& target) {
   ConvShape none = shape(16, 16, 5, 5, 3);
   none.out_h = 0;
   check(target, {none, {}, {}, {}});
-  check(target, {shape(16, 16, 2, 2, 3, 1, 5), {true, false, false}, {}, {}});  // outputs that see padding only
+  check(target, {shape(16, 16, 2, 2, 3, 1, 5), {true, false, false}, {}, {}});  // outputs that read only padding
 }
 
 void activations(const Target& target) {

@@ -1,4 +1,4 @@
-// Convolution on bf16 against the scalar one on the rounded values: as kernels_conv.cpp, and types of maps mixed.
+// bf16 convolution against a scalar reference on the rounded values: as kernels_conv.cpp, also with mixed map types.
 #include <cmath>
 #include <limits>
 
@@ -19,7 +19,7 @@ struct Conv {
   ConvShape shape;
   ConvOperands operands;
   EpilogueArgs epilogue;
-  ConvTiling tiling;  // vectors 0: chosen
+  ConvTiling tiling;  // vectors 0: chosen by size
   bool is_y_f32 = false, is_residual_f32 = false;
 };
 
@@ -81,7 +81,7 @@ void check(const Target& target, const Conv& c, std::vector<float> x = {}, int w
   run(target.find("pack_tiles_bf16"), &pack, {source.data(), packed.data()}, 2, 0);
   expect(packed.intact(), describe(c) + ": packing overrun");
 
-  // Channels beyond the map's are NaN: they may not reach a result.
+  // Channels beyond the map's are NaN, which must not reach a result.
   GuardedBf16 input(reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan));
   GuardedEither added(reference::to_blocked(residual, s.batch, s.out_channels, out_hw, kNan), c.is_residual_f32);
   const std::size_t padded = (s.out_channels + 15) / 16 * 16;
@@ -150,7 +150,7 @@ void asymmetric(const Target& target) {
   s.pad_top = 2;
   s.pad_left = 1;
   s.out_h = 5;
-  s.out_w = 14;  // reaches beyond the input's right edge
+  s.out_w = 14;  // extends beyond the input's right edge
   check(target, {s, {true, true, false}, {}, {}});
   ConvShape line = shape(24, 40, 1, 33, 3, 1, 1);  // one dimension
   line.kernel_h = 1;
@@ -188,7 +188,7 @@ void empty_and_single(const Target& target) {
   ConvShape none = shape(16, 16, 5, 5, 3);
   none.out_h = 0;
   check(target, {none, {}, {}, {}});
-  check(target, {shape(16, 16, 2, 2, 3, 1, 5), {true, false, false}, {}, {}});  // outputs that see padding only
+  check(target, {shape(16, 16, 2, 2, 3, 1, 5), {true, false, false}, {}, {}});  // outputs that read only padding
 }
 
 void activations(const Target& target) {

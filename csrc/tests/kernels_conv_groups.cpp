@@ -1,4 +1,4 @@
-// Grouped and transposed convolution as steps of plans, against the scalar one: groups of any size, any stride.
+// Grouped and transposed convolution as plan steps, against a scalar reference: groups of any size, any stride.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ using namespace engine::test;
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-// Floats between images that are part of a larger map, beyond their own.
+// Extra floats between images that are part of a larger map.
 constexpr std::int64_t kGap = 48;
 
 using Attributes = engine::Attributes;
@@ -59,7 +59,7 @@ Attributes attributes_of(const ConvShape& s) {
   return a;
 }
 
-// x: [N, C, H, W], w: [C, M / groups, KH, KW]; adds up what every input contributes.
+// x: [N, C, H, W], w: [C, M / groups, KH, KW]; accumulates the contributions of every input.
 std::vector<float> transposed_reference(const ConvShape& s, const EpilogueArgs& epilogue, const std::vector<float>& x,
                                         const std::vector<float>& w, const float* bias, const float* residual) {
   const std::int64_t in_group = s.in_channels / s.groups, out_group = s.out_channels / s.groups;
@@ -86,7 +86,7 @@ std::vector<float> transposed_reference(const ConvShape& s, const EpilogueArgs& 
   return y;
 }
 
-// Puts `gap` floats of NaN between the images of a blocked map.
+// Inserts `gap` floats of NaN between the images of a blocked map.
 std::vector<float> spread(const std::vector<float>& dense, std::int64_t batch, std::int64_t gap) {
   const std::size_t image = dense.size() / batch;
   std::vector<float> wide((image + gap) * batch - gap, kNan);
@@ -97,7 +97,7 @@ std::vector<float> spread(const std::vector<float>& dense, std::int64_t batch, s
 
 struct Options {
   bool transposed = false;
-  int expanded = -1;  // -1: chosen
+  int expanded = -1;  // -1: chosen by size
   bool has_residual = false;
   EpilogueArgs epilogue{};
   std::int64_t gap = 0;
@@ -126,7 +126,7 @@ void check(const Target& target, const ConvShape& s, const Options& o) {
 
   Attributes attributes = attributes_of(s);
   if (o.expanded >= 0) attributes.set("expanded", std::int64_t{o.expanded});
-  // Each tap and group padded to blocks of its own, at most.
+  // An upper bound: each tap and group padded to separate blocks.
   const std::size_t most =
       s.groups * ((s.in_channels / s.groups + 15) / 16 * 16) * ((s.out_channels / s.groups + 63) / 64 * 64) * taps;
   const auto packed = run_step(target, "pack_" + operation, {w}, most, attributes, 1);

@@ -1,4 +1,4 @@
-// Depthwise convolution and convolution of plain inputs against the scalar one, with maps of f32 and of bf16.
+// Depthwise convolution and convolution of plain inputs against a scalar reference, with f32 and bf16 maps.
 #include <algorithm>
 #include <limits>
 

@@ -128,7 +128,7 @@ void real_operations(const Target& target) {
         for (int s = 1; s < op.sources; ++s)
           sources.push_back(is_scalar ? std::vector<float>{0.75f}
                                       : varied(count, static_cast<std::uint32_t>(s) + 1, 4.0f));
-        // A ratio in an exponent magnifies its own rounding as many times as it is large.
+        // A quotient in an exponent magnifies its rounding error by its magnitude.
         if (op.opcode == Opcode::kCelu)
           for (float& alpha : sources[1]) alpha = 0.5f + std::fabs(alpha);
         if (is_scalar && op.sources == 1) continue;
@@ -138,7 +138,7 @@ void real_operations(const Target& target) {
       }
 }
 
-// Where the formula for reals says what the limit is; the rest is in limits below.
+// Special values for which the formula gives the limit; `limits` below has the others.
 void special_values(const Target& target) {
   const std::vector<float> x = {kNan,       kInf,       -kInf,   0.0f,  -0.0f,  1e-40f, -1e-40f, 3e38f,
                                 -3e38f,     100.0f,     -100.0f, 0.5f,  1.5f,   2.5f,   -0.5f,   -2.5f,
@@ -168,7 +168,7 @@ void special_values(const Target& target) {
   expect(std::signbit(zeros[0]) && std::signbit(zeros[1]) && !std::signbit(zeros[2]), "ceil keeps the sign of zero");
 }
 
-// Softplus and log lose nothing where their results are tiny.
+// Softplus and log keep their relative accuracy for tiny results.
 void relative_accuracy(const Target& target) {
   std::vector<float> x, tiny;
   for (float v = -80.0f; v < 80.0f; v += 0.037f) x.push_back(v);

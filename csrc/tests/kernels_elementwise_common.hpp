@@ -1,4 +1,4 @@
-// What the tests of elementwise programs share: operands of any type between guards, and steps as plans build them.
+// Shared by the tests of elementwise programs: operands of any type between guards, and steps as plans build them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace engine::test {
 
 using Integers = std::vector<std::int64_t>;
 
-// GuardedBytes between guards, at an address aligned to `alignment` and no more.
+// Bytes between guards, at an address aligned to `alignment` and no more.
 class GuardedBytes {
  public:
   GuardedBytes(std::size_t count, std::size_t alignment)
@@ -59,7 +59,7 @@ inline std::int64_t code(ElementCode element) {
 }
 constexpr auto kF32 = static_cast<std::int64_t>(ElementCode::kF32);
 
-// An opcode, and of a cast the type of the result.
+// An opcode and, for a cast, the type of the result.
 struct Operation {
   Operation(std::int64_t number) : opcode(number) {}
   Operation(std::int64_t number, std::int64_t type) : opcode(number), target(type) {}
@@ -71,7 +71,7 @@ inline Operation cast_to(ElementCode element) {
 
 Integers dense(const Integers& dims);
 
-// Throws what prepare throws.
+// Throws the errors of prepare.
 PreparedStep prepare(const Target& target, const Step& step, const std::vector<std::size_t>& input_bytes,
                      const std::vector<std::size_t>& output_bytes);
 
@@ -80,7 +80,7 @@ void run_step(const Target& target, const Step& step, const std::vector<GuardedB
               const std::vector<std::size_t>& input_bytes, const std::vector<GuardedBytes*>& outputs,
               const std::vector<std::size_t>& output_bytes, int workers, const std::string& what);
 
-// One instruction over flat operands; sources that are one value are constants or inputs of stride zero.
+// One instruction over flat operands; single-valued sources are constants or inputs with stride zero.
 template <class R, class T>
 std::vector<R> apply(const Target& target, Operation operation, std::int64_t type,
                      const std::vector<std::vector<T>>& sources, const std::string& what, bool as_constants = false) {

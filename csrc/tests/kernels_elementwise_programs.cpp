@@ -1,4 +1,4 @@
-// Elementwise programs against one element at a time: broadcasts, chains, in place, and what prepare refuses.
+// Elementwise programs against a loop over elements: broadcasts, chains, in place, and steps that prepare refuses.
 #include <limits>
 
 #include "kernels_elementwise_common.hpp"
@@ -8,7 +8,7 @@ using namespace engine::test;
 
 namespace {
 
-// Instructions one after the other: opcode; type, sources.
+// A sequence of instructions: opcode; type, sources.
 Integers program(const std::vector<std::pair<Opcode, Integers>>& instructions) {
   Integers fields;
   for (const auto& [opcode, rest] : instructions) {
@@ -79,11 +79,11 @@ void broadcasts(const Target& target) {
       {{}, {{}, {}}},
       {{0, 3}, {{3, 1}, {0, 1}}},
       {{4, 0}, {{0, 1}, {1, 0}}},
-      {{7, 300}, {{0, 1}, {1, 0}}},            // a vector of columns, and one of rows
+      {{7, 300}, {{0, 1}, {1, 0}}},            // a row vector, and a column vector
       {{130, 17}, {{0, 1}, {1, 0}}},           // short rows
-      {{2, 20, 49}, {{0, 1, 0}, {20, 1, 0}}},  // a value a channel, and for each image
+      {{2, 20, 49}, {{0, 1, 0}, {20, 1, 0}}},  // a value for each channel, and for each channel of each image
       {{2, 3, 3136}, {{0, 1, 0}, {3, 1, 0}}},
-      {{2, 3, 100, 16}, {{0, 16, 0, 1}, {100, 0, 1, 0}}},     // blocked maps: a value a channel; a value a pixel
+      {{2, 3, 100, 16}, {{0, 16, 0, 1}, {100, 0, 1, 0}}},     // blocked maps: a value for each channel; for each pixel
       {{2, 3, 100, 16}, {{48, 16, 0, 1}, {1600, 0, 16, 0}}},  // for each image; lane 0 of a blocked map of one channel
       {{3, 5, 1, 16}, {{0, 16, 16, 1}, {16, 0, 0, 1}}},
       {{12, 1, 9, 11}, {{0, 99, 11, 1}, {9, 0, 1, 0}}},  // an attention mask
@@ -96,7 +96,7 @@ void broadcasts(const Target& target) {
     const std::vector<Integers> strides = {dense(dims), others[0], others[1]};
     check_broadcast<std::int64_t>(target, ElementCode::kI64, dims, strides);
     check_broadcast<std::uint8_t>(target, ElementCode::kU8, dims, strides);
-    // Rounding apart, f32 has to move the very same elements: the sums are of integers.
+    // Sums of integers are exact in f32, so f32 must give the same results.
     check_broadcast<std::int32_t>(target, ElementCode::kI32, dims, strides);
   }
 }
@@ -142,7 +142,7 @@ void chains(const Target& target) {
     }
 }
 
-// The conditions of a mask: i64 to bool to f32 with registers of several widths alive at once.
+// The computation of a mask: i64 to bool to f32, with registers of several widths alive at once.
 void mixed_types(const Target& target) {
   constexpr std::size_t kCount = 3001;
   std::vector<std::int64_t> ids(kCount), limit = {500};

@@ -12,7 +12,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// What an integer operation is, in 128 bits, before it wraps.
+// The result of an integer operation in 128 bits, before wrapping.
 __int128 exact_integer(Opcode opcode, __int128 a, __int128 b, int bits) {
   const __int128 floor_rest = b == 0 ? 0 : ((a % b) + b) % b;
   switch (opcode) {
@@ -129,7 +129,7 @@ void integer_operations(const Target& target) {
   check_integers(target, ElementCode::kI64, edges<std::int64_t>());
 }
 
-// The nearest half or bfloat of a value, ties to even, by search among neighbours.
+// The nearest f16 or bf16 of a value, ties to even, by search.
 double widen(std::uint16_t bits, bool is_half) {
   if (!is_half) {
     const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
@@ -153,7 +153,7 @@ std::uint16_t narrow(double value, bool is_half) {
     const std::uint16_t middle = static_cast<std::uint16_t>((low + high) / 2);
     (widen(middle, is_half) <= magnitude ? low : high) = middle;
   }
-  // Beyond the largest number the next one would be two to the exponent after it.
+  // Above the largest number, the next one would be the next power of two.
   const double above = high == infinity ? (is_half ? 65536.0 : 0x1p128) : widen(high, is_half);
   const double below_by = magnitude - widen(low, is_half), above_by = above - magnitude;
   const bool up = above_by < below_by || (above_by == below_by && (low & 1));
@@ -171,7 +171,7 @@ void narrow_reals(const Target& target) {
     }
     const std::vector<std::vector<std::uint16_t>> source = {all};
     expect_close(expected, apply<float>(target, cast_to(ElementCode::kF32), code(type), source, "widen"), 0, "widen");
-    // Around every value and every middle between two: one unit of f32 and of f64 to either side.
+    // Every value and every midpoint between two, plus and minus one unit of f32 and of f64.
     std::vector<float> x;
     std::vector<double> wide;
     for (std::size_t i = 0; i + 1 < 0x7c00; i += 7) {

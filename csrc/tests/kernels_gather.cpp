@@ -1,4 +1,4 @@
-// What indices pick and where they put it, against loops; and what is out of range.
+// Gather and scatter by indices against loops, including indices out of range.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -39,7 +39,7 @@ void for_each_index(const Ints& shape, Call call) {
   }
 }
 
-// Indices of a dimension of `size`, half of them from its end.
+// Indices into a dimension of `size`, half of them negative.
 Ints random_indices(std::int64_t count, std::int64_t size, std::uint32_t seed) {
   Dice dice(seed);
   Ints indices;
@@ -139,7 +139,7 @@ void gathers_of_tuples(const Target& target) {
 }
 
 void one_hots(const Target& target) {
-  const Ints indices = {0, 3, -1, 4, -5, 2};  // two of them out of range, which is no fault here
+  const Ints indices = {0, 3, -1, 4, -5, 2};  // two of them out of range, which is not a fault here
   for (const std::int64_t element : {1, 2, 4, 8})
     for (const std::int64_t inner : {1, 2, 6}) {
       const ByteVector values = random_bytes(static_cast<std::size_t>(2 * element), 6);
@@ -193,7 +193,7 @@ void out_of_range(const Target& target) {
   }
 }
 
-// The attributes of an element's type, and others.
+// `attributes` combined with `more`.
 AttributeMap with(AttributeMap attributes, const AttributeMap& more) {
   attributes.insert(more.begin(), more.end());
   return attributes;
@@ -221,7 +221,7 @@ void scatter_elements_of(const Target& target, const AttributeMap& element, Scat
   const Ints shape = {4, 5, 6};
   for (const std::size_t axis : {0, 1, 2}) {
     Ints updated = {3, 4, 6};
-    updated[axis] = 7;  // more than the dimension has: some places are updated twice
+    updated[axis] = 7;  // larger than the dimension, so some elements are updated twice
     const Ints indices = random_indices(product(updated), shape[axis], 10);
     std::vector<T> expected = small_values<T>(product(shape), 11);
     const std::vector<T> updates = small_values<T>(product(updated), 12);

@@ -1,4 +1,4 @@
-// Matrix products against the scalar one: every tail, layout, stride, batch and epilogue, on every instruction set.
+// Matrix products against a scalar reference: tails, layouts, strides, batches and epilogues, on every instruction set.
 #include <cmath>
 #include <limits>
 #include "kernels/gemm.hpp"
@@ -18,7 +18,7 @@ namespace {
 using Ints = std::vector<std::int64_t>;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A batch of matrices in a buffer; the strides are those that the operation is told.
+// A batch of matrices in a buffer, with the strides that are passed to the operation.
 struct Operand {
   bool is_blocked = false;
   std::int64_t gap = 0;      // floats between rows
@@ -37,7 +37,7 @@ struct Gemm {
 
 struct Placed {
   std::int64_t row, size;
-  Ints strides;  // of the batch
+  Ints strides;  // of the batch dimensions
 };
 
 Placed place(const Gemm& g, const Operand& operand, std::int64_t rows, std::int64_t columns) {
@@ -72,7 +72,7 @@ std::string describe(const Gemm& g) {
          std::to_string(g.k) + (g.is_packed ? "" : " unpacked") + (g.transposed ? " transposed" : "");
 }
 
-// Operand `x` of these dimensions filled where it has elements; gaps are NaN.
+// Operand `x` with these dimensions, filled with values; gaps are NaN.
 std::vector<float> fill(const Gemm& g, const Operand& operand, std::int64_t rows, std::int64_t columns,
                         std::uint32_t seed) {
   const Placed placed = place(g, operand, rows, columns);
@@ -103,7 +103,7 @@ AttributeMap attributes_of(const Gemm& g) {
     map["b_row"] = b.row;
     map["b_batch"] = b.strides;
   } else {
-    // Packed matrices follow each other as the unpacked ones do.
+    // Packed matrices are in the same order as the unpacked ones.
     Ints strides;
     const std::int64_t matrix = (g.transposed ? g.n : g.k) * b.row;
     for (const std::int64_t stride : b.strides) strides.push_back(matrix == 0 ? 0 : stride / matrix);
@@ -206,7 +206,7 @@ void unpacked(const Target& target) {
           }
 }
 
-// Many columns, so that B that is read as it is comes in several parts.
+// Many columns, so that an unpacked B is processed in several parts.
 void wide(const Target& target) {
   for (const int workers : {1, 2, 5})
     for (const std::int64_t n : {1024, 1025, 2100}) {
@@ -236,7 +236,7 @@ void layouts(const Target& target) {
               }
 }
 
-// Every way in which the operands of two batch dimensions may broadcast.
+// All combinations of broadcasting over two batch dimensions.
 void batches(const Target& target) {
   for (int bits = 0; bits < 64; ++bits)
     for (const std::int64_t m : {1, 3, 7})
@@ -254,7 +254,7 @@ void batches(const Target& target) {
       }
 }
 
-// Heads interleaved in rows: the strides of a batch dimension are less than those of rows.
+// Heads interleaved in rows: the strides of a batch dimension are smaller than those of rows.
 void interleaved(const Target& target) {
   for (const bool transposed : {false, true}) {
     const std::int64_t heads = 3, rows = 9, size = 20, keys = 11;
@@ -297,7 +297,7 @@ void columns(const Target& target) {
       for (const std::int64_t k : {128, 131, 200, 300}) check(target, {m, n, k, {true, n == 2, m == 3}});
 }
 
-// Rows of A that meet in one set of a cache: another tiling, also for few rows.
+// Rows of A that map to the same cache set, which use another tiling, also for few rows.
 void long_rows(const Target& target) {
   for (const std::int64_t m : {1, 2, 3, 10})
     for (const std::int64_t n : {40, 100}) check(target, {m, n, 1024, {true, false, false}});
@@ -319,7 +319,7 @@ void every_tile(const Target& target) {
 void workers(const Target& target) {
   for (int count = 1; count <= 6; ++count)
     for (const std::int64_t block : {0, 1, 2}) {
-      // Large enough that as many workers are wanted.
+      // Large enough to use that many workers.
       Gemm g{40, 128, 64};
       g.batch = {3};
       g.tiling = {1, 5, block};

@@ -1,4 +1,4 @@
-// Matrix products in bf16 against the scalar one on the rounded factors: every tail, layout, type and epilogue, on
+// bf16 matrix products against a scalar reference on the rounded operands: tails, layouts, types and epilogues, on
 // every instruction set.
 #include <limits>
 #include "kernels/gemm_bf16.hpp"
@@ -53,7 +53,7 @@ std::int64_t at(const Operand& operand, std::int64_t rows, std::int64_t columns,
   return operand.is_blocked ? c / 16 * row + r * 16 + c % 16 : r * row + c;
 }
 
-// What is no element is NaN.
+// Memory between elements is NaN.
 std::vector<float> lay_out(const Operand& operand, const std::vector<float>& plain, std::int64_t rows,
                            std::int64_t columns) {
   std::vector<float> result(size_of(operand, rows, columns), kNan);

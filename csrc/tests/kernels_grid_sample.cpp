@@ -1,4 +1,4 @@
-// Sampling at points inside, at borders, far outside and nowhere; the modes are compared with ONNX's from Python.
+// Sampling at points inside, at borders, far outside and at NaN; a Python test compares the modes with ONNX's.
 #include <cmath>
 #include <limits>
 
@@ -38,7 +38,7 @@ std::vector<float> sample(const Target& target, std::int64_t batch, std::int64_t
   return values_of_bytes<float>(result[0]);
 }
 
-// A grid of the map's own pixels gives the map.
+// A grid of the map's pixels reproduces the map.
 void identity(const Target& target) {
   const std::vector<float> map = random_floats(2 * 3 * 5 * 9, 1);
   std::vector<float> grid;
@@ -53,7 +53,7 @@ void identity(const Target& target) {
       expect_close(map, sample(target, 2, 3, {5, 9}, map, grid, taps, padding, 1), sum_tolerance(16), "identity");
 }
 
-// Whatever the coordinates, nothing outside of the map is read, and a map of ones gives ones, or less at zeros.
+// For any coordinates, nothing outside the map is read, and a map of ones yields ones, or less with zero padding.
 void anywhere(const Target& target) {
   std::vector<float> grid = random_floats(2 * 200, 2);
   for (std::size_t i = 0; i < grid.size(); ++i) grid[i] *= i % 4 == 0 ? 1e30f : i % 4 == 1 ? 3.0f : 1.1f;

@@ -19,7 +19,7 @@ struct Norm {
   std::int64_t batch, channels, groups, pixels;
   bool spans_batch = false;
   bool has_scale = true, has_bias = true;
-  std::int64_t chunk = 0;  // other than the usual one
+  std::int64_t chunk = 0;  // if not 0, overrides the default
   float deviation_epsilon = 0.0f;
 };
 

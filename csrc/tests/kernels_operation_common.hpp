@@ -1,4 +1,4 @@
-// Runs an operation as a plan would: prepare, then its phases on several workers.
+// Runs an operation as a plan does: prepare, then its phases on several workers.
 #pragma once
 
 #include <map>
@@ -22,16 +22,16 @@ struct Bytes {
   std::size_t size;
 };
 
-// Runs it. An overrun of a temporary or of scratch is a failure.
+// Runs the operation. An overrun of a temporary or of scratch is a failure.
 void run_operation(const Target& target, const OperationEntry* operations, const std::string& name,
                    const AttributeMap& attributes, const std::vector<Bytes>& inputs, const std::vector<Bytes>& outputs,
                    int workers);
-// The same on as many floats as the buffers have.
+// The same, with all floats of the buffers.
 void run_operation(const Target& target, const OperationEntry* operations, const std::string& name,
                    const AttributeMap& attributes, const std::vector<Guarded*>& inputs,
                    const std::vector<Guarded*>& outputs, int workers);
 
-// Records a failure unless prepare refuses the operation with a message that contains this.
+// Records a failure unless prepare refuses the operation with an error that contains `message`.
 void expect_refused(const Target& target, const OperationEntry* operations, const std::string& name,
                     const AttributeMap& attributes, const std::vector<std::size_t>& input_bytes,
                     const std::vector<std::size_t>& output_bytes, const std::string& message);

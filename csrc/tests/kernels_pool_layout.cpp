@@ -1,4 +1,4 @@
-// Pooling against scalar loops, conversion between layouts there and back, and between f32 and bf16.
+// Pooling against scalar loops; round trips between layouts and between f32 and bf16.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -28,7 +28,7 @@ struct Pool {
 std::int64_t out_size(const Pool& p, std::int64_t size) {
   const std::int64_t room = size + p.pad_begin + p.pad_end - p.dilation * (p.kernel - 1) - 1;
   std::int64_t out = (p.ceil ? (room + p.stride - 1) / p.stride : room / p.stride) + 1;
-  // A window has to start inside the input or its leading padding.
+  // A window must start inside the input or its leading padding.
   if (p.ceil && (out - 1) * p.stride >= size + p.pad_begin) --out;
   return room < 0 ? 0 : out;
 }
@@ -124,7 +124,7 @@ void layouts(const Target& target) {
       }
 }
 
-// Values of every kind: those halfway between two of bf16, the largest, denormals, infinities, NaN.
+// Values of every kind: midpoints between bf16 values, the largest, denormals, infinities, NaN.
 std::vector<float> special_values(std::size_t count) {
   auto values = random_floats(count, 4);
   const float special[] = {1.00390625f, 1.01171875f, -1.00390625f, 3.4e38f, std::numeric_limits<float>::max(),
@@ -178,7 +178,7 @@ void conversions(const Target& target) {
     }
 }
 
-// The rounding of the references itself, against values worked out by hand.
+// The rounding used by the references, against values computed by hand.
 void rounding(const Target&) {
   const std::pair<float, std::uint16_t> cases[] = {{1.0f, 0x3f80},        {1.00390625f, 0x3f80},  // halfway, to even
                                                    {1.01171875f, 0x3f82},                         // halfway, to even

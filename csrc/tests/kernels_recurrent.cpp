@@ -1,4 +1,4 @@
-// Recurrent cells against scalar loops in f64: every cell, direction and layout, both ways to share the work.
+// Recurrent cells against scalar loops in f64: every cell, direction and layout, both ways to divide the work.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -19,10 +19,10 @@ struct Problem {
   bool has_initial = true;
   bool has_peephole = false;
   std::vector<std::int32_t> lengths = {};
-  float special = 0.0f;  // unless 0: put into one value of the second sequence's projection
+  float special = 0.0f;  // if not 0, replaces one value of the second sequence's projection
 };
 
-// The same values as dense arrays, gates apart: projection [steps][batch][direction][gate][H] (time outermost always),
+// The same values as dense arrays, by gate: projection [steps][batch][direction][gate][H] (time is always outermost),
 // weights [direction][gate][k][H], states [direction][batch][H].
 struct Data {
   std::vector<float> projection, weights, bias, peephole, h, c;
@@ -125,7 +125,7 @@ class Reference {
   Result result_;
 };
 
-// Dense [outer][gates][rows of H] -> [outer][chunk][..][gate][16] as recurrent.hpp has it.
+// Dense [outer][gates][rows of H] -> [outer][chunk][..][gate][16] as in recurrent.hpp.
 std::vector<float> pack_weights(const RecurrentShape& s, const Data& data, std::int64_t padded) {
   const int gates = recurrent_gates(s.cell);
   std::vector<float> packed(recurrent_weight_floats(s), 0.0f);
@@ -145,7 +145,7 @@ std::vector<float> pack_weights(const RecurrentShape& s, const Data& data, std::
 
 std::vector<float> pack_projection(const RecurrentShape& s, const Data& data, std::int64_t padded) {
   const int gates = recurrent_gates(s.cell);
-  // Lanes beyond H may hold anything.
+  // Lanes beyond H are undefined.
   std::vector<float> packed(s.steps * s.batch * s.directions * gates * padded, kNan);
   for (std::int64_t t = 0; t < s.steps; ++t)
     for (std::int64_t b = 0; b < s.batch; ++b)
@@ -254,7 +254,7 @@ void check(const Target& target, const Problem& problem) {
       expect(y.intact() && y_h.intact() && y_c.intact() && state.intact() && cell.intact() && update.intact() &&
                  reset.intact(),
              what + ": overrun");
-      // Errors of a step are damped by the gates, or carried on: no more than one step's for each step.
+      // The gates damp or propagate the errors of a step: at most one step's error for each step.
       const double tolerance = sum_tolerance(s.hidden) * static_cast<double>(s.steps + 1);
       expect_close(expected.y, swapped(s, y.values(), s.steps, false), tolerance, what + " Y");
       expect_close(expected.y_h, swapped(s, y_h.values(), 1, false), tolerance, what + " Y_h");

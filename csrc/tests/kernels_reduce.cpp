@@ -1,4 +1,4 @@
-// Reductions against scalar loops in f64: every operation, any set of axes, parts, tails, what is not finite.
+// Reductions against scalar loops in f64: every operation, any set of axes, parts, tails, NaN and infinities.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -140,7 +140,7 @@ void not_finite(const Target& target) {
       }
 }
 
-// In bit patterns that floats carry.
+// Integers, stored as the bit patterns of floats.
 void integers(const Target& target) {
   const auto random = random_floats(7 * 70 * 3, 5);
   std::vector<std::int32_t> x;

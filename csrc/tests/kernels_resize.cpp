@@ -1,4 +1,4 @@
-// Resizing against one sum over all taps, in f64, for each element; which taps a Resize has is tested from Python.
+// Resizing against a sum over all taps, in f64, for each element; a Python test checks the taps of a Resize.
 #include <algorithm>
 #include <limits>
 
@@ -21,15 +21,15 @@ struct Size {
   std::int64_t maps, in_h, in_w, out_h, out_w, inner;
 };
 
-// What the rows or columns of a destination are made of: [out, taps].
+// The taps of the rows or columns of a destination: [out, taps].
 struct Taps {
   Ints indices;
   Reals weights;
 };
 
-enum class Order { ascends, descends, crosses };  // crosses: begins and ends outside of the source
+enum class Order { ascends, descends, crosses };  // crosses: begins and ends outside the source
 
-// Taps around coordinates that are spread over the source; each third row has one tap alone, with all the weight.
+// Taps around coordinates that are spread over the source; in each third row, a single tap has all the weight.
 Taps taps_of(std::int64_t in, std::int64_t out, std::int64_t taps, Order order) {
   Taps result;
   for (std::int64_t i = 0; i < out; ++i) {
@@ -83,7 +83,7 @@ void check_f32(const Target& target, const Size& s, std::int64_t taps, Order ord
   attributes["outside"] = 7.0;
   std::vector<ByteVector> actual = {ByteVector(expected.size() * 4)};
   run_bytes(target, resize_operations, "resize_f32", attributes, {bytes_of_values(x)}, actual, sizeof(float));
-  // Weights sum up to one and a half in magnitude, over two dimensions.
+  // The magnitudes of the weights sum up to 1.5, in each of two dimensions.
   expect_close(expected, values_of_bytes<float>(actual[0]), 3 * sum_tolerance(static_cast<std::size_t>(taps * taps)),
                std::to_string(taps) + " taps, order " + std::to_string(static_cast<int>(order)));
 }
@@ -101,7 +101,7 @@ void sums(const Target& target) {
 void not_finite(const Target& target) {
   for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
     for (const std::int64_t taps : {2, 4, 7}) {
-      // Of one element a row or column: what has no weight is not looked at.
+      // One element for each row or column: taps without weight are not read.
       check_f32(target, {1, 5, 5, 1, 1, 16}, taps, Order::ascends, value);
       check_f32(target, {1, 5, 5, 1, 1, 1}, taps, Order::ascends, value);
     }

@@ -1,4 +1,4 @@
-// LayerNormalization and RMSNormalization against the formula in double: tails, operands, phases, and what cancels.
+// LayerNormalization and RMSNormalization against the formula in double: tails, operands, phases, and cancellation.
 #include <cmath>
 #include <limits>
 
@@ -96,7 +96,8 @@ void tails(const Target& target) {
       RowNormArgs args = sized(4, columns);
       args.has_scale = args.has_bias = true;
       args.has_residual = has_residual;
-      // A row of one element differs from its mean by nothing or by a rounding, which the deviation magnifies.
+      // A row of one element differs from its mean by zero or a rounding error, which division by the deviation
+      // magnifies.
       args.epsilon = columns == 1 ? 1.0f : 1e-5f;
       check(target, args, random_floats(4 * columns, 1));
     }
@@ -137,7 +138,7 @@ void phases(const Target& target) {
 }
 
 void large_mean(const Target& target) {
-  // Inputs of 4096 have spacing 2^-11: sums lose as much, relative to a deviation of 1/2.
+  // Inputs around 4096 have spacing 2^-11; sums lose as much, relative to a deviation of 1/2.
   for (const std::int64_t columns : {100, 40000}) {
     auto x = random_floats(2 * columns, 10);
     for (float& value : x) value = std::round((value + 4096.0f) * 2048.0f) / 2048.0f;

@@ -1,4 +1,4 @@
-// One factor and one summand a channel against scalar loops, in both layouts, with every activation.
+// A scale and a shift for each channel against scalar loops, in both layouts, with every activation.
 #include <limits>
 
 #include "kernels/reference.hpp"

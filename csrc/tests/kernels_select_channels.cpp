@@ -1,4 +1,4 @@
-// Channels of blocked maps, picked and put together, against single floats.
+// Selection of channels of blocked maps, against a loop over floats.
 #include <limits>
 
 #include "kernels/reference.hpp"
@@ -17,7 +17,7 @@ using Ints = std::vector<std::int64_t>;
 
 void check(const Target& target, std::int64_t batch, std::int64_t pixels, const Ints& channels, const Ints& ranges,
            const std::string& what) {
-  // Lanes that no channel has hold a NaN, which must not come out.
+  // Lanes without a channel hold a NaN, which must not reach the output.
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<std::vector<float>> plain;
   std::vector<ByteVector> sources;

@@ -1,4 +1,4 @@
-// Positions of extremes, the k best, and running sums, against scalar loops: ties, tails, NaN.
+// ArgMin and ArgMax, TopK, and CumSum, against scalar loops: ties, tails, NaN.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -39,7 +39,7 @@ std::string describe(const Sizes& s) {
   return std::to_string(s.outer) + "x" + std::to_string(s.axis) + "x" + std::to_string(s.inner);
 }
 
-// Few different values, so that there are ties.
+// Few distinct values, so that there are ties.
 std::vector<float> samples(std::int64_t count, std::uint32_t seed) {
   auto x = random_floats(count, seed);
   for (float& value : x) value = std::floor(value * 6);
@@ -53,7 +53,7 @@ std::vector<float> line_of(const std::vector<float>& x, const Sizes& s, std::int
   return values;
 }
 
-// A NaN is more than anything.
+// A NaN is larger than any number.
 bool is_more(float a, float b) {
   return std::isnan(a) ? !std::isnan(b) : a > b;
 }
@@ -69,7 +69,7 @@ std::int64_t position(const std::vector<float>& line, bool is_min, bool is_last)
   return best;
 }
 
-// int64 values lie in pairs of floats, at their own alignment.
+// int64 values are stored in pairs of floats, with their alignment.
 Guarded make_positions(std::int64_t count) {
   return Guarded(2 * count, 0.0f, false);
 }

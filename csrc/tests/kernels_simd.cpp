@@ -1,5 +1,5 @@
-// Accuracy of the elementary functions of simd/vec.hpp in units in the last place, seen through the activations of a
-// product with the identity.
+// Accuracy of the elementary functions of simd/vec.hpp in units in the last place, measured through the activations of
+// a product with the identity.
 #include <cmath>
 #include <limits>
 
@@ -16,7 +16,7 @@ using namespace engine::test;
 
 namespace {
 
-// Applies an activation to every value: a product with a one by one matrix of 1.
+// Applies an activation to every value, through a product with a 1x1 matrix of 1.
 std::vector<float> apply(const Target& target, Activation activation, float alpha, const std::vector<float>& x) {
   const auto count = static_cast<std::int64_t>(x.size());
   Guarded one(std::vector<float>{1.0f}), packed(16), input(x), output(x.size());
@@ -33,7 +33,7 @@ std::vector<float> apply(const Target& target, Activation activation, float alph
   return output.values();
 }
 
-// Evenly over the values and, for tiny magnitudes, over the exponents.
+// Evenly spaced values and, for tiny magnitudes, evenly spaced exponents.
 std::vector<float> samples(float low, float high) {
   std::vector<float> x;
   constexpr int kCount = 200000;
@@ -74,7 +74,7 @@ void accuracy(const Target& target) {
   check(target, Activation::kTanh, 0, -12.0f, 12.0f, 3, "tanh", [](double x) { return std::tanh(x); });
 }
 
-// What cancels is bounded against the size of the terms, not of the result.
+// With cancellation, the error is bounded relative to the terms, not to the result.
 void absolute_accuracy(const Target& target) {
   const auto x = samples(-30.0f, 30.0f);
   const auto gelu = apply(target, Activation::kGeluErf, 0, x), elu = apply(target, Activation::kElu, 1, x);

@@ -47,7 +47,7 @@ void check(const Target& target, SoftmaxArgs args, const std::vector<float>& x, 
           run(target.find("softmax_f32"), &args, buffers, workers, 0);
         }
         expect(source.intact() && result.intact() && sums.intact(), what + ": overrun");
-        // Terms of a sum of positive numbers cannot cancel: a few roundings each, and those of partial sums.
+        // Positive terms cannot cancel: a few roundings for each term, plus those of partial sums.
         expect_close(expected, (in_place ? source : result).values(), sum_tolerance(args.axis / 16), what);
       }
     }
@@ -75,7 +75,7 @@ void shared_rows(const Target& target) {
   for (const std::int64_t axis : {kSoftmaxChunk - 1, kSoftmaxChunk, kSoftmaxChunk + 1, 3 * kSoftmaxChunk + 17}) {
     auto x = scaled(2 * axis, 4, 10.0f);
     check(target, {2, axis, 1, 0, false}, x, true);
-    std::fill_n(x.begin(), std::min(axis - 1, kSoftmaxChunk), -kInf);  // a chunk without a number
+    std::fill_n(x.begin(), std::min(axis - 1, kSoftmaxChunk), -kInf);  // a chunk of only -inf
     check(target, {2, axis, 1, 0, false}, x, true);
     for (const float value : {kNan, kInf}) {
       x[axis / 2] = value;

@@ -27,7 +27,7 @@ Ints row_major(const Ints& shape) {
   return strides;
 }
 
-// Calls with each index of an array.
+// Calls `call` with each index of an array.
 template <class Call>
 void for_each_index(const Ints& shape, Call call) {
   Ints at(shape.size(), 0);
@@ -122,7 +122,7 @@ void columns(const Target& target) {
   check(target, {{3, 3000}, {0, 1}, {3000, 1}}, 4, 3000, 9000, "repeated rows");
 }
 
-// Random strides, also of six dimensions.
+// Random strides, with up to six dimensions.
 void arbitrary(const Target& target) {
   Dice dice(5);
   for (int round = 0; round < 300; ++round) {
@@ -152,7 +152,7 @@ void arbitrary(const Target& target) {
   }
 }
 
-// A Concat of three, and a Split, as one step each.
+// A Concat of three inputs and a Split, each as one step.
 void several(const Target& target) {
   const Ints widths = {5, 16, 3};
   std::vector<ByteVector> parts;
@@ -235,7 +235,7 @@ void check_pad(const Target& target, const Ints& shape, const Ints& pads, PadMod
   for_each_index(out, [&](const Ints& at) {
     std::int64_t in = 0;
     for (std::size_t d = 0; d < rank && in >= 0; ++d) {
-      // What repeats is what negative pads leave.
+      // Padding repeats the elements that negative pads leave.
       const std::int64_t first = mode == PadMode::kConstant ? 0 : std::max<std::int64_t>(0, -pads[d]);
       const std::int64_t end =
           mode == PadMode::kConstant ? shape[d] : shape[d] + std::min<std::int64_t>(0, pads[rank + d]);
@@ -262,7 +262,7 @@ void pads(const Target& target) {
     for (std::size_t d = 0; d < rank; ++d) {
       shape.push_back(1 + dice.roll(6));
       if (dice.roll(2) == 0) continue;
-      // Only a constant can pad what nothing is left of.
+      // Only a constant can pad a dimension without remaining elements.
       pads[d] = std::max<std::int64_t>(dice.roll(9) - 1, mode == PadMode::kConstant ? -1 : 1 - shape[d]);
       const std::int64_t least =
           mode == PadMode::kConstant ? -pads[d] - shape[d] : 1 - shape[d] - std::min<std::int64_t>(0, pads[d]);

@@ -1,4 +1,4 @@
-// Winograd convolution, fused and in phases, with maps of f32 and of bf16, against the scalar direct one.
+// Winograd convolution, fused and in phases, with f32 and bf16 maps, against a scalar direct convolution.
 #include <limits>
 
 #include "kernels/reference.hpp"

@@ -195,8 +195,7 @@ void check_copy(const CopyRequest& copy, std::int64_t element, std::size_t sourc
   std::vector<CopyDim> dims = copy.dims;
   std::sort(dims.begin(), dims.end(),
             [](const CopyDim& a, const CopyDim& b) { return magnitude(a.destination) < magnitude(b.destination); });
-  std::int64_t reach =
-      element;  // bytes spanned by the previous dimensions: within the buffer, so that sums do not overflow
+  std::int64_t reach = element;  // bytes spanned so far: within the buffer, so that sums do not overflow
   for (const CopyDim& dim : dims) {
     if (dim.size == 1) continue;
     if (magnitude(dim.destination) < reach) {
