@@ -1,8 +1,8 @@
-"""Write the package data of `engine.testing.models`: a factor per weight, and onnxruntime's answers.
+"""Write the package data of `engine.testing.models`: a factor for each weight, and onnxruntime's results.
 
-Every Conv and Gemm weight gets the factor that gives its layer's output unit variance: the network is walked
-node by node, a layer running first with unit weights and no bias. Needs onnxruntime; takes a minute.
-Run it only where the seeded weights change: `python benchmarks/calibrate_light_models.py`.
+Every Conv and Gemm weight gets the factor that gives its layer's output unit variance: the network is run node by
+node, each layer first with unit weights and no bias. Needs onnxruntime; takes a minute.
+Run it only when the seeded weights change: `python benchmarks/calibrate_light_models.py`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def main() -> None:
         tolerance = models.light_tolerance(name)
         print(f"{name:14} std {answers[name].std():.3f}  node by node {error:.1e}  tolerance {tolerance:.1e}")
         if error > tolerance:
-            raise SystemExit(f"{name}: the whole network and its nodes one by one disagree")
+            raise SystemExit(f"{name}: the results of the whole network and of its nodes one by one differ")
     models.DATA.mkdir(exist_ok=True)
     models.FACTORS_FILE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     np.savez(models.ANSWERS_FILE, **answers)
 
 
 def calibrate(name: str) -> tuple[dict[str, float], np.ndarray]:
-    """Find the factors of one network; also give its output, computed node by node."""
+    """Find the factors of one network; also return its output, computed node by node."""
     graph = models.seeded(name, {}).graph
     values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     values.update(models.light_input(name))

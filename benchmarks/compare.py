@@ -1,12 +1,12 @@
-"""Compares this engine with onnxruntime and openvino, on the same models and inputs, side by side.
+"""Compares this engine with onnxruntime and openvino, on the same models and inputs, in one run.
 
     python benchmarks/compare.py                                 # f32 latency, 2 threads, all models
-    python benchmarks/compare.py --precision bf16                # against openvino, which has it
+    python benchmarks/compare.py --precision bf16                # against openvino, which supports bf16
     python benchmarks/compare.py --streams 2 --models resnet50,mobilenet_v2
-    python benchmarks/compare.py --small --rounds 1              # seconds: does it all run?
+    python benchmarks/compare.py --small --rounds 1              # a quick check that takes seconds
 
-One process an engine, which sleeps while another runs; blocks of inferences in turns, with a rest before each; medians.
-All engines must agree on the outputs first. `docs/performance.md` says how to read the tables.
+Each engine has a process, which sleeps while another runs; blocks of inferences alternate, with a rest before each, and
+medians are reported. All engines must agree on the outputs first. `docs/performance.md` explains the tables.
 """
 
 from __future__ import annotations
@@ -66,16 +66,18 @@ def main() -> int:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=listed(NETWORKS), default=list(MODELS), help="separated by commas")
-    parser.add_argument("--engines", type=listed(ENGINES), default=None, help=f"of {', '.join(ENGINES)}")
+    parser.add_argument(
+        "--engines", type=listed(ENGINES), default=None, help=f"any of {', '.join(ENGINES)}, separated by commas"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
-    parser.add_argument("--streams", type=int, default=0, help="measure throughput with so many in flight")
+    parser.add_argument("--streams", type=int, default=0, help="measure throughput with this many inferences in flight")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each engine")
     parser.add_argument("--block-seconds", type=float, default=0.4)
     parser.add_argument("--rest", type=float, default=0.3, help="seconds before each block")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a busy machine, with one thread")
-    parser.add_argument("--loads", type=int, default=3, help="fresh processes to time loading in")
-    parser.add_argument("--device", default="CPU", help="of this engine")
+    parser.add_argument("--loads", type=int, default=3, help="number of fresh processes in which loading is timed")
+    parser.add_argument("--device", default="CPU", help="the device of this engine")
     parser.add_argument("--effort", default="quick", help="COMPILE_EFFORT of this engine")
     parser.add_argument("--small", action="store_true", help="the small version of each model")
     parser.add_argument("--json", type=Path, help="write every figure to this file")
@@ -86,7 +88,7 @@ def parsed() -> argparse.Namespace:
 
 
 def listed(known: Collection[str]) -> Callable[[str], list[str]]:
-    """A parser of names separated by commas, all of which must be known."""
+    """Return a parser of names separated by commas, all of which must be in `known`."""
 
     def parse(text: str) -> list[str]:
         names = text.split(",")

@@ -1,9 +1,9 @@
-"""Reading BERT-base: `read_model` beside the creation of an onnxruntime session, from the same file in the same run.
+"""Reading BERT-base: `read_model` against creating an onnxruntime session, from the same file in the same run.
 
     python benchmarks/import_bert.py [--rounds N] [--layers N]
 
 Builds a BERT-base encoder as exporters write it (dynamic batch and length, shape arithmetic in the graph, 12 layers,
-440 MB of weights), then reads it with both, in turns, and prints the medians. Peak memory is that of fresh processes.
+440 MB of weights), then reads it with both in turn, and prints medians. Peak memory is measured in fresh processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-REST_SECONDS = 0.3  # what the other reader's threads and freed memory leave behind must not tax the next one
+REST_SECONDS = 0.3  # so that the previous reader's threads and freed memory do not slow down the next one
 HIDDEN, HEADS, INNER, WORDS, POSITIONS = 768, 12, 3072, 30522, 512
 
 
@@ -81,7 +81,7 @@ def gelu(g: Graph, x: str) -> str:
 
 
 def bert(layers: int) -> onnx.ModelProto:
-    """A BERT encoder at opset 17 of `layers` layers, with random weights."""
+    """A BERT encoder with `layers` layers at opset 17, with random weights."""
     g = Graph()
     mask = g.add("Cast", g.add("Unsqueeze", "attention_mask", g.constant(np.array([1, 2], np.int64))), to=1)
     mask = g.add("Mul", g.add("Sub", g.constant(np.array(1.0, np.float32)), mask),
@@ -121,10 +121,10 @@ def reader(setup: str) -> Callable[[str], object]:
 
 
 def memory_growth(setup: str, path: str) -> tuple[float, float]:
-    """Megabytes that a fresh process takes more when it has read the model: at the peak, and of its own.
+    """The additional megabytes of a fresh process after reading the model: peak memory, and private memory.
 
-    The peak counts pages of the mapped file that happen to be mapped with those that were read; the system gives
-    them back when it needs them. Its own is what only the process holds.
+    The peak includes pages of the mapped file, which the system reclaims when it needs memory. Private memory
+    belongs to the process alone.
     """
     script = (
         f"{setup}\nimport sys\n"

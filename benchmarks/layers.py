@@ -1,11 +1,11 @@
-"""Where an inference's time goes on CPU, step by step: what to look at where `compare.py` shows a model too slow.
+"""The time of an inference on CPU, step by step: use this if `compare.py` shows that a model is too slow.
 
-    python benchmarks/layers.py resnet50                # the 25 steps that take longest
+    python benchmarks/layers.py resnet50                # the 25 longest steps
     python benchmarks/layers.py bert_base --top 0 --effort full
     python benchmarks/layers.py unet --by kernel
 
-Each step's time is its least of many inferences; its arithmetic is counted as the direct algorithm's, its share is of
-the multiply-add peak measured here.
+Each step's time is the minimum of many inferences. Operations are those of the direct algorithm; the share is relative
+to the multiply-add peak, which is measured in the same run.
 """
 
 from __future__ import annotations

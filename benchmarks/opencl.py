@@ -1,13 +1,13 @@
-"""OPENCL against CPU, in one run: matrix products and networks, and where the slowest network's time goes.
+"""OPENCL against CPU, in one run: matrix products and networks, and the kernels of the slowest network.
 
 python benchmarks/opencl.py                          # all products and networks; minutes
 python benchmarks/opencl.py --small                  # the tests' sizes; seconds
 python benchmarks/opencl.py --networks resnet50 --device OPENCL.1 --json opencl.json
-python benchmarks/opencl.py --gpu --effort full      # on a GPU: SGEMM of 4096 beside the device's peak, ResNet-50
-                                                     # beside PyTorch and onnxruntime where installed, without TF32
+python benchmarks/opencl.py --gpu --effort full      # on a GPU: SGEMM of 4096 against the device's peak, ResNet-50
+                                                     # against PyTorch and onnxruntime if installed, without TF32
 
-Blocks of the two devices alternate, with a rest between them in which the threads of the other go to sleep; a figure is
-the median of its blocks' medians. The host's time is what a profiled inference takes beyond its kernels.
+Blocks of the two devices alternate, with a rest between them in which the other's threads go to sleep; each figure is
+the median of its blocks' medians. The host's time is the time of a profiled inference without its kernels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Kernel:
 
 @dataclass(slots=True)
 class Case:
-    """What was found for one product or network."""
+    """The results for one product or network."""
 
     name: str
     operations: int
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def ratio(self) -> float:
-        """OPENCL's time over CPU's."""
+        """OPENCL's time divided by CPU's."""
         device, cpu = self.milliseconds.values()
         return device / cpu
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     slowest = max(networks, key=lambda case: case.ratio)
     print(f"{options.device}: {name}, {driver}\n")
     print(table(cases, options.device))
-    print(f"\nThe kernels of {slowest.name}, which is slowest beside CPU:\n")
+    print(f"\nThe kernels of {slowest.name}, which is slowest relative to CPU:\n")
     print(profile(slowest, options.top))
     if options.json is not None:
         found = {"device": name, "driver": driver, "cases": [asdict(case) for case in cases]}
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def report_gpu(core: Core, device: str, options: argparse.Namespace) -> None:
-    """What needs a GPU to mean something."""
+    """Run the measurements that are meaningful only on a GPU."""
     peak, cases = gpu_cases(core, product, options)
     print(f"{options.device}: {device}; COMPILE_EFFORT {options.effort}\n")
     print(gpu_table(peak, cases))
@@ -98,7 +98,7 @@ def report_gpu(core: Core, device: str, options: argparse.Namespace) -> None:
 
 
 def product(m: int, k: int, n: int) -> tuple[ModelProto, list[np.ndarray]]:
-    """[M, K] by [K, N], both of them given at each inference."""
+    """[M, K] times [K, N]; both are inputs."""
     given = [helper.make_tensor_value_info(x, TensorProto.FLOAT, s) for x, s in (("x", (m, k)), ("y", (k, n)))]
     result = helper.make_tensor_value_info("z", TensorProto.FLOAT, (m, n))
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "y"], ["z"])], "product", given, [result])
@@ -108,7 +108,7 @@ def product(m: int, k: int, n: int) -> tuple[ModelProto, list[np.ndarray]]:
 
 
 def measured(core: Core, name: str, model: ModelProto, inputs: Any, options: argparse.Namespace) -> Case:
-    """Times, the deviation of the answers, and a profiled inference."""
+    """Measure times, the deviation of the results, and a profiled inference."""
     effort = {"COMPILE_EFFORT": options.effort}
     requests = {d: core.compile_model(model, d, effort).create_infer_request() for d in (options.device, "CPU")}
     answers = []
@@ -127,7 +127,7 @@ def measured(core: Core, name: str, model: ModelProto, inputs: Any, options: arg
 
 
 def block(request: Any, inputs: Any, seconds: float) -> float:
-    """The median time of inferences for so long, in milliseconds; the first, which wakes threads, does not count."""
+    """The median milliseconds of inferences within `seconds`; the first, which wakes threads, is untimed."""
     request.infer(inputs)
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -139,7 +139,7 @@ def block(request: Any, inputs: Any, seconds: float) -> float:
 
 
 def profiled(core: Core, case: Case, model: ModelProto, inputs: Any, options: argparse.Namespace) -> None:
-    """The fastest of some inferences with the device's own clock, kernel by kernel."""
+    """The fastest of several inferences, kernel by kernel, measured by the device's clock."""
     request = core.compile_model(
         model, options.device, {"PERF_COUNT": True, "COMPILE_EFFORT": options.effort}
     ).create_infer_request()
@@ -184,11 +184,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="OPENCL", help="OPENCL, or OPENCL.1 and so on")
     parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(WHOLE))
     parser.add_argument("--small", action="store_true", help="the tests' sizes")
-    parser.add_argument("--gpu", action="store_true", help="the product and the networks that are measured on GPUs")
+    parser.add_argument("--gpu", action="store_true", help="run the product and the networks for GPUs")
     parser.add_argument("--peer-device", choices=("cuda", "cpu"), default="cuda", help="where other engines run")
     parser.add_argument("--effort", choices=("none", "quick", "full"), default="none", help="COMPILE_EFFORT")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of a block")
+    parser.add_argument("--seconds", type=float, default=0.3, help="duration of a block")
     parser.add_argument("--rest", type=float, default=0.1, help="seconds between blocks")
     parser.add_argument("--top", type=int, default=15, help="kernels in the profile")
     parser.add_argument("--json", type=Path)

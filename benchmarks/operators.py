@@ -1,10 +1,10 @@
-"""Times the cases of the operator suite on a device beside onnxruntime, the slowest in comparison first.
+"""Times the cases of the operator suite on a device against onnxruntime, those with the lowest ratio first.
 
     python benchmarks/operators.py [DEVICE] [--only Conv,MatMul] [--rounds 7] [--least-us 50]
 
-A case is one node: what it costs includes a request's own few microseconds, so that cases which take less than
-`--least-us` in both say little and are left out. Blocks of both engines alternate with a rest between, since one's
-spinning threads tax the other; medians are reported.
+A case is one node. Its time includes a few microseconds of request overhead, so cases that take less than `--least-us`
+in both engines say little and are omitted. Blocks of both engines alternate with a rest between them, since spinning
+threads of one slow down the other; medians are reported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _engines(core: Core, case: OperatorCase, device: str) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
-    """Both engines' inferences of a case; nothing where one of them does not run it."""
+    """Functions that run a case in both engines; nothing if one of them does not support it."""
     model, feeds = case.model()
     answer = core.query_model(model, device)
     if not feeds or len(answer.at(SupportLevel.NATIVE)) < max(1, len(answer.nodes)):
@@ -58,7 +58,7 @@ def _engines(core: Core, case: OperatorCase, device: str) -> Iterator[tuple[Call
     try:
         session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
         session.run(None, feeds)
-    except Exception:  # onnxruntime raises classes of its own for what it does not implement
+    except Exception:  # onnxruntime raises its own classes for operators that it does not implement
         return
     request = core.compile_model(model, device).create_infer_request()
     yield (lambda: request.infer(feeds)), (lambda: session.run(None, feeds))

@@ -1,9 +1,9 @@
-"""Measures the partitioner and HETERO: speed and growth, memory, the published strategies, the closure, openvino's
-HETERO on the same graphs, and what HETERO adds to an inference.
+"""Measures the partitioner and HETERO: speed and scaling, memory, the published strategies, the closure, openvino's
+HETERO on the same graphs, and the overhead of HETERO in an inference.
 
     python benchmarks/partition.py [--json FILE] [--rounds 3] [--most 1000000] [--only split peers ...]
 
-openvino is optional; its table is left out without it. Seconds are medians of rounds, those of a million nodes of one.
+openvino is optional; without it, its table is omitted. Seconds are medians of rounds; a million nodes run only once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rows = list[dict[str, Any]]
 
 
 def sections(sizes: list[int], rounds: int) -> dict[str, Callable[[], Rows]]:
-    """What can be measured, by name."""
+    """The measurements, by name."""
     return {
         "split": lambda: measure_random(sizes, rounds),
         "models": lambda: measure_models(rounds),
@@ -45,7 +45,7 @@ def sections(sizes: list[int], rounds: int) -> dict[str, Callable[[], Rows]]:
 
 
 def table(rows: Rows) -> str:
-    """Rows as a Markdown table; a value that a row does not have is empty."""
+    """Rows as a Markdown table; missing values are empty."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     cells = [columns, *([_cell(row.get(name, "")) for name in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
@@ -65,8 +65,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--most", type=int, default=SIZES[-1], help="nodes of the largest graph")
-    parser.add_argument("--only", nargs="+", choices=sections([], 0), help="measure these only")
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="number of nodes of the largest graph")
+    parser.add_argument("--only", nargs="+", choices=sections([], 0), help="run only these measurements")
     arguments = parser.parse_args()
     measures = sections([size for size in SIZES if size <= arguments.most], arguments.rounds)
     results: dict[str, Any] = {"machine": {"cpu": platform.processor(), "cores": len(os.sched_getaffinity(0))}}

@@ -1,10 +1,10 @@
-"""Measures the pass framework: growth with the graph, the cost of matchers that never match, and a rewrite
-beside the same pass on openvino's Python API.
+"""Measures the pass framework: scaling with the graph, the cost of matchers that never match, and a rewrite
+against the same pass in openvino's Python API.
 
     python benchmarks/passes.py [--json FILE] [--rounds 5]
 
-openvino is optional; its column is left out without it. The two engines run in alternating rounds with a rest
-between, and medians are reported: one process's noise falls on both.
+openvino is optional; without it, its column is omitted. The two engines run in alternating rounds with a rest in
+between, so that noise affects both; medians are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNMATCHED = (
 
 
 class ReluReluFusion(MatcherPass):
-    """Two Relus in a row are one."""
+    """Merges two consecutive Relus."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class ReluReluFusion(MatcherPass):
 
 
 class NeverMatches(MatcherPass):
-    """A pattern of an operator that the graph does not have."""
+    """A pattern with an operator that the graph does not have."""
 
     def __init__(self, op_type: str) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class NeverMatches(MatcherPass):
 
 
 def relu_chain(length: int) -> Model:
-    """Relu after Relu: every one but the first is fused."""
+    """A chain of Relus: all but the first are fused."""
     x = Parameter(f32, [1, 8], "x")
     node: Node = x
     for _ in range(length):
@@ -64,7 +64,7 @@ def relu_chain(length: int) -> Model:
 
 
 def layered(length: int) -> Model:
-    """Add and Relu alternating, with a skip over each pair: nothing is fused."""
+    """Alternating Add and Relu, with a skip connection over each pair: nothing is fused."""
     x = Parameter(f32, [1, 8], "x")
     node: Node = x
     for _ in range(length // 2):
@@ -73,7 +73,7 @@ def layered(length: int) -> Model:
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Seconds of one run, after a rest."""
+    """The seconds of one run, after a rest."""
     time.sleep(REST_SECONDS)
     start = time.perf_counter()
     run()
@@ -81,14 +81,14 @@ def timed(run: Callable[[], object]) -> float:
 
 
 def run_pass(model: Model, *passes: MatcherPass) -> Callable[[], object]:
-    """One traversal with these passes in one GraphRewrite."""
+    """A traversal with these passes in one GraphRewrite."""
     manager = Manager()
     manager.register_pass(GraphRewrite(passes))
     return lambda: manager.run_passes(model)
 
 
 def openvino_rewrite() -> Callable[[int], Callable[[], object]] | None:
-    """The same pass on openvino: a function from a chain's length to the run; None without openvino."""
+    """The same pass in openvino: a function from a chain's length to the run; None without openvino."""
     try:
         import openvino as ov
         from openvino import opset13 as opset
@@ -129,7 +129,7 @@ def openvino_rewrite() -> Callable[[int], Callable[[], object]] | None:
 
 
 def measure_rewrite(rounds: int) -> list[dict[str, float]]:
-    """Microseconds a rewrite, ours and openvino's, in alternating rounds."""
+    """Microseconds for each rewrite, ours and openvino's, in alternating rounds."""
     theirs = openvino_rewrite()
     rows = []
     for length in (1_000, 10_000):
@@ -147,7 +147,7 @@ def measure_rewrite(rounds: int) -> list[dict[str, float]]:
 
 
 def measure_growth(rounds: int) -> list[dict[str, float]]:
-    """One traversal that matches nothing, and a fusion of everything: microseconds a node."""
+    """Microseconds for each node, of a traversal that matches nothing and of a fusion of all nodes."""
     rows = []
     for length in (1_000, 10_000, 100_000):
         model = layered(length)
@@ -158,7 +158,7 @@ def measure_growth(rounds: int) -> list[dict[str, float]]:
 
 
 def measure_matchers(rounds: int) -> dict[str, float]:
-    """One traversal of 10,000 nodes with one matcher, and with a hundred more that never match."""
+    """A traversal of 10,000 nodes with one matcher, and with a hundred more that never match."""
     model = layered(10_000)
     many = [NeverMatches(op) for op in UNMATCHED for _ in range(5)]
     few_run, many_run = run_pass(model, ReluReluFusion()), run_pass(model, ReluReluFusion(), *many)

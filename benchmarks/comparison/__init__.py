@@ -1,1 +1,1 @@
-"""What `benchmarks/compare.py` consists of: workers that each hold one engine, what they run, and the report."""
+"""The parts of `benchmarks/compare.py`: workers that each run one engine, the measurements, and the report."""

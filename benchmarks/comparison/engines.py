@@ -1,4 +1,4 @@
-"""The engines behind one interface; each is imported only in the process that runs it, in its best set-up."""
+"""The engines behind one interface; each is imported only in the process that runs it, with its best set-up."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an engine is asked for."""
+    """The settings for an engine."""
 
     threads: int
     precision: str
     streams: int = 0
-    """Inferences in flight at once; 0 is one after the other, for the lowest latency."""
+    """Inferences in flight; 0: one after the other, for the lowest latency."""
     device: str = "CPU"
-    """The device of this engine; the others run on the CPU."""
+    """The device of this engine; other engines run on the CPU."""
     effort: str = "quick"
 
 
@@ -42,35 +42,35 @@ class Engine(ABC):
     @property
     @abstractmethod
     def configuration(self) -> dict[str, Any]:
-        """What was set, for the record."""
+        """The settings used, for the report."""
 
     @abstractmethod
     def load(self, path: str) -> None:
-        """Read an ONNX file and make it ready to run."""
+        """Read an ONNX file and prepare it to run."""
 
     @abstractmethod
     def runner(self, inputs: Arrays) -> Callable[[], Any]:
-        """A call that runs one inference, from arrays to the object in which this engine returns arrays."""
+        """A function that runs one inference, from arrays to this engine's result object."""
 
     def outputs(self, result: Any) -> list[np.ndarray]:
-        """The arrays in what a runner returned, in the order of the model's outputs."""
+        """The arrays of a runner's result, in the order of the model's outputs."""
         return list(result)
 
     def export(self, path: str) -> None:
         """Write the compiled network."""
-        raise NotImplementedError(f"{type(self).__name__} has no compiled networks to write")
+        raise NotImplementedError(f"{type(self).__name__} cannot write compiled networks")
 
     def import_network(self, path: str) -> None:
-        """Load a compiled network in place of a model."""
-        raise NotImplementedError(f"{type(self).__name__} has no compiled networks to read")
+        """Load a compiled network instead of a model."""
+        raise NotImplementedError(f"{type(self).__name__} cannot read compiled networks")
 
     def throughput(self, inputs: Arrays, seconds: float) -> float:
-        """Inferences a second with `streams` of them in flight, each in a thread of its own."""
+        """Inferences per second with `streams` of them in flight, each in its own thread."""
         return rate([self.runner(inputs) for _ in range(self.setup.streams)], seconds)
 
 
 def rate(calls: list[Callable[[], object]], seconds: float) -> float:
-    """Run every call in a thread of its own, over and over for `seconds`, and add up what each of them reaches."""
+    """Run every call in its own thread, repeatedly for `seconds`; return the sum of their rates."""
     rates = [0.0] * len(calls)
     ready = threading.Barrier(len(calls))
     clock = time.perf_counter
@@ -140,7 +140,7 @@ class ThisEngine(Engine):
 
 
 class OnnxRuntime(Engine):
-    """onnxruntime: all graph optimisations, one session; streams are threads of one session without threads inside."""
+    """onnxruntime: all graph optimisations, one session; streams are threads that share a single-threaded session."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -176,7 +176,7 @@ class OnnxRuntime(Engine):
 
 
 class OpenVino(Engine):
-    """openvino: latency or throughput hint, arrays shared with the request where it can."""
+    """openvino: latency or throughput hint, arrays shared with the request if possible."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -226,7 +226,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def latencies(call: Callable[[], object], seconds: float, warm_up: int, clock_name: str) -> list[float]:
-    """Seconds of each of the inferences that start within `seconds`, at least three, after some that do not count."""
+    """Seconds of each inference that starts within `seconds`, at least three, after some untimed ones."""
     clock = CLOCKS[clock_name]
     for _ in range(warm_up):
         call()
@@ -240,7 +240,7 @@ def latencies(call: Callable[[], object], seconds: float, warm_up: int, clock_na
 
 
 def process_memory() -> dict[str, float]:
-    """Megabytes of this process: the peak, and what is its own now; nothing where the system does not tell."""
+    """Megabytes of this process: the peak, and its current private memory; None if the system does not report them."""
     fields: dict[str, float] = {}
     with contextlib.suppress(OSError), open("/proc/self/status") as file:
         for line in file:

@@ -1,6 +1,6 @@
-"""What OPENCL on a GPU is compared with: the multiply-adds that the device can do, PyTorch and onnxruntime.
+"""The references for OPENCL on a GPU: the device's multiply-add peak, PyTorch and onnxruntime.
 
-The peers run the same ONNX model with the same weights, in f32 proper: no TF32.
+The peers run the same ONNX model with the same weights, in f32 without TF32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 Arrays = Mapping[str, np.ndarray]
 
 _CHAINS = 8
-"""Sums of an item that do not wait for one another."""
+"""Independent sums of each work item."""
 _STEPS = 4096
 _PEAK = f"""
 __kernel void peak(__global float* found, float a, float b) {{
@@ -37,7 +37,7 @@ __kernel void peak(__global float* found, float a, float b) {{
 
 
 def measured_peak(device: OpenclDevice, rounds: int) -> float:
-    """GFLOP/s of f32 multiply-adds on registers: the best of some rounds more than `rounds`."""
+    """GFLOP/s of f32 multiply-adds on registers: the best of slightly more than `rounds` rounds."""
     queue = device.new_queue(profiling=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cl.CompilerWarning)
@@ -61,15 +61,15 @@ class Peer(ABC):
 
     @abstractmethod
     def infer(self, inputs: Arrays) -> list[np.ndarray]:
-        """From the host's memory to the host's memory."""
+        """Run an inference from host memory to host memory."""
 
     def resident(self, inputs: Arrays) -> Callable[[], object] | None:
-        """An inference whose input and answer stay on the device, to its end; None where that cannot be told."""
+        """Run an inference whose input and output stay on the device, to its end; None if that cannot be measured."""
         return None
 
 
 class Torch(Peer):
-    """PyTorch, eager: the model's nodes one after the other."""
+    """PyTorch in eager mode: the model's nodes one after the other."""
 
     def __init__(self, model: ModelProto, device: str) -> None:
         import torch
@@ -131,7 +131,7 @@ class Torch(Peer):
                 return given[0].mean(self._weights[node.input[1]].tolist(), keepdim=bool(attributes["keepdims"]))
             case "Reshape":
                 return given[0].reshape(self._weights[node.input[1]].tolist())
-        raise ValueError(f"{node.op_type} `{node.name}`: the comparison with PyTorch does not know this operator")
+        raise ValueError(f"{node.op_type} `{node.name}`: the comparison with PyTorch does not support this operator")
 
 
 class OnnxRuntime(Peer):
@@ -154,12 +154,12 @@ class OnnxRuntime(Peer):
 
 
 def peers(model: ModelProto, device: str) -> tuple[list[Peer], list[str]]:
-    """Those that are installed and run on `device`, "cuda" or "cpu"; and why others are not there."""
+    """The peers that are installed and run on `device`, "cuda" or "cpu"; and why others are missing."""
     found: list[Peer] = []
     missing = []
     for kind in (Torch, OnnxRuntime):
         try:
             found.append(kind(model, device))
         except (ImportError, RuntimeError, AssertionError) as e:
-            missing.append(f"{kind.__name__} is not compared with: {str(e).splitlines()[0]}")
+            missing.append(f"{kind.__name__} is not available: {str(e).splitlines()[0]}")
     return found, missing

@@ -1,4 +1,4 @@
-"""The figures that need a GPU: a large product as a share of the device's peak, and ResNet-50 beside other engines."""
+"""Measurements for a GPU: a large product as a share of the device's peak, and ResNet-50 against other engines."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _CHECKED_ROWS = 16
 
 @dataclass(slots=True)
 class GpuCase:
-    """What was found for one model.
+    """The results for one model.
 
     Attributes:
-        milliseconds: by engine, from the host's memory to the host's memory.
-        resident: by engine, with input and answer on the device; OPENCL's is the time of its kernels.
+        milliseconds: by engine, from host memory to host memory.
+        resident: by engine, with input and output on the device; for OPENCL, the time of its kernels.
     """
 
     name: str
@@ -41,7 +41,7 @@ class GpuCase:
 
 
 def gpu_cases(core: Core, product: Callable[..., Any], options: argparse.Namespace) -> tuple[float, list[GpuCase]]:
-    """The device's peak in GFLOP/s, and the cases; `product` makes the model of one."""
+    """The device's peak in GFLOP/s, and the cases; `product` builds the model of a product."""
     peak = measured_peak(device_of(options.device.partition(".")[2]), options.rounds)
     size = (96, 96, 96) if options.small else (4096, 4096, 4096)
     cases = [_product_case(core, *product(*size), size, options)]
@@ -53,7 +53,7 @@ def gpu_cases(core: Core, product: Callable[..., Any], options: argparse.Namespa
 def _product_case(
     core: Core, model: ModelProto, inputs: list[np.ndarray], size: tuple[int, ...], options: argparse.Namespace
 ) -> GpuCase:
-    """Only some rows are checked: the host takes long for all of them."""
+    """Checks only some rows, since the host would take long for all of them."""
     ours = _Ours(core, model, inputs, options)
     x, y = inputs
     rows = slice(0, _CHECKED_ROWS)
@@ -85,7 +85,7 @@ def _network_case(core: Core, images: int, options: argparse.Namespace) -> GpuCa
 
 
 def resnet_of(images: int, *, small: bool) -> tuple[ModelProto, dict[str, np.ndarray], int]:
-    """ResNet-50 for so many images, and the operations for one."""
+    """ResNet-50 for a batch of `images`, and the number of operations for one."""
     seeded = seeded_network("resnet50", small=small)
     model = ModelProto()
     model.CopyFrom(seeded.model)
@@ -106,7 +106,7 @@ def resnet_of(images: int, *, small: bool) -> tuple[ModelProto, dict[str, np.nda
 
 
 class _Ours:
-    """OPENCL with one model, and the same with profiling."""
+    """OPENCL with one model, with and without profiling."""
 
     def __init__(self, core: Core, model: ModelProto, inputs: Any, options: argparse.Namespace) -> None:
         config = {"COMPILE_EFFORT": options.effort}
@@ -119,11 +119,11 @@ class _Ours:
         self.answer = [np.array(value) for value in self._request.results.values()]
 
     def infer(self) -> None:
-        """Once, from the host's memory to the host's memory."""
+        """Run once, from host memory to host memory."""
         self._request.infer(self._inputs)
 
     def resident(self, options: argparse.Namespace) -> dict[str, float]:
-        """The least time of all kernels together, in milliseconds, from the first one's start to the last one's end."""
+        """The minimum milliseconds from the start of the first kernel to the end of the last."""
         spans = []
         for _ in range(3 * options.rounds):
             self._profiled.infer(self._inputs)
@@ -133,7 +133,7 @@ class _Ours:
 
 
 def _median(runs: Mapping[str, Callable[[], object]], options: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of each: the median of its blocks' medians; blocks alternate, and their first runs do not count."""
+    """Milliseconds of each: the median of its blocks' medians; blocks alternate, and their first runs are untimed."""
     medians: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(options.rounds):
         for name, run in runs.items():

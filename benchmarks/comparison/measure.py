@@ -1,4 +1,4 @@
-"""Measures one model in all engines: loading, answers, latency or throughput in alternating blocks, memory."""
+"""Measures one model in all engines: loading, results, latency or throughput in alternating blocks, memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from comparison.engines import Setup
 from comparison.worker import Worker, WorkerError
 from engine.testing.networks import SeededNetwork, floating_point_operations, rounding_tolerance
 
-# Of bfloat16's 8 bits, the share of the output's spread that a deep network may lose.
+# The share of the output's standard deviation that a deep network may lose with bfloat16's 8 bits.
 _BF16_TOLERANCE = 0.1
 
 
@@ -35,39 +35,39 @@ class Plan:
     rest_seconds: float = 0.3
     loads: int = 3
     clock: str = "wall"
-    """Or "cpu", the time that the process computed."""
+    """"wall", or "cpu": the CPU time of the process."""
 
 
 @dataclass(slots=True)
 class EngineResult:
-    """What one engine did with one model; a figure that could not be had is None, and `problem` says why."""
+    """The results of one engine for one model; a figure that could not be measured is None, and `problem` says why."""
 
     version: str = ""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     milliseconds: float | None = None
-    """Median of the medians of the blocks."""
+    """The median of the medians of the blocks."""
     fastest_milliseconds: float | None = None
     rate: float | None = None
-    """Inferences a second, with streams."""
+    """Inferences per second, with streams."""
     load_seconds: float | None = None
-    """Median over fresh processes, from the ONNX file to ready."""
+    """The median over fresh processes, from the ONNX file until ready to run."""
     import_seconds: float | None = None
     """The same from the engine's own compiled file."""
     first_seconds: float | None = None
     """The first inference."""
     peak_megabytes: float | None = None
-    """Of the whole process, its imports included."""
+    """Of the whole process, including imports."""
     model_megabytes: float | None = None
-    """The same less the peak when the engine was imported."""
+    """The same minus the peak when the engine was imported."""
     error: float | None = None
-    """Deviation from the first engine that answers, as a share of the outputs' scale."""
+    """The deviation from the first engine with a result, relative to the outputs' scale."""
     agrees: bool | None = None
     problem: str = ""
 
 
 @dataclass(slots=True)
 class ModelResult:
-    """What was found for one model."""
+    """The results for one model."""
 
     name: str
     operations: int
@@ -75,12 +75,12 @@ class ModelResult:
     engines: dict[str, EngineResult]
 
     def as_json(self) -> dict[str, Any]:
-        """For the file."""
+        """The results as data for the JSON file."""
         return asdict(self)
 
 
 def measure_model(name: str, network: SeededNetwork, plan: Plan) -> ModelResult:
-    """Measure one model; an engine that cannot run it is left out, and its result says why."""
+    """Measure one model; an engine that cannot run it is skipped, and its result says why."""
     streams, precision = plan.setup.streams, plan.setup.precision
     tolerance = _BF16_TOLERANCE if precision == "bf16" else rounding_tolerance(network.model)
     results = {engine: EngineResult() for engine in plan.engines}
@@ -110,7 +110,7 @@ def measure_model(name: str, network: SeededNetwork, plan: Plan) -> ModelResult:
 
 
 class _Files:
-    """The model, its inputs, and where engines write, in one folder."""
+    """The files of one model in one folder: the model, its inputs, and the engines' outputs."""
 
     def __init__(self, folder: Path, network: SeededNetwork) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ class _Files:
 
 @contextlib.contextmanager
 def _problems_of(result: EngineResult, workers: dict[str, Worker], engine: str) -> Any:
-    """Take an engine that fails out of the comparison, with its words."""
+    """Exclude an engine that fails from the comparison, with its error."""
     try:
         yield
     except WorkerError as e:
@@ -146,7 +146,7 @@ def _load(worker: Worker, result: EngineResult, files: _Files) -> None:
 def _check_answers(
     workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, precision: str, tolerance: float
 ) -> None:
-    """Compare all answers with those of the first peer; with its own where nothing else answers."""
+    """Compare all results with those of the first peer, or of this engine if no peer has results."""
     answers: dict[str, list[np.ndarray]] = {}
     for engine, worker in list(workers.items()):
         with _problems_of(results[engine], workers, engine):
@@ -159,11 +159,11 @@ def _check_answers(
         result.error = max(deviation(a, e, precision) for a, e in zip(answer, expected, strict=True))
         result.agrees = result.error <= tolerance
         if not result.agrees:
-            result.problem = f"deviates by {result.error:.1e} of the outputs' scale, {tolerance:.1e} is tolerated"
+            result.problem = f"deviates by {result.error:.1e} of the outputs' scale; expected at most {tolerance:.1e}"
 
 
 def deviation(answer: np.ndarray, expected: np.ndarray, precision: str) -> float:
-    """How far an answer is off: at most for f32, in quadratic mean for bf16, as a share of the expected scale."""
+    """The error of a result relative to the expected scale: the maximum for f32, the root mean square for bf16."""
     if answer.shape != expected.shape or not np.isfinite(answer).all():
         return math.inf
     difference = np.asarray(answer, np.float64) - expected
@@ -173,7 +173,7 @@ def deviation(answer: np.ndarray, expected: np.ndarray, precision: str) -> float
 
 
 def _measure_latencies(workers: dict[str, Worker], results: Mapping[str, EngineResult], plan: Plan) -> None:
-    """Blocks of inferences of one engine after the other, each after a rest, every round in another order."""
+    """Run blocks of inferences of each engine in turn, each after a rest, with another order in every round."""
     medians: dict[str, list[float]] = {engine: [] for engine in workers}
     fastest: dict[str, float] = {}
     for turn in range(plan.rounds):
@@ -206,13 +206,13 @@ def _rotated(engines: list[str], turn: int) -> list[str]:
 
 
 def _export(engine: str, worker: Worker, files: _Files) -> None:
-    """Keep the compiled network of an engine that has such a thing."""
+    """Save the compiled network of an engine that supports this."""
     with contextlib.suppress(WorkerError):
         worker.call("export", path=str(files.compiled(engine)))
 
 
 def _measure_loads(workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, plan: Plan) -> None:
-    """Load and import again, each time in a fresh process, until there are `loads` figures of each."""
+    """Load and import, each time in a fresh process, until there are `loads` figures of each."""
     loads: dict[str, list[float]] = {engine: [] for engine in workers}
     imports: dict[str, list[float]] = {engine: [] for engine in workers}
     for _ in range(plan.loads):

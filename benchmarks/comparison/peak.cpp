@@ -1,6 +1,6 @@
-// What the machine's multipliers can do: chains of fused multiply-adds in registers, in all threads at once.
+// The machine's arithmetic peak: chains of fused multiply-adds in registers, in all threads at once.
 //
-//   peak THREADS     prints GFLOP/s of float32, then of bfloat16 products (0 where the CPU has none)
+//   peak THREADS     prints GFLOP/s of float32, then of bfloat16 products (0 if the CPU has no such instruction)
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -56,7 +56,7 @@ double bf16_operations(volatile float* sink) {
 double bf16_operations(volatile float*) { return 0; }
 #endif
 
-// The best of some runs of all threads, in GFLOP/s.
+// The best of several runs of all threads, in GFLOP/s.
 double best(double (*operations)(volatile float*), int threads) {
   double result = 0;
   for (int run = 0; run < 12; ++run) {

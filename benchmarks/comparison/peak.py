@@ -14,7 +14,7 @@ _SOURCE = Path(__file__).with_name("peak.cpp")
 
 @dataclass(slots=True)
 class Peak:
-    """Measures in turns with the engines, and keeps the best: a shared machine is slower at times, never faster."""
+    """Measures between the engines, and keeps the best: a shared machine may be slower at times, but never faster."""
 
     threads: int
     best: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The tables of a comparison, in Markdown, and the file that keeps every figure."""
+"""The tables of a comparison, in Markdown, and the JSON file with every figure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OURS = "engine"
 
 
 def ratio_to_peers(result: ModelResult, figure: Callable[[EngineResult], float | None]) -> float | None:
-    """The best peer's figure over ours, for figures of which less is better: above 1 we win."""
+    """The best peer's figure divided by ours, where less is better: above 1, this engine is better."""
     ours = figure(result.engines[OURS]) if OURS in result.engines else None
     peers = [value for name, r in result.engines.items() if name != OURS and (value := figure(r)) is not None]
     return min(peers) / ours if ours and peers else None
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
-    """None of nothing."""
+    """The geometric mean; None for an empty list."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
 
@@ -42,7 +42,7 @@ def speed_table(results: Sequence[ModelResult], precision: str, peak: Mapping[st
 
 
 def _time(result: EngineResult) -> float | None:
-    """Milliseconds an inference, by latency or by throughput; None where the answer is wrong."""
+    """Milliseconds for each inference, by latency or by throughput; None if the result is wrong."""
     if result.agrees is False:
         return None
     return result.milliseconds if result.rate is None else 1e3 / result.rate
@@ -73,12 +73,12 @@ def cost_table(results: Sequence[ModelResult]) -> str:
 
 
 def problems(results: Sequence[ModelResult]) -> list[str]:
-    """What did not run, or deviates."""
+    """The engines that failed or deviate, with the reason."""
     return [f"{r.name}: {e.problem}" for r in results for e in r.engines.values() if e.problem]
 
 
 def write_json(path: Path, about: Mapping[str, Any], results: Sequence[ModelResult]) -> None:
-    """Every figure, with the machine and the settings."""
+    """Write every figure, with the machine and the settings."""
     document = {**about, "models": [result.as_json() for result in results]}
     path.write_text(json.dumps(document, indent=1) + "\n")
 
@@ -95,7 +95,7 @@ def _number(value: float | None, problem: str = "") -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """A Markdown table."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = [_line(header, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
     return "\n".join(lines + [_line(row, widths) for row in rows])

@@ -1,6 +1,6 @@
-"""A process that holds one engine and does what it is told: a JSON object a line in, a JSON object a line out.
+"""A process that runs one engine and executes commands: one JSON object per line in, one per line out.
 
-Between two commands it is blocked on a read, and whatever its engine's threads do then they do alone.
+Between two commands, the process is blocked on a read; only threads that the engine keeps running can use CPU time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from comparison.engines import ENGINES, Engine, Setup, latencies, process_memory
 
 
 class WorkerError(Exception):
-    """What an engine said when it could not do what it was asked."""
+    """A command failed; the message is the engine's error."""
 
 
 class Worker:
-    """The other end: a context manager that starts the process, and calls it."""
+    """The caller's side: a context manager that starts the process and sends commands."""
 
     def __init__(self, engine: str, setup: Setup) -> None:
         self._engine = engine
@@ -43,7 +43,7 @@ class Worker:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End the process, and those that its engine started, which may hold its pipes open (openvino's telemetry)."""
+        """End the process and its children, which may keep its pipes open (openvino's telemetry)."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -52,12 +52,12 @@ class Worker:
                 pipe.close()  # type: ignore[union-attr]
 
     def start(self) -> dict[str, Any]:
-        """Import the engine; return its version, its configuration, and the process's memory then."""
+        """Import the engine; return its version, its configuration, and the memory of the process afterwards."""
         fields = ("threads", "precision", "streams", "device", "effort")
         return self.call("start", engine=self._engine, **{name: getattr(self._setup, name) for name in fields})
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Have a command done; raise WorkerError with what the engine said, or how the process died."""
+        """Execute a command; raise WorkerError with the engine's error, or if the process dies."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -75,7 +75,7 @@ class Worker:
 
 
 class _Commands:
-    """What a worker can do; each method is a command."""
+    """The commands of a worker, one for each method."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -127,20 +127,20 @@ class _Commands:
 
 
 def serve(commands: TextIO, answers: TextIO) -> None:
-    """Answer commands until there are no more."""
+    """Execute commands until the input ends."""
     known = _Commands()
     for line in commands:
         request = json.loads(line)
         try:
             answer = getattr(known, request.pop("do"))(**request)
-        except Exception as e:  # any failure of an engine is a result, for the report
+        except Exception as e:  # the report includes any failure of an engine
             answer = {"error": " ".join(f"{type(e).__name__}: {e}".split())[:400]}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
 if __name__ == "__main__":
-    # Engines print; only answers may go where the caller reads.
+    # Engines print to standard output, but the caller must read only answers.
     with open(os.dup(1), "w") as answers, contextlib.redirect_stdout(sys.stderr):
         os.dup2(2, 1)
         serve(sys.stdin, answers)

@@ -1,1 +1,1 @@
-"""What `benchmarks/partition.py` measures."""
+"""The measurements of `benchmarks/partition.py`."""

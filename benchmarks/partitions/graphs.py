@@ -1,4 +1,4 @@
-"""Graphs to partition, and which device each of their nodes has."""
+"""Graphs to partition, and the devices of their nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AFFINITIES: dict[str, Callable[[int, int], Integers]] = {
 
 
 def layered(nodes: int, seed: int = 0) -> Integers:
-    """Layers of 50 nodes; each node reads from one of the layer before, and some from another of the five before."""
+    """Layers of 50 nodes; each node reads from a node of the previous layer, and some from one of the previous five."""
     rng = np.random.default_rng(seed)
     own = np.arange(WIDTH, nodes)
     first = np.stack([own // WIDTH * WIDTH - 1 - rng.integers(0, WIDTH, own.size), own], 1)
@@ -32,6 +32,6 @@ def layered(nodes: int, seed: int = 0) -> Integers:
 
 
 def transfer_sizes(edges: Integers) -> Integers:
-    """Bytes of each edge: what activations have, over three orders of magnitude."""
+    """Bytes of each edge: typical sizes of activations, over three orders of magnitude."""
     rng = np.random.default_rng(1)
     return np.asarray(4 * 10 ** rng.uniform(2, 5, len(edges)), np.int64)

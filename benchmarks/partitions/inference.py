@@ -1,4 +1,4 @@
-"""What HETERO adds to the inference of its parts: a chain of subgraphs that change between two registrations of CPU."""
+"""The overhead of HETERO: a chain of subgraphs that alternate between two registrations of CPU."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CALLS = 200
 
 
 def measure_inference(rounds: int) -> list[dict[str, Any]]:
-    """Chains of a few subgraphs and of many."""
+    """Measure chains of few and of many subgraphs."""
     return [_measure(subgraphs, rounds) for subgraphs in (2, 8, 32)]
 
 
 def _chain(subgraphs: int) -> Model:
-    """Each subgraph is a Relu and a Sigmoid."""
+    """A chain whose subgraphs each have a Relu and a Sigmoid."""
     x = Parameter(f32, SHAPE, "x")
     node: Node = x
     for number in range(subgraphs):
@@ -58,7 +58,7 @@ def _measure(subgraphs: int, rounds: int) -> dict[str, Any]:
         "parts": run_parts, "sync": lambda: request.infer(inputs), "async": run_in_background
     }  # fmt: skip
     for _ in range(max(3 * rounds, 9)):
-        for name, call in calls.items():  # in turns, so that noise falls on all
+        for name, call in calls.items():  # alternating, so that noise affects all of them
             seconds[name].append(_seconds_a_call(call))
     parts, sync, in_background = (statistics.median(seconds[name]) * 1e6 for name in calls)
     return {

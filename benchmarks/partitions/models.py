@@ -1,4 +1,4 @@
-"""Real models as graphs: those that engine sees, with the bytes of their tensors."""
+"""Real models as graphs, as HETERO divides them, with the bytes of their tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDED = ("bert_base", "efficientnet_b0", "yolo")
 
 
 def measure_models(rounds: int) -> list[dict[str, Any]]:
-    """Each model with each pattern of two and of three devices."""
+    """Measure each model with each pattern of two and of three devices."""
     core, rows = Core(), []
     models = {name: light_model(name) for name in LIGHT} | {name: seeded_network(name).model for name in SEEDED}
     for name, model in models.items():

@@ -1,7 +1,7 @@
 """openvino's HETERO on the same graphs, with a second registration of its CPU plugin for the second device.
 
-It does not tell how long splitting takes alone, so compiling is compared, which contains it. Each graph runs in a
-process of its own with a limit on its time: a partition that is refused or takes too long is reported as that.
+openvino does not report the time for dividing alone, so compile times, which include it, are compared. Each graph
+runs in a separate process with a time limit; a partition that is refused or takes too long is reported as such.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHAPE = [1, 4]
 
 
 def measure_peers(sizes: list[int], rounds: int) -> list[dict[str, Any]]:
-    """Random graphs of at most 1,000 nodes, and real models."""
+    """Measure random graphs of at most 1,000 nodes, and real models."""
     jobs = [(f"layered:{nodes}", pattern) for nodes in sizes if nodes <= 1000 for pattern in AFFINITIES]
     jobs += [(name, pattern) for name in MODELS for pattern in ("random", "blocky")]
     return [_in_process(name, pattern, rounds) for name, pattern in jobs]
@@ -49,7 +49,7 @@ def _in_process(name: str, pattern: str, rounds: int) -> dict[str, Any]:
 
 
 def _random_model(nodes: int) -> Any:
-    """A layered graph as a model of additions and Relus over few numbers."""
+    """A layered graph as a model of additions and Relus over small tensors."""
     import openvino
     from openvino import opset13 as opset
 
@@ -79,7 +79,7 @@ def _model(name: str) -> Any:
 
 
 def _place(model: Any, pattern: str) -> tuple[Integers, Integers]:
-    """Give each operation its affinity, and others that of who uses them; return the operations' graph."""
+    """Set the affinity of each operation, and of other nodes from their consumers; return the graph of operations."""
     operations = [n for n in model.get_ordered_ops() if n.get_type_name() not in ("Parameter", "Constant", "Result")]
     number = {node.get_friendly_name(): i for i, node in enumerate(operations)}
     affinity = AFFINITIES[pattern](len(operations), len(DEVICES))

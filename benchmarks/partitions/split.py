@@ -1,4 +1,4 @@
-"""How long partitions take, how good they are, and how much memory they need."""
+"""Measures the time, quality and memory of partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BENCHMARKS = Path(__file__).parent.parent
 
 
 def median_seconds(run: Callable[[], object], rounds: int) -> float:
-    """The median of the seconds of some runs, after one that does not count."""
+    """The median seconds of several runs, after an untimed one."""
     run()
     seconds = []
     for _ in range(rounds):
@@ -35,7 +35,7 @@ def median_seconds(run: Callable[[], object], rounds: int) -> float:
 def measure_edges(
     name: str, edges: Integers, nodes: int, nbytes: Integers, devices: int, pattern: str, rounds: int
 ) -> dict[str, Any]:
-    """One graph with one pattern of devices: seconds of each mode, and what came out."""
+    """Measure one graph with one pattern of devices: seconds of each mode, and the results."""
     affinity = AFFINITIES[pattern](nodes, devices)
     made = partition(edges, affinity, bytes=nbytes)
     connected = partition(edges, affinity, mode="connected", bytes=nbytes)
@@ -61,7 +61,7 @@ def measure_edges(
 
 
 def measure_random(sizes: list[int], rounds: int) -> list[dict[str, Any]]:
-    """Layered graphs of all sizes."""
+    """Measure layered graphs of all sizes."""
     rows = []
     for nodes in sizes:
         edges = layered(nodes)
@@ -74,7 +74,7 @@ def measure_random(sizes: list[int], rounds: int) -> list[dict[str, Any]]:
 
 
 def measure_published(rounds: int) -> list[dict[str, Any]]:
-    """The published strategies on 5,000 nodes."""
+    """Measure the published strategies on 5,000 nodes."""
     edges, rows = layered(5000), []
     for strategy in graph.strategies()[1:]:
         for devices in (2, 3):
@@ -93,7 +93,7 @@ def measure_published(rounds: int) -> list[dict[str, Any]]:
 
 
 def measure_closure(rounds: int) -> list[dict[str, Any]]:
-    """The transitive closure of 20,000 nodes."""
+    """Measure the transitive closure of 20,000 nodes."""
     edges = layered(20_000)
     rows = []
     for threads in (1, 2):
@@ -104,7 +104,7 @@ def measure_closure(rounds: int) -> list[dict[str, Any]]:
 
 
 def measure_memory(sizes: list[int]) -> list[dict[str, Any]]:
-    """The most memory that a process needs for one partition, beyond its arrays; each in a process of its own."""
+    """Measure the peak memory for one partition, in addition to its arrays; each in a separate process."""
     rows = []
     for nodes in sizes:
         for devices in (2, 3):
@@ -124,7 +124,7 @@ def _measure_own_memory(nodes: int, devices: int) -> dict[str, Any]:
     edges, affinity = layered(nodes), AFFINITIES["random"](nodes, devices)
     partition(edges[:10], affinity[: int(edges[:10].max()) + 1])
     before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     made = partition(edges, affinity)
     peak = _memory("VmHWM")
     assert np.all(made.device[made.subgraph] == affinity)
