@@ -68,7 +68,7 @@ class PluginConflictError(PluginError):
 
 
 class PluginContractError(PluginError):
-    """A plugin violated the plugin API, for example by what it returned."""
+    """A plugin violated the plugin API, for example by an invalid return value."""
 
 
 class BlobError(EngineError):

@@ -1,4 +1,4 @@
-"""The contract between the engine and a device: what a plugin's author implements, in three classes.
+"""The contract between the engine and a device: three classes that a plugin's author implements.
 
 A device is a Python package with an entry point in the group `engine.plugins`, and three subclasses:
 
@@ -165,7 +165,7 @@ class Plugin(HostedPlugin):
 
 
 class ExecutableNetwork(HostedNetwork[PluginT]):
-    """A model compiled for a device. Holds what its requests share; all methods are thread-safe.
+    """A model compiled for a device. Holds the state that its requests share; all methods are thread-safe.
 
     The constructor takes the arguments below and compiles nothing. A subclass has one class method for each way of
     creating a network, which calls the constructor and then sets the subclass's attributes: `compiled(plugin, config,

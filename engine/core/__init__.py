@@ -1,4 +1,4 @@
-"""`Core`: what an application uses to read, compile, import and query models on the devices of a machine."""
+"""`Core`: reads, compiles, imports and queries models on the devices of a machine, for applications."""
 
 from engine.core.core import Core, PluginVersion
 from engine.core.settings import CORE_PROPERTIES

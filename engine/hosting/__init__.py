@@ -1,6 +1,6 @@
-"""What the engine adds to each plugin and network: configuration, metrics, executors, requests, calls and export.
+"""The engine's part of each plugin and network: configuration, metrics, executors, requests, calls and export.
 
-`engine.plugin_api`, which plugin authors read, has the hooks; this package has what the engine does with them.
+`engine.plugin_api`, for plugin authors, defines the hooks; this package implements the rest.
 """
 
 from engine.hosting.network import Features, HostedNetwork

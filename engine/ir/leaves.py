@@ -221,11 +221,11 @@ def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
     try:
         data = np.asarray(value)
     except ValueError as e:
-        raise ModelError(f"a constant cannot be made of {type(value).__name__}: {e}") from e
+        raise ModelError(f"cannot create a constant from {type(value).__name__}: {e}") from e
     if data.dtype.kind in "USTO":
         data = _as_text(np.asarray(value, object))
         if element_type not in (None, string):
-            raise ModelError(f"a constant of {element_type} cannot be made of text; convert it to numbers first")
+            raise ModelError(f"cannot create a constant of {element_type} from text; convert it to numbers first")
         return data
     if element_type is not None:
         return _converted(data, element_type)
@@ -234,7 +234,7 @@ def _as_array(value: ArrayLike, element_type: ElementType | None) -> Array:
         return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
     default = {"f": f32, "i": i64, "b": boolean}.get(data.dtype.kind)
     if default is None:
-        raise ModelError(f"a constant cannot be made of {type(value).__name__} {value!r:.60}; pass a numpy array")
+        raise ModelError(f"cannot create a constant from {type(value).__name__} {value!r:.60}; pass a numpy array")
     return data.astype(default.numpy)
 
 
@@ -259,15 +259,15 @@ def _converted(data: Array, element_type: ElementType) -> Array:
     if data.dtype == element_type.numpy:
         return data
     if element_type is string:
-        raise ModelError(f"a text constant cannot be made of {data.dtype}; convert it to str first")
+        raise ModelError(f"cannot create a text constant from {data.dtype}; convert it to str first")
     if data.dtype.kind == "c" and not element_type.is_complex:
-        raise ModelError(f"a constant of {element_type} cannot be made of {data.dtype}; take .real or .imag first")
+        raise ModelError(f"cannot create a constant of {element_type} from {data.dtype}; take .real or .imag first")
     with np.errstate(all="ignore"):
         converted = data.astype(element_type.numpy)
         rounds = element_type.is_complex or element_type.is_real
         is_same = rounds or np.array_equal(converted.astype(data.dtype), data)
     if not is_same:
-        raise ModelError(f"a constant of {element_type} cannot hold the values {_shown(data)}; choose another type")
+        raise ModelError(f"a constant of {element_type} cannot hold the values {_shown(data)}; use another type")
     return converted
 
 

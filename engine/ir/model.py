@@ -62,7 +62,7 @@ class Model(Subgraph):
         for sink in _listed(sinks, "sinks"):
             self.add_sink(sink)
 
-    # -- the border ---------------------------------------------------------------------------------------
+    # -- inputs and outputs -------------------------------------------------------------------------------
 
     @property
     def results(self) -> list[Result]:
@@ -145,7 +145,7 @@ class Model(Subgraph):
         _remove(self._sinks, sink, self.name)
         self._release(sink)
 
-    # -- walking ------------------------------------------------------------------------------------------
+    # -- traversal ----------------------------------------------------------------------------------------
 
     def ordered_nodes(self) -> list[Node]:
         """All nodes, producers before consumers: parameters first, then depth-first from sinks and results.
@@ -224,7 +224,7 @@ class Model(Subgraph):
 
     def _edit(self, nodes: list[Any], node: Node, taken: Sequence[str], what: str) -> None:
         if node.friendly_name in taken:
-            raise GraphError(f"model `{self.name}` has an {what} `{node.friendly_name}` already")
+            raise GraphError(f"model `{self.name}` already has an {what} `{node.friendly_name}`")
         nodes.append(node)
         self._order = None
 

@@ -78,7 +78,7 @@ class Output:
 
     @name.setter
     def name(self, name: str) -> None:
-        self.node.output(self.index)  # raises where there is none
+        self.node.output(self.index)  # raises if there is none
         names = [""] * len(self.node._types) if self.node._names is None else list(self.node._names)
         names[self.index] = name
         self.node._names = names
@@ -264,7 +264,7 @@ class Node:
             self._refuse_missing_ports()
             raise
 
-    # -- names and annotations ---------------------------------------------------------------------------
+    # -- names and annotations ----------------------------------------------------------------------------
 
     @property
     def friendly_name(self) -> str:
@@ -503,7 +503,7 @@ class Node:
                 if consumers is not None:
                     consumers.pop((ref, position), None)
 
-    # -- the edges themselves -----------------------------------------------------------------------------
+    # -- edges --------------------------------------------------------------------------------------------
 
     def _refuse_missing_ports(self) -> None:
         for position, source in enumerate(self._sources):

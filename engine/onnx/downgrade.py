@@ -203,7 +203,7 @@ def _types_fit(schema: _Schema, formals: Sequence[Any], types: _Types, bound: di
     return True
 
 
-# -- what newer versions allow that older texts forbid, and no schema tells ----------------------------------
+# -- features of newer versions that their schemas do not show --------------------------------------------
 
 
 def _is_negative(attribute: str, default: int = 0) -> Callable[[Node], bool]:

@@ -56,7 +56,7 @@ def open_model(source: ModelSource) -> OpenedModel:
     if hasattr(source, "read"):
         return OpenedModel(_checked(_read_all(source)), None, "the model")
     raise ModelReadError(
-        f"cannot read a model from {type(source).__name__}; give a path, bytes, a binary stream or an onnx.ModelProto"
+        f"cannot read a model from {type(source).__name__}; pass a path, bytes, a binary stream or an onnx.ModelProto"
     )
 
 
@@ -73,7 +73,7 @@ def map_file(path: Path, label: str) -> memoryview:
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            raise ModelReadError(f"{label} is a directory; give the path of the .onnx file in it")
+            raise ModelReadError(f"{label} is a directory; pass the path of the .onnx file in it")
         if not stat.S_ISREG(status.st_mode):
             raise ModelReadError(f"{label} is not a regular file; open it and pass the stream")
         if not status.st_size:

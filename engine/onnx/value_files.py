@@ -93,7 +93,7 @@ def _replaced(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-# -- numpy's formats ----------------------------------------------------------------------------------------
+# -- numpy's formats --------------------------------------------------------------------------------------
 
 
 def _read_archive(path: Path, types: Types, kind: Kind) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _storable(array: Array) -> Array:
     return array.view(np.dtype((np.void, array.dtype.itemsize))) if array.dtype.isbuiltin == 2 else array
 
 
-# -- ONNX's format ------------------------------------------------------------------------------------------
+# -- ONNX's format ----------------------------------------------------------------------------------------
 
 
 def _read_single(path: Path, types: Types, kind: Kind) -> tuple[str, Any]:

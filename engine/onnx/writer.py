@@ -144,7 +144,7 @@ def _write(file: BinaryIO, data: Any) -> None:
 @contextmanager
 def _checked_stream(stream: BinaryIO) -> Iterator[BinaryIO]:
     if not hasattr(stream, "write"):
-        raise ModelWriteError(f"cannot write a model to {type(stream).__name__}; give a path or a binary stream")
+        raise ModelWriteError(f"cannot write a model to {type(stream).__name__}; pass a path or a binary stream")
     yield stream
 
 

@@ -87,8 +87,8 @@ def linear_regressor(
         logistic: Array = 0.5 * (1 + np.tanh(0.5 * scores))
         return logistic.astype(np.float32)
     if post_transform not in ("SOFTMAX", "SOFTMAX_ZERO"):
-        raise UnsupportedError(f"post_transform {post_transform!r} is not evaluated here; known are NONE, LOGISTIC, "
-                               "SOFTMAX and SOFTMAX_ZERO")  # fmt: skip
+        raise UnsupportedError(f"post_transform {post_transform!r} is not supported; expected one of NONE, LOGISTIC, "
+                               "SOFTMAX, SOFTMAX_ZERO")  # fmt: skip
     exponentials: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
     if post_transform == "SOFTMAX_ZERO":
         exponentials = np.where(scores == 0, 0, exponentials)
@@ -107,7 +107,7 @@ def category_mapper(
 ) -> Array:
     """Strings to the integers of one table, or integers to its strings (ONNX-ML CategoryMapper-1)."""
     if cats_int64s is None or cats_strings is None or len(cats_int64s) != len(cats_strings):
-        raise ModelError("cats_int64s and cats_strings must be given, and of one length")
+        raise ModelError("cats_int64s and cats_strings are required, with equal lengths")
     if x.dtype == object:
         numbers = dict(zip(cats_strings, cats_int64s, strict=True))
         mapped: list[Any] = [numbers.get(str(item), default_int64) for item in x.reshape(-1)]

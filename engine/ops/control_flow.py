@@ -96,7 +96,7 @@ def _infer_sequence_map(node: Node) -> Sequence[ValueType]:
 def _body(node: Node, name: str, num_parameters: int, num_results: int) -> Model:
     body = node.attributes.get(name)
     if not isinstance(body, Model):
-        fail(node, f"body {name!r} is missing; give a Model")
+        fail(node, f"body {name!r} is missing; pass a Model")
     if len(body.parameters) != num_parameters or len(body.results) != num_results:
         fail(
             node,
@@ -160,7 +160,7 @@ def _join_or_fail(node: Node, index: int, a: ValueType, b: ValueType, widen: boo
     joined = _join(a, b, widen)
     if joined is None:
         what = "state" if widen else "output"
-        fail(node, f"{what} {index} is {a} in one case and {b} in another; expected one element type")
+        fail(node, f"{what} {index} is {a} in one case and {b} in another; expected equal element types")
     return joined
 
 

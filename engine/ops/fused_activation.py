@@ -73,7 +73,7 @@ def apply_activation(value: Output, activation: Activation) -> Output:
     """`value` after the activation, as an ONNX node. Raises `ModelError` for unknown names and wrong parameters."""
     names = ACTIVATIONS.get(activation.name)
     if names is None:
-        raise ModelError(f"activation {activation.name!r} is unknown; known are {', '.join(ACTIVATIONS)}")
+        raise ModelError(f"activation {activation.name!r} is unknown; expected one of {', '.join(ACTIVATIONS)}")
     if len(names) != len(activation.parameters):
         raise ModelError(
             f"activation {activation.name} takes {len(names)} parameters ({', '.join(names) or 'none'}), "

@@ -68,7 +68,7 @@ def type_from_proto(proto: onnx.TypeProto) -> ValueType:
         return SparseTensorType(ElementType.from_onnx(sparse.elem_type), shape_from_proto(sparse))
     if kind == "map_type":
         return MapType(ElementType.from_onnx(proto.map_type.key_type), _element(proto.map_type.value_type))
-    raise ModelReadError(f"values of type {kind} are not supported; known are tensor, sequence, optional and map types")
+    raise ModelReadError(f"values of type {kind} are not supported; expected a tensor, sequence, optional or map type")
 
 
 def shape_from_proto(proto: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> PartialShape:

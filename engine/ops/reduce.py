@@ -60,7 +60,7 @@ class ArgReduceSpec(OperatorSpec):
 
     @property
     def data(self) -> Output:
-        """What is searched."""
+        """The searched tensor."""
         return self.node.input_value(0)
 
     @classmethod

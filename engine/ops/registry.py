@@ -201,7 +201,7 @@ def attribute(node: Node, name: str) -> Any:
     return definition.default
 
 
-# -- what the families of operators attach ----------------------------------------------------------------
+# -- decorators for the families of operators -------------------------------------------------------------
 
 
 def infers(*op_types: str, domain: str = "") -> Callable[[TypeRule], TypeRule]:

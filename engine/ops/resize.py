@@ -185,7 +185,7 @@ def _numbers(values: Array | None) -> list[float] | None:
     return None if values is None or not values.size else values.reshape(-1).astype(np.float64).tolist()
 
 
-# -- what each element is made of --------------------------------------------------------------------------
+# -- interpolation weights --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ def _cubic(distances: Array, a: float) -> Array:
     return result
 
 
-# -- evaluation --------------------------------------------------------------------------------------------
+# -- evaluation -------------------------------------------------------------------------------------------
 
 
 @evaluates_with_spec("Resize")
@@ -306,7 +306,7 @@ def _along(values: Array, axis: int, rank: int) -> Array:
     return values.reshape(-1, *(1,) * (rank - axis - 1))
 
 
-# -- type --------------------------------------------------------------------------------------------------
+# -- type -------------------------------------------------------------------------------------------------
 
 
 @infers("Resize")

@@ -95,7 +95,7 @@ class OperatorSpec:
         `OperatorSpecError`, preferably through `refuse`.
         """
 
-    # -- the node's ports, as lowerings read them ----------------------------------------------------------
+    # -- the node's ports, as lowerings read them ---------------------------------------------------------
 
     def input(self, index: int) -> Output | None:
         """Input `index`; None if it is omitted."""

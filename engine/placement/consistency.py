@@ -59,7 +59,7 @@ def _of_subgraphs(report: PlacementReport) -> Iterator[str]:
 def _of_crossings(report: PlacementReport) -> Iterator[str]:
     depends_on = {subgraph.index: set(subgraph.depends_on) for subgraph in report.subgraphs}
     for crossing in report.crossings:
-        where = f"`{crossing.value}`, which goes from {crossing.source} to {crossing.target}"
+        where = f"`{crossing.value}`, from {crossing.source} to {crossing.target}"
         if crossing.source not in depends_on or crossing.target not in depends_on:
             yield f"{where}: there is no such subgraph"
         elif crossing.source not in depends_on[crossing.target]:

@@ -21,7 +21,7 @@ _LONGEST_LINE = 240
 _MAX_FINDINGS = 10
 _MARGIN = 24
 _KEY = (
-    "inside a box: its operations; thick border: placed by the user; dashed border: goes with its atom; "
+    "inside a box: its operations; thick border: placed by the user; dashed border: placed with its atom; "
     "italics: evaluated on the host"
 )
 _STYLE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.properties.config import PropertySet
 from engine.properties.declaration import CONFIG, METRIC, Property
 
-# -- metrics of devices and of networks ---------------------------------------------------------------------
+# -- metrics of devices and of networks -------------------------------------------------------------------
 
 SUPPORTED_METRICS: Property[tuple[str, ...]] = Property(
     "SUPPORTED_METRICS", tuple, (), METRIC, "The names of all metrics that can be read here."
@@ -44,7 +44,7 @@ LOADED_FROM_CACHE = Property(
     "LOADED_FROM_CACHE", bool, False, METRIC, "Whether the network came from CACHE_DIR instead of being compiled."
 )
 
-# -- configuration ------------------------------------------------------------------------------------------
+# -- configuration ----------------------------------------------------------------------------------------
 
 NUM_STREAMS = Property(
     "NUM_STREAMS",
@@ -78,7 +78,7 @@ PERFORMANCE_HINT = Property(
     str,
     "LATENCY",
     CONFIG,
-    "What the device optimises for unless other settings decide it.",
+    "The performance goal of the device, unless other settings decide.",
     choices=("LATENCY", "THROUGHPUT"),
 )
 CACHE_DIR = Property(

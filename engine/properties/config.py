@@ -95,7 +95,7 @@ class Config(Mapping[str, Any]):
 
     def __init__(self, properties: PropertySet, values: Mapping[str, object] | None = None, *, where: str = "") -> None:
         if values is not None and not isinstance(values, Mapping):
-            raise PropertyError(f"a configuration is a mapping of names to values; got {shown(values)}")
+            raise PropertyError(f"a configuration must be a mapping of names to values; got {shown(values)}")
         self._properties = properties
         self._keys = properties.of(CONFIG)
         self._where = where
@@ -126,7 +126,7 @@ class Config(Mapping[str, Any]):
             return self
         given = overrides.explicit if isinstance(overrides, Config) else overrides
         if not isinstance(given, Mapping):
-            raise PropertyError(f"a configuration is a mapping of names to values; got {shown(given)}")
+            raise PropertyError(f"a configuration must be a mapping of names to values; got {shown(given)}")
         return Config(self._properties, {**self._explicit, **given}, where=self._where)
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Config(Mapping[str, Any]):
     def from_json(cls, properties: PropertySet, values: object, *, where: str = "") -> Config:
         """Read the result of `to_json`, validated like a user's values."""
         if not isinstance(values, Mapping):
-            raise PropertyError(f"a configuration is a mapping of names to values; got {shown(values)}")
+            raise PropertyError(f"a configuration must be a mapping of names to values; got {shown(values)}")
         return cls(properties, values, where=where)
 
     @overload

@@ -41,7 +41,7 @@ class AsyncInferRequest(Participant):
 
     Args:
         request: its stages are run; it must be used through this object only.
-        pipeline: (executor, stage) in order; together they do what `request.infer` does.
+        pipeline: (executor, stage) in order; together they are equivalent to `request.infer`.
         callback_executor: runs the completion callback.
         network: the network that created the request.
     """
@@ -184,7 +184,7 @@ class AsyncInferRequest(Participant):
             self._require_idle("set_callback")
             self._callback = callback
 
-    # -- what it knows ------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> RequestState:
@@ -488,7 +488,7 @@ def _wake_all(waiters: Sequence[asyncio.Future[None]]) -> None:
         try:
             future.get_loop().call_soon_threadsafe(wake, future)
         except RuntimeError:
-            continue  # its event loop was closed: nobody waits any more
+            continue  # its event loop was closed, so nothing waits for it
 
 
 def _checked(request: SyncInferRequest, pipeline: Pipeline) -> Pipeline:

@@ -43,7 +43,7 @@ class InlineExecutor(Executor):
     name = "inline"
 
     def submit(self, task: Task) -> None:
-        """Run `task` before returning; what it raises is raised here."""
+        """Run `task` before returning, and raise its exceptions."""
         task()
 
 

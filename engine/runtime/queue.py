@@ -167,7 +167,7 @@ class AsyncInferQueue(Participant):
             self._put_idle(request)
 
     def _call_back(self, request: AsyncInferRequest, error: EngineError | None) -> CallbackFailure | None:
-        """Call the callback and return what it raises, unless that is the inference's own error."""
+        """Call the callback and return its exception, unless that is the inference's own error."""
         try:
             if self._callback is not None:
                 self._callback(request, self._userdata.get(request))

@@ -19,7 +19,7 @@ _log = logging.getLogger("engine.runtime")
 
 
 class RequestState(enum.Enum):
-    """What a request is doing."""
+    """The state of a request."""
 
     IDLE = "idle"
     BUSY = "busy"

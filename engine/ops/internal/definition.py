@@ -82,7 +82,7 @@ def decompose(node: Node) -> list[Output]:
     `UnknownOperatorError` for a node that is not internal.
     """
     if not is_internal(node):
-        raise UnknownOperatorError(f"{node} is not an internal operator; known are {', '.join(sorted(_decomposers))}")
+        raise UnknownOperatorError(f"{node} is not an internal operator; these are {', '.join(sorted(_decomposers))}")
     sources = node.input_values
     outputs = _decomposers[node.op_type](node, sources)
     known = {source.node for source in sources if source is not None}
@@ -142,7 +142,7 @@ def _infer(node: Node) -> Sequence[ValueType]:
     try:
         outputs = _decomposers[node.op_type](node, node.input_values)
     except TypeInferenceError as e:
-        fail(node, f"its decomposition fails: {e}", e)
+        fail(node, f"its decomposition failed: {e}", e)
     return [output.type for output in outputs]
 
 

@@ -77,5 +77,5 @@ define(
         **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides", "output_padding", "output_shape"), _INTS),
     },
     _decompose,
-    "activation(Conv(X, W, B) + residual), or with ConvTranspose where `transposed` is 1.",
+    "activation(Conv(X, W, B) + residual), or with ConvTranspose if `transposed` is 1.",
 )

@@ -64,5 +64,5 @@ define(
     [("A", False), ("B", False), ("bias", True), ("residual", True)],
     {"trans_b": 0, "activation": "", "activation_parameters": ()},
     _decompose,
-    "activation(MatMul(A, B) + bias + residual); B is transposed first where `trans_b` is 1.",
+    "activation(MatMul(A, B) + bias + residual); B is transposed first if `trans_b` is 1.",
 )

@@ -71,7 +71,7 @@ def test_what_is_no_activation_of_one_input_is_none() -> None:
     assert activation_of(ops.Clip(x, low)) is None
     assert activation_of(ops.Clip(x, Constant(0.0))) == Activation("Clip", (0.0, np.inf))
     assert activation_of(ops.Abs(x)) is None
-    with pytest.raises(ModelError, match="activation 'Rely' is unknown; known are Relu"):
+    with pytest.raises(ModelError, match="activation 'Rely' is unknown; expected one of Relu"):
         apply_activation(x.output(0), Activation("Rely"))
     with pytest.raises(ModelError, match=r"Clip takes 2 parameters \(min, max\), got 1"):
         apply_activation(x.output(0), Activation("Clip", (1.0,)))
@@ -128,7 +128,7 @@ def test_annotations_go_to_all_parts() -> None:
     ("make", "message"),
     [
         (lambda x: FusedConv(x, array(8, 4, 3, 3), None, array(1, 8, 1, 4)), "the residual is"),
-        (lambda x: FusedConv(x, array(8, 3, 3, 3)), "FusedConv .*decomposition fails"),
+        (lambda x: FusedConv(x, array(8, 3, 3, 3)), "FusedConv .*decomposition failed"),
         (lambda x: FusedConv(x, Constant(np.ones([8, 4, 3, 3]), f16)), "element type"),
         (lambda x: FusedMatMul(x, array(6, 3), array(1, 3)), r"input 2 \(bias\) must have one dimension"),
         (lambda x: FusedMatMul(x, array(2, 3, 6), trans_b=True), "must be a matrix"),
