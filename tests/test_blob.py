@@ -259,7 +259,7 @@ def nested(levels: int) -> dict[str, Any]:
         ({"config": [1]}, "manifest.config: expected a mapping, got list"),
         ({"config": {1: 2}}, "manifest.config: expected string keys, got 1"),
         ({"config": {"A": {"B": np.int64(1)}}}, r"manifest.config\['A'\]\['B'\]: int64 is not a JSON type"),
-        ({"config": {"A": float("nan")}}, r"manifest.config\['A'\]: JSON has no nan"),
+        ({"config": {"A": float("nan")}}, r"manifest.config\['A'\]: JSON cannot represent nan"),
         ({"config": {"A": 2**64}}, "integer outside"),
         ({"config": {"A": 10**5000}}, "integer outside"),
         ({"config": cyclic()}, "nested deeper than 64 levels, or contains itself"),

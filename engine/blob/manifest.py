@@ -145,7 +145,7 @@ def _plain(value: object, where: str, depth: int) -> Any:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise BlobError(f"{where}: JSON has no {value}; store it as a string")
+            raise BlobError(f"{where}: JSON cannot represent {value}; store it as a string")
         return float(value)
     if depth > MAX_DEPTH:
         raise BlobError(f"{where[:200]}: nested deeper than {MAX_DEPTH} levels, or contains itself")
@@ -246,4 +246,4 @@ def _bounded_int(digits: str) -> int:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise BlobError(f"manifest: JSON has no {name}")
+    raise BlobError(f"manifest: {name} is not valid JSON")

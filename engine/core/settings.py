@@ -50,7 +50,7 @@ def stated_config(plugin: Plugin, target: DeviceName, config: Mapping[str, objec
     for name, value in stated.items():
         if values.setdefault(name, value) != value:
             raise PropertyError(
-                f"{name} is {value!r} in device {str(target)!r} and {values[name]!r} in the configuration; give it once"
+                f"{name} is {value!r} in device {str(target)!r} and {values[name]!r} in the configuration; set it once"
             )
     return values
 

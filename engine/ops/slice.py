@@ -135,7 +135,7 @@ def _count_split_outputs(inputs: Sequence[Any], attributes: dict[str, Any]) -> i
             return source.node.data.size
         if source.shape.is_static:
             return source.shape.size()
-    raise ModelError("Split: the number of outputs is not known; give num_outputs, or sizes whose number is known")
+    raise ModelError("Split: the number of outputs is not known; pass num_outputs, or a known number of sizes")
 
 
 get_op("Split").count_outputs = _count_split_outputs

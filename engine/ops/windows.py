@@ -99,7 +99,7 @@ class Window:
         return split_same(max(0, covered - length), self.auto_pad)
 
     def out_length(self, axis: int, length: int) -> int:
-        """How many positions the window takes along an axis of `length`; less than 1 where it does not fit."""
+        """The number of positions of the window along an axis of `length`; less than 1 if it does not fit."""
         stride = self.strides[axis]
         if self.pads is None:
             return -(-length // stride)

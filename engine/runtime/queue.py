@@ -75,10 +75,10 @@ class AsyncInferQueue(Participant):
         """Have `callback(request, userdata)` called after each inference, even if it failed.
 
         In the callback, `request.results` returns the outputs or raises the inference's error. `wait_all` raises the
-        first such error, or the first other exception of a callback as `CallbackError`; the logger `engine.runtime`
-        logs later ones. The callback may start its request again, which continues the same job; it must not wait, nor
-        set another callback of the request. Raises `Busy` while any inference is in flight, and `InferError` if
-        `callback` is not callable.
+        first failure: such an error, or another exception of a callback as `CallbackError`; the logger `engine.runtime`
+        logs later exceptions of callbacks. The callback may start its request again, which continues the same job; it
+        must not wait, nor set another callback of the request. Raises `Busy` while any inference is in flight, and
+        `InferError` if `callback` is not callable.
         """
         require_callable(callback)
         with self._changed:

@@ -51,7 +51,7 @@ def _check_shape(port: Port, shape: tuple[int, ...], symbols: dict[str, int]) ->
         if dim.symbol is not None and symbols.setdefault(dim.symbol, length) != length:
             raise InputError(
                 f"input `{port.name}`: dimension {dim.symbol} of {port.shape} is {length}, and {symbols[dim.symbol]} "
-                "in another input; give it one length"
+                "in another input; expected equal lengths"
             )
 
 
@@ -72,12 +72,12 @@ def _random_value(port: Port, given: Sequence[int] | None, symbols: Mapping[str,
 def _known_shape(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:
     """The shape with known symbols replaced by their lengths."""
     if not port.shape.rank.is_static:
-        raise InputError(f"input `{port.name}` is {port.type}: its shape is not known; give it, such as {port.name}=1")
+        raise InputError(f"input `{port.name}` is {port.type}: its shape is not known; pass it, such as {port.name}=1")
     dims = [symbols.get(dim.symbol, dim) if dim.symbol is not None else dim for dim in port.shape]
     shape = PartialShape(dims)
     if shape.is_dynamic:
         example = ",".join(str(max(dim.min, 1)) for dim in shape)
-        raise InputError(f"input `{port.name}` is {port.type}: give its shape, such as {port.name}={example}")
+        raise InputError(f"input `{port.name}` is {port.type}: pass its shape, such as {port.name}={example}")
     return shape.get_shape()
 
 

@@ -89,7 +89,7 @@ class Signature:
             names = ", ".join(port.name for port in self.inputs) or "none"
             raise InputError(
                 f"{self.network}: got {len(values)} inputs, expected {len(checks)} ({names}); "
-                f"give a mapping of names to values, or one value for each"
+                f"pass a mapping of names to values, or one value for each"
             )
         bound = [check.admit(value) for check, value in zip(checks, values, strict=True)]
         for position, (admitted, value) in enumerate(zip(bound, values, strict=True)):
@@ -100,7 +100,7 @@ class Signature:
     def _refuse_repeated(self, positions: Sequence[int]) -> NoReturn:
         twice = next(position for position in positions if positions.count(position) > 1)
         name = self.inputs[twice].name
-        raise InputError(f"{self.network}: input `{name}` is given twice, by name and by index {twice}; give it once")
+        raise InputError(f"{self.network}: input `{name}` is given twice, by name and by index {twice}; pass it once")
 
     def check_ties(self, values: Sequence[Value]) -> None:
         """Raise `InputError` if a symbolic dimension has different lengths in different inputs."""

@@ -264,7 +264,7 @@ class SyncInferRequest(ABC):
         self.inputs = inputs
 
     def run_stage(self, stage: Stage, executor: str) -> None:
-        """Run one stage, recording it where profiling."""
+        """Run one stage, and record it if profiling."""
         if not self.is_profiling:
             stage()
             return

@@ -172,7 +172,7 @@ def _check_tensor(array: Array, expected: TensorType) -> None:
     dtype = expected.element_type.numpy
     if expected.element_type is not undefined and array.dtype != dtype:
         shown = "str" if expected.element_type is string else dtype
-        raise _Mismatch(f"element type is {array.dtype}, expected {shown}; nothing is cast for you")
+        raise _Mismatch(f"element type is {array.dtype}, expected {shown}; values are not cast implicitly")
     if expected.shape.accepts(array.shape):
         return
     if expected.shape.rank.is_static and len(expected.shape) != array.ndim:

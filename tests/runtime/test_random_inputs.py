@@ -61,7 +61,7 @@ def test_optionals_are_absent() -> None:
 @pytest.mark.parametrize(
     ("ports", "shapes", "message"),
     [
-        ([port("x", "N", 3, None)], {}, r"input `x` is f32\[N,3,\?\]: give its shape, such as x=1,3,1"),
+        ([port("x", "N", 3, None)], {}, r"input `x` is f32\[N,3,\?\]: pass its shape, such as x=1,3,1"),
         ([Port("x", TensorType(f32, PartialShape.dynamic()))], {}, "shape is not known"),
         ([port("x", "N", 3)], {"x": (2, 4)}, r"input `x` is f32\[N,3\] and cannot have the shape \(2, 4\)"),
         ([port("x", 2)], {"y": (2,)}, "'y', which is not an input; inputs: x"),

@@ -100,7 +100,7 @@ def test_run_asks_for_the_shape_of_a_dynamic_input(engine: Engine, tmp_path: Pat
     onnx.save(CASE["dynamic_batch"].model, model)
     done = engine("run", model, "-d", "TEMPLATE")
     assert done.code == 3
-    assert "give its shape, such as x=1,3" in done.err
+    assert "pass its shape, such as x=1,3" in done.err
     assert "--shape" in done.err
     done = engine("run", model, "-d", "TEMPLATE", "--shape", "x=5,3")
     assert done.code == 0
