@@ -119,5 +119,5 @@ def test_a_window_larger_than_the_image_pools_it_whole() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ModelError, match=r"`resnet` is unknown.*mobilenet_v2.*resnet50"):
+    with pytest.raises(ModelError, match=r"unknown network `resnet`.*mobilenet_v2.*resnet50"):
         seeded_network("resnet")
