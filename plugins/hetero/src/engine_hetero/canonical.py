@@ -1,4 +1,4 @@
-"""Brings a model into the form in which devices are asked about it."""
+"""Brings a model into the form used for device queries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from engine.plugin_api import Model
 
 
 def canonical_model(model: Model) -> Model:
-    """A copy of `model` without what no device needs to run, in which every operation has a name of its own.
+    """A copy of `model` without operations that need not run, in which every operation has a unique name.
 
-    Nothing is recognised or fused: what devices make of their subgraphs is theirs, and users see their own nodes.
+    Nothing is fused: devices transform their subgraphs themselves, and users see their own nodes.
     """
     copy = model.clone()
     manager = Manager(name="CanonicalModel")
@@ -27,7 +27,7 @@ def canonical_model(model: Model) -> Model:
 
 
 def _name_apart(model: Model) -> None:
-    """Rename operations whose name another has: devices answer by name."""
+    """Rename operations with duplicate names: devices answer by name."""
     taken: set[str] = set()
     for node in model.ordered_nodes():
         if not is_operation(node):
@@ -37,5 +37,5 @@ def _name_apart(model: Model) -> None:
             count += 1
             node.friendly_name = f"{name}:{count}"
         if not node.has_own_name:
-            node.friendly_name = name  # a name that was made up would be another in each copy of the model
+            node.friendly_name = name  # generated names differ between copies of a model
         taken.add(node.friendly_name)

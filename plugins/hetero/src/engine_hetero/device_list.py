@@ -18,7 +18,7 @@ from engine.properties import (
 from engine_hetero.properties import DEVICE_CONFIGS, PARTITION_STRATEGY
 
 PASSED_ON: Final = (PERF_COUNT, PERFORMANCE_HINT, NUM_STREAMS, INFERENCE_NUM_THREADS, ENABLE_MMAP)
-"""What a user says of HETERO holds for the devices that it runs on."""
+"""Config keys of HETERO that are passed on to its devices."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class DeviceList:
 
     @classmethod
     def of(cls, own_name: str, core: CoreHandle, config: Config) -> DeviceList:
-        """What a configuration lists.
+        """The device list of a configuration.
 
-        Raises `DeviceNotFoundError` where there is none, for HETERO itself, and for a device that is not there;
-        `PropertyError` for configuration of a device that is not listed.
+        Raises `DeviceNotFoundError` for an empty list, for HETERO itself, and for a missing device; `PropertyError` for
+        configuration of a device that is not listed.
         """
         listed = tuple(config[DEVICE_PRIORITIES].split(",")) if config[DEVICE_PRIORITIES] else ()
         if not listed:
@@ -47,7 +47,7 @@ class DeviceList:
                     f"device {name!r} in the list {','.join(listed)!r}: {own_name} cannot run on {own_name}; "
                     "list its devices instead"
                 )
-            # Of an id, too, the core says whether it is there, and names those that are.
+            # The core also checks device ids, and lists the existing ones in its error.
             if PARTITION_STRATEGY.name in core.get_property(name, "SUPPORTED_CONFIG_KEYS"):
                 raise DeviceNotFoundError(
                     f"device {name!r} in the list {','.join(listed)!r} is {own_name} under another name, "
@@ -61,7 +61,7 @@ class DeviceList:
         return cls(listed, {name: _config_of(name, core, config, given.get(name, {})) for name in listed})
 
     def config_of(self, name: str) -> Mapping[str, Any]:
-        """The configuration with which a device compiles, imports and answers."""
+        """The configuration of a device for compiling, importing and queries."""
         return self.configs[name]
 
 

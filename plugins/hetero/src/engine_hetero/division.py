@@ -1,4 +1,4 @@
-"""From a model and a list of devices to subgraphs: ask, place, partition, split."""
+"""From a model and a list of devices to subgraphs: query, place, partition, split."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine_hetero.properties import AFFINITY_FILE, MEASURE_SECONDS, PARTITION_M
 from engine_hetero.schedule import findings, predict
 
 _MIN_GAIN: Final = 0.1
-"""The part of an inference's time that a division with more subgraphs must save."""
+"""The share of an inference's time that a division with more subgraphs must save."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Division:
     """How a model is divided.
 
     Attributes:
-        members: the numbers of each part's nodes, ascending; parts in an order in which they can run.
-        costs: what the division was weighed with.
-        stated_mode: the mode that was asked for.
+        members: the numbers of each part's nodes, ascending; parts in execution order.
+        costs: the cost model used for the division.
+        stated_mode: the configured mode.
     """
 
     graph: ModelGraph
@@ -53,7 +53,7 @@ class Division:
         return tuple(names[int(self.placement.affinity[numbers[0]])] for numbers in self.members)
 
     def split(self) -> tuple[tuple[PartModel, ...], Wiring]:
-        """The parts as models, and their wiring with what each is expected to take."""
+        """The parts as models, and their wiring with predicted times."""
         listed = self.placement.claims.devices
         parts, wiring = split(self.graph, self.members, self.devices() or listed[:1])
         timed = [
@@ -71,7 +71,7 @@ class Division:
 
     @cached_property
     def part_seconds(self) -> tuple[float, ...]:
-        """What each part is expected to take, from its start to its end."""
+        """The predicted time of each part, from start to end."""
         affinity = self.placement.affinity
         seconds = self.costs.placed_seconds(affinity)
         overhead = self.costs.subgraph_overhead
@@ -79,7 +79,7 @@ class Division:
 
     @property
     def measured_part_seconds(self) -> tuple[float | None, ...]:
-        """What the operations of each part took on its device, one by one; None where one was not measured."""
+        """The sum of the measured times of each part's operations; None if one was not measured."""
         affinity = self.placement.affinity
         seconds = self.costs.placed_seconds(affinity)
         is_measured = self.costs.is_measured[affinity, np.arange(len(affinity))]
@@ -87,13 +87,13 @@ class Division:
 
     @property
     def mode(self) -> str:
-        """The mode that was chosen: where two were compared, the one that is expected to take less time."""
+        """The chosen mode: if two were compared, the one with the lower predicted time."""
         is_connected = self.partition.statistics.get("is_connected")
         return self.stated_mode if is_connected is None else "connected" if is_connected else "min_subgraphs"
 
     @property
     def predicted_seconds(self) -> dict[str, float]:
-        """What an inference is expected to take in each mode that was looked at, parts on different devices at once."""
+        """The predicted time of an inference in each examined mode, with parallel execution on different devices."""
         figures = self.partition.statistics
         compared = {name: f"{name}.seconds" for name in ("min_subgraphs", "connected") if f"{name}.seconds" in figures}
         if compared:
@@ -103,7 +103,7 @@ class Division:
 
     @property
     def seconds(self) -> float:
-        """What an inference is expected to take."""
+        """The predicted time of an inference."""
         return min(self.predicted_seconds.values())
 
     @property
@@ -114,9 +114,9 @@ class Division:
 
 
 class Divider:
-    """Divides one model over one list of devices; asks each device once.
+    """Divides one model over one list of devices; queries each device once.
 
-    Raises `UnsupportedError` naming every node that cannot be placed, and what the devices raise when asked.
+    Raises `UnsupportedError` naming every node that cannot be placed, and the errors of the devices' queries.
     """
 
     def __init__(self, core: CoreHandle, model: Model, devices: DeviceList, config: Config) -> None:
@@ -130,7 +130,7 @@ class Divider:
         self._set_claims()
 
     def withdraw(self, device: str, names: frozenset[str]) -> None:
-        """No longer believe that a device runs some nodes."""
+        """Treat some nodes as refused by a device."""
         self._withdrawn.append((self.devices.names.index(device), names))
         self._set_claims()
 
@@ -154,7 +154,7 @@ class Divider:
         return self._division(place_by_priority(self.claims, stated), costs)
 
     def _simple_placements(self, stated: Ints) -> list[Placement]:
-        """By priority, and as much as users leave free on one device, for each device that runs all of it."""
+        """Placement by priority, and all free nodes on one device, for each device that supports them all."""
         found: list[Placement] = []
         for device in (None, *range(len(self.devices.names))):
             free = stated if device is None else np.where(stated == UNPLACED, device, stated)
@@ -192,10 +192,9 @@ class Divider:
 
 
 def _worth_its_subgraphs(divisions: Sequence[Division]) -> Division:
-    """The division that takes least, where more subgraphs count only if they save more than predictions are wrong by.
+    """The fastest division, where more subgraphs must save more than the prediction error.
 
-    Times of single operations are noisy, and know nothing of what a device fuses: by them alone, every border would
-    seem to be free.
+    Times of single operations are noisy and do not reflect fusion: by themselves, they make every border seem free.
     """
     best, *others = sorted(divisions, key=lambda division: len(division.members))
     for division in others:

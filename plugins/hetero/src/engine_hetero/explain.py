@@ -1,4 +1,4 @@
-"""What HETERO answers to a query: how every node would run, and the report of the whole division."""
+"""Query answers of HETERO: how every node would run, and a report on the division."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
 
 
 def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) -> QueryResult:
-    """How each of the model's own operations would run; one that is folded away runs nowhere, which is native."""
+    """The support of each of the model's operations; folded operations count as native."""
     divider = Divider(core, model, devices, config)
     graph = divider.graph
     originals = _originals(model, graph)
@@ -43,11 +43,11 @@ def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) 
 
 
 Originals: TypeAlias = Sequence[Mapping[str, str]]
-"""For each node of a graph the user's operations that it stands for: operators by name."""
+"""For each node of a graph, the user's operations that it replaces: operators by name."""
 
 
 def _originals(model: Model, graph: ModelGraph) -> Originals:
-    """Every operation of the model with the first node that stands for it; a node may have none."""
+    """Every operation of the model with the first node that replaces it, if any."""
     left = {n.friendly_name: n.op_type for n in model.ordered_nodes() if is_operation(n)}
     return [
         {name: left.pop(name) for name in node.rt_info.get(FUSED_NAMES, (node.friendly_name,)) if name in left}
@@ -63,7 +63,7 @@ def _by_original_name(model: Model, originals: Originals, supports: Mapping[int,
 
 
 def report(division: Division, config: Config, originals: Originals, operations: Iterable[str]) -> PlacementReport:
-    """What a person wants to know of a division, in the names of the model's own operations."""
+    """The report on a division, with the names of the model's operations."""
     placement = division.placement
     crossings = _crossings(division)
     sources = {name: source for names, source in zip(originals, placement.sources, strict=True) for name in names}
@@ -107,7 +107,7 @@ def _subgraphs(division: Division, crossings: Sequence[Crossing], originals: Ori
 
 
 def _crossings(division: Division) -> tuple[Crossing, ...]:
-    """Each value once for each subgraph that reads it."""
+    """The transfers: each value once per subgraph that reads it."""
     graph = division.graph
     part = division.part_of_node()
     affinity = division.placement.affinity
@@ -122,7 +122,7 @@ def _crossings(division: Division) -> tuple[Crossing, ...]:
 
 
 def _refusals(claims: Claims, division: Division, originals: Originals) -> Iterator[NodeRefusal]:
-    """Why each node is not on a device that was to be preferred, and why not natively on its own."""
+    """Why each node is not on a preferred device, and why not native on its own device."""
     for number, operations in enumerate(originals):
         for device in range(int(division.placement.affinity[number]) + 1):
             support = claims.support(device, number)

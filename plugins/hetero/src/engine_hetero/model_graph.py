@@ -1,4 +1,4 @@
-"""A model as the partitioner sees it: numbered operations, and the values that flow between them."""
+"""The partitioner's view of a model: numbered operations, and the values between them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from engine.plugin_api import Model
 Ints: TypeAlias = NDArray[np.int64]
 
 _SMALL: Final = 64
-"""Shape arithmetic handles at most this many elements: the lengths of a tensor, a few tables of them."""
+"""The maximum number of elements in shape arithmetic: the lengths of a tensor, a few tables of them."""
 
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """The operations that a device has to run, and the edges between them.
+    """The operations that devices run, and the edges between them.
 
-    What is cheap to have everywhere is no node here: constants, and the arithmetic on lengths of tensors, are cloned
-    into every subgraph that reads them (`floating`).
+    Constants and shape arithmetic (`floating`) are cheap, so they are not nodes but are cloned into every subgraph that
+    reads them.
 
     Attributes:
-        model: whose graph it is; it must not change.
+        model: the model, which must not change.
         nodes: the operations, producers before consumers; their index is their number.
-        index: the number of each.
-        edges: (E, 2), producer and consumer; one for each pair of them and value.
-        values: (E,) the value that flows along each edge: the producer's, or the lengths of it that the consumer needs.
-        byte_sizes: (E,) its size; lengths that are not known count as one.
-        floating: operations on lengths, which belong to no subgraph.
+        index: the number of each operation.
+        edges: (E, 2), producer and consumer; one for each combination of producer, consumer and value.
+        values: (E,) the value of each edge: that of the producer, or its lengths that the consumer needs.
+        byte_sizes: (E,) its size; unknown lengths count as 1.
+        floating: shape arithmetic, which belongs to no subgraph.
     """
 
     model: Model
@@ -51,7 +51,7 @@ class ModelGraph:
     def of(cls, model: Model, refused: Collection[str] = ()) -> ModelGraph:
         """The graph of `model`. Linear.
 
-        `refused` names the operations that some device does not run, and which thus cannot be everywhere.
+        `refused` names the operations that some device does not support, which therefore cannot be cloned everywhere.
         """
         floating = _floating(model, refused)
         nodes = tuple(n for n in model.ordered_nodes() if not _is_leaf(n) and n not in floating)
@@ -81,7 +81,7 @@ class ModelGraph:
 
 
 def byte_size(value: Output, unknown: int = 1) -> int:
-    """The bytes of a value; a length that is not known counts as `unknown`, a value that is not a tensor as nothing."""
+    """The bytes of a value; unknown lengths count as `unknown`; 0 for a value that is not a tensor."""
     if not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
         return 0
     count = 1
@@ -104,7 +104,7 @@ def _distinct(values: Iterable[Output | None]) -> Iterable[Output]:
 
 
 def _asked_lengths(model: Model, floating: frozenset[Node]) -> dict[Node, tuple[Output, ...]]:
-    """For every floating operation, the results of those `Shape` and `Size` that it is computed from."""
+    """For every floating operation, the results of the `Shape` and `Size` nodes that it is computed from."""
     asked: dict[Node, tuple[Output, ...]] = {}
     for node in model.ordered_nodes():
         if node not in floating:
@@ -118,9 +118,9 @@ def _asked_lengths(model: Model, floating: frozenset[Node]) -> dict[Node, tuple[
 
 
 def _floating(model: Model, refused: Collection[str]) -> frozenset[Node]:
-    """The arithmetic on lengths: what is computed from shapes and constants alone, is small, and can be repeated.
+    """The shape arithmetic: small, repeatable operations computed only from shapes and constants.
 
-    What a result reads is no part of it, since a result is read from a subgraph; and nor is what is computed from that.
+    Operations that a Result reads are excluded, since a Result reads from a subgraph, and so are their consumers.
     """
     found: set[Node] = set()
     kept = {result.input_value(0).node for result in model.results}.union(model.sinks)
@@ -137,7 +137,7 @@ def _floating(model: Model, refused: Collection[str]) -> frozenset[Node]:
 
 
 def _is_repeatable(node: Node) -> bool:
-    """Whether a copy in another subgraph gives the same, at next to no cost. Operators of others might draw numbers."""
+    """Whether a copy in another subgraph gives the same result cheaply. Custom operators might be random."""
     op = find_op(node.op_type, node.domain)
     is_known = op is not None and op.is_deterministic and not node.domain
     return is_known and not node.bodies and all(_is_small(output) for output in node.outputs)

@@ -1,4 +1,4 @@
-"""The executable network: a network for each subgraph, and how they are connected."""
+"""The executable network: a network per subgraph, and their connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from engine_hetero.properties import SUBGRAPH_COUNT, SUBGRAPH_DEVICES, SUBGRAPH_
 
 
 class HeteroNetwork(ExecutableNetwork):
-    """Holds the parts' networks; the wiring and the certificate go with them into a blob."""
+    """Holds the parts' networks; a blob also contains the wiring and the certificate."""
 
     metrics = (SUBGRAPH_COUNT, SUBGRAPH_LOWER_BOUND, SUBGRAPH_DEVICES)
     dataflow: Dataflow
@@ -41,7 +41,7 @@ class HeteroNetwork(ExecutableNetwork):
     def compiled(cls, plugin: Plugin, config: Config, model: Model, devices: DeviceList) -> HeteroNetwork:
         """Place, partition and compile a model.
 
-        Each device that claimed nodes and refuses their subgraph is asked once more, and believed.
+        A device that claims nodes but refuses their subgraph is queried again, and the new answer is used.
         """
         network = cls(plugin, config, model)
         divider = Divider(plugin.core, model, devices, config)
@@ -64,7 +64,7 @@ class HeteroNetwork(ExecutableNetwork):
 
     @classmethod
     def imported(cls, plugin: Plugin, config: Config, blob: BlobReader, devices: DeviceList) -> HeteroNetwork:
-        """Take up what `export_sections` wrote, once its certificate has been verified."""
+        """Load the sections of `export_sections`, after verifying the certificate."""
         manifest: BlobManifest = blob.manifest
         network = cls(plugin, config, manifest)
         wiring, network.certificate, networks = read_parts(plugin.core, blob, devices)
@@ -72,13 +72,13 @@ class HeteroNetwork(ExecutableNetwork):
         return network
 
     def connect(self, wiring: Wiring, networks: Sequence[ExecutableNetwork]) -> None:
-        """The step that compiling and importing share. `graph` is the parts' graphs, in order."""
+        """The step shared by compiling and importing. `graph` has the parts' graphs, in order."""
         executors = self._device_executors(networks, wiring)
         self.dataflow = Dataflow.of(wiring, networks, [executors[part.device] for part in wiring.parts])
         self.graph = tuple(network.graph for network in networks)
 
     def _device_executors(self, networks: Sequence[ExecutableNetwork], wiring: Wiring) -> Mapping[str, Executor]:
-        """For each device a queue of the network's own, as wide as the device's networks can use at once."""
+        """For each device, an executor of the network, with as many threads as the device's networks can use."""
         executors: dict[str, Executor] = {}
         for device in dict.fromkeys(part.device for part in wiring.parts):
             own = [n for n, part in zip(networks, wiring.parts, strict=True) if part.device == device]
@@ -90,11 +90,11 @@ class HeteroNetwork(ExecutableNetwork):
         return executors
 
     def create_infer_request_impl(self) -> SyncInferRequest:
-        """One more request: of every part one of its own."""
+        """One more request, with one request of every part."""
         return HeteroInferRequest(self, self.dataflow)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
-        """One stage a subgraph, on its device's executor; what comes before and after goes with the nearest one."""
+        """One stage per subgraph, on its device's executor; pre- and postprocessing run with the nearest one."""
         assert isinstance(request, HeteroInferRequest)
         executors = self.dataflow.executors or (self.task_executor,)
         parts = [(executor, request.part_stage(p)) for p, executor in enumerate(self.dataflow.executors)]
@@ -102,11 +102,11 @@ class HeteroNetwork(ExecutableNetwork):
         return [(executors[0], request.infer_preprocess), *parts, (executors[-1], request.infer_postprocess)]
 
     def export_sections(self, writer: BlobWriter) -> None:
-        """The wiring, the certificate, and each part's own blob."""
+        """Write the wiring, the certificate, and each part's blob."""
         write_parts(writer, self.dataflow, self.certificate)
 
     def metric(self, name: str) -> object:
-        """What is known of the division; all devices together say how many requests keep them busy."""
+        """The metrics of the division; the optimal number of requests is combined over all devices."""
         parts = self.dataflow.wiring.parts
         match name:
             case SUBGRAPH_COUNT.name:
@@ -131,5 +131,5 @@ class HeteroNetwork(ExecutableNetwork):
 
 
 def _requests_of(networks: Sequence[ExecutableNetwork]) -> int:
-    """How many requests keep a device busy that runs these networks."""
+    """The number of requests that keeps a device busy with these networks."""
     return max(int(network.get_metric(OPTIMAL_NUMBER_OF_INFER_REQUESTS.name)) for network in networks)

@@ -1,4 +1,4 @@
-"""Partitions of a graph over devices: `partition` for plain arrays, and what it returns."""
+"""Partitions of a graph over devices: `partition` for plain arrays, and its result."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _log = logging.getLogger("engine.hetero")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Subgraphs of one device each, that can be run one after the other."""
+    """Subgraphs, each on one device, that can run in sequence."""
 
     subgraph: Integers
     """(N,): the subgraph of each node, 0..count-1."""
     count: int
     lower_bound: int
-    """No partition has fewer subgraphs. With two devices some has as many; with more, if nodes are some hundreds."""
+    """A lower bound on the number of subgraphs; exact for two devices, and for more with up to a few hundred nodes."""
     order: Integers
-    """(count,): the subgraphs in an order in which they can be run."""
+    """(count,): the subgraphs in execution order."""
     crossing_bytes: int
-    """The bytes of all edges between subgraphs; 0 where no bytes were given."""
+    """The bytes of all edges between subgraphs; 0 if no bytes are given."""
     device: Integers
     """(count,): the device of each subgraph."""
     run: Integers
-    """(N,): one number for all nodes of a subgraph, which rises on every edge between two."""
+    """(N,): a number per subgraph, which increases along every edge between two subgraphs."""
     splits: int
-    """How many subgraphs were added because those that the strategy chose waited for each other."""
+    """How many subgraphs were added to break cycles in the strategy's result."""
     statistics: dict[str, float]
-    """Figures of the strategy, by name."""
+    """Statistics of the strategy, by name."""
 
     @property
     def repaired(self) -> bool:
@@ -57,19 +57,19 @@ def partition(
     costs: graph.Costs | None = None,
     trace: list[graph.TraceStep] | None = None,
 ) -> Partition:
-    """Partition a graph into subgraphs of one device each that can be run one after the other.
+    """Partition a graph into subgraphs, each on one device, that can run in sequence.
 
     edges: (E, 2) integers, from and to of each edge; affinity: (N,) integers, the index of each node's device;
-    bytes: (E,) integers, what each edge carries.
+    bytes: (E,) integers, the bytes of each edge.
 
     strategy: `potential`, `rollback` or `restriction_map`; mode, for `potential`: `min_subgraphs`, `connected` (more
-    subgraphs, which can overlap), or `auto`, whichever of the two a schedule with `costs` says is done first.
-    atoms: (N,) integers; nodes of one number >= 0 are never in two subgraphs, and neither is what lies between them.
-    trace: receives the steps of `rollback`, up to 100,000, fewer where long lists belong to them. They are logged by
-    "engine.hetero", too, at DEBUG.
+    subgraphs, which can overlap), or `auto`, the faster of the two in a schedule with `costs`.
+    atoms: (N,) integers; nodes with the same number >= 0 and all nodes between them stay in one subgraph.
+    trace: receives the steps of `rollback`, up to 100,000, or fewer if their lists are long. They are also logged by
+        "engine.hetero" at DEBUG.
 
-    Raises GraphError where the graph is malformed, naming the nodes of a cycle, and PartitionError for anything else
-    that does not fit. O(N + E) time and memory for `potential` in the mode `min_subgraphs`.
+    Raises GraphError for a malformed graph, naming the nodes of a cycle, and PartitionError for other invalid
+    arguments. O(N + E) time and memory for `potential` in the mode `min_subgraphs`.
     """
     is_logged = strategy == "rollback" and _log.isEnabledFor(logging.DEBUG)
     steps: list[graph.TraceStep] | None = [] if is_logged or trace is not None else None

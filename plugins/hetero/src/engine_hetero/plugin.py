@@ -1,4 +1,4 @@
-"""The plugin: what `Core` discovers."""
+"""The plugin that `Core` discovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine_hetero.properties import OWN_PROPERTIES
 
 
 class HeteroPlugin(Plugin):
-    """Other devices together, as one device."""
+    """Several other devices, combined into one device."""
 
     name = "HETERO"
     version = "0.1.0"
@@ -31,7 +31,7 @@ class HeteroPlugin(Plugin):
         return HeteroNetwork.compiled(self, config, model, self._devices(config))
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
-        """A network from what `HeteroNetwork.export_sections` wrote."""
+        """A network from the sections that `HeteroNetwork.export_sections` wrote."""
         return HeteroNetwork.imported(self, config, blob, self._devices(config))
 
     def query_model(self, model: Model, config: Config) -> QueryResult:

@@ -1,4 +1,4 @@
-"""The properties that HETERO adds to those of every device."""
+"""The properties that HETERO adds to the common ones."""
 
 from __future__ import annotations
 
@@ -80,4 +80,4 @@ SUBGRAPH_DEVICES = Property(
 OWN_PROPERTIES = (
     PLACEMENT, AFFINITY_FILE, CALIBRATION_FILE, MEASURE_SECONDS, PARTITION_STRATEGY, PARTITION_MODE, DEVICE_CONFIGS,
 )  # fmt: skip
-"""The config keys of HETERO alone."""
+"""The config keys of HETERO only."""

@@ -1,4 +1,4 @@
-"""The steps of the strategy `rollback` as text, with the lists that OpenVINO's hetero design shows at each."""
+"""The steps of the strategy `rollback` as text, with the lists that OpenVINO's HETERO design shows for each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ACTIONS = {"root": "select root", "merge": "merge", "fail": "failed to merge", 
 
 
 def trace_lines(steps: Iterable[TraceStep]) -> Iterator[str]:
-    """Write each step as a line: what is done, the subgraph and the rejected nodes after it, and the condition.
+    """Write each step as a line: the action, the resulting subgraph and rejected nodes, and the condition.
 
-    An atom goes by its first node. The lists make the text quadratic in the size of a subgraph at worst.
+    An atom is represented by its first node. The lists make the text quadratic in the subgraph size in the worst case.
     """
     subgraph: list[int] = []
     rejected: list[int] = []
     candidates: list[str] = []
-    device = -1  # of the subgraph that was chosen last
+    device = -1  # device of the last chosen subgraph
     for step in steps:
         match step.kind:
             case "roots":

@@ -1,4 +1,4 @@
-"""How long an inference is expected to take, and which subgraphs are not worth their transfers."""
+"""The predicted time of an inference, and subgraphs that are not worth their transfers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from engine_hetero.placing.placement import REFUSED, Claims
 _MAX_EXAMINED: Final = 64
 _MAX_FINDINGS: Final = 5
 _MIN_GAIN: Final = 0.01
-"""Of an inference: what saves less is within the error of any prediction."""
+"""The share of an inference's time below which savings are within the prediction error."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When subgraphs run.
+    """The schedule of subgraphs.
 
     Attributes:
-        seconds: until the last one has ended.
+        seconds: the time until the last one has ended.
         start, end: (S,) seconds from the start of the inference.
-        device: (S,) where each runs.
+        device: (S,) the device of each.
     """
 
     seconds: float
@@ -46,18 +46,18 @@ def list_schedule(
     edge_seconds: Floats,
     overhead: Floats | float,
 ) -> Schedule:
-    """Run subgraphs as soon as their inputs are there and their device is free, one at a time on each.
+    """Run subgraphs as soon as their inputs are available and their device is free, one at a time per device.
 
-    Of several that could start on a device, the first in `order` does. What several edges bring from one subgraph to
-    another is brought one after the other. Near-linear.
+    If several could start on a device, the first in `order` starts. Transfers between the same two subgraphs are
+    sequential. Near-linear.
 
     Args:
         edges: (E, 2) between nodes.
         subgraph: (N,) the subgraph of each node, 0..S-1.
         device: (S,) the device of each subgraph.
-        order: (S,) the subgraphs in an order in which they can run.
+        order: (S,) the subgraphs in execution order.
         node_seconds: (N,) of each node on its device.
-        edge_seconds: (E,) to bring the value of an edge to another subgraph; within one, it does not count.
+        edge_seconds: (E,) for moving the value of an edge to another subgraph; ignored within a subgraph.
         overhead: (D,) or one number: seconds for starting a subgraph.
 
     Raises `PartitionError` if subgraphs depend on each other in a cycle.
@@ -79,7 +79,7 @@ def predict(graph: ModelGraph, costs: CostModel, affinity: Ints, subgraph: Ints,
 
 
 def _quotient(edges: Ints, subgraph: Ints, edge_seconds: Floats, count: int) -> tuple[Ints, Floats]:
-    """(Q, 2) the pairs of subgraphs between which values flow, and how long that takes."""
+    """(Q, 2) the connected pairs of subgraphs, and their transfer times."""
     source, target = subgraph[edges[:, 0]], subgraph[edges[:, 1]]
     crossing = np.flatnonzero(source != target)
     keys, inverse = np.unique(source[crossing] * count + target[crossing], return_inverse=True)
@@ -88,7 +88,7 @@ def _quotient(edges: Ints, subgraph: Ints, edge_seconds: Floats, count: int) -> 
 
 
 class _Timeline:
-    """The simulation: subgraphs arrive at their device when all of their inputs have."""
+    """The simulation: a subgraph is ready when all of its inputs have arrived at its device."""
 
     def __init__(self, seconds: Floats, device: Ints, rank: Ints, pairs: Ints, transfers: Floats) -> None:
         count = len(seconds)
@@ -102,7 +102,7 @@ class _Timeline:
         self.arrival = [0.0] * count
         self.start = np.zeros(count)
         self.end = np.zeros(count)
-        # For each device: what is on its way, by arrival, and what could start, by rank.
+        # For each device: subgraphs waiting for inputs, by arrival time, and ready ones, by rank.
         self.coming: list[list[tuple[float, int]]] = [[] for _ in range(max(self.device, default=0) + 1)]
         self.ready: list[list[tuple[int, int]]] = [[] for _ in self.coming]
         self.free = [0.0] * len(self.coming)
@@ -116,7 +116,7 @@ class _Timeline:
         while self.wakes:
             now, device = heapq.heappop(self.wakes)
             if self.free[device] > now:
-                continue  # it wakes again when it is free
+                continue  # it is visited again when it is free
             coming, ready = self.coming[device], self.ready[device]
             while coming and coming[0][0] <= now:
                 each = heapq.heappop(coming)[1]
@@ -147,14 +147,14 @@ class _Timeline:
         heapq.heappush(self.wakes, (end, device))
 
 
-# -- what is not worth it -----------------------------------------------------------------------------------
+# -- unprofitable subgraphs -----------------------------------------------------------------------------------
 
 
 def findings(claims: Claims, costs: CostModel, affinity: Ints, subgraph: Ints, order: Ints) -> tuple[str, ...]:
-    """Sentences on subgraphs that would better be part of a neighbour, the one that gains most first.
+    """Messages on subgraphs that would be faster as part of a neighbour, largest saving first.
 
-    Each of the smallest subgraphs is tried as a part of its neighbours on any one device that claims all of its nodes,
-    as long as that leaves the subgraphs acyclic. Savings below a hundredth of an inference are not reported.
+    Each of the smallest subgraphs is tried as part of its neighbours on each device that claims all of its nodes, if
+    that keeps the subgraphs acyclic. Savings below a hundredth of an inference are not reported.
     """
     if len(order) < 2:
         return ()
@@ -169,7 +169,7 @@ def findings(claims: Claims, costs: CostModel, affinity: Ints, subgraph: Ints, o
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A subgraph that becomes part of others on a device, and how long an inference takes then."""
+    """A merge of a subgraph into others on a device, and the resulting time of an inference."""
 
     subgraph: int
     device: int
@@ -186,7 +186,7 @@ class _Review:
     schedule: Schedule
 
     def moves(self, each: int) -> list[_Move]:
-        """The ways to make a subgraph part of its neighbours that save time."""
+        """The merges of a subgraph into its neighbours that save time."""
         members = np.flatnonzero(self.subgraph == each)
         pairs = self._pairs()
         near = np.unique(np.concatenate([pairs[pairs[:, 0] == each, 1], pairs[pairs[:, 1] == each, 0]]))
@@ -207,7 +207,7 @@ class _Review:
         return moves
 
     def sentence(self, move: _Move) -> str:
-        """What to do, and what it saves."""
+        """The message for a move and its saving."""
         devices = self.claims.devices
         here, there = devices[self.schedule.device[move.subgraph]], devices[move.device]
         seconds = self.costs.edge_seconds(self.claims.graph, self.affinity, self.subgraph)
@@ -226,7 +226,7 @@ class _Review:
         return _quotient(edges, self.subgraph, np.zeros(len(edges)), len(self.schedule.device))[0]
 
     def _has(self, device: int, members: Ints) -> bool:
-        """Whether a device claims nodes, and having them leaves all atoms whole."""
+        """Whether a device claims nodes, and moving them there keeps all atoms whole."""
         if (self.claims.levels[device, members] == REFUSED).any():
             return False
         after = self.affinity.copy()
@@ -235,7 +235,7 @@ class _Review:
         return all(each.all() or not each.any() for each in inside)
 
     def _joined(self, each: int, others: Sequence[int], pairs: Ints) -> tuple[Ints, list[int]]:
-        """New numbers of the subgraphs, and which of `others` one could be joined with without a cycle."""
+        """The new numbers of the subgraphs, and those of `others` that one can be merged with without a cycle."""
         label = np.arange(len(self.schedule.device))
         joined: list[int] = []
         for other in others:

@@ -1,4 +1,4 @@
-"""`BinaryCache`: compiled programs in a folder, which processes share and which tell what is known to be safe."""
+"""`BinaryCache`: a folder of compiled programs, shared by processes, that have been compiled and run safely."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from engine.files import complete_file
 _log = logging.getLogger("engine.opencl")
 _DIGEST: Final = hashlib.sha256().digest_size
 _FORMAT: Final = "2"
-"""Of what files hold: versions of the engine with other formats may use the same folder."""
+"""The version of the file format: engine versions with other formats may use the same folder."""
 _MAGIC: Final = f"engine-opencl-{_FORMAT}\n".encode()
 _ENDING: Final = ".program"
 MAX_BYTES: Final = 256 << 20
-"""Of all files of a folder; what was not used for longest makes room."""
+"""The limit for all files of a folder; the least recently used ones are removed."""
 _LOOKS: Final = 8
-"""Into how many parts the free bytes are divided, after each of which the folder is looked at, file by file."""
+"""The folder is scanned again after each of this many parts of the free bytes has been written."""
 _ABANDONED_SECONDS: Final = 24 * 3600.0
-"""After which nobody writes to an incomplete file any more."""
+"""Seconds after which an incomplete file is considered abandoned."""
 
 
 def default_folder() -> Path:
-    """Where programs are kept unless CACHE_DIR says otherwise: this user's folder for what can be made anew."""
+    """The default folder for programs without CACHE_DIR: the user's cache folder."""
     stated = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     try:
         return (Path(stated) if stated else Path.home() / ".cache") / "engine-opencl"
-    except RuntimeError:  # a user without a home: a folder that nobody can make
+    except RuntimeError:  # a user without a home: a folder that cannot be created
         return Path(os.devnull) / "engine-opencl"
 
 
 def sealed(key: str, binary: bytes) -> bytes:
-    """A program as files and blobs keep it: no other, and none of another key, is taken for it by accident."""
+    """A program in the form stored in files and blobs, with its key and a checksum."""
     return _MAGIC + _digest(key, binary) + binary
 
 
 def unsealed(key: str, content: bytes) -> bytes | None:
-    """The program of a key; None where the content is damaged, or that of another key."""
+    """The program of a key; None if the content is damaged or belongs to another key."""
     start = len(_MAGIC) + _DIGEST
     binary = content[start:]
     return binary if content[:start] == _MAGIC + _digest(key, binary) else None
@@ -56,27 +56,27 @@ def _digest(key: str, binary: bytes) -> bytes:
 
 @cache
 def binary_cache(folder: Path) -> BinaryCache:
-    """The cache of a folder, one for the process."""
+    """The cache of a folder, one per process."""
     return BinaryCache(folder)
 
 
 class BinaryCache:
-    """What a device compiled, by key. A file that is there was compiled, and ran, without harm. Thread-safe.
+    """Compiled programs by key. A program in the cache was compiled and run without a crash. Thread-safe.
 
-    A damaged file is not an error: it is logged and taken as absent. A folder that cannot be written to is logged.
-    Of more than `max_bytes`, what was not used for longest is removed; a process that is about to read it compiles
-    it again. A file's time says when it was used last.
+    A damaged file is not an error: it is logged and ignored. An unwritable folder is logged. Above `max_bytes`, the
+    least recently used files are removed; a process about to read one compiles it again. The modification time of a
+    file is that of its last use.
     """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
         self.folder = folder
         self._max_bytes = max_bytes
         self._unseen_bytes = 0
-        """How much may be put before looking at the folder again: others put files there, too."""
+        """The bytes that may be written before the folder is scanned again: other processes write to it too."""
         self._lock = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
-        """The program of a key; None where there is none, or a damaged one."""
+        """The program of a key; None if it is missing or damaged."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -89,12 +89,12 @@ class BinaryCache:
         if body is None:
             _log.warning("the cached OpenCL program %s is damaged and is compiled again", path)
             return None
-        with suppress(OSError):  # of another user, or removed
+        with suppress(OSError):  # owned by another user, or removed
             os.utime(path)
         return body
 
     def put(self, key: str, binary: bytes) -> None:
-        """Keep a program, whole or not at all."""
+        """Store a program atomically."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             content = sealed(key, binary)
@@ -110,9 +110,9 @@ class BinaryCache:
             )
 
     def _make_room(self) -> int:
-        """Remove files down to three quarters of what is allowed, so that not every program costs a removal.
+        """Remove files down to three quarters of the limit, so that not every write requires a removal.
 
-        Returns the bytes that are left.
+        Returns the bytes that remain.
         """
         files = sorted(self._files())
         total = sum(nbytes for _, nbytes, _ in files)
@@ -121,13 +121,13 @@ class BinaryCache:
         for _, nbytes, path in files:
             if total <= self._max_bytes * 3 // 4:
                 break
-            with suppress(OSError):  # another process removes it, too, or reads it (Windows)
+            with suppress(OSError):  # another process removes it too, or reads it (Windows)
                 path.unlink()
                 total -= nbytes
         return total
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
-        """When each was used last, its bytes, and where it is; what was never completed goes at once."""
+        """Last use, size and path of each file; removes abandoned incomplete files."""
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):

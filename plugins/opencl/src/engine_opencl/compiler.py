@@ -1,4 +1,4 @@
-"""From a prepared graph whose shapes are known to a plan."""
+"""From a prepared static graph to a plan."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.tuning.tuner import OpenclTuner
 
 ADVICE: Final = "run it on another device with HETERO:OPENCL,CPU"
-"""The way out where an operation has no kernel."""
+"""The advice in the error for an operation without a kernel."""
 
 
 def build_plan(prepared: OpenclGraph, facts: DeviceFacts, tuner: OpenclTuner | None = None) -> LaunchPlan:
-    """The plan of a graph, with what `tuner` knows, or measures, of the kernels that there are for its sites.
+    """The plan of a graph, with the kernels that `tuner` knows or measures to be fastest.
 
-    Raises `UnsupportedError` naming the first node that has no kernel.
+    Raises `UnsupportedError` naming the first node without a kernel.
     """
     prepared.require_kernels("OPENCL", ADVICE)
     builder = _lowered(prepared, facts, tuner)
-    # Another choice may bring other sites.
+    # Another choice may lead to other sites.
     while tuner is not None and tuner.tune(builder):
         builder = _lowered(prepared, facts, tuner)
     outputs = [result.input_value(0) for result in prepared.graph.results]

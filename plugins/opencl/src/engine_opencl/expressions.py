@@ -11,14 +11,14 @@ from engine_opencl.plan import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The element of a tensor at this place, broadcast."""
+    """The element of a tensor at the current position, broadcast."""
 
     value: Output
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """OpenCL C with operands {0}, {1} ..., which it may use several times, and the type of its value."""
+    """OpenCL C code with operands {0}, {1} ..., which it may use several times, and the type of its value."""
 
     code: str
     operands: tuple[Expression, ...]
@@ -27,7 +27,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a kernel before has computed of the expression, for every element of the result."""
+    """A subexpression computed by an earlier kernel, for every element of the result."""
 
     buffer: Buffer
     type: str
@@ -80,5 +80,5 @@ inline long magnitude_long(long x) { return x < 0 ? -x : x; }
 inline uchar magnitude_uchar(uchar x) { return x; }
 inline char magnitude_char(char x) { return x < 0 ? -x : x; }
 """
-"""Maxima and limits keep NaN, as ONNX's do. What an integer is divided by zero is not defined there; here it is 0.
-A power of reals may be off by 16 units in the last place: one so near to an integer is that."""
+"""Maxima and limits propagate NaN, as in ONNX. Integer division by zero, which ONNX does not define, gives 0.
+A power of reals may be off by 16 units in the last place, so a result that close to an integer is rounded to it."""

@@ -46,15 +46,15 @@ _log = logging.getLogger("engine.opencl")
 PROGRAMS = "programs/"
 CHOICES = "choices"
 COMPILER = "compiler"
-"""The section that says which device and driver made the programs, and for which kernels were chosen."""
+"""The section with the device and driver that the programs and kernel choices are for."""
 PRECISION = "precision"
-"""The section that says how values of f32 models are stored."""
+"""The section with the storage type of values of f32 models."""
 _IN_FLIGHT = 2
-"""Requests that keep a device busy: one computes while another's data moves."""
+"""Requests that keep a device busy: one computes while data of another is transferred."""
 
 
 class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
-    """Compiling is: transform the graph, plan it where all lengths are known, compile the kernels."""
+    """Compilation transforms the graph and, if all lengths are known, plans it and compiles the kernels."""
 
     metrics = (KERNEL_CHOICES,)
     device: OpenclDevice
@@ -69,7 +69,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
 
     @classmethod
     def imported(cls, plugin: OpenclPlugin, config: Config, blob: BlobReader) -> OpenclNetwork:
-        """Take up an exported network: its graph is transformed already. Raises `UnsupportedError`."""
+        """Load an exported network: its graph is already transformed. Raises `UnsupportedError`."""
         network = cls(plugin, config, blob.manifest)
         check_precision(network.name, _precision_of(blob), config[INFERENCE_PRECISION_HINT])
         network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
@@ -89,9 +89,9 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
     def load(
         self, prepared: OpenclGraph, programs: Mapping[str, bytes] | None = None, choices: dict[str, str] | None = None
     ) -> None:
-        """What compiling and importing share.
+        """The steps shared by compiling and importing.
 
-        `programs`: those that are compiled already, by key; `choices`: of kernels, by site.
+        `programs`: already compiled ones, by key; `choices`: the chosen kernels, by site.
         """
         self.prepared = prepared
         self.graph = graph = prepared.graph
@@ -111,13 +111,13 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         self.tuner.end()
 
     def create_infer_request_impl(self) -> SyncInferRequest:
-        """One more request; it gets the contexts, not the network: a cycle would delay freeing both."""
+        """One more request; it refers to the contexts, not the network: a reference cycle would delay freeing both."""
         return OpenclInferRequest(self, self.pool)
 
     def pipeline(self, request: SyncInferRequest) -> Pipeline:
-        """Uploads, kernels and downloads on threads of their own, so that those of several requests overlap.
+        """Uploads, kernels and downloads on separate threads, so that those of several requests overlap.
 
-        Nobody waits on the thread that hands kernels over: the next request's are there before the last one's end.
+        The thread that enqueues kernels never waits: the next request's kernels are enqueued before the last one's end.
         """
         return [
             (self.upload_executor, request.infer_preprocess),
@@ -127,7 +127,7 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         ]
 
     def export_sections(self, writer: BlobWriter) -> None:
-        """Write what `imported` reads."""
+        """Write the sections that `imported` reads."""
         super().export_sections(writer)
         writer.add_section(PRECISION, self.config[INFERENCE_PRECISION_HINT].encode())
         writer.add_section(COMPILER, self.device.identity.encode())

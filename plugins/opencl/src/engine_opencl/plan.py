@@ -1,4 +1,4 @@
-"""A plan: what the device runs for one inference, with all shapes known, as a list of kernel launches over buffers."""
+"""A plan: the kernel launches and buffers of one inference, with all shapes known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Given: TypeAlias = "Buffer | int | float | np.generic"
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory of the device. `weight` names what it holds for all inferences; others are an inference's own."""
+    """Device memory. `weight` names the data of a buffer shared by all inferences; others belong to one inference."""
 
     byte_size: int
     weight: Hashable | None = None
@@ -32,10 +32,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel over a range of work items; a local size of () leaves that to the driver.
+    """One kernel over a range of work items; with a local size of (), the driver chooses it.
 
     Attributes:
-        source: OpenCL C, complete; equal sources are compiled once.
+        source: complete OpenCL C source; equal sources are compiled once.
         node: the operation that it belongs to, for profiles.
     """
 
@@ -50,7 +50,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What a kernel may report: an index of `node` that is out of range for a dimension of `length`."""
+    """An error that a kernel may report: an index of `node` out of range for a dimension of `length`."""
 
     node: str
     op_type: str
@@ -59,15 +59,15 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The launches in order, where inputs go, where outputs are, and the size of the memory of one inference.
+    """The launches in order, the buffers of inputs and outputs, and the memory size of one inference.
 
     Attributes:
-        inputs: for each input of the graph its buffer; None where nothing reads it.
-        outputs: for each output its buffer, or the host's value: an input's index, or a constant.
-        weights: what the weight buffers hold, by name.
-        faults: what kernels may report, in the order of the numbers (int64) of `fault_buffer`: 0 for none, else the
-            index that was out of range, plus 1 where it is not negative.
-        programs: the compiled ones of the launches, by source, once they are built; the plan keeps them alive.
+        inputs: for each input of the graph, its buffer; None if it is unused.
+        outputs: for each output, its buffer or host value: an input's index, or a constant.
+        weights: the data of the weight buffers, by name.
+        faults: the possible faults, in the order of the numbers (int64) of `fault_buffer`: 0 for none, else the index
+            out of range, plus 1 if it is not negative.
+        programs: the compiled programs of the launches, by source, once built; the plan keeps them alive.
     """
 
     launches: tuple[Launch, ...]

@@ -1,4 +1,4 @@
-"""The plugin: what `Core` discovers."""
+"""The plugin that `Core` discovers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from engine_opencl.query import query
 
 
 class OpenclPlugin(Plugin):
-    """GPUs, and whatever else has an OpenCL runtime."""
+    """GPUs and other devices with an OpenCL runtime."""
 
     name = "OPENCL"
     version = "0.1.0"
@@ -59,19 +59,19 @@ class OpenclPlugin(Plugin):
             return self._programs[device.device_id]
 
     def device_ids(self) -> Sequence[str]:
-        """All devices of all runtimes, GPUs first. Raises `DeviceNotFoundError` where there is no runtime."""
+        """All devices of all runtimes, GPUs first. Raises `DeviceNotFoundError` if there is no runtime."""
         return tuple(device.device_id for device in find_devices())
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
-        """A new network from a model, which is left as it is."""
+        """A new network from a model, which is not changed."""
         return OpenclNetwork.compiled(self, config, model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
-        """A network from what `OpenclNetwork.export_sections` wrote."""
+        """A network from the sections that `OpenclNetwork.export_sections` wrote."""
         return OpenclNetwork.imported(self, config, blob)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
-        """Which operations have kernels."""
+        """The support of each operation."""
         return query(model, config[INFERENCE_PRECISION_HINT])
 
     def metric(self, name: str, device_id: str) -> object:
@@ -89,5 +89,5 @@ class OpenclPlugin(Plugin):
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:
-        """The driver, on which compiled kernels depend."""
+        """The driver, which compiled kernels depend on."""
         return {"driver": device_of(device_id).identity}

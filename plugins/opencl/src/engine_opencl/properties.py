@@ -1,4 +1,4 @@
-"""The properties that OPENCL adds to those of every device."""
+"""The properties that OPENCL adds to the common ones."""
 
 from __future__ import annotations
 

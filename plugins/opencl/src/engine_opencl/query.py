@@ -1,4 +1,4 @@
-"""What the device answers to a query."""
+"""Query answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of OpenCL C that are written for the shapes at hand."""
+"""OpenCL C code that is generated for given shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
 
 
 def kernel_source(name: str, real: ElementType = f32, /, **defines: object) -> str:
-    """The text of `kernels/NAME.cl` after definitions of its parameters; `real` is how it stores floating point."""
+    """The text of `kernels/NAME.cl` after definitions of its parameters; `real` is its floating-point storage type."""
     given = "".join(f"#define {key} {value}\n" for key, value in defines.items())
     return real_access(real) + given + kernel_text(name)
 
@@ -23,9 +23,9 @@ def real_access(real: ElementType) -> str:
 
 
 def element_access(element_type: ElementType, name: str = "T") -> str:
-    """Definitions of `T`, which elements are computed in, and `stored_T`, `load_T`, `store_T` for those in memory.
+    """Definitions of `T`, the computation type of elements, and `stored_T`, `load_T`, `store_T` for memory.
 
-    Another `name` takes the place of T in all of them.
+    `name` replaces T in all of them.
     """
     return (
         f"#define {name} {c_type(element_type)}\n#define stored_{name} {stored_c_type(element_type)}\n"
@@ -44,7 +44,7 @@ def lanes_access(element_type: ElementType, name: str, count: int, what: str) ->
 
 
 def lanes_source(real: ElementType, count: int) -> str:
-    """What kernels with vectors of `count` results have in common; `real` is how those are stored."""
+    """Common code of kernels with vectors of `count` results; `real` is their storage type."""
     access = real_access(real) + lanes_access(real, "real", count, "lanes")
     return f"#define LANES {count}\n" + access + kernel_text("lanes")
 
@@ -56,7 +56,7 @@ def kernel_text(name: str) -> str:
 
 
 def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index to the next, along each axis of a row-major tensor."""
+    """The strides in elements along each axis of a row-major tensor."""
     strides, step = [], 1
     for length in reversed(shape):
         strides.append(step)
@@ -65,7 +65,7 @@ def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def collapsed(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Neighbouring axes along which all tensors go on evenly, as one; axes of length 1 disappear."""
+    """Merge adjacent axes if the strides of all tensors allow it; drop axes of length 1."""
     lengths: list[int] = []
     steps: list[list[int]] = [[] for _ in strides]
     for axis, length in enumerate(shape):
@@ -86,7 +86,7 @@ def collapsed(shape: Sequence[int], *strides: Sequence[int]) -> tuple[list[int],
 def index_code(
     lengths: Sequence[int], strides: Sequence[Sequence[int]], names: Sequence[str], item: str = "i", of: str = "ulong"
 ) -> str:
-    """Statements that turn a work item's number into an element's index in each tensor, in integers `of` a type."""
+    """Statements that convert a work item's index to an element's index in each tensor, in integer type `of`."""
     u = "ul" if of == "ulong" else "u"
     lines = [f"{of} r = {item};"] + [f"{of} {name} = 0;" for name in names]
     for axis in range(len(lengths) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Step one of compiling: turn the user's model into what the lowerings know."""
+"""Step one of compiling: transform the user's model for lowering."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from engine_opencl.lowering import LOWERINGS, OpenclGraph
 
 
 def prepare_model(model: Model, precision: str = "f32") -> OpenclGraph:
-    """A transformed and folded copy of `model`, with what was decided for its nodes.
+    """A transformed and folded copy of `model`, with the decisions for its nodes.
 
-    Of its values, those of f32 are stored in `precision`.
+    Its f32 values are stored in `precision`.
     """
     return prepare(model, LOWERINGS, passes_for(precision))
 
 
 def passes_for(precision: str) -> Callable[[Manager], None]:
-    """What registers the passes that the device runs on every model of a precision."""
+    """A function that registers the device's passes for a precision."""
 
     def register(manager: Manager) -> None:
         manager.register_pass(CommonOptimizations)

@@ -1,1 +1,1 @@
-"""What running nodes and moving values costs: by default rates, or measured and kept."""
+"""Costs of running nodes and moving values: from default rates, or measured and cached."""

@@ -1,4 +1,4 @@
-"""Costs as they were measured before, are measured now, or are taken by default, in this order."""
+"""Costs from earlier measurements, from new ones, or from default rates, in this order."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ ConfigOf: TypeAlias = Callable[[str], Mapping[str, Any]]
 
 _DEFAULT_FILE: Final = "hetero-calibration.json"
 _WITHOUT_EFFECT: Final = frozenset({PERF_COUNT.name, CACHE_DIR.name, ENABLE_MMAP.name, DEVICE_ID.name})
-"""On how long nodes take; the device itself is identified by its full name."""
+"""Properties that affect the time of nodes; the device itself is identified by its full name."""
 
 
 def calibration_path(config: Config) -> str:
-    """Where figures are kept: CALIBRATION_FILE, else a file in CACHE_DIR, else nowhere."""
+    """The file of measured times: CALIBRATION_FILE, else a file in CACHE_DIR, else none."""
     if config[CALIBRATION_FILE]:
         return str(config[CALIBRATION_FILE])
     return str(Path(config[CACHE_DIR]) / _DEFAULT_FILE) if config[CACHE_DIR] else ""
 
 
 def measured_costs(core: CoreHandle, claims: Claims, config_of: ConfigOf, path: str, seconds: float) -> CostModel:
-    """What nodes and transfers cost on the devices of `claims`: as calibrated, else measured now, else by default.
+    """The costs of nodes and transfers on the devices of `claims`: calibrated, else measured now, else defaults.
 
     Args:
         config_of: the configuration with which each device compiles its part of the model.
-        path: the calibration file, read before and updated after; empty is none.
-        seconds: how long to measure. A device's share is what the devices before it have left, evenly divided.
+        path: the calibration file, read before and updated after; empty for none.
+        seconds: how long to measure. Each device gets an equal share of the time left by the devices before it.
 
-    Raises `PropertyError` for a damaged calibration file, and what a device raises that cannot be compiled for at all.
-    A node that cannot be measured is not an error: it keeps its default figure, and the log says why.
+    Raises `PropertyError` for a damaged calibration file, and the error of a device that cannot compile at all. A node
+    that cannot be measured is not an error: it keeps its default time, and the reason is logged.
     """
     known = read_calibration(path) if path else Calibration()
     costs = default_costs(claims.graph, claims.devices, claims.levels)
@@ -77,9 +77,9 @@ def measured_costs(core: CoreHandle, claims: Claims, config_of: ConfigOf, path: 
 
 
 def device_key(core: CoreHandle, device: str, config: Mapping[str, Any]) -> str:
-    """What figures of a device depend on: its full name, its plugin's version, driver and such, its configuration.
+    """The key of a device's times: its full name, its plugin's version, driver and such, its configuration.
 
-    Equal devices under several names share their figures. Raises what compiling for the device raises.
+    Equal devices with different names share their times. Raises the errors of compiling for the device.
     """
     network = core.compile_model(border_probe(1, 1), device, config)
     plugin = network.plugin
@@ -92,12 +92,12 @@ def device_key(core: CoreHandle, device: str, config: Mapping[str, Any]) -> str:
 
 
 def _measuring(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a device, for what is compiled to be measured and thrown away."""
+    """The configuration of a device for models that are compiled only to be measured."""
     return {**config, PERF_COUNT.name: True, CACHE_DIR.name: ""}
 
 
 def _with_figures(costs: CostModel, device: int, claims: Claims, figures: Mapping[str, Figure]) -> CostModel:
-    """Put a device's figures into the model."""
+    """Add a device's times to the cost model."""
     claimed = claims.levels[device] != REFUSED
     found = [figures.get(signature_of(node)) if claimed[n] else None for n, node in enumerate(claims.graph.nodes)]
     seconds = [np.nan if figure is None else figure.seconds for figure in found]
@@ -105,7 +105,7 @@ def _with_figures(costs: CostModel, device: int, claims: Claims, figures: Mappin
 
 
 def _with_borders(costs: CostModel, figures: Sequence[Mapping[str, Figure]]) -> CostModel:
-    """Put starts and transfers into the model; a transfer takes what each of the two devices needs for its end."""
+    """Add starts and transfers to the cost model; a transfer costs the sum of its parts on the two devices."""
     value, byte = np.diag(costs.transfer_overhead) / 2, np.full(len(figures), 0.5 / DEFAULT_RATES.transfer_bytes)
     start = costs.subgraph_overhead.copy()
     for device, known in enumerate(figures):

@@ -1,4 +1,4 @@
-"""What was measured on devices, kept in a file: figures of equal nodes serve every model, and files can be merged."""
+"""A file of times measured on devices; times of equal nodes apply to every model, and files can be merged."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SMALL: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A mean of measured seconds, and of how many measurements."""
+    """A mean of measured seconds, and the number of measurements."""
 
     seconds: float
     count: int
 
     def merged(self, other: Figure) -> Figure:
-        """The mean of both, each counting as often as it was measured."""
+        """The mean of both, weighted by the number of measurements."""
         count = self.count + other.count
         seconds = (self.seconds * self.count + other.seconds * other.count) / count
-        # Old figures must not outweigh new ones for ever.
+        # Old figures must not outweigh new ones forever.
         return Figure(seconds, min(count, _MAX_COUNTED))
 
 
@@ -42,19 +42,19 @@ class Figure:
 class Calibration:
     """Figures by device and entry.
 
-    A device is known by `device_key`, so that figures are used only where device, driver and configuration are the
-    same; an entry is the signature of an operation, or a name that begins with "@".
+    A device is identified by `device_key`, so that figures are used only for the same device, driver and configuration;
+    an entry is the signature of an operation, or a name that starts with "@".
     """
 
     devices: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
 
     def of(self, device: str) -> Mapping[str, Figure]:
-        """The figures of a device; none of one that is not known."""
+        """The figures of a device; empty for an unknown one."""
         return self.devices.get(device, {})
 
 
 def merge(a: Calibration, b: Calibration) -> Calibration:
-    """All figures of both; those that both have are averaged. It does not matter which is first."""
+    """All figures of both; those in both are averaged. The order does not matter."""
     devices = {device: dict(entries) for device, entries in a.devices.items()}
     for device, entries in b.devices.items():
         into = devices.setdefault(device, {})
@@ -64,9 +64,9 @@ def merge(a: Calibration, b: Calibration) -> Calibration:
 
 
 def read_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """Read a calibration file; one that does not exist yet holds nothing.
+    """Read a calibration file; a file that does not exist is empty.
 
-    Raises `PropertyError` saying what is wrong, and where, in a file that cannot be read or is damaged.
+    Raises `PropertyError` with file and reason if the file cannot be read or is damaged.
     """
     where = f"calibration file {os.fspath(path)}"
     try:
@@ -82,9 +82,9 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
 
 
 def update_calibration(path: str | os.PathLike[str], measured: Calibration) -> None:
-    """Merge new figures into a calibration file, which appears whole or stays as it was.
+    """Merge new figures into a calibration file, atomically.
 
-    Raises `PropertyError` where it cannot be read or written.
+    Raises `PropertyError` if it cannot be read or written.
     """
     merged = merge(read_calibration(path), measured)
     devices = {
@@ -133,7 +133,7 @@ def _figure(device: str, name: str, value: Any) -> Figure:
 
 
 def signature_of(node: Node) -> str:
-    """What operations have in common that take the same time: operator, types, attributes and small constants.
+    """A key of operations that take the same time: operator, types, attributes and small constants.
 
     `Conv(f32[1,3,8,8], const f32[4,3,3,3]) -> f32[1,4,6,6] #9f86d081884c7d65`
     """
@@ -146,7 +146,7 @@ def signature_of(node: Node) -> str:
         _add(digest, value)
     for value in node.input_values:
         if value is not None and isinstance(value.node, Constant) and value.shape.size() <= _SMALL:
-            # Lengths, axes and steps decide what is computed; the values of weights do not.
+            # Lengths, axes and steps affect the time; the values of weights do not.
             _add(digest, value.node.data if value.element_type.is_integral else None)
     return f"{kind}({inputs}) -> {outputs} #{digest.hexdigest()[:16]}"
 
@@ -158,7 +158,7 @@ def _described(value: Output | None) -> str:
 
 
 def _add(digest: Any, value: Any) -> None:
-    """Hash a value with its kind and length, so that no two lists of values look alike."""
+    """Hash a value with its kind and length, so that different lists of values have different input."""
     if isinstance(value, tuple):
         _add(digest, f"tuple {len(value)}")
         for each in value:

@@ -1,4 +1,4 @@
-"""What running nodes and moving values costs, in seconds: by default rates, until something was measured."""
+"""Costs of running nodes and moving values, in seconds: from default rates, until they are measured."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device is taken to do where nothing was measured: a guess to compare alternatives by, never a figure.
+    """Assumed rates of a device without measurements: only for comparing alternatives, not real times.
 
-    A node takes as long as its operations or its bytes, whichever take longer, and its overhead.
+    The time of a node is the maximum of the times for its operations and its bytes, plus its overhead.
 
     Attributes:
-        operations: a second, floating-point or integer.
-        bytes: that a node reads and writes, a second.
-        node_overhead: seconds a node.
+        operations: floating-point or integer operations per second.
+        bytes: bytes that a node reads and writes per second.
+        node_overhead: seconds per node.
         subgraph_overhead: seconds to start a subgraph.
         transfer_overhead: seconds to hand one value from one device to another.
-        transfer_bytes: bytes a second between devices that do not share memory.
+        transfer_bytes: bytes per second between devices that do not share memory.
     """
 
     operations: float = 1e11
@@ -41,22 +41,22 @@ class Rates:
 
 
 DEFAULT_RATES: Final = Rates()
-"""Of a device that runs a node natively. All devices are taken as equal: nothing is known of them."""
+"""Rates for native nodes. All devices are assumed equal, since nothing is known of them."""
 
 REFERENCE_RATES: Final = Rates(operations=1e9, bytes=5e8, node_overhead=1e-5)
-"""Of a node that a device leaves to the reference evaluator."""
+"""Rates for nodes on the reference evaluator."""
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """What an inference costs, by device and node.
+    """The costs of an inference, by device and node.
 
     Attributes:
         devices: the device strings.
         node_seconds: (D, N) finite, also for nodes that a device refuses.
-        is_measured: (D, N) whether that was measured; it is from default rates otherwise.
+        is_measured: (D, N) whether the time was measured; otherwise it is from default rates.
         transfer_overhead: (D, D) seconds for handing a value from one device to another.
-        transfer_per_byte: (D, D) seconds for each byte of it; 0 where both compute in the same memory.
+        transfer_per_byte: (D, D) seconds for each byte of it; 0 for devices that share memory.
         subgraph_overhead: (D,) seconds for starting a subgraph.
     """
 
@@ -69,7 +69,7 @@ class CostModel:
 
     @property
     def origin(self) -> str:
-        """Where the nodes' figures come from: "measured", "default", or "measured and default"."""
+        """The origin of the nodes' times: "measured", "default", or "measured and default"."""
         if self.is_measured.all():
             return "measured"
         return "measured and default" if self.is_measured.any() else "default"
@@ -79,16 +79,16 @@ class CostModel:
         return self.node_seconds[affinity, np.arange(len(affinity))]
 
     def total_seconds(self, graph: ModelGraph, affinity: Ints) -> float:
-        """What a placement costs: its nodes, and each value once for every device that reads it and has not made it.
+        """The cost of a placement: its nodes, and one transfer of each value to every other device that reads it.
 
-        How nodes form subgraphs, and what overlaps, is not in it.
+        Subgraph overheads and overlap are not included.
         """
         return float(self.placed_seconds(affinity).sum() + self.edge_seconds(graph, affinity, affinity).sum())
 
     def edge_seconds(self, graph: ModelGraph, affinity: Ints, subgraph: Ints) -> Floats:
         """(E,) the seconds for moving the value of each edge from one subgraph to another.
 
-        0 within a subgraph, and for a value that an earlier edge brings there already.
+        0 within a subgraph, and for a value that an earlier edge already brings there.
         """
         producer, consumer = graph.edges[:, 0], graph.edges[:, 1]
         crossing = np.flatnonzero(subgraph[producer] != subgraph[consumer])
@@ -100,15 +100,15 @@ class CostModel:
         return seconds
 
     def transfer_seconds(self, source: Ints | int, target: Ints | int, byte_size: Ints | int) -> Floats:
-        """The seconds for moving values of so many bytes between devices."""
+        """The seconds for moving values of these sizes between devices."""
         found: Floats = self.transfer_overhead[source, target] + byte_size * self.transfer_per_byte[source, target]
         return found
 
     def with_measured(self, device: int, seconds: Floats) -> CostModel:
-        """The model with what was measured on one device; NaN stands for what was not.
+        """The cost model with measured times of one device; NaN for times that were not measured.
 
-        Default figures of the device are brought to the scale of the measured ones, by the median of their ratios, so
-        that a node is not preferred there only because it was not measured.
+        Default times of the device are scaled by the median ratio of measured to default times, so that a node is not
+        preferred there only because it was not measured.
         """
         known = np.isfinite(seconds)
         if not known.any():
@@ -129,12 +129,12 @@ def default_costs(
     *,
     shares_memory: Bools | None = None,
 ) -> CostModel:
-    """Costs from the operations and bytes of each node and the rates above; unknown lengths count as one.
+    """Costs from the operations and bytes of each node and the rates above; unknown lengths count as 1.
 
     Args:
-        levels: (D, N) how the devices run the nodes, as in `Claims`; all natively where left out.
-        rates: of each device, where something is known of it.
-        shares_memory: (D, D) pairs of devices that compute in the same memory; those of one device do.
+        levels: (D, N) how the devices run the nodes, as in `Claims`; by default all natively.
+        rates: the rates of each device, if known.
+        shares_memory: (D, D) pairs of devices that compute in the same memory; by default only equal devices.
     """
     rates = [DEFAULT_RATES] * len(devices) if rates is None else rates
     work = [work_of(node) for node in graph.nodes]

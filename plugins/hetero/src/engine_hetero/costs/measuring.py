@@ -1,4 +1,4 @@
-"""Measures on the devices themselves what nodes, subgraphs and transfers cost."""
+"""Measures the costs of nodes, subgraphs and transfers on the devices."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from engine_hetero.placing.placement import REFUSED, Claims
 logger = logging.getLogger("engine.hetero")
 
 SUBGRAPH: Final = "@subgraph"
-"""The entry for starting a subgraph that gets one value and gives one."""
+"""The entry for starting a subgraph with one input and one output."""
 VALUE: Final = "@value"
-"""The entry for one more value that a subgraph gets, or gives."""
+"""The entry for each further input or output of a subgraph."""
 BYTE: Final = "@byte"
-"""The entry for bringing one byte to a device, or from there, besides computing with it."""
+"""The entry for moving one byte to or from a device, without computing."""
 
 _SMALL: Final = 64
 _LARGE: Final = 1 << 20
 _MANY: Final = 8
 _FASTEST: Final = 1e-11
-"""Seconds a byte below which nothing is moved: what remains are errors of measurement."""
+"""Seconds per byte below which no data is moved: smaller values are measurement error."""
 _ALL_REPORTED: Final = 0.8
-"""Of an inference: where the nodes that a device reports take as much, the others run as parts of these."""
+"""If the reported nodes account for this share of an inference, other nodes are assumed to run as parts of them."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A device, and the part of a model that it claims.
+    """A device and the part of a model that it claims.
 
-    `weights` are the default seconds of each node, by which a time that several share is divided.
+    `weights` are the default seconds of each node, used to divide a time among several nodes.
     """
 
     core: CoreHandle
@@ -60,11 +60,11 @@ class Subject:
 
 
 def measure(subject: Subject, known: Mapping[str, Figure], deadline: Deadline) -> dict[str, Figure]:
-    """Measure what `known` lacks: starts and transfers, and all nodes that the device claims, by signature.
+    """Measure times missing in `known`: starts and transfers, and all nodes that the device claims, by signature.
 
-    The claimed nodes are compiled as one model, whose profile says what each takes, in medians over several
-    inferences; a time that is reported for several nodes is divided among them. Nodes that are not reported are
-    compiled and timed one by one, the most expensive first.
+    The claimed nodes are compiled as one model, whose profile gives the median time of each over several inferences; a
+    time reported for several nodes is divided among them. Nodes that are not reported are compiled and timed one by
+    one, the most expensive first.
     """
     found: dict[str, Figure] = {}
     if not {SUBGRAPH, VALUE, BYTE} <= known.keys():
@@ -85,7 +85,7 @@ def measure(subject: Subject, known: Mapping[str, Figure], deadline: Deadline) -
 
 
 def _border_figures(subject: Subject, deadline: Deadline) -> dict[str, Figure]:
-    """From three models that hardly compute: one small value, many small ones, one large one."""
+    """Times from three models with almost no computation: one small value, many small ones, one large one."""
     outside = []
     for values, length in ((1, _SMALL), (_MANY, _SMALL), (1, _LARGE)):
         timing = run_probe(subject.core, border_probe(values, length), subject.name, subject.config, deadline)
@@ -102,7 +102,7 @@ def _border_figures(subject: Subject, deadline: Deadline) -> dict[str, Figure]:
 
 
 def _profiled(subject: Subject, start: float, deadline: Deadline) -> dict[int, float]:
-    """The seconds of nodes, from the profile of all claimed nodes as one model; none where that does not run."""
+    """The seconds of nodes, from the profile of all claimed nodes as one model; empty if that does not run."""
     claimed = subject.claimed
     if not len(claimed) or deadline.has_passed():
         return {}
@@ -116,11 +116,10 @@ def _profiled(subject: Subject, start: float, deadline: Deadline) -> dict[int, f
 
 
 def attributed(subject: Subject, timing: Timing, start: float) -> dict[int, float]:
-    """Divide reported times among the nodes that they stand for.
+    """Divide reported times among the nodes that they cover.
 
-    These are the members of an atom. Where the device reports nodes of its own making, those take the place of the
-    model's that are not reported; and where the reported ones account for the inference, the others run as parts of
-    those that come next.
+    These are the members of an atom. If the device reports nodes of its own, they cover the model's nodes that are not
+    reported; if the reported nodes account for the inference, the others count as parts of their consumers.
     """
     numbers = {name: number for number, name in enumerate(subject.graph.names)}
     reported = {numbers[name]: seconds for name, seconds in timing.nodes.items() if name in numbers}
@@ -144,11 +143,11 @@ def attributed(subject: Subject, timing: Timing, start: float) -> dict[int, floa
 
 
 _OWN: Final = -1
-"""The leader of nodes that run as nodes of the device's own making."""
+"""The leader of nodes that run as nodes created by the device."""
 
 
 def _follow(subject: Subject, leader: dict[int, int]) -> None:
-    """Let nodes that have no leader follow that of the first node that reads them, and else of what they read."""
+    """Assign nodes without a leader to that of their first consumer, or else of their producers."""
     claimed = set(subject.claimed.tolist())
     edges = [(a, b) for a, b in subject.graph.edges.tolist() if a in claimed and b in claimed]
     for producer, consumer in sorted(edges, key=lambda edge: (-edge[0], edge[1])):
@@ -162,7 +161,7 @@ def _follow(subject: Subject, leader: dict[int, int]) -> None:
 def _timed_alone(
     subject: Subject, numbers: Sequence[int], signatures: Mapping[int, str], start: float, deadline: Deadline
 ) -> dict[int, float]:
-    """The seconds of nodes that are compiled one by one, equal ones once; what starting them takes is taken off."""
+    """The seconds of nodes compiled one by one, equal ones once, without the time for starting them."""
     by_signature: dict[str, float | None] = {}
     for number in sorted(numbers, key=lambda n: -subject.weights[n]):
         if deadline.has_passed():

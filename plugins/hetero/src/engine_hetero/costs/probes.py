@@ -1,4 +1,4 @@
-"""Small models that are compiled to be timed, and how that is done."""
+"""Small models that are compiled and timed."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from engine.runtime import AsyncInferRequest
 _MIN_ROUNDS: Final = 7
 _MAX_ROUNDS: Final = 50
 _STEADY_SECONDS: Final = 0.02
-"""Short inferences are repeated for so long, or as often as is allowed: their times scatter most."""
+"""Short inferences, whose times vary most, are repeated for these seconds, up to the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in time after which nothing more is measured."""
+    """The time at which measuring stops."""
 
     moment: float
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """So many seconds from now."""
+        """The deadline in `seconds` from now."""
         return cls(time.monotonic() + seconds)
 
     def left(self) -> float:
-        """Seconds until then; 0 when it has passed."""
+        """Remaining seconds; 0 if it has passed."""
         return max(0.0, self.moment - time.monotonic())
 
     def has_passed(self) -> bool:
-        """Whether it is over."""
+        """Whether the deadline has passed."""
         return time.monotonic() >= self.moment
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Medians over several inferences: of all of it, and of each node that the device reports, by name."""
+    """Median seconds over several inferences: in total, and of each reported node, by name."""
 
     seconds: float
     nodes: Mapping[str, float]
 
 
 def border_probe(values: int, length: int) -> Model:
-    """A model that gets and gives so many f32 values of a length, and does next to nothing with them."""
+    """A model that takes and returns `count` f32 values of a length with almost no computation."""
     inputs = [Parameter(f32, [length], f"input{number}") for number in range(values)]
     return Model([Result(ops.Relu(each), f"output{n}") for n, each in enumerate(inputs)], inputs, name="border probe")
 
 
 def nodes_probe(nodes: Sequence[Node], floating: Collection[Node] = ()) -> Model:
-    """A model of copies of nodes, under their names, which reads inputs of the network for what others make.
+    """A model of copies of nodes, with their names; values of other nodes become network inputs.
 
     Args:
-        nodes: producers before consumers. Others may come between them: the copies do not wait for these.
-        floating: arithmetic on lengths, which is copied where it is needed.
+        nodes: producers before consumers. Other nodes may lie between them in the graph.
+        floating: shape arithmetic, which is copied where it is needed.
     """
     copy = _Copy(nodes, floating)
     return Model(copy.results(), copy.inputs.values(), copy.sinks(), name=f"probe of {len(nodes)} nodes")
@@ -87,7 +87,7 @@ class _Copy:
 
     def _copy(self, node: Node) -> None:
         copy = node.clone_with_new_inputs([None if v is None else self._read(v) for v in node.input_values])
-        copy.friendly_name = node.friendly_name  # a name that was made up would be made up anew
+        copy.friendly_name = node.friendly_name  # generated names are generated again
         self.copies[node] = copy
         self.values.update(zip(node.outputs, copy.outputs, strict=True))
 
@@ -101,7 +101,7 @@ class _Copy:
         return self.values[value]
 
     def results(self) -> list[Result]:
-        """What is read elsewhere, and one value of each node that nothing here reads."""
+        """The values that are read outside, and one value of each node without consumers here."""
         read = [self.values[output] for node in self.nodes for output in node.outputs if self._is_given(output)]
         kept = {value.node for value in read}
         unread = [c for n in self.nodes if (c := self.copies[n]) not in kept and c.num_outputs and not _is_read(c)]
@@ -109,7 +109,7 @@ class _Copy:
         return [Result(value, f"output{number}") for number, value in enumerate(values)]
 
     def sinks(self) -> list[Node]:
-        """The nodes that give nothing."""
+        """The nodes without outputs."""
         return [self.copies[node] for node in self.nodes if not node.num_outputs]
 
     def _is_given(self, output: Output) -> bool:
@@ -123,9 +123,9 @@ def _is_read(node: Node) -> bool:
 def run_probe(
     core: CoreHandle, model: Model, device: str, config: Mapping[str, Any], deadline: Deadline
 ) -> Timing | None:
-    """Compile and time a model on made-up inputs, unknown lengths being as short as they may; None without time left.
+    """Compile and time a model on generated inputs, with minimal dynamic lengths; None if no time is left.
 
-    Raises what compiling and inferring raise, and `UnsupportedError` for inputs that cannot be made up.
+    Raises the errors of compilation and inference, and `UnsupportedError` for inputs that cannot be generated.
     """
     if deadline.has_passed():
         return None
@@ -146,7 +146,7 @@ def run_probe(
 
 
 def _node_seconds(request: AsyncInferRequest) -> dict[str, float]:
-    """By name; a node that ran in several steps counts all of them."""
+    """The seconds by node name; those of several steps of a node are added."""
     total: dict[str, float] = {}
     for node in request.profiling_info.nodes:
         total[node.name] = total.get(node.name, 0.0) + node.duration_ns * 1e-9
@@ -154,7 +154,7 @@ def _node_seconds(request: AsyncInferRequest) -> dict[str, float]:
 
 
 def _warmed_up(network: ExecutableNetwork, request: AsyncInferRequest) -> dict[str, Any]:
-    """Inputs with which the network runs, after a first inference: integers are indices, counts or flags, mostly."""
+    """Inputs with which the network runs, after a first inference; integers are mostly indices, counts or flags."""
     failure: EngineError | None = None
     for integer in (1, 0):
         inputs = {port.name: _made_up(port.name, port.type, integer) for port in network.inputs}
@@ -176,7 +176,7 @@ def _made_up(name: str, value_type: ValueType, integer: int) -> Any:
     if element is string:
         return np.full(shape, "", object)
     if element.is_real or element.is_complex:
-        # Positive, so that roots and logarithms exist; apart, so that sorting has something to do.
+        # Positive, so that roots and logarithms are defined; distinct, so that sorting is not trivial.
         return np.random.default_rng(0).uniform(0.25, 1.0, shape).astype(element.numpy)
     return np.full(shape, integer).astype(element.numpy)
 

@@ -1,4 +1,4 @@
-"""How much a node computes and moves, from its types alone."""
+"""The amount of computation and data movement of a node, from its types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.passes.runtime_info import is_operation
 from engine_hetero.model_graph import byte_size
 
 ASSUMED_TRIPS: Final = 8
-"""How often the body of a Loop is taken to run, and that of a Scan over unknown lengths."""
+"""The assumed number of iterations of a Loop, and of a Scan over unknown lengths."""
 
 _VIEWS: Final = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size"})
 _PICKING: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
@@ -30,16 +30,16 @@ class Work(NamedTuple):
 
 
 def work_of(node: Node) -> Work:
-    """The work of a node: exact where all lengths are known, unknown ones counted as one.
+    """The work of a node; exact if all lengths are known; unknown lengths count as 1.
 
-    Matrix products, convolutions, attention and recurrent layers count their multiplications and additions; the
-    rest, one operation for each element of the results. A node with bodies counts these as often as they run.
+    Matrix products, convolutions, attention and recurrent layers count their multiplications and additions; other
+    operators, one operation per element of the results. Bodies count once per iteration.
     """
     if node.op_type in _VIEWS and not node.domain:
         return Work(0.0, 0.0)
     values = [value for value in (*node.input_values, *node.outputs) if value is not None]
     if node.op_type in _PICKING and not node.domain:
-        values[0] = node.output(0)  # of what it looks up, a node reads as much as it writes
+        values[0] = node.output(0)  # a lookup reads as many bytes of its table as it writes
     moved = float(sum(byte_size(value) for value in values))
     count = _OPERATIONS.get(node.op_type)
     operations = float(sum(_size(output) for output in node.outputs)) if count is None else count(node)
@@ -63,7 +63,7 @@ def _trips(node: Node) -> int:
 
 
 def _lengths(value: Output | None) -> tuple[int, ...]:
-    """The lengths of a tensor, 1 where one is unknown; of anything else, and of an unknown rank, none."""
+    """The lengths of a tensor, 1 for unknown ones; empty for other types and for unknown rank."""
     if value is None or not isinstance(value.type, TensorType) or value.shape.rank.is_dynamic:
         return ()
     return tuple(dim.get_length() if dim.is_static else 1 for dim in value.shape)
@@ -98,7 +98,7 @@ def _conv_transpose(node: Node) -> float:
 
 
 def _attention(node: Node) -> float:
-    """Q K^T and P V, over all that is remembered: B * H * S * T products of size D, and as many of size E."""
+    """Q K^T and P V, including past keys: B * H * S * T products of size D, and as many of size E."""
     query, key, value = (_lengths(node.input_value(index)) for index in range(3))
     past = _lengths(node.input_values[4]) if node.has_input(4) else ()
     length = (key[-2] if len(key) > 1 else 1) + (past[-2] if len(past) == 4 else 0)

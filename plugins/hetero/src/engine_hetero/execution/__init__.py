@@ -1,1 +1,1 @@
-"""How the parts of one inference run: bindings, turns, requests."""
+"""Execution of the parts of an inference: bindings, turns, requests."""

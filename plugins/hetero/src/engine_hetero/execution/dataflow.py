@@ -1,4 +1,4 @@
-"""What all requests of a network share of how its parts run: networks, bindings, early starts."""
+"""State shared by all requests of a network: the parts' networks, bindings, early starts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from engine_hetero.parts.wiring import NETWORK, Source, Wiring
 
 @dataclass(frozen=True, slots=True)
 class PartLinks:
-    """How one part's request is fed and what is taken from it.
+    """The inputs and outputs of one part's request.
 
     Attributes:
-        bound_outputs: the outputs that are written to memory that is bound once.
-        bound_inputs: (input, source) whose tensor is bound once, to the memory that another part writes.
+        bound_outputs: the outputs that are written to memory bound once.
+        bound_inputs: (input, source) bound once to the memory that another part writes.
         inputs: (input, source) that are set before each inference.
-        kept: the outputs that are read after an inference: by parts with unbound inputs, and as results.
+        kept: the outputs that are read after the part has run: by parts with unbound inputs, and as results.
     """
 
     bound_outputs: tuple[int, ...]
@@ -37,12 +37,12 @@ class Dataflow:
     """The parts of a compiled network and how they are connected. Shared by all requests; only `early` changes.
 
     Attributes:
-        networks: each part's.
-        executors: where each part runs in the background: one executor a device.
-        links: each part's.
-        buffers: the (part, output) whose memory is bound once: tensors of known shape that other parts read.
+        networks: the network of each part.
+        executors: the executor of each part for asynchronous runs: one per device.
+        links: the links of each part.
+        buffers: the (part, output) with memory bound once: static tensors that other parts read.
         early: which parts start before their turn.
-        outputs: of each output of the network its index, its source, and whether it must be copied from there.
+        outputs: for each output of the network, its index, its source, and whether it must be copied.
     """
 
     wiring: Wiring
@@ -55,7 +55,7 @@ class Dataflow:
 
     @classmethod
     def of(cls, wiring: Wiring, networks: Sequence[ExecutableNetwork], executors: Sequence[Executor]) -> Dataflow:
-        """Decide what is bound once."""
+        """Decide which values are bound once."""
         bound = {
             (source.part, source.index)
             for part in wiring.parts
@@ -64,7 +64,7 @@ class Dataflow:
         }
         read = {(s.part, s.index) for part in wiring.parts for s in part.inputs if (s.part, s.index) not in bound}
         read |= {(source.part, source.index) for source in wiring.outputs}
-        # Lengths are taken from an array, be it bound or not.
+        # Lengths are read from an array, whether it is bound or not.
         read |= {(s.part, s.index) for part in wiring.parts for s in part.inputs if s.lengths is not None}
         links = []
         for number, part in enumerate(wiring.parts):
@@ -81,7 +81,7 @@ class Dataflow:
         return cls(wiring, tuple(networks), tuple(executors), tuple(links), buffers, EarlyStarts(wiring), outputs)
 
     def new_buffers(self) -> dict[tuple[int, int], NDArray[np.generic]]:
-        """Memory for one request: what parts write and other parts read, without a copy on the host between."""
+        """Memory of one request for values that are written by one part and read by another without a host copy."""
         buffers = {}
         for part, index in self.buffers:
             port = self.networks[part].outputs[index]
@@ -90,7 +90,7 @@ class Dataflow:
 
 
 def _outputs(wiring: Wiring, bound: set[tuple[int, int]]) -> Iterator[tuple[int, Source, bool]]:
-    """A part gives a new array, which can be handed on once; inputs and memory that is bound are copied."""
+    """The network outputs: new arrays of parts are returned once; inputs and bound memory are copied."""
     given: set[Source] = set()
     for index, source in enumerate(wiring.outputs):
         yield index, source, source.part == NETWORK or (source.part, source.index) in bound or source in given

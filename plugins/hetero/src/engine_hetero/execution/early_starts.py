@@ -1,6 +1,6 @@
-"""Which parts start before their turn: those that then save more than a start from another thread costs.
+"""Parts that start before their turn: those that save more time than a start on another thread costs.
 
-How long parts take is measured in every inference; until a part has run, what the cost model expects of it counts.
+The times of parts are measured in every inference; until a part has run, its predicted time is used.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 from engine_hetero.parts.wiring import NETWORK, PartWiring, Wiring
 
 HOP_SECONDS: Final = 1e-4
-"""What an early start has to save. A hop to another thread takes 20 to 50 us, and its result is waited for."""
+"""Seconds that an early start must save. Switching to another thread takes 20 to 50 us, as does waiting for it."""
 _REMEMBERED: Final = 5
-"""Inferences whose median counts, so that neither the first one nor a disturbed one decides."""
+"""The number of inferences whose median time is used, so that the first or disturbed ones have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class EarlyStarts:
     def __init__(self, wiring: Wiring) -> None:
         self._candidates = _candidates(wiring.parts)
         self._expected = [inf if p.predicted_seconds is None else p.predicted_seconds for p in wiring.parts]
-        # Replaced as a whole: two requests that finish together may lose a measurement, not more.
+        # Replaced as a whole: concurrent requests may lose a measurement, but nothing worse.
         self._measured: list[tuple[float, ...]] = [() for _ in wiring.parts]
 
     @property
@@ -45,11 +45,11 @@ class EarlyStarts:
         return bool(self._candidates)
 
     def add_measurement(self, part: int, seconds: float) -> None:
-        """Note how long a part took, once it has run."""
+        """Record the time of a part that has run."""
         self._measured[part] = (*self._measured[part][1 - _REMEMBERED :], seconds)
 
     def choose(self) -> Mapping[int, tuple[int, ...]]:
-        """For one inference: by the part after which they start, NETWORK for those that start at once, the parts."""
+        """The parts that start early in one inference, by the part after which they start; NETWORK: immediately."""
         chosen: dict[int, tuple[int, ...]] = {}
         for candidate in self._candidates:
             saved = min(self._seconds(candidate.part), sum(map(self._seconds, candidate.others)))
@@ -63,7 +63,7 @@ class EarlyStarts:
 
 
 def _candidates(parts: tuple[PartWiring, ...]) -> list[_Candidate]:
-    """The parts that have all that they need while others, on other devices, are next in turn."""
+    """The parts whose inputs are complete while parts on other devices come before them."""
     found = []
     for number, part in enumerate(parts):
         ready = max(part.depends_on, default=NETWORK)

@@ -1,4 +1,4 @@
-"""One inference over all parts: each runs when its turn comes, or earlier, on its own device, where it can."""
+"""One inference over all parts: each runs on its device in turn, or earlier if possible."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from engine_hetero.parts.wiring import NETWORK, Lengths, Source
 
 
 class HeteroInferRequest(SyncInferRequest):
-    """Holds one request of every part, and the memory of the values that go from part to part."""
+    """Holds one request of every part, and the memory of values passed between parts."""
 
     def __init__(self, network: RequestOwner, dataflow: Dataflow) -> None:
         super().__init__(network)
@@ -45,7 +45,7 @@ class HeteroInferRequest(SyncInferRequest):
         self._is_running = False
 
     def clear_tensors(self) -> None:
-        """Let go of all tensors but the memory between the parts, those that parts hold included."""
+        """Release all tensors, also those of the parts, except the memory between parts."""
         super().clear_tensors()
         for part, links in enumerate(self.dataflow.links):
             if links.inputs or links.kept:
@@ -56,7 +56,7 @@ class HeteroInferRequest(SyncInferRequest):
         self._bind(part)
 
     def _bind(self, part: int) -> None:
-        """Have a part write and read the memory that it shares with others."""
+        """Bind the memory that a part shares with others."""
         links, request = self.dataflow.links[part], self.requests[part]
         for index in links.bound_outputs:
             request.set_output_tensor(index, self._buffers[part, index])
@@ -66,7 +66,7 @@ class HeteroInferRequest(SyncInferRequest):
     # -- stages -------------------------------------------------------------------------------------------
 
     def infer_preprocess(self) -> None:
-        """Begin: nothing has run. What needs nothing of the first part starts beside it."""
+        """Start: parts that do not depend on the first one start concurrently with it."""
         self._is_running = True
         self._early = self.dataflow.early.choose()
         if self._early:
@@ -74,13 +74,13 @@ class HeteroInferRequest(SyncInferRequest):
             self._start_early(NETWORK)
 
     def start_pipeline(self) -> None:
-        """All parts in this thread, but for those that run on other devices meanwhile."""
+        """Run all parts in this thread, except those started early on other devices."""
         for part in range(len(self.requests)):
             self.check_cancelled()
             self.run_part(part)
 
     def infer_postprocess(self) -> None:
-        """Give the outputs, which are new arrays of the parts, and let go of everything else."""
+        """Return the outputs, which are new arrays, and release everything else."""
         self._end()
         for index, source, copy in self.dataflow.outputs:
             self.store_output(index, self._value(source), copy=copy)
@@ -89,20 +89,20 @@ class HeteroInferRequest(SyncInferRequest):
         self._forget_values()
 
     def abort_pipeline(self) -> None:
-        """Have no part run on for an inference that is over."""
+        """Stop all parts of an inference that has ended."""
         self._end()
         if self._early:
             running, pause = self.turns.abandon(), _FIRST_RETRY
             while running and not self.turns.is_idle_within(pause):
-                for part in running:  # again and again: one may be about to begin
+                for part in running:  # repeatedly: one may be about to start
                     self.requests[part].cancel()
                 pause = min(2 * pause, 1.0)
         for part in range(len(self.requests)):
-            self._clear(part)  # a part that failed keeps its error, whose traceback keeps this request
+            self._clear(part)  # a failed part keeps its error, whose traceback refers to this request
         self._forget_values()
 
     def _end(self) -> None:
-        """Have parts cancelled no longer, so that this does not reach the next inference."""
+        """Stop cancelling parts, so that the next inference is not affected."""
         with self._cancelling:
             self._is_running = False
 
@@ -116,12 +116,12 @@ class HeteroInferRequest(SyncInferRequest):
         return stage
 
     def request_cancel(self, error: EngineError) -> None:
-        """Stop the parts that run, too."""
+        """Also stop the running parts."""
         super().request_cancel(error)
         self._cancel_parts(error, _FIRST_RETRY)
 
     def _cancel_parts(self, error: EngineError, retry: float) -> None:
-        """Cancel the parts that run, and again until the inference has ended: one may be about to begin."""
+        """Cancel the running parts repeatedly until the inference has ended: one may be about to start."""
         with self._cancelling:
             if self.cancellation is not error or not self._is_running:
                 return
@@ -132,11 +132,11 @@ class HeteroInferRequest(SyncInferRequest):
     # -- parts --------------------------------------------------------------------------------------------
 
     def run_part(self, part: int) -> None:
-        """Run a part, or wait for it where it was started early, then start what starts early after it.
+        """Run a part, or wait for it if it was started early, then start the parts that start early after it.
 
         Raises `DeviceError` naming device, part and cause; `InputError` likewise.
         """
-        if not self._early:  # no bookkeeping: each runs when its turn comes
+        if not self._early:  # no early starts: each part runs in turn
             self._infer(part)
             return
         if self.turns.claim(part):
@@ -149,11 +149,11 @@ class HeteroInferRequest(SyncInferRequest):
             self.dataflow.executors[part].submit(partial(self._run_early, part, self.turns.inference))
 
     def _run_early(self, part: int, inference: int) -> None:
-        if self.turns.claim(part, inference):  # else its turn came first, or the inference is over
+        if self.turns.claim(part, inference):  # otherwise its turn came first, or the inference has ended
             self._finish(part)
 
     def _finish(self, part: int) -> None:
-        """Run a claimed part; whatever it raises is raised where its turn comes."""
+        """Run a claimed part; its error is raised at its turn."""
         error: BaseException | None = None
         try:
             self.check_cancelled()
@@ -161,7 +161,7 @@ class HeteroInferRequest(SyncInferRequest):
         except BaseException as e:
             error = e
         self.turns.finish(part, error)
-        del error  # its traceback keeps this frame
+        del error  # its traceback refers to this frame
 
     def _infer(self, part: int) -> None:
         links, request = self.dataflow.links[part], self.requests[part]
@@ -184,7 +184,7 @@ class HeteroInferRequest(SyncInferRequest):
         return value if source.lengths is None else _lengths(value, source.lengths)
 
     def _explained(self, part: int, error: EngineError) -> EngineError:
-        """The error with what a user needs to know of where it happened."""
+        """The error with the part and device where it happened."""
         self.check_cancelled()
         if isinstance(error, (Cancelled, DeadlineExceeded)):
             return error
@@ -196,7 +196,7 @@ class HeteroInferRequest(SyncInferRequest):
         return InputError(text) if isinstance(error, InputError) else DeviceError(text)
 
     def _record(self) -> None:
-        """One record for each part, then those of its nodes, under names that no other node of this inference has."""
+        """One record for each part, then those of its nodes, with names that are unique in the inference."""
         names = {f"subgraph {part}" for part in range(len(self.requests))}
         for part, request in enumerate(self.requests):
             device = self.dataflow.wiring.parts[part].device
@@ -215,7 +215,7 @@ class HeteroInferRequest(SyncInferRequest):
 
 
 _FIRST_RETRY: Final = 0.001
-"""Seconds after which parts are cancelled once more."""
+"""Seconds after which parts are cancelled again."""
 
 
 def _lengths(value: Any, lengths: Lengths) -> np.ndarray[Any, Any]:

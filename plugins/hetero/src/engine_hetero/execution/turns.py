@@ -1,4 +1,4 @@
-"""Who runs each part of an inference, where parts may start before their turn."""
+"""Assigns parts of an inference to threads, since parts may start before their turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.runtime.lifecycle import Participant, lifecycle
 
 
 class Turns(Participant):
-    """Who runs each part of the inference at hand: its own stage, or a task that was started early. Thread-safe."""
+    """Tracks whether a part is run by its own stage or by a task started early. Thread-safe."""
 
     def __init__(self, parts: int) -> None:
         self.inference = 0
@@ -20,7 +20,7 @@ class Turns(Participant):
         lifecycle.track(self)
 
     def begin(self) -> None:
-        """Forget the last inference."""
+        """Reset for a new inference."""
         with self._changed:
             self.inference += 1
             self._claimed.clear()
@@ -28,7 +28,7 @@ class Turns(Participant):
             self._is_over = False
 
     def claim(self, part: int, inference: int | None = None) -> bool:
-        """Whether the caller shall run the part; of all that ask, one is told so. Never of an earlier inference."""
+        """Whether the caller must run the part: True for exactly one caller, and never for an earlier inference."""
         with self._changed:
             if part in self._claimed or (inference is not None and inference != self.inference):
                 return False
@@ -36,14 +36,15 @@ class Turns(Participant):
             return True
 
     def finish(self, part: int, error: BaseException | None) -> None:
-        """Say that a claimed part has run."""
+        """Record that a claimed part has run."""
         with self._changed:
-            # What nobody will raise must not be kept: its traceback keeps the request that keeps this.
+            # An error that will not be raised must be dropped: its traceback refers to the request, which refers to
+            # this.
             self._done[part] = None if self._is_over else error
             self._changed.notify_all()
 
     def wait(self, part: int) -> None:
-        """Wait for a part that another thread runs; raise what it raised."""
+        """Wait for a part that another thread runs; raise its error."""
         with self._changed:
             self._changed.wait_for(lambda: part in self._done)
             error = self._done[part]
@@ -54,7 +55,7 @@ class Turns(Participant):
                 del error  # its traceback keeps this frame
 
     def abandon(self) -> list[int]:
-        """Let nobody claim anything any more; return the parts that run."""
+        """Refuse all further claims; return the running parts."""
         with self._changed:
             running = sorted(self._claimed - self._done.keys())
             self._claimed.update(range(self._parts))
@@ -64,12 +65,12 @@ class Turns(Participant):
             return running
 
     def is_idle_within(self, seconds: float) -> bool:
-        """Wait for the parts that run; False where some still do."""
+        """Wait for the running parts; False if some still run after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._claimed <= self._done.keys(), seconds)
 
     def _after_fork(self) -> None:
-        """What ran in other threads of the parent never ends here."""
+        """Drop parts that ran in other threads of the parent, which never end in the child."""
         self._changed = threading.Condition()
         self.abandon()
         self._done = dict.fromkeys(range(self._parts))

@@ -1,4 +1,4 @@
-"""What a blob of HETERO holds: the wiring, the certificate, and a blob of each part's own device."""
+"""The content of a HETERO blob: the wiring, the certificate, and a blob for each part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CERTIFICATE = "certificate"
 
 
 def write_parts(writer: BlobWriter, dataflow: Dataflow, certificate: Certificate) -> None:
-    """Add the sections. Raises `UnsupportedError` where the device of a part cannot export."""
+    """Add the sections. Raises `UnsupportedError` if the device of a part cannot export."""
     writer.add_section(_WIRING, json.dumps(dataflow.wiring.to_json(), separators=(",", ":")).encode())
     writer.add_section(_CERTIFICATE, certificate.to_bytes())
     for number, network in enumerate(dataflow.networks):
@@ -29,10 +29,10 @@ def write_parts(writer: BlobWriter, dataflow: Dataflow, certificate: Certificate
 def read_parts(
     core: CoreHandle, blob: BlobReader, devices: DeviceList
 ) -> tuple[Wiring, Certificate, list[ExecutableNetwork]]:
-    """The parts of a blob, imported on their devices once the certificate is verified.
+    """The parts of a blob, imported on their devices after the certificate is verified.
 
-    Raises `BlobCorruptError` where certificate, wiring and parts contradict each other, `BlobFormatError` for what is
-    malformed, `BlobError` naming the part that its device cannot import.
+    Raises `BlobCorruptError` if certificate, wiring and parts contradict each other, `BlobFormatError` for malformed
+    sections, `BlobError` naming a part that its device cannot import.
     """
     try:
         wiring = Wiring.from_json(json.loads(bytes(blob.section(_WIRING))))

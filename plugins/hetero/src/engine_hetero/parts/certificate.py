@@ -1,7 +1,7 @@
-"""The proof that a division is sound, small enough to travel in a blob and to be checked wherever it arrives.
+"""A certificate that a division is acyclic, stored in a blob and verified on import.
 
-Every operation has a run number that never falls along an edge, and rises wherever an edge leaves a subgraph: so no
-path that leaves a subgraph comes back to it, and the subgraphs can run one after the other.
+Every operation has a run number that never decreases along an edge, and increases along each edge between subgraphs: so
+no path that leaves a subgraph returns to it, and the subgraphs can run in sequence.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The graph that was divided, and the numbers that prove the division.
+    """The divided graph, and the numbers that certify the division.
 
     Attributes:
         names: (N,) the operations.
         edges: (E, 2) producer and consumer.
         part: (N,) the part of each operation.
         run: (N,) its run number.
-        lower_bound: how many subgraphs the placement needs at least.
+        lower_bound: a lower bound on the number of subgraphs of the placement.
     """
 
     names: tuple[str, ...]
@@ -46,7 +46,7 @@ class Certificate:
         return cls(division.graph.names, division.graph.edges, division.part_of_node(), found.run, found.lower_bound)
 
     def verify(self, wiring: Wiring) -> None:
-        """Raise `BlobCorruptError` unless the numbers prove the division, and the parts are connected as it says."""
+        """Raise `BlobCorruptError` unless the numbers certify the division and match the connections of the parts."""
         try:
             verify_runs(self.edges, self.part, self.run)
         except EngineError as e:

@@ -1,4 +1,4 @@
-"""Compiles every part on its device, all at the same time, and says what went wrong where."""
+"""Compiles all parts on their devices concurrently, and reports errors with part and device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A part that its device claimed, node by node, and then did not compile."""
+    """A part whose nodes its device claimed but which it refused to compile."""
 
     number: int
     part: PartModel
@@ -39,10 +39,10 @@ class Compiler:
     devices: DeviceList
 
     def compile(self, parts: Sequence[PartModel]) -> tuple[list[ExecutableNetwork], list[Refused]]:
-        """The networks of the parts, and the parts that their devices refuse.
+        """The networks of the parts, and the parts that their devices refused.
 
-        Raises `DeviceNotFoundError` where a device is no longer there, `DeviceError` where it fails, each naming
-        part, device and cause.
+        Raises `DeviceNotFoundError` if a device is no longer available, `DeviceError` if it fails, each naming part,
+        device and cause.
         """
         if not parts:
             return [], []
@@ -64,9 +64,9 @@ class Compiler:
             raise DeviceError(f"{described(number, part)} cannot be compiled: {type(e).__name__}: {e}") from e
 
     def ask_again(self, refused: Refused) -> frozenset[str]:
-        """The nodes of a refused part that its device, asked about the part alone, does not claim any more.
+        """The nodes of a refused part that its device, queried with only this part, no longer claims.
 
-        Raises `UnsupportedError` where it still claims all of them.
+        Raises `UnsupportedError` if it still claims all of them.
         """
         part = refused.part
         answer = self.core.query_model(part.model, part.device, self.devices.config_of(part.device))
@@ -76,7 +76,7 @@ class Compiler:
         return names
 
     def contradiction(self, refused: Refused) -> UnsupportedError:
-        """The error for a device that claims nodes and refuses their subgraph."""
+        """The error for a device that claims nodes but refuses their subgraph."""
         error = UnsupportedError(
             f"{described(refused.number, refused.part)}: the device claims every node of the subgraph, even when "
             f"queried again, but refuses to compile it: {refused.error}; put the node that this error names on another "
@@ -87,7 +87,7 @@ class Compiler:
 
 
 def described(number: int, part: PartModel) -> str:
-    """How messages name a part."""
+    """The name of a part in messages."""
     names = [
         n.friendly_name for n in part.model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")
     ]

@@ -1,7 +1,7 @@
-"""Cuts a model into one model a subgraph, and notes how these are connected.
+"""Cuts a model into one model per subgraph, and records their connections.
 
-Constants are cloned into every part that reads them, and so is the arithmetic on lengths of tensors. The lengths of
-a tensor that a part does not have are given to it by the host, which knows them; the tensor itself stays where it is.
+Constants and shape arithmetic are cloned into every part that reads them. If a part needs only the lengths of a tensor,
+the host passes these, and the tensor is not moved.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from engine_hetero.parts.wiring import NETWORK, Lengths, PartWiring, Source, Wir
 
 @dataclass(frozen=True)
 class PartModel:
-    """A subgraph as a model of its own.
+    """A subgraph as a separate model.
 
     Attributes:
-        model: parameters and results are named like the values that they stand for.
+        model: its parameters and results have the names of the values.
         device: the device string.
         nodes: the numbers of its operations in the graph.
-        outputs: the value of the graph that each result gives.
+        outputs: the value of the graph for each result.
     """
 
     model: Model
@@ -40,14 +40,14 @@ def split(
     """The parts of a graph and their wiring.
 
     Args:
-        members: the numbers of each part's nodes, ascending; parts come in an order in which they can run.
-        devices: each part's device. Where there is no part, the first is that of a part for constant results.
+        members: the numbers of each part's nodes, ascending; parts in execution order.
+        devices: the device of each part. If there is no part, the first device runs a part with constant results.
     """
     return _Splitter(graph, members, devices).split()
 
 
 class _Splitter:
-    """Finds what every part reads and gives, then builds the parts in order."""
+    """Finds the inputs and outputs of every part, then builds the parts in order."""
 
     def __init__(self, graph: ModelGraph, members: Sequence[Sequence[int]], devices: Sequence[str]) -> None:
         self.graph = graph
@@ -69,7 +69,7 @@ class _Splitter:
         self.order = {node: position for position, node in enumerate(graph.model.ordered_nodes())}
 
     def _read_by(self, numbers: Iterable[int]) -> dict[Output, None]:
-        """The values that nodes read from outside of their part, constants and lengths aside."""
+        """The values that nodes read from outside their part, except constants and lengths."""
         inside = {self.graph.nodes[number] for number in numbers}
         return {
             value: None
@@ -82,7 +82,7 @@ class _Splitter:
         }
 
     def _floating_of(self, part: int) -> dict[Node, None]:
-        """The arithmetic on lengths that the nodes of a part need."""
+        """The shape arithmetic that the nodes of a part need."""
         stack = [self.graph.nodes[number] for number in self.members[part]]
         found: dict[Node, None] = {}
         while stack:
@@ -102,7 +102,7 @@ class _Splitter:
         return tuple(part for part, _ in parts), Wiring(wirings, outputs, len(self.inputs_of_network))
 
     def _ask_for_lengths(self) -> None:
-        """Have parts compute the lengths of those of their values that others do not get."""
+        """Make parts output the lengths of values that are not themselves passed to other parts."""
         for part, floating in enumerate(self.floating):
             for node in floating:
                 if self._is_given(node, part):
@@ -112,7 +112,7 @@ class _Splitter:
                         self.outputs[maker].setdefault(node.output(0), len(self.outputs[maker]))
 
     def _is_given(self, node: Node, part: int) -> bool:
-        """Whether a part gets the result of a `Shape` or `Size` rather than computing it."""
+        """Whether a part receives the result of a `Shape` or `Size` instead of computing it."""
         if node.op_type not in SHAPE_SOURCES or node.domain:
             return False
         value = node.input_value(0)
@@ -126,7 +126,7 @@ class _Splitter:
         made: dict[Node, Node] = {}
 
         def read(value: Output) -> Output:
-            """The copy of a value in this part: made before, or a constant, or from outside."""
+            """The copy of a value in this part: an existing one, a constant, or a new input."""
             if value in copies:
                 return copies[value]
             if isinstance(value.node, Constant):
@@ -154,7 +154,7 @@ class _Splitter:
         return placed, sources
 
     def _source(self, value: Output) -> Source:
-        """Where a part, or the network, finds a value of the graph."""
+        """The source of a value of the graph for a part, or for the network's outputs."""
         if value in self.inputs_of_network:
             return Source(NETWORK, self.inputs_of_network[value])
         if value.node in self.graph.floating:
@@ -170,7 +170,7 @@ class _Splitter:
 
 
 def _from_loops(model: Model) -> frozenset[Node]:
-    """The nodes of which lengths may be 0, whatever their types tie them to, since a loop does not run at all."""
+    """The nodes whose lengths may be 0, contrary to their types, because a loop runs zero iterations."""
     found: set[Node] = set()
     for node in model.ordered_nodes():
         sources = (value.node for value in node.input_values if value is not None)

@@ -1,4 +1,4 @@
-"""How the parts of a model are connected: what each reads and gives, as plain data that a blob can carry."""
+"""The connections between the parts of a model: inputs and outputs of each, as plain data for a blob."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final
 from engine.errors import BlobFormatError
 
 NETWORK: Final = -1
-"""The part number that stands for the network's own inputs."""
+"""The part number that represents the network's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What is taken of a value instead of the value: its shape from `start` to `end`, or its number of elements."""
+    """Lengths of a value, passed instead of it: its shape from `start` to `end`, or its number of elements."""
 
     is_size: bool = False
     start: int | None = None
@@ -23,7 +23,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value comes from: an output of a part, or, where `part` is NETWORK, an input of the network."""
+    """The source of a value: an output of a part or, if `part` is NETWORK, an input of the network."""
 
     part: int
     index: int
@@ -32,9 +32,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class PartWiring:
-    """One part: its device, what each of its inputs reads, how many outputs it has.
+    """One part: its device, the source of each input, the number of outputs.
 
-    `predicted_seconds` is what the cost model expects of one inference; None where it has no figures.
+    `predicted_seconds` is the predicted time of one inference; None without a prediction.
     """
 
     device: str
@@ -45,15 +45,15 @@ class PartWiring:
 
     @property
     def depends_on(self) -> tuple[int, ...]:
-        """The parts that must have run before, ascending."""
+        """The parts that must run before this one, ascending."""
         return tuple(sorted({source.part for source in self.inputs} - {NETWORK}))
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """All parts, in an order in which they can run, and where the network's outputs come from.
+    """All parts, in execution order, and the sources of the network's outputs.
 
-    Raises `BlobFormatError` where a part reads what is not there before it.
+    Raises `BlobFormatError` if a part reads a value that is not available before it.
     """
 
     parts: tuple[PartWiring, ...]

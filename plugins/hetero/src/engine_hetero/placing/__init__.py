@@ -1,1 +1,1 @@
-"""Which device runs which operation: by users, by priority, or by cost."""
+"""Placement of operations on devices: by users, by priority, or by cost."""

@@ -1,4 +1,4 @@
-"""The least cut behind a placement: what two devices exchange, as a network."""
+"""The minimum cut behind a placement: exchanging nodes between two devices as a flow network."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LARGEST: Final = 1 << 62
 
 @dataclass(frozen=True)
 class Values:
-    """What flows between nodes, each value once.
+    """The values between nodes, each value once.
 
     Attributes:
         producer: (V,) the node that makes the value.
         byte_sizes: (V,) its size.
-        value: (E,) the value that flows along each edge.
+        value: (E,) the value of each edge.
         reader: (E,) the node that reads it.
     """
 
@@ -40,14 +40,14 @@ class Values:
         return cls(graph.edges[first, 0], graph.byte_sizes[first], value, graph.edges[:, 1])
 
     def read_on(self, affinity: Ints, devices: int) -> Bools:
-        """(V, D) whether a node on the device reads the value; nodes on device -1 count for none."""
+        """(V, D) whether a node on the device reads the value; nodes on device -1 do not count."""
         read = np.zeros((len(self.producer), devices), bool)
         placed = affinity[self.reader] >= 0
         read[self.value[placed], affinity[self.reader[placed]]] = True
         return read
 
     def seconds(self, costs: CostModel, affinity: Ints) -> float:
-        """What moving all values to the devices that read them takes."""
+        """The seconds for moving all values to the devices that read them."""
         source = affinity[self.producer]
         value, target = np.nonzero(self.read_on(affinity, len(costs.devices)))
         moved = source[value] != target
@@ -56,12 +56,12 @@ class Values:
 
 
 class Groups:
-    """Nodes that may change sides, those that have to be on one side together in one group.
+    """Nodes that may change sides; nodes that must stay together form one group.
 
     Attributes:
         number: (N,) the group of each node; -1 for a node that stays.
         members: the nodes of each group.
-        closed: (2, G) whether a group cannot be on a side.
+        closed: (2, G) whether a group must not be on a side.
     """
 
     __slots__ = ("_refused", "closed", "members", "number")
@@ -74,14 +74,14 @@ class Groups:
 
     @classmethod
     def single(cls, movable: Bools, refused: Bools) -> Groups:
-        """Every movable node for itself; refused: (2, N)."""
+        """One group per movable node; refused: (2, N)."""
         nodes = np.flatnonzero(movable)
         number = np.full(len(movable), -1, np.int64)
         number[nodes] = np.arange(len(nodes))
         return cls(number, list(nodes[:, None]), refused)
 
     def join(self, nodes: Ints) -> None:
-        """Keep nodes together, unless no side could have them all."""
+        """Join nodes into one group, unless no side could have them all."""
         numbers = np.unique(self.number[nodes])
         if len(numbers) < 2:
             return
@@ -94,7 +94,7 @@ class Groups:
             self.members[number] = union[:0]
 
     def close(self, also: Bools) -> None:
-        """Note which sides are closed to which groups; `also`, (2, N), unless that would close both."""
+        """Update the closed sides of groups; also with `also`, (2, N), unless that would close both."""
         nodes = np.flatnonzero(self.number >= 0)
         self.closed = np.zeros((2, len(self.members)), bool)
         for closing in (self._refused, also):
@@ -106,7 +106,7 @@ class Groups:
 
 
 def cut(values: Values, costs: CostModel, affinity: Ints, groups: Groups, pair: tuple[int, int]) -> Ints:
-    """(G,) the side of each group, 0 or 1, at which all comes to the least; nodes in no group stay where they are."""
+    """(G,) the side of each group, 0 or 1, with minimum total cost; nodes without a group stay on their device."""
     count = len(groups.members)
     nodes = np.flatnonzero(groups.number >= 0)
     network = _Network(count)
@@ -121,7 +121,7 @@ def cut(values: Values, costs: CostModel, affinity: Ints, groups: Groups, pair: 
 def _add_staying_readers(
     network: _Network, values: Values, costs: CostModel, affinity: Ints, groups: Groups, pair: Sequence[int]
 ) -> None:
-    """What moving producers pay for each third device on which their values are read."""
+    """Add the transfers of moving producers to each third device that reads their values."""
     producer = groups.number[values.producer]
     read = values.read_on(np.where(groups.number < 0, affinity, -1), len(costs.devices))
     read[producer < 0] = False
@@ -133,18 +133,18 @@ def _add_staying_readers(
 def _add_moving_readers(
     network: _Network, values: Values, costs: CostModel, affinity: Ints, groups: Groups, pair: Sequence[int]
 ) -> None:
-    """What values cost that moving nodes read: once for each side on which there is a reader, unless it is made there.
+    """Add the transfers of values that moving nodes read: once per side with a reader, unless produced there.
 
-    A value with several readers gets a node for each side, which is on that side as soon as one of the readers is.
+    A value with several readers gets a node for each side, which is on that side if one of the readers is.
     """
     producer = groups.number[values.producer]
     reader = groups.number[values.reader]
     delivered = np.flatnonzero((reader >= 0) & (reader != producer[values.value]))
-    # One number for each pair of a value and a reader: sorting rows takes ten times as long.
+    # One number for each pair of value and reader: sorting rows takes ten times as long.
     pairs = np.unique(values.value[delivered] * len(groups.members) + reader[delivered])
     value, reader = np.divmod(pairs, max(1, len(groups.members)))
     readers = np.bincount(value, minlength=len(producer))
-    # Of the values with several readers: their nodes are numbered, and stand for the readers.
+    # Values with several readers get new nodes, which represent the readers.
     shared = np.flatnonzero(readers > 1)
     node_of = np.full(len(producer), -1, np.int64)
     node_of[shared] = np.arange(len(shared))
@@ -164,7 +164,7 @@ def _add_moving_readers(
 
 @dataclass
 class _Network:
-    """Costs of sides and of edges, gathered in parts; infinite ones are forbidden."""
+    """Costs of sides and of edges, collected in parts; infinite costs are forbidden."""
 
     count: int
     sides: tuple[list[tuple[Ints, Floats]], ...] = field(default_factory=lambda: ([], []))
@@ -178,16 +178,16 @@ class _Network:
         return np.arange(self.count - count, self.count)
 
     def add_side(self, side: int, nodes: Ints, seconds: Floats | float) -> None:
-        """What nodes cost on a side."""
+        """Add the costs of nodes on a side."""
         self.sides[side].append((nodes, np.broadcast_to(np.asarray(seconds, np.float64), nodes.shape)))
 
     def add_pull(self, side: int, pulled: Ints, by: Ints) -> None:
-        """Nodes that are on a side as soon as others are."""
+        """Add nodes that are on a side if any of the others is."""
         forbidden = np.full(len(by), _FORBIDDEN)
         self._add_edges(pulled, by, forbidden if side == 1 else 0.0, forbidden if side == 0 else 0.0)
 
     def add_apart(self, side: int, source: Ints, target: Ints, seconds: Floats) -> None:
-        """What it costs when a target is on a side and its source is not."""
+        """Add the costs of a target on a side whose source is not."""
         self._add_edges(source, target, seconds if side == 1 else 0.0, seconds if side == 0 else 0.0)
 
     def _add_edges(self, source: Ints, target: Ints, forward: Floats | float, backward: Floats | float) -> None:
@@ -196,7 +196,7 @@ class _Network:
         self.backward.append(np.broadcast_to(np.asarray(backward, np.float64), source.shape))
 
     def cut(self) -> Ints:
-        """The side of each node. Seconds become integers, as fine as 64 bits allow."""
+        """The side of each node. Seconds are scaled to integers with the resolution that 64 bits allow."""
         sides = [np.zeros(self.count) for _ in range(2)]
         for total, parts in zip(sides, self.sides, strict=True):
             for nodes, seconds in parts:

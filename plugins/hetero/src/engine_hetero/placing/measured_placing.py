@@ -1,4 +1,4 @@
-"""Places nodes where they cost least, transfers included: by least cuts, two devices at a time."""
+"""Places nodes at minimum cost, transfers included, by minimum cuts between two devices at a time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from engine_hetero.placing.cost_cut import Groups, Values, cut
 from engine_hetero.placing.placement import REFUSED, UNPLACED, Claims, Placement, place_by_priority, settle
 
 _MAX_ROUNDS: Final = 20
-"""Each lowers the costs; more than a few are rare."""
+"""The maximum number of rounds. Each lowers the costs; more than a few are rare."""
 _MIN_GAIN: Final = 1e-5
-"""A round of exchanges that lowers the costs by less is the last."""
+"""The search stops after a round that lowers the costs by less than this share."""
 
 
 def place_by_cost(claims: Claims, stated: Ints, costs: CostModel) -> Placement:
-    """Every node where running it and moving what it reads and gives costs least; users' choices stand.
+    """Place every node to minimize the costs of nodes and transfers; users' choices are kept.
 
-    For two devices the sum is the least that there is. For more, devices exchange nodes two at a time, optimally, as
-    long as that lowers the sum. It is never above that of placing by priority, or of any one device that can run all.
+    For two devices the sum is minimal. For more, pairs of devices exchange nodes optimally, as long as that lowers the
+    sum. It is never above that of placement by priority, or of any single device that can run all nodes.
 
     Args:
-        stated: (N,) the device that a user asked for, or `UNPLACED`.
+        stated: (N,) the device chosen by the user, or `UNPLACED`.
         costs: of the devices of `claims`, in their order.
 
     Raises `UnsupportedError` naming every node that no device runs, with each device's reason.
@@ -38,26 +38,26 @@ def place_by_cost(claims: Claims, stated: Ints, costs: CostModel) -> Placement:
     fallback = min(starts, key=search.seconds, default=placement.affinity)
     if search.seconds(placement.affinity) <= search.seconds(fallback):
         return placement
-    # Mending atoms that cannot be kept whole has cost more than the exchange had gained.
+    # Moving torn atoms costs more than the exchange gained.
     return settle(claims, stated, lambda levels: fallback, "measured")
 
 
 def _by_priority(claims: Claims, stated: Ints) -> Ints | None:
     try:
         return place_by_priority(claims, stated).affinity
-    except UnsupportedError:  # where atoms overlap, another choice may still be possible
+    except UnsupportedError:  # if atoms overlap, another choice may still be possible
         return None
 
 
 def _levels_left(claims: Claims, stated: Ints) -> Ints:
-    """(D, N) how the devices run the nodes that users leave to them."""
+    """(D, N) how the devices run the nodes without a user's choice."""
     elsewhere = (stated != UNPLACED) & (stated != np.arange(len(claims.devices))[:, None])
     return np.where(elsewhere, REFUSED, claims.levels).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class _Search:
-    """Looks for the cheapest placement, given what each device may have."""
+    """Searches the cheapest placement, given the nodes that each device may run."""
 
     claims: Claims
     costs: CostModel
@@ -68,22 +68,22 @@ class _Search:
         return float(self.costs.placed_seconds(affinity).sum()) + self.values.seconds(self.costs, affinity)
 
     def choose(self, levels: Ints) -> Ints:
-        """The cheapest placement found, with whole atoms where these can be had."""
+        """The cheapest placement found, with whole atoms if possible."""
         by_level: Ints = levels.argmax(axis=0)
         levels = self._without_lost_atoms(levels)
-        if (levels == REFUSED).all(axis=0).any():  # `settle` finds the atoms that this tears, and says so
+        if (levels == REFUSED).all(axis=0).any():  # `settle` finds the atoms that this tears
             return by_level
         seconds = np.where(levels == REFUSED, np.inf, self.costs.node_seconds)
         cheapest = seconds.argmin(axis=0).astype(np.int64)
         starts = self.starts(levels)
         begin = starts or [cheapest]
-        # For two devices, one cut finds the best from anywhere.
+        # For two devices, one cut finds the optimum from any start.
         found = [self._exchanged(levels, start) for start in (begin[:1] if len(levels) == 2 else begin)]
         whole = [affinity for affinity in found if self._is_whole(affinity)]
         return min((*whole, *starts) or found, key=self.seconds)
 
     def starts(self, levels: Ints) -> list[Ints]:
-        """Placements with whole atoms that need no search: by priority, and on any device that can run all."""
+        """Initial placements with whole atoms: by priority, and on each device that can run all nodes."""
         count = levels.shape[1]
         starts = [np.full(count, device) for device in range(len(levels)) if (levels[device] != REFUSED).all()]
         if self.by_priority is not None and (levels[self.by_priority, np.arange(count)] != REFUSED).all():
@@ -91,7 +91,7 @@ class _Search:
         return starts
 
     def _without_lost_atoms(self, levels: Ints) -> Ints:
-        """The levels, where a device that cannot have a part of its atom has nothing of it."""
+        """The levels, with an atom refused entirely if the device cannot run a part of it."""
         levels = levels.copy()
         for device, atoms in enumerate(self.claims.atoms):
             for atom in atoms:
@@ -104,8 +104,8 @@ class _Search:
         return all(each.all() or not each.any() for each in inside)
 
     def _exchanged(self, levels: Ints, affinity: Ints) -> Ints:
-        """Let pairs of devices exchange nodes until no pair lowers the costs."""
-        # Of equal costs, a cut puts the fewest nodes on the first of the pair: that of lower priority.
+        """Exchange nodes between pairs of devices until no pair lowers the costs."""
+        # For equal costs, a cut puts the fewest nodes on the first of the pair: the one of lower priority.
         pairs = [(low, high) for high, low in combinations(range(len(levels)), 2)]
         if len(pairs) == 1:
             return self._cut(levels, affinity, pairs[0])
@@ -121,7 +121,7 @@ class _Search:
         return affinity
 
     def _cut(self, levels: Ints, affinity: Ints, pair: tuple[int, int]) -> Ints:
-        """The cheapest placement in which nodes of two devices change places between these."""
+        """The cheapest placement reachable by moving nodes between two devices."""
         groups = self._groups(levels, affinity, pair)
         side = cut(self.values, self.costs, affinity, groups, pair)
         result = affinity.copy()
@@ -130,9 +130,9 @@ class _Search:
         return result
 
     def _groups(self, levels: Ints, affinity: Ints, pair: tuple[int, int]) -> Groups:
-        """The nodes on two devices, those of one atom together, and what the devices cannot have.
+        """The nodes on two devices, grouped by atom, and the groups that each device cannot run.
 
-        An atom that one of the devices could have is wholly on it or wholly not, which of two devices is the other.
+        An atom that one of the devices could run is either entirely on it or entirely on the other.
         """
         movable = np.isin(affinity, pair)
         groups = Groups.single(movable, levels[list(pair)] == REFUSED)

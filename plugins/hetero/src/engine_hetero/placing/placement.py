@@ -1,4 +1,4 @@
-"""Which device runs which operation: what users state, what the devices answer, and their order."""
+"""Placement of operations on devices: from users' choices, the devices' answers, and their order."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Placement:
     """A device for every node of a graph.
 
     Attributes:
-        claims: what the devices said.
+        claims: the devices' answers.
         affinity: (N,) index of the device that runs each node.
-        sources: (N,) what decided: "user", "priority", "measured", or "atom" where a node follows its atom.
-        atoms: (N,) nodes of one number stay together; -1 stands alone.
+        sources: (N,) the origin of the choice: "user", "priority", "measured", or "atom" for a node that follows its
+            atom.
+        atoms: (N,) nodes with the same number stay together; -1 for nodes without an atom.
     """
 
     claims: Claims
@@ -41,13 +42,13 @@ class Placement:
 
 @dataclass(frozen=True)
 class Claims:
-    """What devices said of a graph, as arrays.
+    """The devices' answers about a graph, as arrays.
 
     Attributes:
         devices: the device strings, best first.
-        answers: what each said.
+        answers: the answer of each device.
         levels: (D, N) REFUSED, REFERENCE or NATIVE.
-        atoms: for each device the sets of nodes that it runs only together.
+        atoms: for each device, the sets of nodes that it runs only together.
     """
 
     graph: ModelGraph
@@ -58,7 +59,7 @@ class Claims:
 
     @classmethod
     def of(cls, graph: ModelGraph, devices: Sequence[str], answers: Sequence[QueryResult]) -> Claims:
-        """Number what the answers say by name; what they say of nodes that are not in the graph is left out."""
+        """Convert answers by name to arrays by node number; names that are not in the graph are ignored."""
         ranks = [[_RANKS[answer[name].level] for name in graph.names] for answer in answers]
         levels = np.array(ranks, np.int64).reshape(len(devices), len(graph))
         numbers = {name: number for number, name in enumerate(graph.names)}
@@ -69,17 +70,17 @@ class Claims:
         return cls(graph, tuple(devices), tuple(answers), levels, tuple(atoms))
 
     def without(self, device: int, names: frozenset[str]) -> Claims:
-        """The claims, where one device no longer claims some nodes."""
+        """The claims without some nodes of one device."""
         levels = self.levels.copy()
         levels[device, [number for number, name in enumerate(self.graph.names) if name in names]] = REFUSED
         return Claims(self.graph, self.devices, self.answers, levels, self.atoms)
 
     def support(self, device: int, number: int) -> Support:
-        """What a device said of a node."""
+        """A device's answer about a node."""
         return self.answers[device][self.graph.names[number]]
 
     def reason(self, device: int, number: int) -> str:
-        """Why a device cannot have a node."""
+        """Why a device cannot run a node."""
         support = self.support(device, number)
         if support.level is SupportLevel.REFUSED:
             return support.reason
@@ -91,7 +92,7 @@ class Claims:
 
 
 def _disjoint(atoms: Sequence[Ints]) -> list[Ints]:
-    """Sets that share a node belong together; sets of one node are none. Near-linear."""
+    """Merge sets that share a node; drop sets of one node. Near-linear."""
     joined = list(range(len(atoms)))
 
     def group(atom: int) -> int:
@@ -110,7 +111,7 @@ def _disjoint(atoms: Sequence[Ints]) -> list[Ints]:
 
 
 class UnplaceableError(UnsupportedError):
-    """Nodes that no device runs: `reasons` by node number, naming each device that was asked."""
+    """Nodes that no device runs: `reasons` by node number, naming each queried device."""
 
     def __init__(self, message: str, reasons: Mapping[int, str]) -> None:
         super().__init__(message)
@@ -122,10 +123,10 @@ Choose: TypeAlias = Callable[[Ints], Ints]
 
 
 def place_by_priority(claims: Claims, stated: Ints) -> Placement:
-    """Every node on the first device that runs it natively; else the first that evaluates it; users' choices stand.
+    """Every node on the first device that runs it natively, else the first that evaluates it; users' choices are kept.
 
     Args:
-        stated: (N,) the device that a user asked for, or `UNPLACED`.
+        stated: (N,) the device chosen by the user, or `UNPLACED`.
 
     Raises `UnplaceableError` naming every node that no device runs, with each device's reason.
     """
@@ -133,10 +134,10 @@ def place_by_priority(claims: Claims, stated: Ints) -> Placement:
 
 
 def settle(claims: Claims, stated: Ints, choose: Choose, source: str) -> Placement:
-    """Place by `choose`, again and again until every atom is on one device or off the device that needs it whole.
+    """Place with `choose` repeatedly until no atom is torn, that is, partly on the device that needs all of it.
 
-    A device loses an atom of which a user put a part elsewhere. Otherwise the atom moves to the device as a whole.
-    Every round takes choices away, so that there is an end. Raises as `place_by_priority`.
+    A device loses an atom if a user put a part of it on another device. Otherwise the whole atom moves to the device.
+    Every round removes choices, so it terminates. Raises like `place_by_priority`.
     """
     levels = claims.levels.copy()
     for device in range(len(claims.devices)):
@@ -162,7 +163,7 @@ def settle(claims: Claims, stated: Ints, choose: Choose, source: str) -> Placeme
 
 
 def _torn_atoms(claims: Claims, affinity: Ints) -> list[tuple[int, Ints]]:
-    """The atoms of which a part is on the device that needs the whole."""
+    """The atoms that are only partly on the device that needs all of them."""
     torn = []
     for device, atoms in enumerate(claims.atoms):
         for atom in atoms:

@@ -1,4 +1,4 @@
-"""What users say of where nodes run: by `set_affinity`, in the ONNX file, or in a JSON file beside it."""
+"""Users' choices of devices for nodes: with `set_affinity`, in the ONNX file, or in a separate JSON file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine_hetero.placing.placement import UNPLACED
 logger = logging.getLogger("engine.hetero")
 
 AFFINITY: Final = "affinity"
-"""The rt_info key, and the key of a node's metadata in an ONNX file, under which a device string stands."""
+"""The key of the device string in rt_info, and in a node's metadata in an ONNX file."""
 
 Affinities: TypeAlias = "Mapping[str, str] | Callable[[Node], str | None]"
 
@@ -32,18 +32,18 @@ _MOVES: Final = frozenset({
     "Identity", "Dropout", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand",
     "Slice", "Pad", "Concat",
 })  # fmt: skip
-"""Operators that compute nothing: one that has left the graph, as it had no effect, leaves its name to a neighbour."""
+"""Operators that compute nothing: if eliminated, their names are passed to a neighbour."""
 
 
 def set_affinity(model: Model, affinity: Affinities) -> None:
-    """Say on which device nodes of `model` run, before it is compiled for HETERO.
+    """Choose the devices of nodes of `model`, before it is compiled for HETERO.
 
     Args:
-        affinity: device strings by friendly name, or a function of a node that returns one, or None for a node on
-            which it has nothing to say. Nodes that are left out keep what they have. Nodes in the bodies of If, Loop
-            and Scan are asked about, too; they run where the node that holds them runs.
+        affinity: device strings by friendly name, or a function that returns one for a node, or None. Other nodes keep
+            their affinity. Nodes in the bodies of If, Loop and Scan are included; they run on the device of the node
+            that contains them.
 
-    Raises `ModelError` for a name that no operation has, and for what is not a device string; the model is unchanged.
+    Raises `ModelError` for an unknown name and for an invalid device string; the model is then unchanged.
     """
     operations = [node for node in all_nodes(model) if is_operation(node)]
     if isinstance(affinity, Mapping):
@@ -62,21 +62,20 @@ def set_affinity(model: Model, affinity: Affinities) -> None:
 def stated_affinity(
     graph: ModelGraph, devices: Sequence[str], file: str = "", *, user_model: Model | None = None
 ) -> Ints:
-    """(N,) for each node the index of the device that users ask for, or `UNPLACED`.
+    """(N,) for each node, the index of the device chosen by users, or `UNPLACED`.
 
-    A node of the graph may stand for several of the user's (`fused_names`), and stands for those in its bodies; what
-    is said of any of them decides, and must agree. Those that only moved data, such as an Identity, and have become
-    part of another operator, have a say only where nothing is said of others. Device strings are compared as they are:
-    "CPU" is not "CPU.0".
+    A node of the graph may replace several of the user's nodes (`fused_names`), and includes those in its bodies; their
+    affinities must agree. Nodes that only moved data, such as an Identity, and were merged into another operator, count
+    only if no other node has an affinity. Device strings are compared literally: "CPU" is not "CPU.0".
 
     Args:
         devices: the device strings that may be named.
-        file: a JSON file of device strings by node name, which goes before `rt_info`; names that the user's model has
-            and the graph has not, since these were folded away or run everywhere, have no effect.
-        user_model: the model as the user gave it, where the graph is of another: its names are those of the file.
+        file: a JSON file of device strings by node name, which overrides `rt_info`; names of nodes that were folded or
+            are cloned into every part have no effect.
+        user_model: the user's model, if the graph is of another one: the file uses its names.
 
-    Raises `UnsupportedError` naming node and device for a device that is not listed, and for nodes that disagree;
-    `PropertyError` for a file that cannot be read, is no such file, or names a node that the model has not.
+    Raises `UnsupportedError` naming node and device for a device that is not listed, and for conflicting affinities;
+    `PropertyError` for a file that cannot be read, is not valid, or names an unknown node.
     """
     model = graph.model if user_model is None else user_model
     stated = _in_model(model)
@@ -105,7 +104,7 @@ def stated_affinity(
 
 
 def _in_model(model: Model) -> dict[str, str]:
-    """What rt_info says, by friendly name; names that several nodes with unlike affinities share are left out."""
+    """The affinities in rt_info, by friendly name, without names shared by nodes with different affinities."""
     found: dict[str, str] = {}
     shared: set[str] = set()
     for node in all_nodes(model):
@@ -147,7 +146,7 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def _names(node: Node) -> Iterator[str]:
-    """The names of the user's nodes that run as a part of `node`."""
+    """The names of the user's nodes that run as part of `node`."""
     yield from node.annotations.get(FUSED_NAMES, (node.friendly_name,))
     for body in node.bodies.values():
         for inner in all_nodes(body):

@@ -1,1 +1,1 @@
-"""Processes that a driver may end instead of this one."""
+"""Child processes, which drivers may crash instead of this one."""

@@ -1,7 +1,7 @@
-"""Whether a device computes right, and how its memory is to be used: what the drivers claim is tried.
+"""Tests whether a device computes correctly, and which of its claimed kinds of memory access work.
 
-Run as a script in a child process, which a driver may end: one line of JSON asks, one answers. It imports nothing of
-the engine, so that it starts quickly.
+Run as a script in a child process, which a driver may crash, with one line of JSON as request and one as answer. It
+imports nothing of the engine, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __kernel void check(__global const int* x, __global int* y) {
   y[i] = 3 * x[i] + (int)i + (wide < 0 ? 1 : 0);
 }
 """
-"""Compares as what looks elements up by indices does: Mesa 22.3 takes negative integers that are widened for others."""
+"""Compares like kernels that read by index: Mesa 22.3 mishandles negative integers that are widened."""
 ITEMS = 4096
 
 
 def main() -> None:
-    """Answer one question."""
-    # Drivers print; what they say must not come between the answers.
+    """Answer one request."""
+    # Drivers print to standard output, which must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     asked = json.loads(sys.stdin.readline())
@@ -39,9 +39,9 @@ def main() -> None:
 
 
 def checked(device: Any, new_kernel: Callable[[Any, str], Any] | None = None) -> dict[str, str]:
-    """`failed`: why the device is of no use, or else `memory`: as `OpenclDevice.memory_kind`.
+    """`failed`: why the device is unusable, or else `memory`: as in `OpenclDevice.memory_kind`.
 
-    `new_kernel`: makes a kernel of a program; by default pyopencl does.
+    `new_kernel`: creates a kernel of a program; by default with pyopencl.
     """
     import pyopencl as cl
 
@@ -87,7 +87,7 @@ class _Check:
             return False
 
     def _differs(self, way: Callable[[Any], Any]) -> str | None:
-        """How a way through the device's memory ends; twice over, as a copy that is kept shows the second time."""
+        """The error of one way of memory access, or None; run twice, since a stale copy shows only the second time."""
         import numpy as np
 
         run = way(np.arange(ITEMS, dtype=np.int32))
@@ -120,7 +120,7 @@ class _Check:
         return run
 
     def _shared(self, like: Any) -> Callable[[Any], Any]:
-        """Both halves of one allocation, as values of an inference lie in one arena."""
+        """Use both halves of one allocation, as an inference does in its arena."""
         cl, np = self.cl, _numpy()
         host = cl.fsvm_empty(self.context, 2 * ITEMS, np.int32)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR

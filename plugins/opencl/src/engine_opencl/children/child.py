@@ -1,4 +1,4 @@
-"""`Child`: the process that drivers may end, and what it is told and answers; see `trial_worker`."""
+"""`Child`: a child process, which drivers may crash, with its requests and answers; see `trial_worker`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from engine.errors import DeviceError
 
 WORKER: Final = Path(__file__).with_name("trial_worker.py")
 COMMAND: Final = (sys.executable, "-P", str(WORKER))
-"""-P: modules beside the script must not hide those of the same names elsewhere."""
+"""-P: modules beside the script must not shadow others."""
 
 
 def has_interpreter() -> bool:
-    """Whether `sys.executable` runs scripts: in a frozen application it is the application."""
+    """Whether `sys.executable` is an interpreter: in a frozen application it is the application itself."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 class Child:
-    """The process, and a thread that reads what it answers."""
+    """The process, and a thread that reads its answers."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.is_first_answer = True
@@ -41,7 +41,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 text=True,
-                # pyopencl's own would be of no use to the child, and end it where it cannot be written.
+                # The child does not need pyopencl's cache, and would fail if that is not writable.
                 env={**os.environ, "PYOPENCL_NO_CACHE": "1"},
             )
         except OSError as e:
@@ -52,24 +52,24 @@ class Child:
             ) from e
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=_read, args=(self._process.stdout, self._answers), daemon=True).start()
-        # The child ends with its input; it holds nothing that would have to be saved.
+        # The child exits when its input is closed; it has no state to save.
         self._finalizer = weakref.finalize(self, _end, self._process, self._errors, os.getpid())
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def send(self, batch: dict[str, Any]) -> None:
-        """Ask; what comes back is for `receive`."""
+        """Send a request; `receive` returns the answers."""
         assert self._process.stdin is not None
-        # A child that is gone says so by giving no answer.
+        # If the child has exited, `receive` returns no answer.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(batch) + "\n")
             self._process.stdin.flush()
 
     def receive(self, seconds: float) -> dict[str, str] | None:
-        """The next answer; None where the child has ended or takes too long."""
+        """The next answer; None if the child has ended or takes too long."""
         try:
             line = self._answers.get(timeout=seconds)
         except queue.Empty:
@@ -81,7 +81,7 @@ class Child:
         return answer
 
     def how_it_ended(self, seconds: float) -> str:
-        """For a message: the signal, the code or the time, and the last that it said."""
+        """The signal, exit code or timeout, and the end of its standard error, for messages."""
         try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
@@ -92,7 +92,7 @@ class Child:
         return f"{how} ({said})" if said else how
 
     def stop(self) -> None:
-        """End it."""
+        """Terminate the process."""
         self._finalizer()
 
 

@@ -1,7 +1,7 @@
-"""The child process in which kernels are compiled and run for the first time: it may end by a driver's abort.
+"""The child process in which kernels are compiled and run for the first time: a driver may abort it.
 
-Run as a script: one line of JSON is a batch, and each step is answered by a line, so that the parent knows what was
-going on when no more lines come. It imports nothing of the engine, so that it starts quickly.
+Run as a script: each batch is one line of JSON, and each step of it is answered by a line, so that the parent knows the
+step at which the child ended. It imports nothing of the engine, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 def main() -> None:
     """Answer batches until the input ends."""
-    # Drivers print; what they say must not come between the answers.
+    # Drivers print to standard output, which must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -40,9 +40,9 @@ class _Device:
         self.options = batch["options"]
 
     def tried(self, item: dict[str, Any]) -> dict[str, str]:
-        """The program of one source, compiled, or taken up from a binary where there is one that can be used."""
+        """The program of one source, compiled, or loaded from a usable binary."""
         refused = ""
-        uncached: Any = False  # the parent keeps the binary
+        uncached: Any = False  # the parent stores the binary
         try:
             if item["binary"]:
                 try:
@@ -60,7 +60,7 @@ class _Device:
         return {"done": base64.b64encode(made).decode(), "refused": refused, "note": note}
 
     def _differs(self, program: Any, launches: list[dict[str, Any]]) -> str:
-        """Why a program cannot be what was asked for: that of another source."""
+        """Why a program belongs to another source; empty if it does not."""
         for launch in launches:
             taken, given = self.cl.Kernel(program, launch["kernel"]).num_args, len(launch["arguments"])
             if taken != given:
@@ -68,7 +68,7 @@ class _Device:
         return ""
 
     def _launched(self, program: Any, launch: dict[str, Any]) -> str:
-        """Run a kernel over zeros; what it does not allow is told by the process that wants to run it."""
+        """Run a kernel on zeros; launch errors are reported later by the process that uses the kernel."""
         import numpy as np
 
         kernel = self.cl.Kernel(program, launch["kernel"])

@@ -1,1 +1,1 @@
-"""Finding devices, what is known of them, and whether they do what they claim."""
+"""Finding devices, their properties, and tests of their claims."""

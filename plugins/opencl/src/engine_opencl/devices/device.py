@@ -1,4 +1,4 @@
-"""The OpenCL devices of this machine: finding them, and what is shared by all that runs on one."""
+"""The OpenCL devices of this machine, and the state shared by everything that runs on one."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _HINT = (
 )
 
 _WIDEST_VECTORS: Final = {"Portable Computing Language 3.0": 4}
-"""By the beginning of a driver's name. PoCL 3.0 brings its process to an end over vectors of 16."""
+"""Vector width limits by prefix of the driver's name. PoCL 3.0 aborts its process on vectors of 16."""
 
 
 _HALF_PRODUCTS = 0b111
-"""Of `cl_device_fp_config`: subnormal numbers, infinities and NaN, rounding to nearest."""
+"""Flags of `cl_device_fp_config`: subnormal numbers, infinities and NaN, rounding to nearest."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What lowerings and users want to know of a device.
+    """The properties of a device for lowerings and users.
 
     Attributes:
         kind: "gpu", "cpu" or "accelerator".
         shares_memory: whether it computes in the host's memory.
-        alignment: bytes; where a part of a buffer may begin.
-        local_bytes: of one work group.
-        largest_buffer: bytes.
+        alignment: alignment of sub-buffers in bytes.
+        local_bytes: local memory of one work group.
+        largest_buffer: maximum size of a buffer in bytes.
         compute_units: on GPUs of any make, parts of 64 to 128 lanes.
-        max_work_items: of a work group, along each dimension.
-        argument_bytes: of all arguments of a kernel together.
-        address_bits: of a pointer, and of the number of work items.
-        vector_width: of the vectors of floats that kernels for CPUs are written with.
-        has_half_products: whether its arithmetic in f16 is fit for products: it keeps the numbers below 6e-5, which
-            products of probabilities and small weights are.
+        max_work_items: maximum size of a work group along each dimension.
+        argument_bytes: maximum size of all arguments of a kernel.
+        address_bits: bits of a pointer, and of the number of work items.
+        vector_width: width of the float vectors in CPU kernels.
+        has_half_products: whether its f16 arithmetic is suitable for products: it keeps subnormal numbers below 6e-5,
+            such as products of probabilities and small weights.
     """
 
     name: str
@@ -69,19 +69,19 @@ class DeviceFacts:
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """The value of OPTIMIZATION_CAPABILITIES. FP16 means arithmetic in it: every device stores it."""
+        """The value of OPTIMIZATION_CAPABILITIES. FP16 means f16 arithmetic: every device supports f16 storage."""
         optional = {"FP16": self.has_fp16, "INT8": self.has_int8_dot}
         return ("FP32", *(name for name, is_there in optional.items() if is_there))
 
 
 class OpenclDevice:
-    """One device: its context, made when first needed, and a queue for each kind of work."""
+    """One device: its context, created on first use, and a queue for each kind of work."""
 
     def __init__(self, device_id: str, handle: Any, position: tuple[int, int], memory_kind: str = "staged") -> None:
         self.device_id = device_id
         self.handle: cl.Device = handle
         self.position = position
-        """Of its platform, and among that platform's devices, for other processes."""
+        """The index of its platform, and its index in the platform, for other processes."""
         self.facts = _facts(handle)
         self._lock = threading.Lock()
         self._context: Any = None
@@ -101,7 +101,7 @@ class OpenclDevice:
             return self._context
 
     def new_queue(self, *, profiling: bool = False) -> Any:
-        """A queue that runs commands in the order in which they come."""
+        """An in-order command queue."""
         import pyopencl as cl
 
         if profiling:
@@ -110,18 +110,18 @@ class OpenclDevice:
 
     @property
     def identity(self) -> str:
-        """What a compiled program depends on."""
+        """The device and driver that a compiled program depends on."""
         return f"{self.facts.name} / {self.facts.driver}"
 
 
 _first_process: list[int] = []
-"""The process that woke the drivers."""
+"""The process that first used the drivers."""
 _found: list[OpenclDevice] = []
 _finding = ForkSafeLock()
 
 
 def require_first_process() -> None:
-    """Raise `DeviceError` in a fork of a process that has used OpenCL: a driver's threads are not there."""
+    """Raise `DeviceError` in a fork of a process that has used OpenCL: the driver's threads are missing."""
     if _first_process and _first_process[0] != os.getpid():
         raise DeviceError(
             "OPENCL: this process was forked from one that had used OpenCL, and OpenCL drivers do not survive a fork; "
@@ -132,12 +132,12 @@ def require_first_process() -> None:
 def find_devices() -> tuple[OpenclDevice, ...]:
     """All devices, GPUs first.
 
-    Raises `DeviceNotFoundError` with the reason where there is no OpenCL, `DeviceError` after a fork.
+    Raises `DeviceNotFoundError` with the reason if there is no usable OpenCL device, `DeviceError` after a fork.
     """
     require_first_process()
     with _finding:
         if not _found:
-            # Devices of the same hardware that are found twice have contexts that do not know each other's memory.
+            # Found once: contexts of repeated searches could not share memory, even on the same hardware.
             _found[:] = _find_devices()
         return tuple(_found)
 
@@ -153,7 +153,7 @@ def _find_devices() -> list[OpenclDevice]:
         ]
     except ImportError as e:
         raise DeviceNotFoundError(f"OPENCL: pyopencl cannot be loaded ({e}); {_HINT}") from e
-    except Exception as e:  # pyopencl raises errors of the driver's making
+    except Exception as e:  # pyopencl raises driver-dependent errors
         raise DeviceNotFoundError(f"OPENCL: no OpenCL runtime is installed ({e}); {_HINT}") from e
     if not found:
         raise DeviceNotFoundError(f"OPENCL: the OpenCL runtimes of this machine report no device; {_HINT}")
@@ -172,7 +172,7 @@ def _find_devices() -> list[OpenclDevice]:
 
 
 def device_of(device_id: str, name: str = "") -> OpenclDevice:
-    """The device of an id; for "" the first whose name contains `name`, in whatever case.
+    """The device with this id; for "" the first whose name contains `name`, ignoring case.
 
     Raises `DeviceNotFoundError`.
     """
@@ -193,7 +193,7 @@ def _devices_of(platform: Any) -> list[Any]:
 
     try:
         return list(platform.get_devices())
-    except cl.RuntimeError:  # a platform without a device says so by an error
+    except cl.RuntimeError:  # a platform without devices raises an error
         return []
 
 
@@ -228,9 +228,9 @@ _EXECUTION_UNITS: Final = 16
 
 
 def _compute_units(handle: Any) -> int:
-    """Parts of a device that run a work group each, on GPUs 64 to 128 lanes wide.
+    """The number of parts that each run a work group; on GPUs, they are 64 to 128 lanes wide.
 
-    Intel's driver counts execution units of 8 lanes, of which 16 run a work group together.
+    Intel's driver counts execution units of 8 lanes, 16 of which run a work group together.
     """
     import pyopencl as cl
 
@@ -241,7 +241,7 @@ def _compute_units(handle: Any) -> int:
 
 
 def _vector_width(handle: Any) -> int:
-    """What the device computes at once, of 4, 8 and 16; 4 where the driver has vectors of items and none of its own."""
+    """The native vector width: 4, 8 or 16; 4 if the driver vectorizes over work items only."""
     driver = f"{handle.platform.name} {handle.driver_version}"
     most = next((most for start, most in _WIDEST_VECTORS.items() if driver.startswith(start)), 16)
     own = min(max(int(handle.native_vector_width_float), int(handle.preferred_vector_width_float)), most)

@@ -1,4 +1,4 @@
-"""Whether a device can be used, and how: found out once for each device and driver, in a child process."""
+"""Tests whether and how a device can be used, once per device and driver, in a child process."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _WORKER: Final = Path(check_worker.__file__)
 _COMMAND: Final = (sys.executable, "-P", str(_WORKER))
 _SECONDS: Final = 60.0
 _REFUSAL_SECONDS: Final = 24 * 3600.0
-"""After which a device that could not be used is tried again: what was wrong may have been put right."""
+"""Seconds after which an unusable device is tested again, since the cause may have been fixed."""
 MEMORY_KINDS: Final = ("shared", "mapped", "staged")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found out: why the device is of no use, or how its memory is used (`OpenclDevice.memory_kind`)."""
+    """The result: why the device is unusable, or how its memory is used (`OpenclDevice.memory_kind`)."""
 
     failed: str = ""
     memory_kind: str = "staged"
 
 
 def verdict(handle: Any, position: tuple[int, int]) -> Verdict:
-    """The verdict on a device, from the user's folder where it is known."""
+    """The verdict on a device, from the user's cache folder if known."""
     cache, key = binary_cache(default_folder()), _key(handle)
     known = _read(cache.get(key))
     if known is not None:
@@ -78,7 +78,7 @@ def _found_out(handle: Any, position: tuple[int, int]) -> Verdict:
 
 
 def _asked(position: tuple[int, int]) -> dict[str, str]:
-    """What a child answers. Raises `DeviceError` where none can be started."""
+    """The answer of a child. Raises `DeviceError` if it cannot be started."""
     child = Child(_COMMAND)
     try:
         child.send({"paths": sys.path, "platform": position[0], "device": position[1]})

@@ -1,4 +1,4 @@
-"""What drivers say when something goes wrong, as errors of the engine."""
+"""Translation of driver errors to engine errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from engine_opencl.devices.device import OpenclDevice
 
 
 class Allocation:
-    """Turns the device's errors of one allocation into one that names its size."""
+    """Turns driver errors of one allocation into `OutOfMemoryError` with its size."""
 
     def __init__(self, device: OpenclDevice, nbytes: int, what: str) -> None:
         self.device, self.nbytes, self.what = device, nbytes, what
@@ -31,9 +31,9 @@ class Allocation:
 
 
 class Doing:
-    """Turns the device's errors into `DeviceError`, or `OutOfMemoryError` where it allocates only when it must.
+    """Turns driver errors into `DeviceError`, or `OutOfMemoryError`, since drivers may allocate lazily.
 
-    `with doing("uploading inputs"): ...` names what went wrong.
+    `with doing("uploading inputs"): ...` names the failed action.
     """
 
     def __init__(self, device: OpenclDevice, arena_bytes: int) -> None:
@@ -42,7 +42,7 @@ class Doing:
         self.has_failed = False
 
     def __call__(self, what: str) -> Doing:
-        """Say what is done in the block that follows, for messages."""
+        """Set the action of the block that follows, for messages."""
         self._what = what
         return self
 

@@ -1,4 +1,4 @@
-"""Inputs that kernels read where the user has them, on devices that compute in the host's memory."""
+"""Inputs that kernels read in place, on devices that compute in the host's memory."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 POINTER_ALIGNMENT: Final = 16
-"""Bytes; what `malloc` gives, and so most of the users' arrays have."""
+"""The alignment in bytes of `malloc`, and so of most users' arrays."""
 _READ_ANYWHERE: Final = ("Portable Computing Language",)
-"""Drivers that read memory of the host in place wherever it begins. Others copy what does not begin where a buffer's
-part may; Intel's takes five times as long for that as a plain copy."""
+"""Drivers that read host memory in place at any address. Others copy memory that is not aligned like a sub-buffer;
+Intel's takes five times as long for that as a plain copy."""
 MIN_BYTES: Final = 1 << 15
-"""Below this, copying an input takes no longer than binding it anew."""
+"""Below this size, copying an input is as fast as binding it."""
 
 
 def input_alignment(driver: str, part_alignment: int) -> int:
-    """Where an input has to begin to be read in place: at a multiple of how many bytes."""
+    """The alignment in bytes that an input needs to be read in place."""
     return POINTER_ALIGNMENT if driver.startswith(_READ_ANYWHERE) else part_alignment
 
 
 class InPlaceRegions:
-    """The users' memory that inferences on a device read at present, each region as one buffer. Thread-safe.
+    """The regions of users' memory that running inferences read, each as one buffer. Thread-safe.
 
-    A buffer is made for each inference anew, as a driver may keep a copy of what the memory holds when it is made.
-    Buffers in overlapping memory are undefined (OpenCL 3.0, 5.2.1): inferences with the same input share one, and
-    what overlaps in part is not read in place, nor what begins at no multiple of `alignment` bytes.
+    A new buffer is created for each inference, as a driver may keep a copy of the memory at that time. Overlapping
+    buffers are undefined (OpenCL 3.0, 5.2.1): inferences with the same input share one, and inputs that partly overlap
+    others, or are not aligned to `alignment` bytes, are not read in place.
     """
 
     def __init__(self, alignment: int = POINTER_ALIGNMENT) -> None:
@@ -36,7 +36,7 @@ class InPlaceRegions:
         self._lock = threading.Lock()
 
     def acquire(self, context: Any, value: NDArray[np.uint8]) -> Any:
-        """A buffer in the memory of an input, until `release`; None where it should be, or has to be, copied."""
+        """A buffer in the memory of an input, until `release`; None if the input should or must be copied."""
         import pyopencl as cl
 
         if value.nbytes < MIN_BYTES or (begin := value.ctypes.data) % self._alignment:
@@ -54,7 +54,7 @@ class InPlaceRegions:
         return memory
 
     def release(self, value: NDArray[np.uint8]) -> None:
-        """Say that an inference no longer reads what it has acquired."""
+        """Release a buffer that an inference acquired."""
         region = value.ctypes.data, value.ctypes.data + value.nbytes
         with self._lock:
             memory, users = self._in_use.pop(region)

@@ -1,4 +1,4 @@
-"""What a launch may ask of a device."""
+"""Device limits on kernel launches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine_opencl.plan import Buffer, Launch
 
 
 def check_limits(device: OpenclDevice, launch: Launch, kernel: Any) -> None:
-    """Raise `DeviceError` where a launch is more than the device, or its compiler for this kernel, allows."""
+    """Raise `DeviceError` if a launch exceeds the limits of the device, or of its compiler for this kernel."""
     import pyopencl as cl
 
     facts = device.facts

@@ -1,1 +1,1 @@
-"""Inferences: contexts that hold the memory and kernels of one at a time, and requests that take them."""
+"""Inferences: contexts with the memory and kernels of one inference at a time, and requests that use them."""

@@ -20,13 +20,13 @@ from engine_opencl.memory.weights import Weights
 from engine_opencl.plan import Buffer, Launch, LaunchPlan
 
 _FIRST_FLUSH = 8
-"""Launches after which the device is to begin: a driver may gather what it is given until it is told."""
+"""The number of launches after which the queue is flushed: a driver may defer commands until then."""
 
 
 class Context:
-    """Runs a plan, one inference at a time: upload, compute, wait, download, which different threads may do in turn.
+    """Runs a plan, one inference at a time: upload, compute, wait, download, possibly on different threads in turn.
 
-    Kernels have a queue of their own, and so have transfers where a queue does them (`Arena`).
+    Kernels have a separate queue, as have transfers that use a queue (`Arena`).
     """
 
     def __init__(self, device: OpenclDevice, plan: LaunchPlan, weights: Weights, *, profiling: bool) -> None:
@@ -52,9 +52,9 @@ class Context:
         last = len(self._steps) - 1
         kept = {last, *(use for use in self._last_uses.values() if use is not None)} - {-1}
         self._kept = frozenset(range(len(self._steps)) if profiling else kept)
-        """Launches whose events are asked for something; holding one costs a tenth of enqueueing it."""
+        """Launches whose events are needed; holding an event costs a tenth of enqueueing the launch."""
         self._computed: dict[int, Any] = {}
-        """By launch."""
+        """Events by launch."""
         self._enqueued_ns = 0
 
     def _new_faults(self) -> Faults | None:
@@ -66,7 +66,7 @@ class Context:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the device gave an error, after which its queues may be of no more use."""
+        """Whether the device reported an error, after which its queues may be unusable."""
         return self._doing.has_failed
 
     def _memory_of(self, buffer: Buffer, weights: Weights) -> Any:
@@ -74,13 +74,13 @@ class Context:
             assert self._faults is not None
             return self._faults.memory
         if buffer.weight is not None:
-            # Kernels do not keep their arguments, and `weights` keeps those of some plans only.
+            # Kernels do not keep their arguments alive, and `weights` keeps those of some plans only.
             memory = weights.buffer(buffer.weight, self.plan.weights[buffer.weight])
             return self._held.setdefault(buffer, memory)
         return self._arena.part(buffer)
 
     def _step(self, launch: Launch, weights: Weights) -> tuple[Any, ...]:
-        """What `enqueue_nd_range_kernel` takes after the queue."""
+        """The arguments of `enqueue_nd_range_kernel` after the queue."""
         kernel = new_kernel(self.plan.programs[launch.source], launch.kernel)
         check_limits(self._device, launch, kernel)
         for position, argument in enumerate(launch.arguments):
@@ -92,7 +92,7 @@ class Context:
     # -- one inference ------------------------------------------------------------------------------------
 
     def upload(self, values: Sequence[Any]) -> None:
-        """Bring the inputs to the device; the arrays must stay as they are until `wait`."""
+        """Bring the inputs to the device; the arrays must not change until `wait`."""
         given = [
             (buffer, _bytes(value))
             for buffer, value in zip(self.plan.inputs, values, strict=True)
@@ -103,7 +103,7 @@ class Context:
             self._arena.upload([each for each in given if not self._is_read_in_place(*each)])
 
     def _is_read_in_place(self, buffer: Buffer, value: NDArray[np.uint8]) -> bool:
-        """Have the kernels read an input where it is, if that is possible and worth it."""
+        """Bind an input to be read in place, if that is possible and worthwhile."""
         memory = self._regions.acquire(self._context, value) if self._can_be_read_in_place(buffer) else None
         if memory is not None:
             self._in_place[buffer] = value
@@ -115,7 +115,7 @@ class Context:
         return memory is not None
 
     def _can_be_read_in_place(self, buffer: Buffer) -> bool:
-        # What is an output, too, is fetched from the arena.
+        # An input that is also an output is fetched from the arena.
         return self._arena.reads_in_place and buffer not in self._last_uses
 
     def _bind(self, buffer: Buffer, memory: Any) -> None:
@@ -123,12 +123,12 @@ class Context:
             kernel.set_arg(position, memory)
 
     def compute(self, check_cancelled: Callable[[], None]) -> None:
-        """Enqueue all kernels, behind the uploads, and what brings outputs back, behind the kernels."""
+        """Enqueue all kernels after the uploads, and the output transfers after the kernels."""
         enqueue, queue, kept = self._cl.enqueue_nd_range_kernel, self._queue, self._kept
         self._computed = events = {}
         with self._doing("enqueueing kernels"):
             if self._arena.uploads:
-                # Their queue is in order.
+                # The kernels' queue is in-order.
                 self._cl.enqueue_barrier(queue, wait_for=self._arena.uploads[-1:])
             if self._faults is not None:
                 self._faults.begin(queue)
@@ -147,10 +147,10 @@ class Context:
             self._arena.fetch(written, queue)
 
     def wait(self) -> None:
-        """Wait for the kernels. Raises `DeviceError` where it failed, `InputError` for an index out of range."""
+        """Wait for the kernels. Raises `DeviceError` if the device failed, `InputError` for an index out of range."""
         with self._doing("computing"):
-            # An event tells of a kernel that failed, which `finish` need not; and some drivers' `finish` does not
-            # wait for what was flushed before (Mesa 22.3).
+            # Waiting for an event reports a failed kernel, which `finish` need not; and `finish` of some drivers does
+            # not wait for commands flushed before (Mesa 22.3).
             if self._steps:
                 self._computed[len(self._steps) - 1].wait()
             if self._faults is not None:
@@ -167,7 +167,7 @@ class Context:
                 self._arena.take(buffer, _bytes(target))
 
     def release(self) -> None:
-        """Let go of the inputs, which belong to the user, and of what is for one inference."""
+        """Release the inputs, which belong to the user, and the state of the inference."""
         self._release_inputs()
         with self._doing("returning outputs"):
             self._arena.release(self._queue)
@@ -180,7 +180,7 @@ class Context:
         self._in_place.clear()
 
     def drain(self) -> None:
-        """Wait until nothing of an inference is left on the device. Raises `DeviceError`."""
+        """Wait until all commands of an inference have ended. Raises `DeviceError`."""
         try:
             with self._doing("ending an inference early"):
                 for event in self._computed.values():
@@ -203,14 +203,14 @@ class Context:
         ]
 
     def upload_spans(self) -> list[tuple[int, int]]:
-        """When inputs of the last inference were on their way, as `profiles` counts.
+        """When inputs of the last inference were transferred, on the clock of `profiles`.
 
-        First what the host copied, then, with profiling, what queues did.
+        First the copies by the host, then, with profiling, those by queues.
         """
         return [*self._arena.copied, *self._on_host_clock(self._arena.uploads if self._profiling else ())]
 
     def _on_host_clock(self, events: Sequence[Any]) -> list[tuple[int, int]]:
-        """The device's clock has an origin of its own: the first kernel was queued when it was handed over."""
+        """Convert device time, which has another origin, using the time at which the first kernel was enqueued."""
         if not self._computed:
             return []
         offset = self._enqueued_ns - self._computed[0].profile.queued
@@ -218,7 +218,7 @@ class Context:
 
 
 def _last_uses(plan: LaunchPlan) -> Mapping[Buffer, int | None]:
-    """For each output on the device the last launch that has it as an argument, in the order of those."""
+    """For each output on the device, the last launch with it as an argument, in launch order."""
     uses: dict[Buffer, int | None] = {each: None for each in plan.outputs if isinstance(each, Buffer)}
     for number, launch in enumerate(plan.launches):
         used = [each for each in launch.arguments if isinstance(each, Buffer) and each in uses]
@@ -227,5 +227,5 @@ def _last_uses(plan: LaunchPlan) -> Mapping[Buffer, int | None]:
 
 
 def _bytes(value: Any) -> Any:
-    """An array as pyopencl takes it: bool is not a type of the device."""
+    """An array for pyopencl: bool is not a device type."""
     return value.reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""What kernels report of the data: indices that are out of range."""
+"""Data errors that kernels report: indices out of range."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from engine_opencl.plan import Fault
 
 
 class Faults:
-    """The numbers that the kernels of a context write, on the device and here; see `LaunchPlan.faults`.
+    """The fault numbers that the kernels of a context write, on the device and the host; see `LaunchPlan.faults`.
 
     Not thread-safe.
 
     Args:
-        found: [faults] int64, all zero; where the numbers are here.
+        found: [faults] int64, all zero; the host memory of the numbers.
     """
 
     def __init__(self, context: Any, faults: Sequence[Fault], found: NDArray[np.int64]) -> None:
@@ -30,10 +30,10 @@ class Faults:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         self.memory = cl.Buffer(context, flags, hostbuf=np.zeros_like(found))
         self.is_clear = True
-        """Whether nothing of an inference before is left; set to False where one ended early."""
+        """Whether the numbers are zero; False after an inference that ended early."""
 
     def begin(self, queue: Any) -> None:
-        """Forget what an inference before this one has left, ahead of its kernels."""
+        """Clear numbers left by a previous inference, before the kernels run."""
         import pyopencl as cl
 
         if not self.is_clear:
@@ -42,17 +42,17 @@ class Faults:
             self.is_clear = True
 
     def fetch(self, queue: Any) -> None:
-        """Bring the numbers here, behind the kernels."""
+        """Enqueue fetching the numbers, after the kernels."""
         import pyopencl as cl
 
         self._fetched = cl.enqueue_copy(queue, self._found, self.memory, is_blocking=False)
 
     def wait(self) -> None:
-        """Wait until the numbers are here."""
+        """Wait until the numbers are fetched."""
         self._fetched.wait()
 
     def check(self) -> None:
-        """Raise `InputError` where a kernel met an index out of range."""
+        """Raise `InputError` if a kernel found an index out of range."""
         for fault, found in zip(self._faults, self._found.tolist(), strict=True):
             if found:
                 self.is_clear = False

@@ -1,4 +1,4 @@
-"""Kernel objects, of which each context has its own: the specification allows one thread at a time in each."""
+"""Kernel objects, separate for each context: the specification allows only one thread at a time to use one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def new_kernel(program: Any, name: str) -> Any:
-    """A kernel of a compiled program, also where pyopencl cannot write to the user's folder.
+    """A kernel of a compiled program, even if pyopencl cannot write to the user's folder.
 
-    pyopencl keeps the Python that it writes for each signature in a data base there, and gives up where it cannot;
-    it does without where it is told so (PYOPENCL_NO_CACHE), at any time.
+    pyopencl stores the Python code that it generates for each signature in a database there, and fails if it cannot;
+    PYOPENCL_NO_CACHE, which may be set at any time, disables this.
     """
     import pyopencl as cl
 

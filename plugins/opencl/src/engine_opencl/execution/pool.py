@@ -1,4 +1,4 @@
-"""`ContextPool`: the plans of a network for the shapes that come, and contexts over them."""
+"""`ContextPool`: the plans of a network by input shapes, and their contexts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine_opencl.tuning.tuner import OpenclTuner
 
 
 class ContextPool:
-    """Plans by input shapes, and contexts that wait for their next inference. Thread-safe."""
+    """Plans by input shapes, and their idle contexts. Thread-safe."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class ContextPool:
         self.plans: PlanCache[Shapes, LaunchPlan] = PlanCache(self._made, size, self._forget)
         self._idle: dict[int, list[Context]] = {}
         self._lock = ForkSafeLock()
-        """Of the idle contexts; taken before any lock of `plans`."""
+        """Guards the idle contexts; acquired before any lock of `plans`."""
 
     def take(self, values: Sequence[Any]) -> Context:
-        """A context for inputs of these shapes, for the caller alone. Raises `InputError`, `OutOfMemoryError`."""
+        """A context for inputs of these shapes, owned by the caller. Raises `InputError`, `OutOfMemoryError`."""
         return self.take_for(shapes_of(values))
 
     def take_for(self, shapes: Shapes) -> Context:
-        """As `take`; an input that is not a tensor has no shape."""
+        """Like `take`; an input that is not a tensor has no shape."""
         require_first_process()
         plan = self.plans.get(shapes)
         with self._lock:
@@ -60,21 +60,21 @@ class ContextPool:
                 self._idle.clear()
             if not has_idle:
                 raise
-            # What waits for inputs of other shapes has made room.
+            # Idle contexts for other shapes have been freed.
             return self._new_context(plan)
 
     def _new_context(self, plan: LaunchPlan) -> Context:
         return Context(self._device, plan, self._weights, profiling=self._profiling)
 
     def put(self, context: Context) -> None:
-        """Give a context back; that of a plan that is no longer kept is let go."""
+        """Return a context; that of an evicted plan is freed."""
         context.release()
         with self._lock:
             if any(plan is context.plan for plan in self.plans.plans()):
                 self._idle.setdefault(id(context.plan), []).append(context)
 
     def binaries(self) -> dict[str, bytes]:
-        """The compiled programs of all plans that are kept, by key."""
+        """The compiled programs of all cached plans, by key."""
         built = {source: program for plan in self.plans.plans() for source, program in plan.programs.items()}
         return self._programs.binaries(built)
 

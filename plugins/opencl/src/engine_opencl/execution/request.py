@@ -17,7 +17,7 @@ _log = logging.getLogger("engine.opencl")
 
 
 class OpenclInferRequest(SyncInferRequest):
-    """Takes a context, which is memory and bound kernels, for each inference, and gives it back."""
+    """Takes a context (memory and bound kernels) for each inference, and returns it."""
 
     def __init__(self, network: RequestOwner, pool: ContextPool) -> None:
         super().__init__(network)
@@ -30,17 +30,17 @@ class OpenclInferRequest(SyncInferRequest):
         context.upload(self.inputs)
 
     def start_pipeline(self) -> None:
-        """Hand all kernels to the device."""
+        """Enqueue all kernels."""
         assert self._context is not None
         self._context.compute(self.check_cancelled)
 
     def wait_pipeline(self) -> None:
-        """Wait until the device has computed."""
+        """Wait for the kernels."""
         assert self._context is not None
         self._context.wait()
 
     def infer_postprocess(self) -> None:
-        """Fetch the outputs, straight into the user's arrays where there are some."""
+        """Fetch the outputs, directly into the user's arrays if set."""
         context = self._context
         assert context is not None
         for index, output in enumerate(context.plan.outputs):
@@ -58,7 +58,7 @@ class OpenclInferRequest(SyncInferRequest):
         self._context = None
 
     def abort_pipeline(self) -> None:
-        """Let what was enqueued end, so that the context can be used again; one that failed is let go."""
+        """Wait for enqueued commands, so that the context can be used again; a failed context is freed."""
         context, self._context = self._context, None
         if context is None:
             return

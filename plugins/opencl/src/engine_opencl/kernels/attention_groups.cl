@@ -1,4 +1,4 @@
-// For GPUs: a work group has a row, its items neighbouring keys.
+// For GPUs: a work group processes a row, its items neighbouring keys.
 #define COMBINE(values, value, combined)                                  \
   values[lane] = value;                                                   \
   for (int half_way = LANES / 2; half_way > 0; half_way /= 2) {           \

@@ -1,4 +1,4 @@
-// For CPUs: an item has a row, four keys at a time.
+// For CPUs: an item processes a row, four keys at a time.
 #define WHOLE (KEYS / 4 * 4)
 #define load4(at) vload4(0, scores + (at))
 #define store4(at, value) vstore4((value), 0, scores + (at))

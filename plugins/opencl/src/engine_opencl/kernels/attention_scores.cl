@@ -1,5 +1,5 @@
-// Scores [batch, head, query, key] of an attention become shares, in place.
-// What forbids a key is added as -infinity, as ONNX has it; a row that may see no key is zeros where BLIND_IS_ZERO.
+// Turns the scores [batch, head, query, key] of an attention into probabilities, in place. Forbidden keys get
+// -infinity, as in ONNX; a row without allowed keys gives zeros with BLIND_IS_ZERO.
 #define IS_FORBIDDEN(ahead) ((BEFORE >= 0 && (ahead) < -(BEFORE)) || (AFTER >= 0 && (ahead) > (AFTER)))
 #if MASK
 #define MASK_PARAMETER , __global const MASK_T *restrict mask
@@ -27,12 +27,12 @@
 #define SHOW(stage, key, value)
 #endif
 #define PARAMETERS __global float *restrict scores MASK_PARAMETER LENGTHS_PARAMETER SHOWN_PARAMETER
-// Of the item's query and head, which dimension QUERY_AXIS of the range and the one behind it give.
+// The item's query and head are dimension QUERY_AXIS of the range and the next one.
 #define WHERE                                                                                  \
   const int query = get_global_id(QUERY_AXIS), batch = get_global_id(QUERY_AXIS + 1) / HEADS;     \
   const int head = get_global_id(QUERY_AXIS + 1) % HEADS, length = LENGTH, place = PLACE;      \
   const ulong row = ((ulong)get_global_id(QUERY_AXIS + 1) * QUERIES + query) * KEYS;
-// The score of a key with its bias, put back to where it was.
+// The score of a key with its bias, stored back.
 #define COMPLETE(key)                                                                          \
   const float bias = (key >= length || IS_FORBIDDEN(key - place) ? -INFINITY : 0.0f) + MASKED(key); \
   float score = scores[row + key];                                                  \
@@ -43,7 +43,7 @@
   SHOW(2, key, score)                                                                          \
   scores[row + key] = score;
 
-// NaN is more than any other.
+// NaN is the maximum.
 inline float larger_of(const float a, const float b) { return isnan(a) || a > b ? a : b; }
 
 inline float share_of(const float share, const int is_blind) {

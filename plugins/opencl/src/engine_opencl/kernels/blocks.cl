@@ -1,7 +1,7 @@
-// C = A B for CPUs: an item has PANELS * ROWS rows by VECTORS * WIDTH columns, and adds up ROWS of its rows at a time in
-// vector registers. DEPTH rows of B lie in its private memory, that is in the cache next to the core, while all rows of
-// the item use them: what B is read from, a matrix or a convolution's input, is seen once for each block of rows.
-// The columns of an item are SEGMENTS runs of LANES neighbours; those of a convolution end with their row of the result.
+// C = A B for CPUs: an item computes PANELS * ROWS rows by VECTORS * WIDTH columns, accumulating ROWS rows at a time in
+// vector registers. DEPTH rows of B are copied to its private memory, i.e. the first-level cache, while all rows of the
+// item use them: the source of B, a matrix or a convolution's input, is read once for each block of rows. The columns
+// of an item are SEGMENTS runs of LANES neighbours; those of a convolution end with their row of the result.
 #define TILE (VECTORS * WIDTH)
 #define SEGMENTS (TILE / LANES)
 typedef JOIN(float, WIDTH) vector;
@@ -9,7 +9,7 @@ typedef JOIN(float, WIDTH) vector;
 #if TAPS
 __constant int tap_d[TAPS] = {TAP_D}, tap_h[TAPS] = {TAP_H}, tap_w[TAPS] = {TAP_W};
 
-// DEPTH / TAPS channels as all taps see them for each of the results, with zeros outside of the input.
+// DEPTH / TAPS channels through all taps for each of the results, with zeros outside the input.
 void fetch(__global const stored_RIGHT* b, const ulong start, const int first, const int channels, const int* d,
            const int* h, const int* w, const int* count, float* right) {
   for (int tap = 0; tap < TAPS; ++tap) {
@@ -43,7 +43,7 @@ void fetch(__global const stored_RIGHT* b, const ulong start, const int first, c
   }
 }
 #elif !B_DIRECT
-// Some rows of B; columns behind the last are zeros.
+// Several rows of B; columns beyond the last are zeros.
 void fetch(__global const stored_RIGHT* b, const ulong start, const int depth, const int* col, const int* count,
            float* right) {
   for (int g = 0; g < SEGMENTS; ++g) {

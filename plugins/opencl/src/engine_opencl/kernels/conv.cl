@@ -1,5 +1,5 @@
-// A convolution, or every phase of a transposed one, with few channels a group: an item computes CHANNELS channels of
-// WIDE columns, for which it reads each weight once. Neighbouring items are neighbours in space, so that they read
+// A convolution, or every phase of a transposed one, with few channels per group: an item computes CHANNELS channels of
+// WIDE columns, and reads each weight once for them. Neighbouring items are spatial neighbours, so that they read
 // neighbouring elements and the same weights; the columns of an item are LANES apart.
 __kernel __attribute__((reqd_work_group_size(LANES, 1, 1))) void conv(
     __global const real* restrict x, __global const real* restrict w, __global const int4* restrict taps,

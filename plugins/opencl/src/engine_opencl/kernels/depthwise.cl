@@ -1,5 +1,5 @@
-// A convolution whose groups have one channel of the input: an item computes STRIP results, one below the other, so that
-// an element that it reads serves all of them that have a tap there. Neighbouring items are neighbours in a row.
+// A convolution with one input channel per group: an item computes STRIP results, one below the other, so that an
+// element is read once for all of them. Neighbouring items are neighbours in a row.
 #define READ_ROWS ((STRIP - 1) * SH + (KH - 1) * LH + 1)
 
 __kernel void depthwise(__global const real* restrict x, __global const real* restrict w,

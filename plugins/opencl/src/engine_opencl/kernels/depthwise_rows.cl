@@ -1,5 +1,5 @@
-// A convolution in two axes with one channel of the input in a group, for CPUs: an item has some maps of the result, or
-// pieces of ROWS rows. What a piece reads is copied first, with zeros around, so that taps need not look for the border.
+// A 2-D convolution with one input channel per group, for CPUs: an item computes several maps of the result, or pieces
+// of ROWS rows. The input of a piece is first copied with zero padding, so that taps need no border checks.
 #define READ_ROWS ((ROWS - 1) * SH + (KH - 1) * LH + 1)
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void depthwise_rows(__global const real* restrict x,

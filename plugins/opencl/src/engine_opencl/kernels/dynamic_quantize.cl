@@ -1,5 +1,5 @@
-// 8-bit integers that cover what lies between the least element, the largest and 0, with their scale and zero point,
-// which each item computes and the first one stores.
+// Quantizes to 8-bit integers over the range of the minimum, the maximum and 0. Each item computes scale and zero
+// point; the first one stores them.
 __kernel void dynamic_quantize(__global const real* restrict x, __global const real* restrict least,
                                __global const real* restrict largest, __global uchar* restrict y,
                                __global real* restrict scale, __global uchar* restrict zero) {

@@ -1,5 +1,5 @@
-// The place of the largest or smallest element of each row, see rows.cl, the first or LAST of equal ones; or (HARDMAX)
-// 1 there. NaN comes before all others.
+// The index of the largest or smallest element of each row, see rows.cl, the first or LAST of equal ones; or (HARDMAX)
+// 1 there. NaN precedes all others.
 typedef struct {
   T value;
   int place;
@@ -8,7 +8,7 @@ typedef struct {
 inline int is_equal(const T a, const T b) { return a == b || (isnan(a) && isnan(b)); }
 inline int is_before(const T a, const T b) { return a ORDER b || (isnan(a) && !isnan(b)); }
 
-// Of two that were found, either perhaps by a lane without elements.
+// The better of two candidates, either of which may be from a lane without elements.
 inline Found better(const Found a, const Found b) {
   if (a.place < 0 || b.place < 0) return a.place < 0 ? b : a;
   if (is_equal(a.value, b.value)) return (a.place < b.place) == !LAST ? a : b;

@@ -1,5 +1,5 @@
-// Weights of a convolution as blocks [groups][GM / WIDTH][ROWS][WIDTH], filled up with zeros. A row's number is its
-// distance from a channel's first weight; less than 0 for zeros.
+// Weights of a convolution as blocks [groups][GM / WIDTH][ROWS][WIDTH], padded with zeros. A row's number is its offset
+// from a channel's first weight; negative for zeros.
 __kernel void filters(__global const real* restrict x, __global const int* restrict rows, __global real* restrict y) {
   const int i = get_global_id(0) % WIDTH, row = get_global_id(0) / WIDTH;
   const int block = get_global_id(1) % BLOCKS, group = get_global_id(1) / BLOCKS;

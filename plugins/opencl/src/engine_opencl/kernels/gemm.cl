@@ -1,5 +1,5 @@
-// C = A B: one column and ROWS rows a work item; neighbouring items have neighbouring columns, so that where B is
-// row-major they read its rows together. Suits CPUs, whose compilers make vectors of work items, and narrow products.
+// C = A B: one column and ROWS rows per work item; neighbouring items have neighbouring columns, so that they read rows
+// of a row-major B together. For CPUs, whose compilers vectorize over work items, and narrow products.
 __kernel void gemm(__global const real* restrict a, __global const real* restrict b, __global real* restrict c
 #if BIAS
                    , __global const real* restrict bias

@@ -1,6 +1,6 @@
-// Elements of an image at computed places, (x, y) or (x, y, z) in -1 .. 1 for each place of the result. An item finds
-// its place once for all channels; its neighbours' places are next to it in the result.
-// What the nearest element, or linear interpolation, is of lies inside first; of cubic interpolation each element.
+// Elements of an image at computed coordinates, (x, y) or (x, y, z) in -1 .. 1 for each position of the result. An item
+// computes its coordinates once for all channels; neighbouring items are neighbours in the result. Padding is applied
+// to the coordinates for nearest and linear, and to each element for cubic interpolation.
 inline float reflected(float at, int length) {
   const float low = ALIGN ? 0.0f : -0.5f, span = ALIGN ? length - 1.0f : (float)length;
   if (span == 0.0f) return low;
@@ -21,7 +21,7 @@ inline float moved_inside(float at, int length) {
 #endif
 }
 
-// The indices of TAPS elements along an axis, of any that there are, and their weights.
+// The indices of TAPS elements along an axis, not yet limited to the image, and their weights.
 inline void find_taps(float g, int length, int* index, float* weight) {
   float at = ALIGN ? (g + 1.0f) * 0.5f * (length - 1) : ((g + 1.0f) * length - 1.0f) * 0.5f;
 #if TAPS == 1
@@ -46,7 +46,7 @@ inline void find_taps(float g, int length, int* index, float* weight) {
 #elif !BORDER
     if (!(place >= 0.0f && place < length)) weight[k] = 0.0f;
 #endif
-    index[k] = (int)fmin(fmax(place, 0.0f), length - 1.0f);  // of NaN 0
+    index[k] = (int)fmin(fmax(place, 0.0f), length - 1.0f);  // 0 for NaN
   }
 }
 

@@ -1,7 +1,7 @@
-// A convolution as a product, for GPUs: weights [GM, rows] by what each row takes of the input for each column. A work
-// group computes TILE_M channels of TILE_N columns from local memory, an item RM x RN of them in registers. What the
-// next step needs is on its way from global memory while this one is computed, and has the other half of local memory.
-// Neighbouring items load, and store, neighbouring columns; those of all images follow each other.
+// A convolution as an implicit product, for GPUs: weights [GM, rows] by the input elements of each row and column. A
+// work group computes TILE_M channels of TILE_N columns from local memory, an item RM x RN of them in registers. The
+// operands of the next step are loaded from global memory during the current one, into the other half of local memory.
+// Neighbouring items load, and store, neighbouring columns; those of all images are consecutive.
 #define ITEMS (LANES_M * LANES_N)
 #define TILES_N ((COLUMNS + TILE_N - 1) / TILE_N)
 #define RM (TILE_M / LANES_M)
@@ -10,7 +10,7 @@
 #define RIGHT_LOADS (TILE_N * DEPTH / ITEMS)
 #define ROW_STEP (ITEMS / TILE_N)
 
-// Rows `row`, `row + ROW_STEP` ... of a step of the right matrix, at one column: of the tap `at`, or each of its own.
+// Rows `row`, `row + ROW_STEP` ... of a step of the right matrix, at one column: with the tap `at`, or one tap each.
 inline void load_right(float* values, __global const real* x, const int4 at,
                        __global const int4* taps, const int tap_count, const int4 place, const int is_column,
                        const int first, const int block, const int row) {
@@ -47,7 +47,7 @@ inline void keep(__local float4* left, __local float* right, const float4* next_
 
 inline void multiply(__local const float4* left, __local const float* right, float sum[RM][RN], const int lane_m,
                      const int lane_n) {
-  // More would have compilers read all of local memory ahead, into more registers than there are.
+  // With more unrolling, compilers prefetch all of local memory and spill registers.
 #pragma unroll 4
   for (int k = 0; k < DEPTH; ++k) {
     float l[RM], r[RN];
@@ -86,7 +86,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
   __local float4 left[2][DEPTH * TILE_M / 4];
   __local float right[2][DEPTH * TILE_N];
   const int item = get_local_id(0), lane_n = item % LANES_N, lane_m = item / LANES_N;
-  // Groups that run at the same time share what they read: all rows of some columns.
+  // Concurrent groups share their reads: all rows of some columns.
   const uint number = get_group_id(0), tile_m = number % BLOCKS, part_of_work = number / BLOCKS / TILES_N;
   const int first_row = tile_m * TILE_M, first_column = number / BLOCKS % TILES_N * TILE_N;
   const int split = part_of_work % SPLITS, phase = part_of_work / SPLITS % PHASES;
@@ -121,7 +121,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void implicit_gemm(
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int step = begin; step < end; ++step) {
     const int used = (step - begin) % 2;
-    // The last step loads once more what it has, which is cheaper than to branch.
+    // The last step loads its data again, which is cheaper than a branch.
     if (step + 1 < end) {
 #if BY_CHANNELS
       tap = tap + 1 == part.z ? 0 : tap + 1;

@@ -1,6 +1,6 @@
-// A convolution of 8-bit integers less their zero points, so that what lies outside of the input counts as 0. An item
-// computes CHANNELS channels of a group at one place, for which it reads each element of the input once; its neighbours
-// are next to it in space.
+// A convolution of 8-bit integers minus their zero points, so that padding counts as 0. An item computes CHANNELS
+// channels of a group at one position, and reads each input element once for them; neighbouring items are spatial
+// neighbours.
 __kernel void integer_conv(__global const A* restrict x, __global const B* restrict w,
 #if A_POINT
                            __global const A* restrict x_zero,

@@ -1,5 +1,5 @@
-// [M, K] by [K, N] of 8-bit integers less their zero points, one or one a row of a, a column of b. An item computes
-// ROWS rows of a column, for which it reads each element of b once; its neighbours read those beside it.
+// [M, K] by [K, N] of 8-bit integers minus their zero points, per tensor or per row of a, column of b. An item computes
+// ROWS rows of a column, and reads each element of b once for them; neighbouring items read neighbouring elements.
 __kernel void integer_gemm(__global const A* restrict a, __global const B* restrict b, __global const int* restrict places,
 #if A_POINT
                            __global const A* restrict a_zero,

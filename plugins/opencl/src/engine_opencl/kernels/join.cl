@@ -1,4 +1,4 @@
-// What the parts of a depth that was split gave, added in order, and what ends a sum.
+// Adds the partial sums of a split depth in order, and applies the epilogue.
 __kernel void join(__global const float* restrict x,
 #if BIAS
                    __global const real* restrict bias,

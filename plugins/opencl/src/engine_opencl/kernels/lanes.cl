@@ -1,4 +1,4 @@
-// Vectors of LANES floats, written out for CPUs, and the functions of epilogues for them.
+// Explicit vectors of LANES floats for CPUs, and the functions of epilogues for them.
 #define JOINED(a, b) a##b
 #define JOIN(a, b) JOINED(a, b)
 typedef JOIN(float, LANES) lanes;
@@ -22,7 +22,7 @@ lanes clip_lanes(const lanes x, const float a, const float b) {
 #define sigmoid sigmoid_lanes
 #define clip clip_lanes
 
-// The first `count` elements from an index on, which lie `step` apart.
+// The first `count` elements from an index on, `step` apart.
 lanes get_real(__global const real* from, const ulong at, const int step, const int count) {
   if (step == 1 && count == LANES) return load_real_lanes(from, at);
   float e[LANES];

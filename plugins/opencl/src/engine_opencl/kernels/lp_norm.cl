@@ -1,4 +1,4 @@
-// Rows, see rows.cl, divided by the sum of their elements' magnitudes (P 1) or by their length; one of zeros stays.
+// Rows, see rows.cl, divided by their L1 norm (P 1) or L2 norm; a zero row is unchanged.
 ROWS_KERNEL void lp_norm(__global const real* restrict x, __global real* restrict y) {
   __local float scratch[GROUP];
   const ulong first = BASE;

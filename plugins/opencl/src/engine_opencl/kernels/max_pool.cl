@@ -1,5 +1,5 @@
-// The largest element of each window, of any type, and (INDICES) its place among all elements: of equal ones the first,
-// and NaN before all. Padding is never the largest. BY_COLUMNS: places count down the columns of a plane.
+// The largest element of each window, of any type, and (INDICES) its index among all elements: the first of equal ones;
+// NaN is the largest. Padding is ignored. BY_COLUMNS: indices are column-major in a plane.
 __kernel void max_pool(__global const stored_T* restrict x, __global stored_T* restrict y
 #if INDICES
                        , __global long* restrict indices

@@ -1,4 +1,5 @@
-// Elements go where their indices say; of those with one index the last stays. `winner` holds its number plus 1, or 0.
+// Elements are written at their indices; of several with the same index the last wins. `winner` holds its number plus
+// 1, or 0.
 __kernel void find_winners(__global const long* restrict indices, __global int* restrict winner,
                            __global long* restrict fault, const int slot) {
   const ulong i = get_global_id(0);
@@ -6,7 +7,7 @@ __kernel void find_winners(__global const long* restrict indices, __global int* 
   if (place >= 0) atomic_max(winner + place, (int)i + 1);
 }
 
-// The result may be larger than what the indices count in, and is zero beyond.
+// The result may be larger than the shape that the indices refer to, and is zero elsewhere.
 __kernel void max_unpool(__global const T* restrict x, __global const int* restrict winner, __global T* restrict y) {
   const ulong i = get_global_id(0);
   ulong rest = i, place = 0;

@@ -1,8 +1,8 @@
-// C = A B where one side of C has SHORT rows or columns, few: the matrix of the other, long side is read once, as fast
-// as memory gives it. An item adds up what its place along K contributes to WIDTH elements, or to one element WIDTH
-// places at a time; then the items' sums are added in local memory. `a`, `b`: the long and the short operand.
-// ALONG_K: the long operand's neighbours are along K: LANES items share a row of it, and a group has LINES rows.
-// Else LANES items lie side by side across its rows, and LINES of them share the steps along K.
+// C = A B for a C with few (SHORT) rows or columns: the matrix of the other, long side is read once, at memory speed.
+// An item accumulates its part of K for WIDTH elements, or for one element WIDTH steps at a time; then the items' sums
+// are added in local memory. `a`, `b`: the long and the short operand. ALONG_K: the long operand's neighbours are along
+// K: LANES items share a row of it, and a group has LINES rows. Otherwise LANES items are side by side across its rows,
+// and LINES of them share the steps along K.
 #if ALONG_K
 #define COUNT LINES
 #define SHARES LANES
@@ -23,7 +23,7 @@ __kernel __attribute__((reqd_work_group_size(LANES * LINES, 1, 1))) void narrow(
                                                                                 , __global const real* restrict residual
 #endif
 ) {
-  // Another pitch than a power of two: the last sums read down the columns.
+  // The pitch is not a power of two, because the final sums read columns.
   __local float parts[SHORT][SHARES][COUNT + 1];
   const int item = get_local_id(0), lane = item % LANES, line = item / LANES;
   const int share = ALONG_K ? lane : line, own = ALONG_K ? line : lane * WIDTH;

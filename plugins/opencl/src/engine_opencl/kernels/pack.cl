@@ -1,5 +1,5 @@
-// A matrix as blocks [LENGTH / WIDTH][K][WIDTH], filled up with zeros: what a product reads step by step lies together.
-// Neighbouring items go along the axis whose elements are neighbours.
+// A matrix as blocks [LENGTH / WIDTH][K][WIDTH], padded with zeros: the elements that a product reads in a step are
+// contiguous. Neighbouring items follow the axis whose elements are neighbours.
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void pack(__global const real* restrict x,
                                                                       __global float* restrict y) {
   const int block = get_global_id(1);

@@ -1,5 +1,5 @@
-// The largest element of each window, or where IS_SUM, RESULT of the sum of TERM of its elements; NaN stays. Padding is
-// in `count` where COUNT_PADS, up to E*.
+// The largest element of each window or, with IS_SUM, RESULT of the sum of TERM of its elements; NaN is propagated.
+// With COUNT_PADS, `count` includes padding up to E*.
 __kernel void pool(__global const real* restrict x, __global real* restrict y) {
   const int pixel = get_global_id(0);
   const ulong map = get_global_id(1);

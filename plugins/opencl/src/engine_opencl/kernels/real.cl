@@ -1,5 +1,5 @@
-// How floating-point elements are stored; registers and local memory hold float, whatever that is. The vectors' places
-// are multiples of their size.
+// Access to stored floating-point elements; registers and local memory always hold float. Vectors are aligned to their
+// size.
 #if REAL_IS_HALF
 #define real half
 #define load_real(from, at) vload_half((at), (from))
@@ -16,9 +16,9 @@
 #define store_real4(to, at, value) (*(__global float4*)((to) + (at)) = (value))
 #endif
 
-// What products multiply in, and add up in for RUN_STEPS steps: half where HALF_PRODUCTS is defined before this. A sum
-// of D steps is then off by about 2^-11 sqrt(D / 2) of its spread, next to 2^-11 sqrt(2) for operands of f16. D steps
-// take half the time at best, and then a conversion and an addition: less than 8 of them gain nothing worth an error.
+// The type of products, and of their sums for RUN_STEPS steps: half if HALF_PRODUCTS is defined before this. A sum of D
+// steps then has an error of about 2^-11 sqrt(D / 2) of its spread, compared with 2^-11 sqrt(2) for operands of f16. D
+// steps take at best half the time, plus a conversion and an addition: fewer than 8 steps are not worth the error.
 #if HALF_PRODUCTS
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #define factor_t half

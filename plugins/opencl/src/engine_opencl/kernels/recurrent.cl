@@ -1,6 +1,7 @@
-// A step of RNN (GATES 1), GRU (3: z, r, h) or LSTM (4: i, o, f, c). An item has a unit of one sequence and direction.
-// projection: rows [steps, batch], or the other way round; states, cell: [directions, batch, hidden];
-// recurrent: [directions, hidden, GATES * hidden]. States, cell and scratch are f32 at all times. `before` and `after` are different buffers: units read all units.
+// A step of RNN (GATES 1), GRU (3: z, r, h) or LSTM (4: i, o, f, c). An item computes a unit of one sequence and
+// direction. projection: rows [steps, batch], or the other way round; states, cell: [directions, batch, hidden];
+// recurrent: [directions, hidden, GATES * hidden]. States, cell and scratch are f32 at all times. `before` and `after`
+// are different buffers: units read all units.
 #define PARAMETERS                                                                                                   \
   __global const float *restrict before, __global float *restrict after, __global const real *restrict projection, \
       __global const real *restrict recurrent CELL_PARAMETER BIAS_PARAMETER LENGTHS_PARAMETER PEEPHOLE_PARAMETER    \
@@ -54,7 +55,7 @@
 
 float given(__global const real* projection, const int gate) { return load_real(projection, gate * HIDDEN); }
 
-// What a gate gets from the states of all units, through the weights of this unit.
+// The contribution of the states of all units to a gate of this unit.
 float remembered(__global const float* states, __global const real* recurrent, const int gate) {
   float sum = 0.0f;
   for (int k = 0; k < HIDDEN; ++k) sum += states[k] * load_real(recurrent, (ulong)k * (GATES * HIDDEN) + gate * HIDDEN);
@@ -65,7 +66,7 @@ float remembered(__global const float* states, __global const real* recurrent, c
   (given(projection, gate) + INPUT_BIAS(gate) + remembered(before + state, recurrent, gate) + RECURRENT_BIAS(gate))
 
 #if RESET_BEFORE
-// The first half of a GRU's step: z, and the states after the reset, which the candidates of all units read.
+// The first half of a GRU's step: z, and the reset states, which the candidates of all units read.
 __kernel void recurrent_gates(PARAMETERS) {
   WHERE
   scratch[state + unit] = activation0(direction, SUM(0));

@@ -1,5 +1,5 @@
-// One number of each row, see rows.cl. The element j of row i is at `kept_at(i) + reduced_at(j)`. A row may be cut
-// into PARTS of PER_PART elements, a group each, whose numbers a second launch joins.
+// Reduces each row to one number, see rows.cl. Element j of row i is at `kept_at(i) + reduced_at(j)`. A row may be cut
+// into PARTS of PER_PART elements, one group each, whose results a second launch joins.
 ROWS_KERNEL void reduce(__global const FROM* restrict x, __global TO* restrict y) {
   __local ACCUMULATOR scratch[GROUP];
   const ulong row = ROW, base = kept_at(row);

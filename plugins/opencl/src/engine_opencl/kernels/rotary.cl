@@ -1,5 +1,5 @@
-// A pair of numbers of one head turned by an angle whose cosine and sine are [batch, ROWS, HALF], or [TABLE, HALF] by
-// positions. Pairs are neighbours, or lie HALF apart.
+// Rotates a pair of elements of one head by an angle whose cosine and sine are [batch, ROWS, HALF], or [TABLE, HALF] by
+// positions. Pairs are neighbours, or HALF apart.
 __kernel void rotary(__global const real* restrict x, __global const real* restrict cosines,
                      __global const real* restrict sines, __global real* restrict y
 #if POSITIONS

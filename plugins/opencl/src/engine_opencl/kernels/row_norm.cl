@@ -1,8 +1,8 @@
-// (x - mean) / sqrt(variance + epsilon) * scale + shift over rows, see rows.cl; without MEAN it is taken to be 0.
-// CHANNEL is the index of scale and shift for element k. The variance is of deviations: from the mean of all where the
-// row fits registers, else from that of each chunk, to which that of the others is added (Chan, Golub and LeVeque,
-// Updating formulae and a pairwise algorithm for computing sample variances, 1979). STATISTICS: how many of the rows'
-// mean and inverse deviation are stored, in f32.
+// (x - mean) / sqrt(variance + epsilon) * scale + shift over rows, see rows.cl; without MEAN, the mean is 0. CHANNEL is
+// the index of scale and shift for element k. The variance is computed from deviations: from the overall mean if the
+// row fits into registers, else from the mean of each chunk, combined pairwise (Chan, Golub and LeVeque, Updating
+// formulae and a pairwise algorithm for computing sample variances, 1979). STATISTICS: how many of the rows' mean and
+// inverse standard deviation are stored, in f32.
 ROWS_KERNEL void row_norm(__global const real* restrict x, __global const real* restrict scale,
 #if SHIFT
                           __global const real* restrict shift,

@@ -1,10 +1,10 @@
-// Rows of LENGTH elements that lie INNER apart, each looked at as a whole: a work group has ROWS of them, with LANES
-// items for each, both powers of two. Items that are neighbours are lanes of a row, or (ACROSS) the same lane of
-// neighbouring rows, whichever of the two lie side by side in memory. A lane's elements are LANES apart; it takes up
-// to KEPT of them at a time, CHUNKS times.
+// Rows of LENGTH elements, INNER apart, each processed as a whole: a work group has ROWS of them, with LANES items for
+// each, both powers of two. Neighbouring items are lanes of a row, or (ACROSS) the same lane of neighbouring rows,
+// whichever are adjacent in memory. A lane's elements are LANES apart; it processes up to KEPT of them at a time,
+// CHUNKS times.
 #define GROUP (LANES * ROWS)
 #define ITEM ((int)get_local_id(0))
-// Compilers for CPUs make vectors of items only where they see that these read neighbours, hence the cases below.
+// CPU compilers vectorize over items only if they can see that these read neighbouring elements, so the cases differ.
 #if LANES == 1
 #define LANE 0
 #define OWN_ROW get_global_id(0)
@@ -22,9 +22,8 @@
 #define OWN_ROW (get_group_id(0) * (ulong)ROWS + ITEM / LANES)
 #define LANE_STEP 1
 #endif
-// Items of the last group that have no row read the last one: all items are to meet at barriers. BASE is where the
-// row begins. BY_OUTER: rows that lie side by side are those of dimension 0, as dimension 1 goes on from INNER rows
-// to the next.
+// Items of the last group without a row read the last one, since all items must reach barriers. BASE is the start of
+// the row. BY_OUTER: dimension 0 counts the INNER adjacent rows, dimension 1 the sets of them.
 #if BY_OUTER
 #define HAS_ROW (INNER % ROWS == 0 || OWN_ROW < INNER)
 #define COLUMN (HAS_ROW ? OWN_ROW : INNER - 1ul)
@@ -37,14 +36,14 @@
 #endif
 #define INSIDE(k) (LENGTH % (LANES * KEPT) == 0 || (k) < LENGTH)
 #define ROWS_KERNEL __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-// Where few elements are kept they are to stay in registers, which have no index.
+// Few kept elements should stay in registers, which cannot be indexed.
 #if KEPT <= 16
 #define KEPT_LOOP _Pragma("unroll")
 #else
 #define KEPT_LOOP
 #endif
 
-// Each lane's `v` becomes that of all lanes of its row, joined in a fixed order; all items of the group take part.
+// Joins the `v` of all lanes of a row in a fixed order; all items of the group must call this.
 #if LANES > 1 && LANES <= 16
 #define OVER_LANES(v, JOIN, scratch)                                                        \
   do {                                                                                      \

@@ -1,5 +1,5 @@
-// Running sums or products of rows, see rows.cl: the lanes of a row have neighbouring elements, whose results each
-// doubles the reach of (Hillis and Steele, Data parallel algorithms, 1986), and carry the last one on.
+// Running sums or products of rows, see rows.cl: a parallel scan over the lanes of a row, which have neighbouring
+// elements (Hillis and Steele, Data parallel algorithms, 1986), carrying the last result on.
 ROWS_KERNEL void running(__global const stored_T* restrict x, __global stored_T* restrict y) {
   const ulong first = BASE;
   T carried = START;

@@ -1,5 +1,5 @@
-// Softmax, or its logarithm (LOG), of rows; see rows.cl. What does not fit registers is read twice, and its sum is
-// scaled down whenever a larger element comes up.
+// Softmax, or its logarithm (LOG), of rows; see rows.cl. Rows that do not fit into registers are read twice, and the
+// sum is rescaled whenever a larger element is found.
 ROWS_KERNEL void softmax(__global const real* restrict x, __global real* restrict y) {
   __local float scratch[GROUP];
   const ulong first = BASE;

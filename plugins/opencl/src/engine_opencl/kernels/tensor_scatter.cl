@@ -1,5 +1,5 @@
-// A cache [batch, ROWS_EACH, LENGTH, INNER] with COUNT steps of an update in it, from where the batch's index says on;
-// CIRCULAR goes on at the start behind the end.
+// Writes COUNT steps of an update into a cache [batch, ROWS_EACH, LENGTH, INNER], starting at the batch's index; with
+// CIRCULAR, wrapping around at the end.
 __kernel void tensor_scatter(__global const T* restrict past, __global const T* restrict update,
 #if INDEXED
                              __global const long* restrict starts, __global long* restrict fault, const int slot,

@@ -1,25 +1,25 @@
 // C = A B for GPUs: a work group computes TM x TN elements from tiles of TK steps in local memory, an item RM x RN of
-// them in registers, in blocks of 4 x 4, so that local memory is read four numbers at a time. What the next tiles need
-// is on its way to registers while the present ones are multiplied; with BUFFERS == 2, one barrier a tile suffices.
-// A_ALONG_K, B_ALONG_K: which of an operand's axes has neighbouring elements, of which a load takes A_WIDTH, B_WIDTH.
-// With SPLITS > 1, groups share the steps along K, and `c` takes their sums, which `add_splits` adds in a fixed order.
+// them in registers, in blocks of 4 x 4, so that local memory is read four elements at a time. The next tiles are
+// loaded to registers while the current ones are multiplied; with BUFFERS == 2, one barrier per tile suffices.
+// A_ALONG_K, B_ALONG_K: which axis of an operand has neighbouring elements, A_WIDTH or B_WIDTH per load. With SPLITS >
+// 1, groups share the steps along K, and `c` receives their sums, which `add_splits` adds in a fixed order.
 #define ITEMS (ROW_ITEMS * COL_ITEMS)
 #define RM (TM / ROW_ITEMS)
 #define RN (TN / COL_ITEMS)
 #define TILES_M ((M + TM - 1) / TM)
 #define TILES_N ((N + TN - 1) / TN)
-// Rows that follow each other begin 4 banks apart, and stay aligned.
+// Consecutive rows start 4 banks apart, and stay aligned.
 #define PITCH_A (TM + 4)
 #define PITCH_B (TN + 4)
 #define A_LOADS (TM * TK / (ITEMS * A_WIDTH))
 #define B_LOADS (TN * TK / (ITEMS * B_WIDTH))
-// Loads of an item go on along the other axis.
+// Further loads of an item follow along the other axis.
 #define A_LINE ((A_ALONG_K ? TK : TM) / A_WIDTH)
 #define B_LINE ((B_ALONG_K ? TK : TN) / B_WIDTH)
 #define A_NEXT (ITEMS / A_LINE)
 #define B_NEXT (ITEMS / B_LINE)
 
-// `a`, `b`: what the item's first load reads; `rows`, `cols`, `steps`: how many there are from there on.
+// `a`, `b`: the source of the item's first load; `rows`, `cols`, `steps`: the number remaining from there.
 inline void fetch_a(__global const real* a, int rows, int steps, float v[A_LOADS][A_WIDTH]) {
 #pragma unroll
   for (int i = 0; i < A_LOADS; ++i) {
@@ -46,7 +46,7 @@ inline void fetch_b(__global const real* b, int cols, int steps, float v[B_LOADS
   }
 }
 
-// `left`, `right`: where the item's first load belongs.
+// `left`, `right`: the target of the item's first load.
 inline void keep_a(__local factor_t* left, float v[A_LOADS][A_WIDTH]) {
 #pragma unroll
   for (int i = 0; i < A_LOADS; ++i) {
@@ -71,10 +71,10 @@ inline void keep_b(__local factor_t* right, float v[B_LOADS][B_WIDTH]) {
   }
 }
 
-// `left`, `right`: where the item's first row and column are.
+// `left`, `right`: the item's first row and column.
 inline void add_products(__local const factor_t* left, __local const factor_t* right, int steps,
                          factor4_t sum[RM][RN / 4]) {
-  // More would have compilers read all of local memory ahead, into more registers than there are.
+  // With more unrolling, compilers prefetch all of local memory and spill registers.
 #pragma unroll 4
   for (int k = 0; k < steps; ++k) {
     factor4_t l[RM / 4], t[RN / 4];
@@ -132,7 +132,7 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void tiles(__global 
   __local factor_t right[BUFFERS][TK * PITCH_B] __attribute__((aligned(16)));
   const int item = get_local_id(0), x = item % COL_ITEMS, y = item / COL_ITEMS;
   const uint group = get_group_id(0), tile = group % (TILES_M * TILES_N);
-  // Groups that run at a time share rows and columns: bands of tiles are gone through column by column.
+  // Concurrent groups share rows and columns: bands of tiles are processed column by column.
   const int band = tile / (BAND * TILES_N) * BAND, height = min(TILES_M - band, BAND);
   const int place = tile % (BAND * TILES_N);
   const int first_row = (band + place % height) * TM, first_col = place / height * TN;

@@ -1,4 +1,4 @@
-// The K first elements of rows in order. NaN is more than any other; equal ones keep their order.
+// The first K elements of rows in order. NaN is the largest; equal elements keep their order.
 #define NONE INT_MAX
 #if LAST
 #define STORE(p, i, v) store_T(p, i, v)
@@ -8,7 +8,7 @@
 
 inline int is_more(const T a, const T b) { return a > b || (isnan(a) && !isnan(b)); }
 
-// Whether element `a` at place `i` comes before `b` at `j`; behind the end of a row the place is NONE.
+// Whether element `a` at index `i` comes before `b` at `j`; beyond the end of a row the index is NONE.
 inline int comes_before(const T a, const int i, const T b, const int j) {
   if (i == NONE || j == NONE) return i != NONE;
   if (LARGEST ? is_more(a, b) : is_more(b, a)) return 1;
@@ -20,7 +20,7 @@ inline ulong result_of(const ulong row, const int rank) {
 }
 
 #if RANK
-// Short rows: an item finds out how many elements come before its own.
+// Short rows: an item counts the elements that come before its own.
 __kernel void top_k(__global const stored_T* restrict x, __global stored_T* restrict values,
                     __global long* restrict places) {
   const int own = get_global_id(INNER > 1);
@@ -42,8 +42,8 @@ typedef struct {
   int place;
 } Entry;
 
-// A group sorts TILE elements (Batcher's bitonic network) of one row, and passes on those that may be among the first
-// K: RUN of them. FIRST: from the row itself, else from those that were passed on before; LAST: to the result.
+// A group sorts TILE elements (Batcher's bitonic network) of one row, and keeps the RUN that may be among the first K.
+// FIRST: reads the row itself, else the elements kept by the previous launch; LAST: writes the result.
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 #if FIRST
 void sort_tiles(__global const stored_T* restrict x,
@@ -98,8 +98,8 @@ void sort_tiles(__global const T* restrict given, __global const int* restrict g
 #endif
 
 #if MERGE
-// Of each two neighbouring runs of RUN sorted elements one of MERGED: an item finds its element's place among those of
-// the other run. The last of an odd number of runs has none beside it.
+// Merges each pair of neighbouring runs of RUN sorted elements into one of MERGED: an item finds the rank of its
+// element in the other run. The last of an odd number of runs has no partner.
 __kernel void merge_runs(__global const T* restrict given, __global const int* restrict given_places,
 #if LAST
                          __global stored_T* restrict values, __global long* restrict places) {
@@ -117,7 +117,7 @@ __kernel void merge_runs(__global const T* restrict given, __global const int* r
     const int middle = (low + high) / 2;
     const T w = given[other + middle];
     const int at = given_places[other + middle];
-    // Among those that no row has, which are all equal, the earlier run's come first.
+    // Of the elements beyond the row, which are all equal, those of the earlier run come first.
     if (run & 1 ? !comes_before(v, place, w, at) : comes_before(w, at, v, place)) low = middle + 1;
     else high = middle;
   }

@@ -1,4 +1,4 @@
-// Some numbers at a time, into and from arrays whose places are known when this is compiled, which are registers.
+// Vector loads and stores for arrays with compile-time indices, which stay in registers.
 #define JOIN_(x, y) x##y
 #define JOIN(x, y) JOIN_(x, y)
 #define fetch_reals(width) JOIN(fetch_reals_, width)

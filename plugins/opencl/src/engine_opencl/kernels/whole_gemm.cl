@@ -1,6 +1,6 @@
 // [M, K] by [K, N] of integers modulo 2^bits: W is unsigned, so that sums wrap. An item computes ROWS rows of a column,
-// for which it reads each element of b once; its neighbours read those beside it. FIRST_ELEMENTS adds to a and b where
-// their matrices begin.
+// and reads each element of b once for them; neighbouring items read neighbouring elements. FIRST_ELEMENTS adds the
+// offsets of the batch's matrices to a and b.
 __kernel void whole_gemm(__global const W* restrict a, __global const W* restrict b, __global W* restrict y) {
   const ulong column = get_global_id(0), row = get_global_id(1) * ROWS, matrix = get_global_id(2);
   FIRST_ELEMENTS

@@ -1,5 +1,5 @@
-// The input of a 3x3 convolution in Winograd's F(2x2, 3x3): an item turns the 4x4 elements d that 2x2 results need into
-// B' d B, whose 16 numbers go to 16 matrices [channels, places]. Neighbouring items are neighbouring places.
+// The input transform of Winograd's F(2x2, 3x3): an item transforms the 4x4 elements d of 2x2 results to B' d B, whose
+// 16 elements go to 16 matrices [channels, tiles]. Neighbouring items process neighbouring tiles.
 __kernel void winograd_input(__global const float* restrict x, __global float* restrict v) {
   const int place = get_global_id(0), channel = get_global_id(1);
   const int w = place % PLACES_W * 2 - PW, h = place / PLACES_W % PLACES_H * 2 - PH;

@@ -1,5 +1,5 @@
-// As winograd_input.cl, for CPUs: an item turns one map, LANES neighbouring places at a time. The four rows of the input
-// that a row of places needs are copied first, with zeros around, so that no place looks for the border.
+// Like winograd_input.cl, for CPUs: an item transforms one map, LANES neighbouring tiles at a time. The four input rows
+// of a row of tiles are first copied with zero padding, so that tiles need no border checks.
 #define MAP_PLACES (PLACES_H * PLACES_W)
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_input_rows(__global const real* restrict x,
@@ -42,7 +42,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_input_rows
         t[2][j] = d[2][j] - d[1][j];
         t[3][j] = d[1][j] - d[3][j];
       }
-      // What goes beyond this row of places is written over by the next one's; beyond the map there may be another item's.
+      // Excess elements of this row of tiles are overwritten by the next row; beyond the map, another item may write.
       const int place = row * PLACES_W + w;
       const int count = place + LANES <= MAP_PLACES ? LANES : PLACES_W - w;
 #pragma unroll

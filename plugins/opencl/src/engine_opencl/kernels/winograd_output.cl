@@ -1,5 +1,5 @@
-// The result of a 3x3 convolution in Winograd's F(2x2, 3x3): an item takes the 16 products s of one place and channel,
-// and stores the 2x2 results A' s A. Neighbouring items are neighbouring places.
+// The output transform of Winograd's F(2x2, 3x3): an item reads the 16 products s of one tile and channel, and stores
+// the 2x2 results A' s A. Neighbouring items process neighbouring tiles.
 __kernel void winograd_output(__global const float* restrict s,
 #if BIAS
                               __global const float* restrict bias,

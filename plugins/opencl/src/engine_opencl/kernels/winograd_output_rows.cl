@@ -1,5 +1,5 @@
-// As winograd_output.cl, for CPUs: an item makes one map of the result, from LANES neighbouring places at a time. Behind
-// the last of the products there is memory for LANES more, so that all vectors are whole.
+// Like winograd_output.cl, for CPUs: an item computes one map of the result, LANES neighbouring tiles at a time. The
+// products are followed by memory for LANES more, so that all vectors are whole.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void winograd_output_rows(__global const real* restrict s,
 #if BIAS
                                                                                   __global const real* restrict bias,

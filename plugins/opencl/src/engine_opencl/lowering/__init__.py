@@ -1,4 +1,4 @@
-"""Operators on this device: a class each, in the file of its family. Every file in here is loaded."""
+"""The lowerings of operators: a class each, in the file of its family. All modules of this folder are imported."""
 
 import importlib
 import pkgutil

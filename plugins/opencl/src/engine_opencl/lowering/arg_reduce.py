@@ -1,4 +1,4 @@
-"""Operators that compare the elements along one axis, or add them up one after the other."""
+"""Operators that compare or accumulate the elements along one axis."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access
 
 _NO_NAN = "#define isnan(x) 0\n"
-"""For integers: OpenCL's function takes floating point alone."""
+"""For integers: OpenCL's function supports only floating point."""
 
 
 def comparable(value: Output) -> str:
-    """Definitions for the elements of a value."""
+    """Definitions for comparing the elements of a value."""
     element_type = value.element_type
     return element_access(element_type) + ("" if element_type in FLOATS else _NO_NAN)
 
 
 @lowers("ArgMax", "ArgMin", spec=ArgReduceSpec)
 class ArgReduceLowering(OpLowering[ArgReduceSpec]):
-    """Where the largest or smallest element is. NaN is more than any other, as numpy has it."""
+    """The index of the largest or smallest element. NaN is the extreme, as in numpy."""
 
     def check(self, spec: ArgReduceSpec) -> Refusal | None:
         return check_types((spec.data,), NUMBERS)
@@ -59,7 +59,7 @@ class CumulativeLowering(OpLowering[CumulativeSpec]):
         outer, length, inner = spec.at(b.shape(x), numbers_of(b, spec.node.input_value(1)))
         rows = rows_of(b.facts, outer * inner, length, inner)
         if b.facts.kind == "cpu":
-            # Adding one after the other takes less than the steps in which items add at once.
+            # Sequential accumulation takes less time than the steps of a parallel scan.
             rows = replace(rows, lanes=1, per_group=min(16, rows.group), is_by_outer=rows.is_across)
         is_product = spec.op_type == "CumProd"
         source = rows.source(

@@ -1,6 +1,6 @@
-"""Operators whose values follow from shapes and constants: computed on the host when the plan is made.
+"""Operators whose values depend only on shapes and constants: computed on the host when the plan is built.
 
-Most are folded away before; what stays is too large to be kept as a constant of the graph.
+Most are folded earlier; the remaining ones are too large for constants of the graph.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from engine_opencl.source import strides_of
 
 
 class CreationLowering(OpLowering[SpecT]):
-    """What these operators have in common."""
+    """Base of these operators."""
 
     def check(self, spec: SpecT) -> Refusal | None:
         return check_types((spec.output(),), STORED)
 
     @abstractmethod
     def value(self, spec: SpecT, b: PlanBuilder) -> NDArray[Any]:
-        """The result, in any type that holds it."""
+        """The result, in any type that can hold it."""
 
     def lower(self, spec: SpecT, b: PlanBuilder) -> None:
         y = spec.output()
@@ -77,7 +77,7 @@ class ConstantOfShapeLowering(CreationLowering[ConstantOfShapeSpec]):
 
 @lowers("Range")
 class RangeLowering(CreationLowering[OperatorSpec]):
-    """Numbers that are evenly apart."""
+    """Evenly spaced numbers."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return super().check(spec) or check_constant(spec.node, 0, 1, 2)

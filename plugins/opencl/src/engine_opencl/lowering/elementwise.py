@@ -27,7 +27,7 @@ UNARY_REAL: Final = {
     "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Log": "log",
     "Round": "rint", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
-# Operator: the types it takes, and the code for its operands {0}, {1} ...; {T} is the type of its result in C.
+# Operator: its supported types, and the code with operands {0}, {1} ...; {T} is the C type of its result.
 CODES: Final[dict[str, tuple[frozenset[ElementType], str]]] = {
     **{name: (FLOATS, f"{function}({{0}})") for name, function in UNARY_REAL.items()},
     "Add": (NUMBERS, "({0} + {1})"),
@@ -75,7 +75,7 @@ ACTIVATION_CODES: Final[dict[str, Callable[..., str]]] = {
 
 
 def literal(value: float) -> str:
-    """A number in OpenCL C, with the very bits of its float32."""
+    """A number in OpenCL C, with exactly the bits of its float32."""
     single = np.float32(value)
     if np.isnan(single):
         return "NAN"
@@ -145,7 +145,7 @@ class VariadicLowering(JoinableLowering[OperatorSpec]):
 
 @lowers("Cast", "CastLike")
 class CastLowering(JoinableLowering[OperatorSpec]):
-    """Conversion between the types that the device stores; floats lose their fraction, and bool is what is not zero."""
+    """Conversion between stored types; float to integer truncates, and bool is true for nonzero values."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types(spec.node.input_values[:1], ANY) or check_types(spec.node.outputs, ANY)
@@ -153,7 +153,7 @@ class CastLowering(JoinableLowering[OperatorSpec]):
     def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         target = y.element_type
-        # A float that its type cannot hold is undefined in C, where ONNX's reference wraps around.
+        # Converting an out-of-range float is undefined in C; ONNX's reference wraps around.
         is_narrowed = target in (u8, i8) and x.element_type in FLOATS
         codes = {boolean: "({0} != 0)", f16: "rounded_to_half({0})"}
         code = codes.get(target, "(long){0}" if is_narrowed else "{0}")
@@ -161,12 +161,12 @@ class CastLowering(JoinableLowering[OperatorSpec]):
 
 
 def operand(value: Output, b: PlanBuilder) -> Expression:
-    """An input of an elementwise node: what it was left to compute, or the value in memory."""
+    """An input of an elementwise node: a pending expression, or the value in memory."""
     return b.deferred.pop(value, None) or Leaf(value)
 
 
 def finish(value: Output, expression: Expression, b: PlanBuilder) -> None:
-    """Leave the expression of a value to the one elementwise node that reads it, or launch a kernel for it."""
+    """Pass the expression of a value on to its only, elementwise, consumer, or launch a kernel for it."""
     consumers = value.target_inputs
     if len(consumers) == 1 and _can_join(consumers[0].node, value, b.decisions):
         b.deferred[value] = expression

@@ -18,14 +18,14 @@ from engine_opencl.plan_builder import PlanBuilder
 
 
 class ParametricLowering(JoinableLowering[SpecT]):
-    """What these have in common: the code comes from the spec."""
+    """Base: the code depends on the spec."""
 
     def check(self, spec: SpecT) -> Refusal | None:
         return check_types(spec.node.input_values)
 
     @abstractmethod
     def code(self, spec: SpecT) -> str:
-        """OpenCL C with operands {0}, {1} ..."""
+        """OpenCL C code with operands {0}, {1} ..."""
 
     def lower(self, spec: SpecT, b: PlanBuilder) -> None:
         operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
@@ -35,7 +35,7 @@ class ParametricLowering(JoinableLowering[SpecT]):
 
 @lowers("Celu", "Selu", "ThresholdedRelu", "Shrink", spec=ActivationSpec)
 class RareActivationLowering(ParametricLowering[ActivationSpec]):
-    """Activations that few networks have."""
+    """Rarely used activations."""
 
     def code(self, spec: ActivationSpec) -> str:
         a, *others = map(literal, spec.parameters)
@@ -59,7 +59,7 @@ class IsInfLowering(ParametricLowering[IsInfSpec]):
 
 @lowers("Mod", spec=ModSpec)
 class ModLowering(ParametricLowering[ModSpec]):
-    """The remainder with the divisor's sign, or with `fmod` the dividend's; of integers by zero it is 0."""
+    """The remainder with the sign of the divisor, or with `fmod` of the dividend; 0 for integers modulo zero."""
 
     def check(self, spec: ModSpec) -> Refusal | None:
         return check_types(spec.node.input_values, NUMBERS)
@@ -72,7 +72,7 @@ class ModLowering(ParametricLowering[ModSpec]):
 
 @lowers("BitShift", spec=BitShiftSpec)
 class BitShiftLowering(ParametricLowering[BitShiftSpec]):
-    """Bits that are moved out are lost; on the right the sign is repeated."""
+    """Bits shifted out are lost; a right shift replicates the sign."""
 
     def check(self, spec: BitShiftSpec) -> Refusal | None:
         return check_types(spec.node.input_values, INTEGERS)
@@ -83,7 +83,7 @@ class BitShiftLowering(ParametricLowering[BitShiftSpec]):
 
 @lowers("Pow")
 class PowLowering(ParametricLowering[OperatorSpec]):
-    """Powers of floats by any number, of integers by integers modulo 2^bits, or by floats without the fraction."""
+    """Float bases with any exponent; integer bases with integer exponents modulo 2^bits, or float ones, truncated."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         base, exponent = spec.node.input_values
@@ -99,7 +99,7 @@ class PowLowering(ParametricLowering[OperatorSpec]):
 
 @lowers("Clip")
 class ClipLowering(JoinableLowering[OperatorSpec]):
-    """Limits that are constants or computed; where they cross, the upper one holds."""
+    """Constant or computed limits; if min > max, the result is max."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types((*spec.node.input_values, *spec.node.outputs), NUMBERS)

@@ -26,7 +26,7 @@ from engine_opencl.source import kernel_source, strides_of
 
 @lowers("LayerNormalization", "RMSNormalization", spec=RowNormalizationSpec)
 class RowNormalizationLowering(OpLowering[RowNormalizationSpec]):
-    """Over all axes from one on."""
+    """Normalization over all axes from `axis` on."""
 
     def check(self, spec: RowNormalizationSpec) -> Refusal | None:
         return check_types((*spec.node.input_values, spec.output())) or check_types(spec.node.outputs[1:], {f32})
@@ -36,7 +36,7 @@ class RowNormalizationLowering(OpLowering[RowNormalizationSpec]):
         shape = b.shape(x)
         rows, columns = spec.at(spec.input_shapes())
         parameters = [value for value in (spec.scale, spec.bias) if value is not None]
-        # A scale or shift that differs between rows is one for each element of x.
+        # A scale or shift that differs between rows is expanded to all elements of x.
         is_wide = any(math.prod(b.shape(value)[: -len(columns)]) != 1 for value in parameters)
         whole = shape if is_wide else columns
         is_dense = all(math.prod(b.shape(value)) == math.prod(whole) for value in parameters)
@@ -48,7 +48,7 @@ class RowNormalizationLowering(OpLowering[RowNormalizationSpec]):
 
 @lowers("InstanceNormalization", "GroupNormalization", spec=GroupNormalizationSpec)
 class GroupNormalizationLowering(OpLowering[GroupNormalizationSpec]):
-    """Over each channel's map, or over the maps of a group of channels, which lie together."""
+    """Normalization over each channel, or over groups of channels, which are contiguous."""
 
     def check(self, spec: GroupNormalizationSpec) -> Refusal | None:
         return check_types(spec.node.input_values) or check_min_rank(spec.node.input_value(0), 2)
@@ -70,9 +70,9 @@ def _launch(
     *,
     is_centred: bool = True,
 ) -> None:
-    """Launch the kernel for rows of x, with scale and perhaps shift, whose element `channel` belongs to element k.
+    """Launch the kernel for rows of x, with scale and optional shift, indexed by `channel` for element k.
 
-    Each row's mean and the inverse of its deviation are stored, too, where anything reads them.
+    Each row's mean and inverse standard deviation are also stored if they are used.
     """
     y, others = spec.output(), spec.node.outputs[1:]
     rows = rows_of(b.facts, count, length)
@@ -87,7 +87,7 @@ def _launch(
 
 
 def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
-    """A scale or shift, repeated to `shape`; axes that it has before those are of length 1."""
+    """A scale or shift, broadcast to `shape`; its extra leading axes have length 1."""
     own = ((1,) * len(shape) + b.shape(value))[-len(shape) :]
     read = [0 if n == 1 else s for n, s in zip(own, strides_of(own), strict=True)]
     target = b.temporary(math.prod(shape) * stored_type(value).itemsize)
@@ -97,7 +97,7 @@ def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
 
 @lowers("LpNormalization", spec=LpNormalizationSpec)
 class LpNormalizationLowering(OpLowering[LpNormalizationSpec]):
-    """Rows along an axis, divided by the sum of their magnitudes or by their length; a row of zeros stays."""
+    """Rows along an axis, divided by their L1 or L2 norm; a zero row is unchanged."""
 
     def check(self, spec: LpNormalizationSpec) -> Refusal | None:
         return check_types(spec.node.input_values)
@@ -112,7 +112,7 @@ class LpNormalizationLowering(OpLowering[LpNormalizationSpec]):
 
 @lowers("BatchNormalization", spec=BatchNormalizationSpec)
 class BatchNormalizationLowering(OpLowering[BatchNormalizationSpec]):
-    """With statistics that are given."""
+    """Batch normalization with given statistics."""
 
     def check(self, spec: BatchNormalizationSpec) -> Refusal | None:
         if spec.training_mode:

@@ -14,7 +14,7 @@ from engine_opencl.source import strides_of
 
 @lowers("Pad", spec=PadSpec)
 class PadLowering(OpLowering[PadSpec]):
-    """Borders of a constant, of the nearest elements, or of mirrored or repeated ones; negative ones cut off."""
+    """Constant, edge, reflected or wrapped borders; negative pads crop."""
 
     def check(self, spec: PadSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED) or check_constant(spec.node, 1, 2, 3)
@@ -30,7 +30,7 @@ class PadLowering(OpLowering[PadSpec]):
         lines = ["ulong r = i;", "long at = 0;", "int inside = 1;"]
         steps = strides_of(shape)
         for axis in range(len(shape) - 1, -1, -1):
-            # Borders repeat what negative pads leave of the axis: `kept` elements from `first` on.
+            # Borders repeat the part of the axis left by negative pads: `kept` elements from `first` on.
             before, length = lengths.before[axis], max(lengths.shape[axis], 1)
             lines.append(f"{{ long k = (long)(r % {length}ul) - {max(before, 0)}; r /= {length}ul;")
             lines.append(_place(spec.mode, lengths.kept[axis]))
@@ -47,7 +47,7 @@ class PadLowering(OpLowering[PadSpec]):
 
 
 def _place(mode: str, n: int) -> str:
-    """Statements that bring `k` into an axis of length n, or clear `inside`."""
+    """Statements that map `k` into an axis of length n, or clear `inside`."""
     if mode == "constant":
         return f"inside &= k >= 0 && k < {n}; k = inside ? k : 0;"
     if mode == "edge":

@@ -83,7 +83,7 @@ class PoolLowering(OpLowering[PoolSpec]):
 
 
 def _accumulation(spec: PoolSpec) -> dict[str, object]:
-    """What is summed up in a window, and what becomes of the sum; nothing is for the largest element."""
+    """The summand and the function of the sum of a window; empty for the maximum."""
     if spec.op_type == "AveragePool":
         return {"IS_SUM": 1, "TERM(e)": "(e)", "RESULT(sum, count)": "((sum) / (count))"}
     if spec.op_type == "MaxPool":

@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear with a scale for the tensor or along an axis, and DynamicQuantizeLinear."""
+"""QuantizeLinear and DequantizeLinear, per tensor or along an axis, and DynamicQuantizeLinear."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine_opencl.source import element_access, kernel_source
 
 
 class _LinearLowering(OpLowering[QuantizeSpec]):
-    """What the two have in common."""
+    """Base of both."""
 
     def check(self, spec: QuantizeSpec) -> Refusal | None:
         node = spec.node
@@ -54,14 +54,14 @@ class _LinearLowering(OpLowering[QuantizeSpec]):
 
     @abstractmethod
     def code(self, spec: QuantizeSpec, zero: str) -> str:
-        """A statement that sets `y` at `i` from `x` there and the scale `s`; `zero` is empty where there is none."""
+        """A statement that sets `y` at `i` from `x` at `i` and the scale `s`; `zero` is empty without a zero point."""
 
 
 @lowers("QuantizeLinear", spec=QuantizeSpec)
 class QuantizeLowering(_LinearLowering):
-    """Halves to even, then the zero point, then the nearest that the type has; NaN maps to the zero point.
+    """Rounds half to even, adds the zero point and saturates; NaN maps to the zero point.
 
-    Quotients are of the type that `precision` says, else of the scale's: rounded to f16, they may become halves.
+    Quotients have the type given by `precision`, else that of the scale: rounded to f16, they may become ties.
     """
 
     def check(self, spec: QuantizeSpec) -> Refusal | None:
@@ -90,7 +90,7 @@ class DequantizeLowering(_LinearLowering):
 
 @lowers("DynamicQuantizeLinear")
 class DynamicQuantizeLowering(OpLowering[OperatorSpec]):
-    """The extremes of the tensor, then one kernel."""
+    """Minimum and maximum of the tensor, then one kernel."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         node = spec.node

@@ -1,4 +1,4 @@
-"""What the products and convolutions of 8-bit integers share: the sums themselves, or quantized once more."""
+"""Shared by 8-bit integer products and convolutions, with integer or requantized results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from engine_opencl.source import element_access, kernel_source, kernel_text
 
 BYTES: Final = frozenset({u8, i8})
 TILE: Final = 4
-"""Results of an item."""
+"""Results per item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The inputs of one of these operators by their parts; a zero point is None where it is not given."""
+    """The inputs of one of these operators by role; an omitted zero point is None."""
 
     a: Output
     b: Output
@@ -35,12 +35,12 @@ class Operands:
 
     @property
     def parameters(self) -> list[Output]:
-        """Scales and zero points, of which there is one, or one a row, column or channel."""
+        """Scales and zero points, per tensor or per row, column or channel."""
         given = (self.a_point, self.b_point, *self.scales, self.y_point)
         return [value for value in given if value is not None]
 
     def defines(self, b: PlanBuilder, y: Output) -> dict[str, object]:
-        """What the kernels want to know of types, zero points and scales."""
+        """Definitions of types, zero points and scales for kernels."""
         low, high = (0, 255) if y.element_type is u8 else (-128, 127)
         found: dict[str, object] = {
             "A": c_type(self.a.element_type), "B": c_type(self.b.element_type), "Y": c_type(y.element_type),
@@ -54,7 +54,7 @@ class Operands:
         return found | steps
 
     def buffers(self, b: PlanBuilder) -> list[Given]:
-        """Where the kernels find zero points, scales and bias, in their order."""
+        """The buffers of zero points, scales and bias, in kernel order."""
         given = (self.a_point, self.b_point, *self.scales, self.y_point, self.bias)
         return [b.input(value) for value in given if value is not None]
 
@@ -66,7 +66,7 @@ class Operands:
 
 
 def operands_of(node: Node) -> Operands:
-    """The parts of the inputs of MatMulInteger, ConvInteger, QLinearMatMul or QLinearConv."""
+    """The inputs of MatMulInteger, ConvInteger, QLinearMatMul or QLinearConv by role."""
     given = [node.input_value(index) if node.has_input(index) else None for index in range(node.num_inputs)]
     if node.op_type.endswith("Integer"):
         a, b, a_point, b_point = (*given, None, None)[:4]
@@ -81,7 +81,7 @@ def operands_of(node: Node) -> Operands:
 
 
 class QuantizedLowering(OpLowering[SpecT]):
-    """What products and convolutions have in common."""
+    """Base of products and convolutions."""
 
     def check(self, spec: SpecT) -> Refusal | None:
         node = spec.node

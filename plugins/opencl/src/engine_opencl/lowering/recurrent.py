@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: one product of all steps' inputs, then a launch or two a step for all directions."""
+"""RNN, GRU and LSTM: one product for the inputs of all steps, then one or two launches per step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 _LENGTHS: Final = 4
-"""The input sequence_lens."""
+"""The index of input sequence_lens."""
 _CODES: Final = {
     "sigmoid": "sigmoid({x})",
     "tanh": "tanh({x})",
@@ -38,12 +38,12 @@ _CODES: Final = {
     "softsign": "({x} / (1.0f + fabs({x})))",
     "softplus": "({x} > 20.0f ? {x} : log1p(exp({x})))",
 }
-"""What an activation computes from {x}, {a} and {b}."""
+"""The code of activations, with {x}, {a} and {b}."""
 
 
 @lowers("RNN", "GRU", "LSTM", spec=RecurrentSpec)
 class RecurrentLowering(OpLowering[RecurrentSpec]):
-    """All that ONNX states of them: directions, lengths of sequences, activations, clipping, peepholes, layouts."""
+    """All ONNX features: directions, sequence lengths, activations, clipping, peepholes, layouts."""
 
     def check(self, spec: RecurrentSpec) -> Refusal | None:
         values = [value for index, value in enumerate(spec.node.input_values) if index != _LENGTHS]
@@ -74,7 +74,7 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
 
 
 def _is_reset_before(spec: RecurrentSpec) -> bool:
-    """Whether a GRU resets the state before it is multiplied: all gates must then be computed first."""
+    """Whether a GRU resets the state before the product: the reset gates must then be computed first."""
     return spec.op_type == "GRU" and not spec.linear_before_reset
 
 
@@ -84,7 +84,7 @@ def _state_bytes(s: RecurrentLengths) -> int:
 
 
 def _projected(spec: RecurrentSpec, b: PlanBuilder, s: RecurrentLengths) -> Buffer:
-    """X W' of all steps and directions, rows in the order of X."""
+    """X W^T of all steps and directions, rows in the order of X."""
     rows, columns = s.steps * s.batch, s.directions * s.gates * s.hidden
     result = b.temporary(stored_type(spec.x).itemsize * rows * columns)
     product = Product(rows, columns, s.inputs, (), (), (), (s.inputs, 1), (1, s.inputs), spec.x.element_type)
@@ -118,7 +118,7 @@ def _initial(value: Output | None, b: PlanBuilder, s: RecurrentLengths) -> Buffe
 def _copy_state(
     b: PlanBuilder, value: Output, source: Buffer, target: Buffer, s: RecurrentLengths, *, is_stored: bool
 ) -> None:
-    """Copy a state between the operator's layout and the kernels', or back where it `is_stored`."""
+    """Copy a state from the operator's layout to the kernels', or back if `is_stored`."""
     shape = (s.directions, s.batch, s.hidden)
     own, given = strides_of(shape), s.state_strides
     read, written = (own, given) if is_stored else (given, own)
@@ -128,7 +128,7 @@ def _copy_state(
 
 
 def _source(spec: RecurrentSpec, s: RecurrentLengths) -> str:
-    """The kernels of a layer; both directions are in one launch, each with activations of its own."""
+    """The kernels of a layer; both directions share a launch, each with its own activations."""
     text = kernel_source(
         "recurrent", spec.x.element_type,
         STEPS=s.steps, BATCH=s.batch, HIDDEN=s.hidden, DIRECTIONS=s.directions, BATCH_FIRST=int(s.batch_first),

@@ -1,4 +1,4 @@
-"""Reductions: one number of all elements along some axes."""
+"""Reductions along axes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from engine_opencl.source import collapsed, element_access, index_code, strides_
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """OpenCL C that makes one number of many.
+    """OpenCL C code of a reduction.
 
     Attributes:
-        start: the accumulator `s` of no elements.
+        start: the initial accumulator `s`.
         step: a statement that adds element `v` to `s`.
-        end: the result, of `s` and the number of elements `n`.
-        join: a statement that adds to `s` the accumulator `v` of elements that come later; "" where it is `step`.
-        accumulator: its type, "T" for that of the elements.
+        end: the result, from `s` and the number of elements `n`.
+        join: a statement that adds the accumulator `v` of later elements to `s`; "" if equal to `step`.
+        accumulator: the type of the accumulator, "T" for that of the elements.
     """
 
     start: str
@@ -53,7 +53,7 @@ INTEGER_FOLDS: Final = {
     "ReduceL1": Fold("0", "s += v < 0 ? -v : v", join=_ADD),
 }
 FOLDS: Final = {
-    # The largest element so far, if it is finite, and the sum of powers of what the others are less.
+    # The largest finite element so far, and the sum of exponentials of the differences from it.
     "ReduceLogSumExp": Fold(
         "(float2)(-INFINITY, 0.0f)", "s = added(s, v)", "finite(s.x) + log(s.y)", "s = joined(s, v)", "float2",
     ),
@@ -84,14 +84,14 @@ _LIMITS: Final = {
     i8: ("CHAR_MIN", "CHAR_MAX"), boolean: ("0", "1"),
 }  # fmt: skip
 _SHORT: Final = 64
-"""Elements that an item of a CPU adds up alone in less time than several need to join what they have."""
+"""Elements that one CPU item reduces in less time than several items need to join their accumulators."""
 _PARTS: Final = 1024
-"""At most, which one group joins."""
+"""Maximum number of parts, which one group joins."""
 
 
 @lowers(*FOLDS, spec=ReduceSpec)
 class ReductionLowering(OpLowering[ReduceSpec]):
-    """One number of all elements along some axes."""
+    """Reductions along axes."""
 
     def check(self, spec: ReduceSpec) -> Refusal | None:
         is_comparing = spec.op_type in ("ReduceMax", "ReduceMin")
@@ -114,7 +114,7 @@ def reduce_axes(
     shape: Sequence[int],
     axes: Collection[int],
 ) -> None:
-    """Launch a reduction of a tensor of `shape` along `axes`, in two steps where few rows are long."""
+    """Launch a reduction of a tensor of `shape` along `axes`, in two steps for few long rows."""
     fold = (FOLDS if element_type in FLOATS else INTEGER_FOLDS)[op_type]
     strides = strides_of(shape)
     kept = [axis for axis in range(len(shape)) if axis not in axes]
@@ -154,9 +154,9 @@ _BYTES: Final = {"float": 4, "float2": 8, "int": 4, "long": 8, "uchar": 1, "char
 
 
 def _parts_of(facts: DeviceFacts, rows: Rows) -> int:
-    """Into how many parts a row is cut so that all of the device has something to do.
+    """The number of parts that a row is cut into so that the whole device is busy.
 
-    Each item of a part is to add up so many elements that a second launch is worth it.
+    Each item of a part reduces enough elements to make a second launch worthwhile.
     """
     enough = rows.lanes * (1024 if facts.kind == "cpu" else 16)
     wanted = min(4 * facts.compute_units // max(rows.groups, 1), rows.length // enough, _PARTS)
@@ -165,7 +165,7 @@ def _parts_of(facts: DeviceFacts, rows: Rows) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _ReductionLaunch:
-    """One launch of a reduction: from elements to results, to parts' accumulators, or from those to results."""
+    """One launch of a reduction: from elements to results or to parts' accumulators, or from these to results."""
 
     fold: Fold
     element_type: ElementType

@@ -1,4 +1,4 @@
-"""What the device knows of an operator: one class each, found by the operator's name."""
+"""The lowering interface of the device, and its registry by operator name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine_opencl.plan_builder import PlanBuilder
 
 
 class OpLowering(Lowering[SpecT]):
-    """How one operator, or several that are alike, becomes launches of kernels."""
+    """Lowers one operator, or several similar ones, to kernel launches."""
 
     @abstractmethod
     def lower(self, spec: SpecT, b: PlanBuilder) -> None:
@@ -30,7 +30,7 @@ lowers = LOWERINGS.lowers
 
 
 def check_types(values: Sequence[Output | None], allowed: Collection[ElementType] = FLOATS) -> Refusal | None:
-    """A refusal where a value that is given has another element type, or another floating-point type than the rest."""
+    """A refusal if a present value has an unsupported element type, or floating-point types differ."""
     if refused := lowering.check_types(values, allowed):
         return refused
     given = [value for value in values if value is not None and not is_left_out(value)]

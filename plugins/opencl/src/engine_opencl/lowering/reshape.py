@@ -1,4 +1,4 @@
-"""Operators that give the same elements another shape, and Expand, which repeats them."""
+"""Operators that change only the shape, and Expand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine_opencl.source import strides_of
 
 @lowers("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 class ViewLowering(OpLowering[OperatorSpec]):
-    """The same bytes under another shape."""
+    """The same bytes with another shape."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types((spec.input(0), spec.output()), STORED) or _check_target(spec)
@@ -25,7 +25,7 @@ class ViewLowering(OpLowering[OperatorSpec]):
 
 @lowers("Dropout", spec=DropoutSpec)
 class DropoutLowering(ViewLowering):
-    """The input as it is, outside of training."""
+    """The input unchanged, for inference."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_inference_dropout(spec) or super().check(spec)
@@ -46,6 +46,6 @@ class ExpandLowering(OpLowering[OperatorSpec]):
 
 
 def _check_target(spec: OperatorSpec) -> Refusal | None:
-    """A refusal where only numbers that an inference computes tell the result's lengths."""
+    """A refusal if the shape of the result depends on values computed at run time."""
     is_told = spec.op_type in ("Reshape", "Expand") and not spec.output().shape.is_static
     return check_constant(spec.node, 1) if is_told else None

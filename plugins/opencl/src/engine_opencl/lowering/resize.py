@@ -33,7 +33,7 @@ class ResizeLowering(OpLowering[ResizeSpec]):
             return
         require_elements(spec.node, [axis.length for axis in axes], "an interpolation")
         shape, source = list(b.shape(x)), b.input(x)
-        axes = tuple(sorted(axes, key=lambda each: each.scale))  # so that less is computed
+        axes = tuple(sorted(axes, key=lambda each: each.scale))  # shrinking axes first, so that less is computed
         for axis in axes:
             shape[axis.axis] = axis.size
             target = b.output(y) if axis is axes[-1] else b.temporary(math.prod(shape) * stored_type(x).itemsize)
@@ -45,7 +45,7 @@ class ResizeLowering(OpLowering[ResizeSpec]):
 def _resize_axis(
     spec: ResizeSpec, b: PlanBuilder, axis: ResizedAxis, source: Buffer, target: Buffer, shape: Sequence[int]
 ) -> None:
-    """Resize along one axis, after which the shape is `shape`."""
+    """Resize along one axis; `shape` is the resulting shape."""
     taps, element_type = axis.taps, spec.output().element_type
     inner, outer = math.prod(shape[axis.axis + 1 :]), math.prod(shape[: axis.axis])
     text = element_access(element_type) + kernel_source(

@@ -1,4 +1,4 @@
-"""RotaryEmbedding: an item rotates one pair of elements of a head, wherever heads lie."""
+"""RotaryEmbedding: an item rotates one pair of elements of a head, in either layout of heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine_opencl.source import kernel_source
 
 @lowers("RotaryEmbedding", spec=RotarySpec)
 class RotaryLowering(OpLowering[RotarySpec]):
-    """Tables of cosines and sines for each batch and row, or by positions, which fail by name where out of range."""
+    """Cosine and sine tables per batch and row, or by positions; one out of range fails with the node's name."""
 
     def check(self, spec: RotarySpec) -> Refusal | None:
         operands = [spec.input(index) for index in range(3)]

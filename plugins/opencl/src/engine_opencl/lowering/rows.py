@@ -1,4 +1,4 @@
-"""Rows of elements that an operator looks at as a whole, and the work groups that do: see kernels/rows.cl."""
+"""Rows of elements that an operator processes as a whole, and their work groups: see kernels/rows.cl."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, kernel_text
 
 _REGISTERS: Final = 16
-"""Elements of a row that a GPU's item keeps between passes; a CPU's "registers" are its first cache."""
+"""Elements of a row that a GPU item keeps in registers between passes; on a CPU, in the first-level cache."""
 _CACHED: Final = 128
 _CHUNK: Final = 16
-"""Those of rows that are longer: what is read again anyway needs few."""
+"""The same for longer rows, which are read again anyway."""
 _COALESCED: Final = 32
-"""Neighbouring elements of 4 bytes that fill a transaction of a GPU's memory."""
+"""Neighbouring elements of 4 bytes that fill a GPU memory transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`count` rows of `length` elements that lie `inner` apart, and how they are given to items and groups.
+    """`count` rows of `length` elements that are `inner` apart, and their distribution over items and groups.
 
     Attributes:
         lanes: items of a row; a power of two, as is
-        per_group: rows of a work group.
-        kept: elements that an item keeps.
-        is_across: whether items that are neighbours have neighbouring rows, not elements of one.
-        is_by_outer: whether the range of items has a dimension of its own for what is outside of `inner`.
+        per_group: rows per work group.
+        kept: elements that an item keeps in registers.
+        is_across: whether neighbouring items have neighbouring rows instead of neighbouring elements.
+        is_by_outer: whether the range has a separate dimension for the axes outside `inner`.
     """
 
     count: int
@@ -45,12 +45,12 @@ class Rows:
 
     @property
     def groups(self) -> int:
-        """The work groups that all rows take."""
+        """The number of work groups."""
         return -(-self.count // self.per_group)
 
     @property
     def group(self) -> int:
-        """The items of a work group."""
+        """The number of items per work group."""
         return self.lanes * self.per_group
 
     def source(self, kernel: str, real: ElementType = f32, /, prefix: str = "", **defines: object) -> str:
@@ -64,7 +64,7 @@ class Rows:
 
 
 def rows_of(facts: DeviceFacts, count: int, length: int, inner: int = 1, *, is_across: bool | None = None) -> Rows:
-    """The rows of a tensor, of which there is one at least, for a kind of device."""
+    """The rows of a tensor, at least one, for a kind of device."""
     across = inner > 1 if is_across is None else is_across
     divide = _for_cpu if facts.kind == "cpu" else _for_gpu
     lanes, per_group = divide(facts, count, max(length, 1), max(inner, 1) if across else 0)
@@ -75,7 +75,7 @@ def rows_of(facts: DeviceFacts, count: int, length: int, inner: int = 1, *, is_a
 
 
 def _for_cpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[int, int]:
-    """As many items as a vector has elements: compilers make one instruction of what they all do."""
+    """As many items as vector lanes: compilers vectorize over items."""
     most = power_within(facts.max_work_group)
     group = min(16, most)
     if not inner:
@@ -84,16 +84,16 @@ def _for_cpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[i
     rows = min(group, power_above(inner))
     if length < 16 or count >= 4 * group * facts.compute_units:
         return 1, rows
-    # Where rows are few, four vectors at once hide how long each step waits for the one before it.
+    # For few rows, four vectors at a time hide the latency of dependent steps.
     return min(min(4 * group, most) // rows, power_above(length)), rows
 
 
 def _for_gpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[int, int]:
-    """Groups of 256 items that keep their elements in registers, and enough of them for all of the device."""
+    """Groups of 256 items that keep their elements in registers, and enough groups to fill the device."""
     group = min(256, power_within(facts.max_work_group))
     enough = facts.compute_units * group * 2
     if inner:
-        # Rows that are neighbours fill a transaction, or as much of it as is there.
+        # Neighbouring rows fill a memory transaction as far as possible.
         most, lanes = min(group // min(_COALESCED, power_above(inner), group), power_above(length)), 1
         at_rest = _REGISTERS
     else:
@@ -105,12 +105,12 @@ def _for_gpu(facts: DeviceFacts, count: int, length: int, inner: int) -> tuple[i
 
 
 def power_above(value: int) -> int:
-    """The least power of two that is not less."""
+    """The smallest power of two that is not smaller."""
     return 1 << max(value - 1, 0).bit_length()
 
 
 def power_within(value: int) -> int:
-    """The largest power of two that is not more."""
+    """The largest power of two that is not larger."""
     return 1 << (value.bit_length() - 1)
 
 

@@ -1,4 +1,4 @@
-"""GridSample: elements of an image at computed places."""
+"""GridSample: elements of an image at computed coordinates."""
 
 from __future__ import annotations
 

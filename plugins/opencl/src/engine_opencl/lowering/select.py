@@ -1,4 +1,4 @@
-"""The largest or smallest elements of rows, in order."""
+"""TopK."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from engine_opencl.source import kernel_source
 
 _SHORT: Final = 128
 _SHORT_ON_CPU: Final = 512
-"""Elements of a row up to which comparing each with all others is quicker than to sort."""
+"""Maximum row length for which comparing each element with all others is faster than sorting."""
 _TILE: Final = 2048
-"""Elements that a group sorts at most: more would leave a GPU's local memory to few groups."""
+"""Maximum number of elements that a group sorts: more would limit the groups that share local memory."""
 
 
 @lowers("TopK", spec=TopKSpec)
 class TopKLowering(OpLowering[TopKSpec]):
-    """Short rows by each element's rank; of others tiles are sorted, and the first elements of those, or merged."""
+    """Short rows by the rank of each element; longer rows by sorting tiles, then sorting or merging their results."""
 
     def check(self, spec: TopKSpec) -> Refusal | None:
         return check_types((spec.data,), NUMBERS) or check_constant(spec.node, 1)
@@ -55,8 +55,8 @@ class _Sorting:
         self._bytes = 8 if c_type(x.element_type) == "long" else 4
 
     def launch(self, x: Buffer, length: int, results: list[Buffer]) -> None:
-        """Sort tiles; while rows have several, sort what is left of them, or merge it where that is most of them."""
-        # An entry of local memory is a value and its place, as far apart as the value is long.
+        """Sort tiles; while rows have several, sort the remaining elements, or merge if most remain."""
+        # An entry of local memory is a value and its index, aligned to the size of the value.
         room = self._b.facts.local_bytes // 2 // (2 * self._bytes)
         tile = min(_TILE, power_above(length), power_within(room))
         run, runs = min(self._most, tile), -(-length // tile)
@@ -92,5 +92,5 @@ class _Sorting:
         return made
 
     def _passed_on(self, length: int) -> list[Buffer]:
-        """Memory for values and places of all rows between two launches."""
+        """Memory for values and indices of all rows between two launches."""
         return [self._b.temporary(self._count * length * size) for size in (self._bytes, 4)]

@@ -43,7 +43,7 @@ class SplitLowering(OpLowering[SplitSpec]):
 
 
 def _take(b: PlanBuilder, value: Output, result: Output, parts: Sequence[AxisSlice]) -> None:
-    """Fill `result` with parts of `value`, at most one for each axis."""
+    """Fill `result` with a part of `value`, cut along each axis at most once."""
     strides, offset = list(strides_of(b.shape(value))), 0
     for part in parts:
         offset += part.start * strides[part.axis]
@@ -53,7 +53,7 @@ def _take(b: PlanBuilder, value: Output, result: Output, parts: Sequence[AxisSli
 
 @lowers("Concat", spec=ConcatSpec)
 class ConcatLowering(OpLowering[ConcatSpec]):
-    """Tensors one after the other along an axis."""
+    """Concatenation along an axis."""
 
     def check(self, spec: ConcatSpec) -> Refusal | None:
         return check_types(spec.node.input_values, STORED)

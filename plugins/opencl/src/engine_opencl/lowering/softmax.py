@@ -27,7 +27,7 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
 
 @lowers("Hardmax", spec=SoftmaxSpec)
 class HardmaxLowering(OpLowering[SoftmaxSpec]):
-    """1 where the first of the largest elements is."""
+    """1 at the first maximum."""
 
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
         return check_types(spec.node.input_values)

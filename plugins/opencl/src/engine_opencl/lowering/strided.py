@@ -1,4 +1,4 @@
-"""Copies between strided ranges: what most operators that only move elements become."""
+"""Copies between strided ranges, used by most operators that only move elements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def strided_copy(
     *,
     stored: tuple[ElementType, ElementType] | None = None,
 ) -> None:
-    """Copy elements between two strided ranges of one shape; `stored`: how they are and will be, where that differs."""
+    """Copy elements between two strided ranges of equal shape; `stored`: source and target types, if different."""
     lengths, (read, written) = collapsed(shape, read, written)
     index = index_code(lengths, [_modular(read), list(written)], ["a", "o"])
     source_c = target_c = moved_c_type(value.element_type)
@@ -49,7 +49,7 @@ def strided_copy(
 
 
 def _modular(strides: Sequence[int]) -> list[int]:
-    """Negative strides as what they are modulo 2^64, in which the kernel adds."""
+    """Negative strides modulo 2^64, the kernel's arithmetic."""
     return [stride % 2**64 for stride in strides]
 
 

@@ -1,4 +1,4 @@
-"""Tables that are made on the host and uploaded once: of indices, of weights, of constants in another order."""
+"""Tables computed on the host and uploaded once: indices, weights, rearranged constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine_opencl.plan_builder import PlanBuilder
 
 
 def table(b: PlanBuilder, values: NDArray[Any]) -> Buffer:
-    """A buffer of these values; equal tables of a network are one."""
+    """A buffer with these values; equal tables of a network share a buffer."""
     data = np.ascontiguousarray(values)
     name = ("table", data.dtype.str, hashlib.sha256(data.tobytes()).hexdigest())
     return b.weight(name, lambda: data)

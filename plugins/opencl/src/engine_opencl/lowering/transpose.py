@@ -1,4 +1,4 @@
-"""Operators that put all elements elsewhere: transposition, blocks of depth and space."""
+"""Operators that permute elements: Transpose, DepthToSpace, SpaceToDepth."""
 
 from __future__ import annotations
 

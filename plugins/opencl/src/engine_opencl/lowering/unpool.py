@@ -1,4 +1,4 @@
-"""What pooling left out: elements put back where they were found."""
+"""MaxUnpool: elements written back to their indices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine_opencl.source import kernel_source, strides_of
 
 @lowers("MaxUnpool", spec=MaxUnpoolSpec)
 class MaxUnpoolLowering(OpLowering[MaxUnpoolSpec]):
-    """Indices count in the shape that strides and windows give, which `output_shape` may enlarge."""
+    """Indices refer to the shape given by strides and windows, which `output_shape` may enlarge."""
 
     def check(self, spec: MaxUnpoolSpec) -> Refusal | None:
         node = spec.node
@@ -45,7 +45,7 @@ class MaxUnpoolLowering(OpLowering[MaxUnpoolSpec]):
 
 
 def _place(counted: Sequence[int], target: Sequence[int]) -> str:
-    """Statements that turn an element's number in the result, `rest`, into that in `counted`."""
+    """Statements that convert an element's index in the result, `rest`, to that in the shape `counted`."""
     lines, steps = [], strides_of(counted)
     for axis in range(len(target) - 1, -1, -1):
         n = target[axis]

@@ -1,10 +1,10 @@
-"""The memory of one inference on a device, and how inputs and outputs get there and back.
+"""The memory of one inference on a device, and the transfers of inputs and outputs.
 
-`new_arena` chooses by `OpenclDevice.memory_kind`:
+`new_arena` selects by `OpenclDevice.memory_kind`:
 
 - `shared`: fine-grained shared virtual memory; the host reads and writes it in place (CPUs, some integrated GPUs);
-- `mapped`: the host's memory too, which the host may touch only while it is mapped (other integrated GPUs);
-- `staged`: memory of its own; what comes and goes passes through page-locked memory of the host.
+- `mapped`: host memory that the host may access only while it is mapped (other integrated GPUs);
+- `staged`: device memory; transfers go through page-locked host memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Arena`: one allocation that all values of an inference lie in, and its transfers."""
+"""`Arena`: one allocation for all values of an inference, and its transfers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Arena(ABC):
     """The memory of one inference at a time. Not thread-safe; its stages may run on different threads in turn."""
 
     reads_in_place: ClassVar[bool]
-    """Whether the device's kernels may as well read an input where the user has it."""
+    """Whether kernels can read an input in the user's memory."""
 
     def __init__(self, device: OpenclDevice, plan: LaunchPlan, *, profiling: bool) -> None:
         import pyopencl as cl
@@ -28,7 +28,7 @@ class Arena(ABC):
         self._profiling = profiling
         self._parts: dict[Buffer, Any] = {}
         self.uploads: list[Any] = []
-        """The events that kernels have to wait for."""
+        """The events that kernels must wait for."""
         self.copied: list[tuple[int, int]] = []
         """When the host copied inputs (`time.perf_counter_ns`)."""
         nbytes = max(plan.arena_bytes, 1)
@@ -36,14 +36,14 @@ class Arena(ABC):
             self._memory = self._allocate(nbytes)
 
     def part(self, buffer: Buffer) -> Any:
-        """The device's memory of a value."""
+        """The device memory of a value."""
         if buffer not in self._parts:
             self._parts[buffer] = self._memory.get_sub_region(buffer.offset, buffer.byte_size)
         return self._parts[buffer]
 
     @abstractmethod
     def _allocate(self, nbytes: int) -> Any:
-        """The buffer that `part` divides."""
+        """The buffer that `part` subdivides."""
 
     @abstractmethod
     def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
@@ -51,11 +51,11 @@ class Arena(ABC):
 
     @abstractmethod
     def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
-        """Enqueue what brings outputs back.
+        """Enqueue the transfers of outputs.
 
         Args:
-            written: for each output the event of the last kernel that uses it; None where no kernel does.
-            queue: of the kernels.
+            written: for each output, the event of the last kernel that uses it, or None.
+            queue: the kernels' queue.
         """
 
     @abstractmethod
@@ -63,16 +63,16 @@ class Arena(ABC):
         """Wait for an output and copy it to the host; the kernels have ended."""
 
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
-        """Memory of the host that the device writes to by a copy without the driver's having to stop for it."""
+        """Host memory that the device can copy to asynchronously."""
         return np.zeros(nbytes, np.uint8)
 
     def begin(self) -> None:
-        """Forget the transfers of the inference before."""
+        """Discard the transfers of the previous inference."""
         self.uploads = []
         self.copied = []
 
     def release(self, queue: Any) -> None:  # noqa: B027
-        """Give back what outputs hold; nothing of the inference runs. `queue` is that of the kernels."""
+        """Release the resources of outputs after the inference has ended. `queue` is that of the kernels."""
 
     def finish(self) -> None:  # noqa: B027
-        """Wait until none of its own queues has anything to do."""
+        """Wait until the arena's queues are idle."""

@@ -1,6 +1,6 @@
-"""`MappedArena`: memory of the host in which its caches and the device's are told of each other's writes.
+"""`MappedArena`: host memory with explicit synchronization of host and device caches.
 
-That is what mapping and unmapping say; on devices in the host's memory neither copies anything.
+Mapping and unmapping synchronize; on devices that use host memory, neither copies data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MappedArena(Arena):
         flag = self._cl.map_flags.WRITE_INVALIDATE_REGION
         for buffer, value in given:
             begun = time.perf_counter_ns()
-            # An input may lie where an output of the inference before was mapped.
+            # An input may use memory in which an output of the previous inference is still mapped.
             mapped = MappedBytes(self._queue, self.part(buffer), flag, value.size, wait_for=self._unmapped)
             mapped.view[:] = value
             self.uploads.append(mapped.unmap(self._queue))
@@ -46,7 +46,7 @@ class MappedArena(Arena):
         self._queue.flush()
 
     def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
-        """Map outputs behind all kernels."""
+        """Map outputs after all kernels."""
         flag = self._cl.map_flags.READ
         for buffer in written:
             self._outputs[buffer] = MappedBytes(queue, self.part(buffer), flag, buffer.byte_size, is_blocking=False)
@@ -58,7 +58,7 @@ class MappedArena(Arena):
         target[:] = mapped.view[: target.size]
 
     def release(self, queue: Any) -> None:
-        """Unmap outputs, ahead of the kernels of the next inference."""
+        """Unmap outputs, before the kernels of the next inference."""
         self._unmapped = []
         for mapped in self._outputs.values():
             mapped.event.wait()  # an empty output is never taken

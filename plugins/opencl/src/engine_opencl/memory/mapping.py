@@ -1,4 +1,4 @@
-"""`MappedBytes`: a buffer's memory, for as long as the host may touch it."""
+"""`MappedBytes`: a buffer's memory while the host may access it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 
 class MappedBytes:
-    """Bytes of a buffer, mapped until `unmap`, or until it is gone.
+    """Bytes of a buffer, mapped until `unmap`, or until the object is freed.
 
-    pyopencl unmaps in a destructor, where an error of a lost device would end the process: here it is unmapped
-    before, and what cannot be unmapped is never destroyed.
+    pyopencl unmaps in a destructor, where an error of a lost device would terminate the process: here it is unmapped
+    earlier, and an object that cannot be unmapped is never destroyed.
     """
 
     view: NDArray[np.uint8]
@@ -40,7 +40,7 @@ class MappedBytes:
         self._mapped = self.view.base
 
     def unmap(self, queue: Any = None) -> Any:
-        """Enqueue it, by default on the queue that mapped it; the event of that. Raises errors of pyopencl."""
+        """Enqueue unmapping, by default on the queue that mapped it; returns the event. Raises errors of pyopencl."""
         mapped, self._mapped = self._mapped, None
         try:
             return mapped.release(queue)
@@ -50,6 +50,6 @@ class MappedBytes:
 
     def __del__(self) -> None:
         if self._mapped is not None:
-            # What failed is kept for ever, and nobody is there to be told.
+            # The object is leaked on purpose, and a finalizer cannot report an error.
             with contextlib.suppress(Exception):
                 self.unmap()

@@ -1,8 +1,8 @@
-"""`SharedArena`: memory in which the host and the device's kernels see each other's writes without being told.
+"""`SharedArena`: memory in which the host and kernels see each other's writes without mapping.
 
-Fine-grained shared virtual memory (OpenCL 3.0, 3.3.3): what a kernel wrote is there for the host once an event behind
-it has completed, and what the host wrote before a kernel is enqueued is there for that. A CPU's queues share its
-threads, so that a copy by a queue would wait for the kernels of other inferences.
+Fine-grained shared virtual memory (OpenCL 3.0, 3.3.3): writes of a kernel are visible to the host once an event after
+it has completed, and writes of the host are visible to kernels enqueued later. A CPU's queues share its threads, so
+that a copy by a queue would wait for the kernels of other inferences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine_opencl.plan import Buffer
 
 
 class SharedArena(Arena):
-    """Inputs and outputs are copied by the thread of the request, and by no queue."""
+    """Inputs and outputs are copied by the thread of the request, not by a queue."""
 
     reads_in_place = True
     _host: NDArray[np.uint8]
@@ -37,7 +37,7 @@ class SharedArena(Arena):
             self.copied.append((begun, time.perf_counter_ns()))
 
     def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
-        """It is there already."""
+        """Nothing to do: the host can read the memory."""
 
     def take(self, buffer: Buffer, target: NDArray[np.uint8]) -> None:
         """Copy from where the kernels wrote it."""

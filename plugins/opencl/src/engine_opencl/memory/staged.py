@@ -1,8 +1,7 @@
-"""`StagedArena`: the device's own memory, filled and read through page-locked memory of the host.
+"""`StagedArena`: device memory, filled and read through page-locked host memory.
 
-A driver moves pageable memory by way of page-locked memory of its own, and makes the caller wait meanwhile. From
-memory that it has allocated itself (`ALLOC_HOST_PTR`), and that stays mapped, its copy engines move data beside
-kernels and beside the host.
+A driver moves pageable memory through its own page-locked memory while the caller waits. For memory that it has
+allocated (`ALLOC_HOST_PTR`) and that stays mapped, its copy engines run concurrently with kernels and the host.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from engine_opencl.memory.mapping import MappedBytes
 from engine_opencl.plan import Buffer, LaunchPlan
 
 _PIECE_BYTES: Final = 4 << 20
-"""The device moves one piece while the host copies the next. A piece takes some 0.2 ms over PCIe, enqueueing it less
-than a fiftieth of that."""
+"""The device moves one piece while the host copies the next. A piece takes about 0.2 ms over PCIe, enqueueing it
+less than a fiftieth of that."""
 
 
 class Staging:
-    """Page-locked memory of the host, mapped for as long as it lives."""
+    """Page-locked host memory, mapped for its lifetime."""
 
     def __init__(self, device: OpenclDevice, queue: Any, sizes: Mapping[Any, int]) -> None:
         import pyopencl as cl
@@ -50,7 +49,7 @@ class Staging:
 
 
 class StagedArena(Arena):
-    """Inputs are copied into staging memory by the thread of the request, and from there by a queue; outputs back."""
+    """Inputs are copied to staging memory by the thread of the request, and on by a queue; outputs in reverse."""
 
     reads_in_place = False
 
@@ -59,7 +58,7 @@ class StagedArena(Arena):
         super().__init__(device, plan, profiling=profiling)
         inputs = _distinct(plan.inputs)
         outputs = _distinct(plan.outputs)
-        # An output may be an input in another shape, and is on its way when the input is.
+        # An output may be an input in another shape, which is transferred with the input.
         sizes = {("in", b): b.byte_size for b in inputs} | {("out", b): b.byte_size for b in outputs}
         self._staging = Staging(device, self._upload, sizes)
         self._fetched: dict[Buffer, list[Any]] = {}
@@ -68,7 +67,7 @@ class StagedArena(Arena):
         return self._cl.Buffer(self._device.context, self._cl.mem_flags.READ_WRITE, nbytes)
 
     def upload(self, given: Sequence[tuple[Buffer, NDArray[np.uint8]]]) -> None:
-        """Copy in pieces, each of which the queue takes up while the next is copied."""
+        """Copy in pieces; the queue moves each while the next is copied."""
         for buffer, value in given:
             part, staging = self.part(buffer), self._staging.view(("in", buffer))
             for start, stop in _pieces(value.size):
@@ -81,7 +80,7 @@ class StagedArena(Arena):
                 self._upload.flush()
 
     def fetch(self, written: Mapping[Buffer, Any], queue: Any) -> None:
-        """Enqueue the copies into staging memory, each behind the last kernel that uses the output."""
+        """Enqueue the copies to staging memory, each after the last kernel that uses the output."""
         for buffer, last in written.items():
             part, staging = self.part(buffer), self._staging.view(("out", buffer))
             behind = [last] if last is not None else self.uploads[-1:]
@@ -96,7 +95,7 @@ class StagedArena(Arena):
                 )
                 for start, stop in _pieces(buffer.byte_size)
             ]
-        # Without it, a driver may leave the kernels that are waited for where they are.
+        # Without a flush, a driver may not start the kernels that are waited for.
         queue.flush()
         self._download.flush()
 
@@ -108,7 +107,7 @@ class StagedArena(Arena):
             target[start:stop] = staging[start : min(stop, target.size)]
 
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked, and zero."""
+        """Page-locked, zeroed memory."""
         self._more = Staging(self._device, self._upload, {"": nbytes})
         memory = self._more.view("")
         memory[:] = 0

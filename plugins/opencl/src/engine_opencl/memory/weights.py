@@ -1,4 +1,4 @@
-"""`Weights`: what is on the device for all inferences of a network."""
+"""`Weights`: device data shared by all inferences of a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine_opencl.devices.driver_errors import Allocation
 
 
 class Weights:
-    """What is on the device for all inferences of a network, uploaded when it is first asked for. Thread-safe."""
+    """Device data shared by all inferences of a network, uploaded on first use. Thread-safe."""
 
     def __init__(self, device: OpenclDevice) -> None:
         self._device = device
@@ -22,7 +22,7 @@ class Weights:
         self._lock = threading.Lock()
 
     def buffer(self, name: Hashable, make: Callable[[], NDArray[Any]]) -> Any:
-        """The device's buffer of that name. Raises `OutOfMemoryError`."""
+        """The device buffer with this name. Raises `OutOfMemoryError`."""
         import pyopencl as cl
 
         with self._lock:
@@ -37,6 +37,6 @@ class Weights:
             return self._buffers[name]
 
     def keep(self, names: Collection[Hashable]) -> None:
-        """Let go of all others, once the contexts that use them are gone."""
+        """Release all other buffers, once the contexts that use them are freed."""
         with self._lock:
             self._buffers = {name: buffer for name, buffer in self._buffers.items() if name in names}

@@ -1,1 +1,1 @@
-"""Compiled kernels: tried in a child process, kept for the process, on disk and in blobs."""
+"""Compiled kernels: tried in a child process, and cached in the process, on disk and in blobs."""

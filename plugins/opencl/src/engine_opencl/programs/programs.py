@@ -1,4 +1,4 @@
-"""Compiled kernels: one program for each source, shared by all that use it, kept on disk and in blobs."""
+"""Compiled kernels: one program per source, shared by all users, cached on disk and in blobs."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from engine_opencl.programs.trial import Candidate, Trial, Tried, trial_of
 
 OPTIONS: Final = ("-cl-mad-enable",)
 _NO_CACHE: Final[Any] = False
-"""pyopencl's own cache would keep each program a second time; its annotations leave this value out."""
+"""Disables pyopencl's cache, which would store each program again; its type annotations lack this value."""
 _log = logging.getLogger("engine.opencl")
 
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """How a network wants its programs built.
+    """A network's settings for building programs.
 
     Attributes:
-        cache_dir: where compiled programs are kept; "" for the user's folder.
-        trial_seconds: how long the first compilation and run of a kernel may take in a process of its own; 0 to
-            compile in this process at once.
-        offered: what came with a blob, by key.
+        cache_dir: the folder of compiled programs; "" for the user's cache folder.
+        trial_seconds: how long the first compilation and run of a kernel may take in a child process; 0 to compile in
+            this process.
+        offered: the compiled programs of a blob, by key.
     """
 
     cache_dir: str = ""
@@ -45,12 +45,12 @@ class Building:
 
     @property
     def cache(self) -> BinaryCache:
-        """Of that folder."""
+        """The cache of that folder."""
         return binary_cache(Path(self.cache_dir) / "opencl" if self.cache_dir else default_folder())
 
 
 class Programs:
-    """The programs of one device in this process, each for as long as somebody holds it. Thread-safe."""
+    """The programs of one device in this process, each while it is referenced. Thread-safe."""
 
     def __init__(self, device: OpenclDevice, trial: Trial | None = None) -> None:
         self.device = device
@@ -59,7 +59,7 @@ class Programs:
         self._lock = threading.RLock()
 
     def key(self, source: str) -> str:
-        """What a program is kept under: its source, the options, the device and the driver."""
+        """The key of a program: a hash of its source, the options, the device and the driver."""
         parts = (self.device.identity, *OPTIONS, source)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -69,11 +69,11 @@ class Programs:
         weights: Mapping[Hashable, Callable[[], NDArray[Any]]],
         how: Building,
     ) -> dict[str, Any]:
-        """The programs of launches, by source; what was never compiled here is tried in a process of its own.
+        """The programs of launches, by source; new ones are first tried in a child process.
 
-        The caller holds them: a program that nobody holds is let go, and only its binary stays, on disk.
+        The caller must keep references: an unreferenced program is freed, and only its binary remains on disk.
 
-        Raises `DeviceError` with the compiler's log and the source, or with the kernel that ended the process.
+        Raises `DeviceError` with the compiler's log and the source, or with the kernel that crashed the child.
         """
         with self._lock:
             held: dict[str, Any] = {}
@@ -100,13 +100,13 @@ class Programs:
             return held
 
     def program(self, source: str) -> Any:
-        """The program of a source, compiled here and now where `build` was not asked for it."""
+        """The program of a source, compiled in this process unless `build` has built it."""
         with self._lock:
             built = self._built.get(source)
             return built if built is not None else self._compile_here(source)
 
     def binaries(self, built: Mapping[str, Any]) -> dict[str, bytes]:
-        """What the device made of programs, which are given by source, by key; without those that it does not tell."""
+        """The binaries of programs, given by source, by key; without those that the driver does not provide."""
         import pyopencl as cl
 
         made = {self.key(source): program.get_info(cl.program_info.BINARIES)[0] for source, program in built.items()}
@@ -115,7 +115,7 @@ class Programs:
     # -- building -----------------------------------------------------------------------------------------
 
     def _try(self, unknown: list[Candidate], how: Building, cache: BinaryCache) -> dict[str, Any]:
-        """What has gone well in the child can be loaded here."""
+        """Try candidates in a child, and load those that succeed."""
         held: dict[str, Any] = {}
         waiting = unknown
         while waiting:
@@ -128,7 +128,7 @@ class Programs:
                     retry.append(_without_binary(result.candidate))
                 else:
                     held[result.candidate.source] = self._taken(result, cache)
-            # What else came with a binary that ends the process is not trusted either: each end costs seconds.
+            # If one binary crashes the child, the others of the blob are not trusted either: each crash costs seconds.
             waiting = [*retry, *(map(_without_binary, waiting[done:]) if retry else waiting[done:])]
         return held
 
@@ -172,7 +172,7 @@ class Programs:
             return loaded
         try:
             with warnings.catch_warnings():
-                # Compilers say that all went well, which pyopencl passes on as a warning.
+                # pyopencl reports compiler output as a warning, even on success.
                 warnings.simplefilter("ignore", cl.CompilerWarning)
                 program = cl.Program(self.device.context, source).build(list(OPTIONS), cache_dir=_NO_CACHE)
         except cl.Error as e:

@@ -1,6 +1,6 @@
-"""`Trial`: the first compilation and the first run of a kernel, in a process of their own.
+"""`Trial`: the first compilation and the first run of a kernel, in a child process.
 
-A driver's compiler can end the process that it runs in. What it ends here is the child.
+A driver's compiler may crash its process, which is then only the child.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.plan import Launch
 
 _MAX_CHILDREN: Final = min(os.cpu_count() or 1, 4)
-"""Each holds a driver's compiler in memory, some hundred MB."""
+"""The maximum number of children; each holds a driver's compiler in memory, some hundred MB."""
 _SHARE: Final = 4
-"""Candidates that compile for as long as another child takes to start."""
+"""The number of candidates whose compilation takes as long as starting another child."""
 
 
 @functools.cache
 def trial_of(device: OpenclDevice) -> Trial:
-    """The one that all networks of a process share."""
+    """The trial of a device, shared by all networks of a process."""
     return Trial(device)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A source to try, with the kernels of it that are run, and the sizes of their arguments: bytes, or a number.
+    """A source to try, with the kernels to run, and the sizes of their arguments: bytes, or a number.
 
     Attributes:
-        binary: what another process compiled of it; tried instead, if it is not empty.
+        binary: a binary compiled by another process, tried instead if it is not empty.
     """
 
     key: str
@@ -49,13 +49,13 @@ class Candidate:
 
     @property
     def kernels(self) -> str:
-        """Their names, for messages."""
+        """The names of the kernels, for messages."""
         return ", ".join(f"`{launch.kernel}`" for launch in self.launches)
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a candidate: its binary, or why it cannot be compiled, or how the process ended."""
+    """The result of a candidate: its binary, or why it cannot be compiled, or how the process ended."""
 
     candidate: Candidate
     binary: bytes = b""
@@ -66,7 +66,7 @@ class Tried:
 
 
 class Trial:
-    """Tries sources for one device, in children that are started when first needed and then kept. Thread-safe."""
+    """Tries sources for one device, in children that are started on first use and reused. Thread-safe."""
 
     def __init__(self, device: OpenclDevice, command: Sequence[str] | None = None) -> None:
         self._device = device
@@ -77,7 +77,7 @@ class Trial:
     def run(self, candidates: Sequence[Candidate], options: Sequence[str], seconds: float) -> list[Tried]:
         """The results, in order, up to the first candidate that ended its child, or took longer than `seconds`.
 
-        Raises `DeviceError` where no child can be started.
+        Raises `DeviceError` if no child can be started.
         """
         with self._lock:
             try:
@@ -86,7 +86,7 @@ class Trial:
                 self._stop()
                 raise
             if results and results[-1].crashed:
-                # The other children are at candidates whose answers nobody waits for.
+                # The other children work on candidates whose answers are no longer needed.
                 self._stop()
             return results
 
@@ -106,7 +106,7 @@ class Trial:
         return results
 
     def _start(self, wanted: int) -> None:
-        """Have some children, as many as are wanted where there are processors for them."""
+        """Start up to the requested number of children, limited by the processors."""
         self._children = [child for child in self._children if child.is_alive]
         while len(self._children) < max(1, min(wanted, _MAX_CHILDREN)):
             self._children.append(Child(self._command))

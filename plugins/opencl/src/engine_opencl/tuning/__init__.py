@@ -1,1 +1,1 @@
-"""Choosing among candidates for a kernel, by measurement where that is asked for."""
+"""Choosing among candidates for a kernel, by measurement if configured."""

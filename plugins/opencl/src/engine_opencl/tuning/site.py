@@ -1,4 +1,4 @@
-"""`Site`: places of a plan for which a lowering offers several kernels, and what was chosen for each."""
+"""`Site`: points of a plan with several candidate kernels, and their choices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _B = TypeVar("_B")
 
 @dataclass(frozen=True, slots=True)
 class Site(Generic[_B]):
-    """What is computed, and the ways to compute it.
+    """A problem and its candidates.
 
     Attributes:
-        key: says all that decides which candidate is fastest: operator, shapes, strides, element type, epilogue; not
-            the node, so that equal layers are one.
-        candidates: at least one, the default first; `str` of one tells it apart, in all versions alike.
-        launch: adds what a candidate runs to a plan.
-        node: one that it is for, for messages.
+        key: everything that affects which candidate is fastest: operator, shapes, strides, element type, epilogue; not
+            the node, so that equal layers share it.
+        candidates: at least one, the default first; identified by `str`, which is stable across versions.
+        launch: adds the launches of a candidate to a plan.
+        node: one of its nodes, for messages.
     """
 
     key: str
@@ -32,11 +32,11 @@ class Site(Generic[_B]):
     node: Node
 
     def find(self, text: str) -> Any | None:
-        """The candidate of that text; None where it is not offered."""
+        """The candidate with this text; None if there is none."""
         return next((candidate for candidate in self.candidates if str(candidate) == text), None)
 
     def chosen(self, choices: Mapping[str, str]) -> Any:
-        """The candidate that was chosen for this site, else the default."""
+        """The candidate chosen for this site, else the default."""
         text = choices.get(self.key)
         if text is None:
             return self.candidates[0]

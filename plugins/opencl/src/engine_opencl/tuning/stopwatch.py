@@ -1,4 +1,4 @@
-"""`Stopwatch`: the time that launches take on a device, over memory of their own."""
+"""`Stopwatch`: measures launches on a device, with separate memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from engine_opencl.programs.programs import Programs
 
 _PATTERN_BYTES: Final = 1 << 20
 _MIN_CACHE: Final = {"cpu": 64 << 20}
-"""Where less than this is reported, by kind of device: drivers for CPUs may know a core's cache alone (Intel)."""
+"""The minimum cache size to assume, by kind of device: CPU drivers may report only a per-core cache (Intel)."""
 _MAX_CACHE: Final = 128 << 20
 _SPAN_NS: Final = 200_000
-"""A clock of a device may count microseconds: short launches are timed together."""
+"""The minimum measured time: a device clock may count microseconds, so short launches are timed together."""
 _MAX_REPEATS: Final = 20
 
 
 class Stopwatch:
     """Runs launches over buffers of plausible numbers. Not thread-safe.
 
-    Buffers of the same `Buffer` are shared by all runs; weights hold what they do in the network, as they may be
-    indices. All runs repeat their launches as often as the first does: only the first repetition finds the caches
-    empty, so that more of them look faster.
+    All runs share the memory of a `Buffer`; weights have their real values, as they may be indices. All runs repeat
+    their launches as often as the first one does: only the first repetition has cold caches, so more repetitions would
+    appear faster.
     """
 
     def __init__(self, device: OpenclDevice, programs: Programs) -> None:
@@ -40,7 +40,7 @@ class Stopwatch:
         self._queue = device.new_queue(profiling=True)
         self._memory: dict[Buffer | Hashable, Any] = {}
         pattern = np.random.default_rng(0).integers(0, 1 << 16, _PATTERN_BYTES // 2, np.uint16)
-        # No denormals, infinities or NaN, be they read as f32 or as f16.
+        # No denormals, infinities or NaN, whether read as f32 or f16.
         self._pattern = (pattern & 0x83FF) | 0x3800
         least = _MIN_CACHE.get(device.facts.kind, 1 << 20)
         cached = min(max(2 * int(device.handle.global_mem_cache_size), least), _MAX_CACHE)
@@ -51,9 +51,9 @@ class Stopwatch:
     def bind(
         self, launches: Sequence[Launch], weights: Mapping[Hashable, Callable[[], NDArray[Any]]]
     ) -> Callable[[], int]:
-        """What runs the launches and gives the nanoseconds that they took.
+        """A function that runs the launches and returns the elapsed nanoseconds.
 
-        Raises `DeviceError` where they are more than the device allows, and errors of pyopencl.
+        Raises `DeviceError` if they exceed the device's limits, and errors of pyopencl.
         """
         steps = []
         for launch in launches:
@@ -78,13 +78,13 @@ class Stopwatch:
         return run
 
     def forget(self) -> None:
-        """Let go of the memory of the launches so far, and of how often they are repeated."""
+        """Release the memory of the launches so far, and reset the number of repetitions."""
         self._memory.clear()
         self._repeats = 0
 
     def _time(self, steps: Sequence[tuple[Any, ...]], repeats: int) -> int:
-        """Nanoseconds of one run of all steps, on the device's clock, or on the host's where that stands still."""
-        # As in a network, caches hold something else.
+        """Nanoseconds of one run of all steps, on the device's clock, or on the host's if that does not advance."""
+        # Evict the caches, as in a network.
         self._cl.enqueue_fill_buffer(self._queue, self._evicted, np.zeros(1, np.uint32), 0, self._evicted_bytes)
         self._queue.finish()
         begun = time.perf_counter_ns()

@@ -1,4 +1,4 @@
-"""Choosing kernels by measurement on the device at hand: what `engine.lowering.tuning` needs of OpenCL.
+"""Choosing kernels by measurement on the device: the OpenCL part of `engine.lowering.tuning`.
 
 Sites that take most of the network's time come first.
 """
@@ -23,17 +23,17 @@ from engine_opencl.tuning.tuning_cache import TuningCache
 _log = logging.getLogger("engine.opencl")
 
 BUDGETS: Final = {"none": 0.0, "quick": 5.0, "full": 120.0}
-"""Seconds that compiling kernels to try, and measuring them, may take in a network, by COMPILE_EFFORT."""
+"""The seconds for compiling and measuring candidate kernels of a network, by COMPILE_EFFORT."""
 _QUICK_CANDIDATES: Final = 4
 _TIMING: Final = Timing(summary=min, hopeless=2, long_ns=20_000_000)
 
 
 @dataclass(slots=True)
 class OpenclTuner(Tuner):
-    """Chooses among the candidates of a network's sites, each of which is a problem.
+    """Chooses among the candidates of a network's sites.
 
     Attributes:
-        effort: as COMPILE_EFFORT.
+        effort: the value of COMPILE_EFFORT.
     """
 
     device: OpenclDevice
@@ -41,7 +41,7 @@ class OpenclTuner(Tuner):
     how: Building
     effort: str = "none"
     _needed: dict[str, Any] = field(default_factory=dict, init=False)
-    """Programs of the plan, so that the plan that comes of it finds them."""
+    """Programs of the plan, kept alive for the final plan."""
 
     def __post_init__(self) -> None:
         self.logger = _log
@@ -50,18 +50,18 @@ class OpenclTuner(Tuner):
             self.cache = TuningCache(self.how.cache.folder, self.device)
 
     def cache_keys(self, problem: str) -> Sequence[str]:
-        """The little that quick has seen is not taken for all that there is."""
+        """The keys of a problem; choices measured with effort quick are not used for full."""
         return [f"{effort}|{problem}" for effort in dict.fromkeys(("full", self.effort))]
 
     def tune(self, builder: PlanBuilder) -> bool:
-        """Choose for the sites of a plan; whether it is to be made anew, because something else was chosen."""
+        """Choose for the sites of a plan; returns whether the plan must be rebuilt because a choice changed."""
         if self.cache is None:
             return False
         sites = builder.sites.values()
         before = {site.key: site.chosen(self.choices) for site in sites}
         unknown = [s for s in sites if len(s.candidates) > 1 and self.known(s.key, s.candidates) is None]
         if unknown and self.budget > 0:
-            # What is needed anyway does not count.
+            # Building programs that are needed anyway is not charged to the budget.
             self._needed |= self.programs.build(builder.launches, builder.weights, self.how)
             with self.spending() as deadline:
                 if not self._measure(unknown, builder, deadline):
@@ -70,12 +70,12 @@ class OpenclTuner(Tuner):
         return any(site.chosen(self.choices) != before[site.key] for site in sites)
 
     def end(self) -> None:
-        """From now on, for what an inference needs, take what is known."""
+        """Stop measuring; plans built during inferences use known choices."""
         self.budget = 0.0
         self._needed.clear()
 
     def _measure(self, sites: list[Site[PlanBuilder]], builder: PlanBuilder, deadline: float) -> bool:
-        """Whether the time sufficed for all sites."""
+        """Measure; returns whether the time sufficed for all sites."""
         stopwatch = Stopwatch(self.device, self.programs)
         share: dict[str, int] = {}
         for site in sites:
@@ -96,7 +96,7 @@ class OpenclTuner(Tuner):
     def _times(
         self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site[PlanBuilder], deadline: float
     ) -> Times | None:
-        """The least nanoseconds of each candidate that runs; None where the time does not suffice."""
+        """The minimum nanoseconds of each candidate that runs; None if the time does not suffice."""
         candidates = site.candidates[:_QUICK_CANDIDATES] if self.effort == "quick" else site.candidates
         trials: dict[str, Callable[[], int]] = {}
         for candidate in candidates:
@@ -110,14 +110,14 @@ class OpenclTuner(Tuner):
     def _bound(
         self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site[PlanBuilder], candidate: Any
     ) -> Callable[[], int] | None:
-        """What times a candidate; None, with a line in the log, where it cannot be built or does not fit."""
+        """A function that times a candidate; None, with a log message, if it cannot be built or exceeds limits."""
         import pyopencl as cl
 
         apart = builder.apart(site, candidate)
         try:
             built = self.programs.build(apart.launches, apart.weights, self.how)
             run = stopwatch.bind(apart.launches, apart.weights)
-            del built  # its kernels keep what they need
+            del built  # its kernels keep what they need alive
             run()
         except (EngineError, cl.Error) as e:
             why = str(e).partition("\n")[0]

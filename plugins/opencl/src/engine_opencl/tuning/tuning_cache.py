@@ -1,4 +1,4 @@
-"""`TuningCache`: what was measured on a kind of device, kept in a file and shared by processes."""
+"""`TuningCache`: choices measured on a device model, in a file shared by processes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _log = logging.getLogger("engine.opencl")
 
 
 class TuningCache(ChoicesFile):
-    """Choices by site, for one device, driver and version of the kernels."""
+    """Choices by site, for one device, driver and kernel version."""
 
     def __init__(self, folder: Path, device: OpenclDevice) -> None:
         super().__init__(folder, "tuning", tuning_key(device), _log)
 
 
 def tuning_key(device: OpenclDevice) -> list[str]:
-    """What measurements depend on."""
+    """The key of everything that measurements depend on."""
     return [device.identity, str(device.facts.compute_units), engine_version(), _kernel_table()]
 
 
 @functools.cache
 def _kernel_table() -> str:
-    """A digest of all kernels."""
+    """A hash of all kernel sources."""
     digest = hashlib.sha256()
     for file in sorted(resources.files("engine_opencl").joinpath("kernels").iterdir(), key=lambda each: each.name):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())

@@ -1,4 +1,4 @@
-"""Attention, ONNX's and the internal one, which differ in what becomes of rows of NaN."""
+"""Attention: the ONNX operator and the internal one, which differ in the handling of NaN rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import strides_of
 
 _SCORES = 3
-"""The output qk_matmul_output."""
+"""The index of output qk_matmul_output."""
 
 
 @lowers("Attention", spec=AttentionSpec)
 class AttentionLowering(OpLowering[AttentionSpec]):
-    """ONNX's operator, with the keys and values of the past before those that come."""
+    """The ONNX operator, with past keys and values concatenated before new ones."""
 
     def check(self, spec: AttentionSpec) -> Refusal | None:
         past = [spec.past_key, spec.past_value]
@@ -44,7 +44,7 @@ class AttentionLowering(OpLowering[AttentionSpec]):
 
 @lowers("FusedAttention", domain=INTERNAL_DOMAIN, spec=FusedAttentionSpec)
 class FusedAttentionLowering(OpLowering[FusedAttentionSpec]):
-    """The internal operator: with rules for rows of NaN."""
+    """The internal operator, which adds NaN row semantics."""
 
     def check(self, spec: FusedAttentionSpec) -> Refusal | None:
         if spec.is_packed:
@@ -73,7 +73,7 @@ def _operands(spec: OperatorSpec, b: PlanBuilder, lengths: AttentionLengths) -> 
 
 
 def _with_past(spec: AttentionSpec, b: PlanBuilder, index: int, new: Operand, past: Output | None) -> Operand:
-    """`new`, input `index`, after what the past holds; and all of it where it is an output that is read."""
+    """Past values followed by `new`, input `index`; written to the present output if that is used."""
     if past is None and not spec.is_read(index):
         return new
     value, heads = spec.node.input_value(index), new.heads

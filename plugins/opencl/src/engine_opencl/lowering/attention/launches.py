@@ -1,4 +1,4 @@
-"""The launches of an attention: two products that read heads where they lie, and a softmax between them."""
+"""The launches of an attention: two products that read heads in place, and a softmax between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine_opencl.source import kernel_source, kernel_text, strides_of
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Q, K or V on the device, and how it lies there."""
+    """Q, K or V on the device, and its layout."""
 
     buffer: Buffer
     heads: Heads
@@ -29,15 +29,15 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """What happens between the two products.
+    """The computation between the two products.
 
     Attributes:
-        before, after: how many keys before and after its own position a query may see; -1 is any number.
+        before, after: how many keys before and after its own position a query attends to; -1 for all.
         offset: the position of the first query among the keys.
-        lengths: how many keys of each batch are valid, [batch] i64; queries are then the last of them.
-        is_mask_cut: keys that the mask does not reach are forbidden; else the mask is broadcast.
-        blind_is_zero, nan_is_zero: rows that see no key, or probabilities that are NaN, are zeros.
-        shown: the output to write the scores to, and after which stage.
+        lengths: the number of valid keys of each batch, [batch] i64; queries are then at the last positions.
+        is_mask_cut: keys beyond the mask are forbidden; else the mask is broadcast. blind_is_zero, nan_is_zero: rows
+        without allowed keys, or NaN probabilities, give zeros.
+        shown: the output for the scores, and the stage at which they are written.
     """
 
     scale: float
@@ -54,17 +54,17 @@ class Softmax:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the scores are as the product left them, and nobody asks for them."""
+        """Whether the scores need no change before the softmax, and are not an output."""
         bounds = (self.before, self.after) == (-1, -1)
         return bounds and not self.softcap and self.mask is None and self.lengths is None and self.shown is None
 
 
 def attend(y: Output, result: Heads, b: PlanBuilder, q: Operand, k: Operand, v: Operand, softmax: Softmax) -> None:
-    """Launch softmax(q k^T * scale + bias) v, written to `y`, which lies as `result` says.
+    """Launch softmax(q k^T * scale + bias) v, written to `y` with the layout `result`.
 
-    Heads of K and V that are fewer serve several of Q each.
+    If K and V have fewer heads, each serves several heads of Q.
 
-    What lies between is f32: scores that are rounded to f16 are wrong by more than the result's rounding.
+    Intermediate values are f32: scores rounded to f16 would add more error than rounding the result.
     """
     is_half = y.element_type is f16
     if is_half:
@@ -98,7 +98,7 @@ def attend(y: Output, result: Heads, b: PlanBuilder, q: Operand, k: Operand, v: 
 def _converted(
     b: PlanBuilder, source: Buffer, given: ElementType, wanted: ElementType, count: int, target: Buffer | None = None
 ) -> Buffer:
-    """The same numbers in another type, in `target` or in memory of their own."""
+    """The same numbers in another type, in `target` or in new memory."""
     target = target or b.temporary(count * wanted.bits // 8)
     code = store_code(wanted, "y", "i", load_code(given, "x", "i"))
     text = (

@@ -1,4 +1,4 @@
-"""Convolutions for CPUs: products of packed weights and of the input as its taps see it, without a copy in memory."""
+"""Convolutions for CPUs: products of packed weights with the input, read through taps without im2col."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from engine_opencl.plan import Buffer
 from engine_opencl.plan_builder import PlanBuilder
 
 _MIN_CHANNELS: Final = 48
-"""Of the input and of the result, with which Winograd's transforms may move less than its products save."""
+"""Channels of input and result from which Winograd's products may save more than its transforms cost."""
 
 
 def is_block_convolution(c: Convolution) -> bool:
-    """Whether `block_convolution` takes it: the weights of a transposed one are brought into order by the host."""
+    """Whether `block_convolution` supports it: the host rearranges the weights of a transposed one."""
     return (c.weights.weight is not None or not c.is_transposed) and c.taps <= MAX_TAPS
 
 
@@ -56,7 +56,7 @@ def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> Non
 
 
 def _launch_measured(b: PlanBuilder, c: Convolution, epilogue: Epilogue, product: BlockProduct) -> None:
-    """What Winograd's algorithm can compute, too: where that is faster depends on caches, and only measuring tells."""
+    """Choose between this and Winograd by measurement, since the faster one depends on caches."""
     default, *others = blocks_of(b.facts, product)
 
     def launch(builder: PlanBuilder, variant: Block | Winograd) -> None:

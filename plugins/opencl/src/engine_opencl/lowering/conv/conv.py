@@ -1,4 +1,4 @@
-"""Convolutions of one, two or three axes: grouped, dilated, transposed, with what they end with."""
+"""Convolutions of one, two or three axes: grouped, dilated, transposed, with epilogues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_spatial_rank(value: Output) -> Refusal | None:
 @lowers("Conv", "ConvTranspose", spec=ConvSpec)
 @lowers("FusedConv", domain=INTERNAL_DOMAIN, spec=ConvSpec)
 class ConvLowering(OpLowering[ConvSpec]):
-    """Convolutions, also transposed ones, and those that end with a residual and an activation."""
+    """Convolutions, also transposed, and with a residual and an activation."""
 
     def check(self, spec: ConvSpec) -> Refusal | None:
         node = spec.node
@@ -66,13 +66,13 @@ class ConvLowering(OpLowering[ConvSpec]):
 
 
 def _is_product(g: WindowGeometry, images: int) -> bool:
-    """Whether it is a product for each image, with places enough that a tile need not have those of several images."""
+    """Whether it is a product per image, with enough positions that tiles need not span several images."""
     places = math.prod(g.outputs)
     return is_pointwise(g) and set(g.strides) == {1} and (images == 1 or places >= 256 or places % 64 == 0)
 
 
 def _pointwise(b: PlanBuilder, spec: ConvSpec, epilogue: Epilogue) -> None:
-    """A kernel of one element is a product: [M, C] by [C, pixels] for each image."""
+    """A pointwise convolution is a product: [M, C] by [C, pixels] for each image."""
     x = spec.node.input_value(0)
     n, c, *space = b.shape(x)
     m, pixels = b.shape(spec.weights)[0], math.prod(space)

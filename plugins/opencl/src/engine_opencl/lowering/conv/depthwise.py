@@ -15,14 +15,14 @@ from engine_opencl.source import kernel_source
 
 _GROUP = 64
 _MAX_UNROLLED = 256
-"""Products of an item up to which all its loops are unrolled and the kernel's weights are in registers."""
+"""The largest number of products per item for which loops are unrolled and weights kept in registers."""
 _ITEMS_A_UNIT = 512
-"""Work items that a compute unit has at once, at least."""
+"""The minimum number of concurrent work items of a compute unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """So many results, one below the other, are an item's."""
+    """An item computes this many results, one below the other."""
 
     length: int
 
@@ -30,17 +30,17 @@ class Strip:
         return f"strips of {self.length}"
 
     def launch(self, b: PlanBuilder, c: Convolution) -> None:
-        """Launch a convolution with one channel of the input in a group."""
+        """Launch a convolution with one input channel per group."""
         depthwise(b, c, self.length)
 
 
 def is_depthwise(c: Convolution) -> bool:
-    """Whether `depthwise` takes it."""
+    """Whether `depthwise` supports it."""
     return c.channels == 1 and not c.is_transposed
 
 
 def depthwise(b: PlanBuilder, c: Convolution, strip: int) -> None:
-    """Launch a depthwise convolution in strips of so many results."""
+    """Launch a depthwise convolution in strips of this length."""
     g = c.geometry
     maps, strips = c.images * c.groups * c.outputs, -(-g.outputs[1] // strip)
     items = maps * strips * g.outputs[0] * g.outputs[2]
@@ -56,9 +56,9 @@ def depthwise(b: PlanBuilder, c: Convolution, strip: int) -> None:
 
 
 def strips_of(facts: DeviceFacts, c: Convolution) -> list[Strip]:
-    """Strips that may be fast, the likeliest first.
+    """Strips that may be fast, the most promising first.
 
-    A strip reads fewer elements for each result the longer it is, as long as there are items enough for the device.
+    A longer strip reads fewer elements per result, but leaves fewer items for the device.
     """
     g = c.geometry
     places = c.images * c.groups * c.outputs * math.prod(g.outputs)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from engine_opencl.lowering.matmul.product import Epilogue
 
 _MAX_READ: Final = 4096
-"""Numbers that an item copies at once, which then are in the cache next to the core."""
+"""The number of elements that an item copies at once, which stay in the first-level cache."""
 _ITEMS: Final = 32
-"""Work items for each compute unit: fewer than maps, since it takes time to begin one."""
+"""Work items per compute unit; fewer than maps, since starting one takes time."""
 
 
 def is_depthwise_rows(c: Convolution) -> bool:
-    """Whether `depthwise_rows` takes it."""
+    """Whether `depthwise_rows` supports it."""
     g = c.geometry
     is_flat = g.inputs[0] == g.outputs[0] == g.kernel[0] == 1 and g.pads_begin[0] == 0
     return c.channels == 1 and not c.is_transposed and is_flat and _read(g, 1) <= _MAX_READ and c.taps <= 49
@@ -52,7 +52,7 @@ def depthwise_rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
 
 
 def _read(g: WindowGeometry, rows: int) -> int:
-    """Numbers that `rows` rows of the result are computed from, with vectors of 16."""
+    """The number of elements read for `rows` rows of the result, with vectors of 16."""
     return ((rows - 1) * g.strides[1] + (g.kernel[1] - 1) * g.dilations[1] + 1) * _read_width(g, 16)
 
 

@@ -13,12 +13,12 @@ from engine_opencl.source import kernel_source
 
 _LANES = 64
 _BUSY_ITEMS = 256
-"""Of a compute unit."""
+"""Work items of a compute unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """No tiles: an item computes some channels of `wide` places, and reads the input from global memory."""
+    """No tiles: an item computes several channels at `wide` positions, and reads the input from global memory."""
 
     wide: int
 
@@ -37,7 +37,7 @@ class Direct:
 
 
 def directs_of(facts: DeviceFacts, c: Convolution) -> list[Direct]:
-    """As many places an item as leave items enough for the device, then the others."""
+    """Numbers of positions per item: the largest that leaves enough items for the device first, then others."""
     items = c.columns * -(-c.outputs // _channels(c)) * c.groups * len(c.parts)
     wanted = _BUSY_ITEMS * facts.compute_units
     wide = next(n for n in (4, 2, 1) if n == 1 or items // n >= wanted)
@@ -45,5 +45,5 @@ def directs_of(facts: DeviceFacts, c: Convolution) -> list[Direct]:
 
 
 def _channels(c: Convolution) -> int:
-    """Channels that an item computes: as few as possible beyond the last one."""
+    """Channels that an item computes, chosen to minimize padding beyond the last channel."""
     return min((8, 4, 2, 1), key=lambda size: (-(-c.outputs // size) * (size + 1), size))

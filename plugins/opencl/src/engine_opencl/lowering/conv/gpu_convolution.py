@@ -1,4 +1,4 @@
-"""Which kernel a convolution gets on a GPU."""
+"""Choice of the convolution kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from engine_opencl.lowering.conv.winograd import Winograd, is_winograd, winograd
 from engine_opencl.plan_builder import PlanBuilder
 
 _MIN_OUTPUTS = 8
-"""Channels of the result in a group for which a tile is worth its rows without work."""
+"""Result channels per group from which a tile is worthwhile despite idle rows."""
 _MAX_DIRECT_OUTPUTS = 32
-"""Less than these may be computed as fast without tiles."""
+"""Below this amount of work, kernels without tiles may be as fast."""
 _MAX_TILES = 5
-"""That are worth the time to compile and measure."""
+"""The maximum number of variants to compile and measure."""
 _MAX_INDEX = 2**31 - 1
 
 
 class Variant(Protocol):
-    """A kernel, or several, with their parameters; the text tells them."""
+    """One or more kernels with their parameters, identified by `str`."""
 
     def launch(self, b: PlanBuilder, c: Convolution) -> None:
         """Launch a convolution."""
 
 
 def launch_convolution(b: PlanBuilder, c: Convolution) -> None:
-    """Launch what was measured to be fastest, else what is likely to be."""
+    """Launch the variant measured to be fastest, else the most promising one."""
     b.choose(_key(c), variants_of(b.facts, c), lambda builder, variant: variant.launch(builder, c))
 
 
 def _key(c: Convolution) -> str:
-    """All that decides which variant is fastest."""
+    """Everything that affects which variant is fastest."""
     g, name = c.geometry, "ConvTranspose" if c.is_transposed else "Conv"
     weights = "constant" if c.weights.weight is not None else "computed"
     lengths = (
@@ -50,7 +50,7 @@ def _key(c: Convolution) -> str:
 
 
 def variants_of(facts: DeviceFacts, c: Convolution) -> list[Variant]:
-    """What can compute it on this device, those first that are likely to be fast."""
+    """The variants supported by the device, the most promising first."""
     if is_depthwise(c):
         return [*strips_of(facts, c)]
     tiles = implicit_tiles(facts, c)[:_MAX_TILES] if _suits_tiles(facts, c) else []

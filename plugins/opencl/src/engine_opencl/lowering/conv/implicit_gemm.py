@@ -1,4 +1,4 @@
-"""Convolutions as products without the matrix that they multiply by, for GPUs."""
+"""Convolutions as implicit matrix products, without an im2col matrix, for GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Implicit:
 
 
 def is_taken(tile: Tile) -> bool:
-    """Whether the kernel can work with a product's tile: an item loads from one column, and has 4 rows or more."""
+    """Whether the kernel supports a product's tile: an item loads from one column, and has at least 4 rows."""
     return tile.buffers == 2 and tile.items % tile.n == 0 and tile.m // tile.row_items % 4 == 0
 
 
@@ -39,17 +39,17 @@ _TAKEN: Final = tuple(filter(is_taken, TILES))
 
 
 def implicit_tiles(facts: DeviceFacts, c: Convolution) -> list[Implicit]:
-    """What the device has room for, the best first; nothing where it is tiny."""
+    """The tiles that fit the device, the best first; empty for a small device."""
     return [Implicit(tile) for tile in tiles_of(_product(c), facts, _TAKEN)]
 
 
 def implicit_cost(facts: DeviceFacts, c: Convolution, tile: Tile) -> float:
-    """As `tile_candidates.cost`."""
+    """Like `tile_candidates.cost`."""
     return cost(tile, _product(c), facts)
 
 
 def _product(c: Convolution) -> Product:
-    """The product that it is, but for where the right matrix comes from."""
+    """The equivalent product, except for the source of the right matrix."""
     batches = c.groups * len(c.parts)
     return Product(c.outputs, c.columns, c.depth, (batches,), (0,), (0,), (c.depth, 1), (c.columns, 1))
 

@@ -11,12 +11,12 @@ from engine.ops.windows import WindowGeometry
 
 @dataclass(frozen=True, slots=True)
 class OutputPart:
-    """A convolution that gives the results at `first`, `first + step` ... along each axis.
+    """A convolution that computes the results at `first`, `first + step` ... along each axis.
 
     Attributes:
-        outputs: how many along each axis.
-        strides: of the input.
-        reach: for each axis, for each tap that meets these results, its index and its distance in the input.
+        outputs: the number of results along each axis.
+        strides: the strides in the input.
+        reach: for each axis, the index and the offset in the input of each tap that contributes to these results.
     """
 
     first: tuple[int, ...]
@@ -27,7 +27,7 @@ class OutputPart:
 
 
 def only_part(g: WindowGeometry) -> OutputPart:
-    """All of a convolution that is not transposed."""
+    """The single part of a convolution that is not transposed."""
     reach = tuple(
         tuple((k, k * dilation - before) for k in range(kernel))
         for kernel, dilation, before in zip(g.kernel, g.dilations, g.pads_begin, strict=True)
@@ -36,7 +36,7 @@ def only_part(g: WindowGeometry) -> OutputPart:
 
 
 def transposed_parts(g: WindowGeometry) -> list[OutputPart]:
-    """One for each phase of the strides: a result at `first + step * j` reads the input at `j + distance`."""
+    """One part per phase of the strides: a result at `first + step * j` reads the input at `j + distance`."""
     parts = []
     for first in itertools.product(*(range(stride) for stride in g.strides)):
         reach, outputs = [], []
@@ -50,12 +50,12 @@ def transposed_parts(g: WindowGeometry) -> list[OutputPart]:
 
 
 def is_pointwise(g: WindowGeometry) -> bool:
-    """Whether every output element has one input element, at its own place."""
+    """Whether every output element reads one input position, its own."""
     return math.prod(g.kernel) == 1 and g.inputs == g.outputs and not any(g.pads_begin)
 
 
 def window_defines(g: WindowGeometry, axes: str = "DHW") -> dict[str, object]:
-    """What kernels know of a window along the last axes of space, of which each has a letter."""
+    """Definitions of a window along the last spatial axes, each with a letter, for kernels."""
     found: dict[str, object] = {}
     for axis, name in enumerate(axes, len(g.inputs) - len(axes)):
         found |= {

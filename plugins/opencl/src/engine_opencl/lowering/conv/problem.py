@@ -1,7 +1,7 @@
-"""A convolution as what its results take of the input: parts, taps, and the order in which a product goes through them.
+"""A convolution as parts and taps, and the order in which a product iterates over them.
 
-An ordinary convolution has one part. A transposed one has one for each phase of its strides, with the taps that meet
-that phase, so that no kernel looks for them.
+An ordinary convolution has one part. A transposed one has a part per phase of its strides, with the taps of that phase,
+so that kernels need not search for them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ _NAMES = ("D", "H", "W")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """In which order, and in steps of how many, a product goes through taps and channels.
+    """The order and step size with which a product iterates over taps and channels.
 
     Attributes:
-        sources: for each row of all phases its channel times the kernel's elements, plus its tap; -1 for zeros.
-        taps: int32 [n, 4]: elements from a column's first, and distances along three axes; of each row where not
+        sources: for each row of all phases, its channel times the number of kernel elements, plus its tap; -1 for
+            zeros.
+        taps: int32 [n, 4]: offset in elements from a column's first, and distances along three axes; per row unless
             `by_channels`.
         phases: int32 [phases, 4]: first step, steps, taps (or rows), first tap.
-        by_channels: whether a step has channels of one tap, else any rows.
+        by_channels: whether a step covers channels of one tap, else any rows.
     """
 
     depth: int
@@ -46,18 +47,18 @@ class Order:
 
     @property
     def steps(self) -> int:
-        """Of all phases."""
+        """The number of steps of all phases."""
         return len(self.sources) // self.depth
 
 
 @dataclass(frozen=True, eq=False)
 class Convolution:
-    """One convolution with its buffers, over three axes of space.
+    """One convolution with its buffers, over three spatial axes.
 
     Attributes:
-        channels, outputs: of the input and of the result, in a group.
+        channels, outputs: channels of the input and of the result, per group.
         code: the epilogue.
-        element_type: how all tensors of it are stored.
+        element_type: the storage type of all its tensors.
     """
 
     images: int
@@ -76,12 +77,12 @@ class Convolution:
 
     @functools.cached_property
     def parts(self) -> list[OutputPart]:
-        """One, or one for each phase."""
+        """The parts: one, or one per phase."""
         return transposed_parts(self.geometry) if self.is_transposed else [only_part(self.geometry)]
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Results along each axis, of the phase that has most."""
+        """Results along each axis, in the largest phase."""
         return tuple(max(part.outputs[axis] for part in self.parts) for axis in range(3))
 
     @property
@@ -96,12 +97,12 @@ class Convolution:
 
     @property
     def depth(self) -> int:
-        """Products of a result, at most."""
+        """The maximum number of products per result."""
         return self.channels * max(math.prod(map(len, part.reach)) for part in self.parts)
 
     @property
     def added(self) -> list[Buffer]:
-        """Bias and residual, where they are given."""
+        """Bias and residual, if present."""
         return [each for each in (self.bias, self.residual) if each is not None]
 
     @property
@@ -111,14 +112,14 @@ class Convolution:
 
     @property
     def weight_steps(self) -> tuple[int, int, int]:
-        """Elements of the weights from a group, a channel of the result, a channel of the input to the next."""
+        """Strides of the weights in elements, along groups, result channels and input channels."""
         group = self.channels * self.outputs * self.taps
         if self.is_transposed:
             return group, self.taps, self.outputs * self.taps
         return group, self.channels * self.taps, self.taps
 
     def order(self, depth: int) -> Order:
-        """Steps of `depth` channels of one tap, where few of them are left over, else of any rows."""
+        """Steps of `depth` channels of one tap, if that wastes little, else of any rows."""
         by_channels = -(-self.channels // depth) * depth <= 1.125 * self.channels
         sources: list[int] = []
         taps: list[tuple[int, ...]] = []
@@ -140,7 +141,7 @@ class Convolution:
         )
 
     def defines(self, order: Order) -> dict[str, object]:
-        """What the kernels that include `window.cl` want to know of it."""
+        """Definitions for kernels that include `window.cl`."""
         g, part = self.geometry, self.parts[0]
         found: dict[str, object] = {
             "C": self.groups * self.channels, "GC": self.channels, "M": self.groups * self.outputs,
@@ -162,7 +163,7 @@ class Convolution:
         return bool(distances) and (min(distances) < 0 or last + max(distances) >= self.geometry.inputs[axis])
 
     def _taps(self, part: OutputPart) -> list[tuple[int, tuple[int, ...]]]:
-        """The number of each tap in the kernel, and its entry in the table."""
+        """The index of each tap in the kernel, and its table entry."""
         (_, height, width), (_, kh, kw) = self.geometry.inputs, self.geometry.kernel
         found: list[tuple[int, tuple[int, ...]]] = []
         for (i, d), (j, h), (k, w) in itertools.product(*part.reach):

@@ -15,7 +15,7 @@ from engine_opencl.plan_builder import PlanBuilder
 
 @lowers("ConvInteger", "QLinearConv", spec=ConvSpec)
 class QuantizedConvLowering(QuantizedLowering[ConvSpec]):
-    """One to three axes of space, groups, a zero point and a scale of the weights for all channels or for each."""
+    """One to three spatial axes, groups, and per-tensor or per-channel weight zero points and scales."""
 
     def check(self, spec: ConvSpec) -> Refusal | None:
         return super().check(spec) or check_spatial_rank(spec.node.input_value(0))

@@ -1,10 +1,10 @@
-"""3x3 convolutions in Winograd's F(2x2, 3x3): 16 products give 4 results, where they take 36 otherwise.
+"""3x3 convolutions with Winograd's F(2x2, 3x3): 16 instead of 36 products for 4 results.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016), section 4.1. The weights are transformed
-once, by the host in f64. Sums are of numbers up to 4 times the input's (each of them adds 4 elements) by up to 2.25
-times the weights', and a result adds 9 of them: with u = 2^-24 the error of a result is at most
-(channels + 16) u |A'| (sum over channels of |G| |w| |G'| * |B'| |x| |B|) |A|, 9 times that of plain sums at worst.
-An input that is infinite makes NaN of all 4 results of its places.
+once, by the host in f64. Transformed inputs are up to 4 times as large (each adds 4 elements), transformed weights up
+to 2.25 times, and a result adds 9 products: with u = 2^-24 the error of a result is at most (channels + 16) u |A'| (sum
+over channels of |G| |w| |G'| * |B'| |x| |B|) |A|, at worst 9 times that of direct sums. An infinite input gives NaN in
+all 4 results of its tiles.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 G: Final = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-"""What the weights are transformed by."""
+"""The weight transform matrix."""
 _SHARE = 8
-"""The part of the device's memory, and of what it allocates at once, that the transformed tensors may take."""
+"""The maximum share of the device's memory and of its largest buffer for the transformed tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Winograd:
 
 
 def is_winograd(facts: DeviceFacts, c: Convolution) -> bool:
-    """Whether it is a 3x3 convolution of constant weights in steps of 1, and the device has room for it in f32."""
+    """Whether it is a 3x3 convolution with constant weights and stride 1, and fits into the device's memory in f32."""
     g = c.geometry
     is_plain = not c.is_transposed and g.kernel == (1, 3, 3) and g.inputs[0] == g.outputs[0] == 1
     in_order = set(g.strides) == {1} and g.dilations[1:] == (1, 1)
@@ -54,10 +54,10 @@ def is_winograd(facts: DeviceFacts, c: Convolution) -> bool:
 
 
 def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
-    """As `tile_candidates.cost`, with what the transforms move."""
+    """Like `tile_candidates.cost`, including the data that the transforms move."""
     product, places = product_of(c), places_of(c)
-    # The elements of both transformed tensors are stored and read; 4 of them are made of, or make, one of 16. Weights
-    # are 16 where others have 9.
+    # Both transformed tensors are stored and read; each tile of 16 elements covers 4 positions. Weights have 16
+    # elements instead of 9.
     moved = 36 * places * (c.channels + c.outputs) + 7 * c.channels * c.outputs
     products = min(cost(tile, product, facts) for tile in tiles_of(product, facts))
     return products + 2 * LAUNCH_COST + moving_cost(c.groups * moved, facts)
@@ -92,7 +92,7 @@ def transformed(weights: NDArray[Any], c: Convolution) -> NDArray[np.float32]:
 
 
 def product_of(c: Convolution) -> Product:
-    """That of one of the 16 numbers of all places, for each of them and each group."""
+    """The product for each of the 16 tile elements and each group, over all tiles."""
     places, channels, outputs = places_of(c), c.groups * c.channels, c.groups * c.outputs
     return Product(
         c.outputs, places, c.channels, (16, c.groups), (outputs * c.channels, c.outputs * c.channels),
@@ -101,5 +101,5 @@ def product_of(c: Convolution) -> Product:
 
 
 def places_of(c: Convolution) -> int:
-    """Squares of 2x2 results of all images."""
+    """The number of tiles of 2x2 results, over all images."""
     return c.images * -(-c.geometry.outputs[1] // 2) * -(-c.geometry.outputs[2] // 2)

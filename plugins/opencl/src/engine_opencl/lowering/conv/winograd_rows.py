@@ -1,4 +1,4 @@
-"""Winograd's F(2x2, 3x3) for CPUs: the transforms by whole maps, in vectors of neighbouring places."""
+"""Winograd's F(2x2, 3x3) for CPUs: the transforms by whole maps, in vectors of neighbouring tiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def winograd_rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
     make = b.weights[name]
     u = b.weight(("winograd", name, c.groups), lambda: transformed(make(), c))
     v = b.temporary(4 * 16 * channels * places)
-    # Vectors of the last places are whole.
+    # Padded, so that the vectors of the last tiles are whole.
     s = b.temporary(4 * (16 * outputs * places + lanes))
     defines: dict[str, object] = {
         "C": channels, "M": outputs, "IH": g.inputs[1], "IW": g.inputs[2], "OH": g.outputs[1], "OW": g.outputs[2],

@@ -1,1 +1,1 @@
-"""Gather, Scatter and their kin."""
+"""Gather, Scatter and similar operators."""

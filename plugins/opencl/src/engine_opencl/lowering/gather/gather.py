@@ -17,7 +17,7 @@ from engine_opencl.source import index_code, kernel_source, strides_of
 
 @lowers("Gather", spec=GatherSpec)
 class GatherLowering(OpLowering[GatherSpec]):
-    """Whole slices along one axis. Constant indices are checked when the plan is made."""
+    """Whole slices along one axis. Constant indices are checked when the plan is built."""
 
     def check(self, spec: GatherSpec) -> Refusal | None:
         return check_indexed(spec.data, spec.indices)
@@ -72,7 +72,7 @@ class GatherNDLowering(OpLowering[GatherNDSpec]):
 
 @lowers("GatherElements", spec=GatherSpec)
 class GatherElementsLowering(OpLowering[GatherSpec]):
-    """For each element an index along one axis."""
+    """An index along one axis for each element."""
 
     def check(self, spec: GatherSpec) -> Refusal | None:
         return check_indexed(spec.data, spec.indices)

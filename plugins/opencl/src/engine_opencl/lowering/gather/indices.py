@@ -1,4 +1,4 @@
-"""Computed indices, as kernels read them. One that is out of range fails the inference by name."""
+"""Computed indices in kernels. An index out of range fails the inference with the node's name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ inline long checked(long index, long length, __global long* fault) {
   return -1;
 }
 """
-"""An index from the start of its dimension; -1, and the fault noted, where it is out of range."""
+"""A nonnegative index; -1, with the fault recorded, if it is out of range."""
 
 
 def check_indexed(data: Output, indices: Output) -> Refusal | None:
@@ -30,7 +30,7 @@ def check_indexed(data: Output, indices: Output) -> Refusal | None:
 
 
 def tuple_code(lengths: Sequence[int], inner: int) -> str:
-    """Statements that add to `offset` what the tuple in row `row` of `indices` says, or clear `is_inside`."""
+    """Statements that add the offset of the tuple in row `row` of `indices` to `offset`, or clear `is_inside`."""
     lines = []
     for axis, (length, step) in enumerate(zip(lengths, strides_of(lengths), strict=True)):
         lines.append(

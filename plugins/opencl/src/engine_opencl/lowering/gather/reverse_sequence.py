@@ -16,7 +16,7 @@ from engine_opencl.source import kernel_source
 
 @lowers("ReverseSequence", spec=ReverseSequenceSpec)
 class ReverseSequenceLowering(OpLowering[ReverseSequenceSpec]):
-    """Sequences backwards, each as far as it goes."""
+    """Reverses each sequence up to its length."""
 
     def check(self, spec: ReverseSequenceSpec) -> Refusal | None:
         return check_types(spec.node.input_values[:1], STORED) or check_types(spec.node.input_values[1:], {i64})

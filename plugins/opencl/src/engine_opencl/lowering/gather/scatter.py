@@ -1,4 +1,4 @@
-"""Operators that put elements where indices say, in the order of the updates, so that the last one stays."""
+"""Operators that write elements at indices, in the order of the updates, so that the last one wins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ScatterSpecT = TypeVar("ScatterSpecT", bound=ScatterSpec)
 
 
 class ScatterBase(OpLowering[ScatterSpecT]):
-    """What the two have in common."""
+    """Base of ScatterElements and ScatterND."""
 
     def check(self, spec: ScatterSpecT) -> Refusal | None:
         if spec.reduction != "none" and (refused := check_types((spec.data,), _NUMBERS)):
@@ -63,7 +63,7 @@ def _copied(value: Output, result: Output, b: PlanBuilder) -> Buffer:
 
 @lowers("ScatterElements", spec=ScatterElementsSpec)
 class ScatterElementsLowering(ScatterBase[ScatterElementsSpec]):
-    """For each update an index along one axis; an item does all updates of one line along it."""
+    """An index along one axis per update; an item does all updates of one line along it."""
 
     def lower(self, spec: ScatterElementsSpec, b: PlanBuilder) -> None:
         x, indices = spec.data, spec.indices
@@ -92,7 +92,7 @@ class ScatterElementsLowering(ScatterBase[ScatterElementsSpec]):
 
 @lowers("ScatterND", spec=ScatterNDSpec)
 class ScatterNDLowering(ScatterBase[ScatterNDSpec]):
-    """For each slice a tuple of indices; an item does all updates of its place in a slice."""
+    """A tuple of indices per slice; an item does all updates of its position in a slice."""
 
     def lower(self, spec: ScatterNDSpec, b: PlanBuilder) -> None:
         x, indices = spec.data, spec.indices
@@ -115,7 +115,7 @@ class ScatterNDLowering(ScatterBase[ScatterNDSpec]):
 
 @lowers("OneHot", spec=OneHotSpec)
 class OneHotLowering(OpLowering[OneHotSpec]):
-    """One value where a new axis equals an index, another elsewhere; an index out of range is nowhere."""
+    """One value where a new axis equals the index, another elsewhere; an index out of range matches nowhere."""
 
     def check(self, spec: OneHotSpec) -> Refusal | None:
         types = check_types((spec.indices,), _NUMBERS) or check_types((spec.values,), STORED)
@@ -125,7 +125,7 @@ class OneHotLowering(OpLowering[OneHotSpec]):
         indices, values, y = spec.indices, spec.values, spec.output()
         outer, depth, inner = spec.at(b.shape(y))
         element = moved_c_type(y.element_type)
-        wide = "float" if indices.element_type in FLOATS else "long"  # holds the depth, which bytes may not
+        wide = "float" if indices.element_type in FLOATS else "long"  # can hold the depth, which a byte may not
         source = (
             f"{element_access(indices.element_type)}__kernel void one_hot(__global const stored_T* restrict indices, "
             f"__global const {element}* restrict values, __global {element}* restrict y) {{\n"
@@ -139,7 +139,7 @@ class OneHotLowering(OpLowering[OneHotSpec]):
 
 @lowers("TensorScatter", spec=TensorScatterSpec)
 class TensorScatterLowering(OpLowering[TensorScatterSpec]):
-    """Steps of keys or values in a cache, each sample's at an index of its own."""
+    """Writes steps of keys or values into a cache, at an index per sample."""
 
     def check(self, spec: TensorScatterSpec) -> Refusal | None:
         return check_types((spec.past,), STORED) or check_types((spec.input(2),), {i64})

@@ -1,4 +1,4 @@
-"""A product or convolution for CPUs, before it is known in which blocks it is computed."""
+"""A product or convolution for CPUs, before its block shape is chosen."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine_opencl.plan import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The right operand of a convolution: the channels of its input through taps.
+    """The right operand of a convolution: the input channels read through taps.
 
     Attributes:
-        inputs, outputs, strides: along the axes of space.
-        taps: for each tap its distance in the input from where a result's window begins.
-        first, step: where results are stored along each axis; shape: the lengths of what they are stored in.
-        size: elements of the whole input.
-        batch_steps: elements from one index to the next along each axis of the batch.
+        inputs, outputs, strides: along the spatial axes.
+        taps: for each tap, its offset in the input from the start of a result's window. first, step: where results are
+        stored along each axis; shape: the lengths of the tensor that they are stored in.
+        size: the number of elements of the whole input.
+        batch_steps: strides in elements along each batch axis.
     """
 
     buffer: Buffer
@@ -34,7 +34,7 @@ class Seen:
     batch_steps: tuple[int, ...]
 
     def described(self) -> str:
-        """What decides how fast it is read."""
+        """A text of everything that affects the speed of reading it."""
         lengths = f"{self.inputs} to {self.outputs} by {self.strides} at {self.first} by {self.step} of {self.shape}"
         return f"input {lengths} taps {short_digest(repr(self.taps))}"
 
@@ -44,7 +44,7 @@ class BlockProduct:
     """C[batch] = A[batch] B[batch], each stored as `a.real`, with `a` as rows of [M, K] and C with rows of `n`.
 
     Attributes:
-        bias_steps: how far the rows of the bias move from one index to the next along each axis of `a.batch`.
+        bias_steps: the strides of the bias along each axis of `a.batch`.
     """
 
     a: Matrices
@@ -58,13 +58,13 @@ class BlockProduct:
 
     @property
     def runs(self) -> tuple[int, int]:
-        """How many runs of neighbouring columns there are, and how long they are."""
+        """The number and length of the runs of neighbouring columns."""
         if isinstance(self.right, Matrices):
             return 1, self.n
         return math.prod(self.right.outputs[:-1]), self.right.outputs[-1]
 
     def site(self) -> str:
-        """What is computed, for `PlanBuilder.choose`."""
+        """The key of the problem, for `PlanBuilder.choose`."""
         a, right = self.a, self.right
         given = f"{a.real.name} {a.length}x{self.n}x{a.k} {a.step} {a.k_step} batch {a.batch} {a.batch_steps}"
         constant = "".join(name for name, x in (("A", a), ("B", right)) if x.buffer.weight is not None)

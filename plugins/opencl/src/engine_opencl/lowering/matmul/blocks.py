@@ -1,8 +1,8 @@
-"""Products and convolutions in the shape that suits CPUs: a work item has a block of the result.
+"""Products and convolutions for CPUs: a work item computes a block of the result.
 
-Vectors are written out, since what a driver makes of neighbouring items differs from driver to driver. The block's part
-of the right operand is copied next to the core while it is used, so that it may be read from anywhere: a row-major or
-transposed matrix, or the input of a convolution as its taps see it, with the padding left out.
+Vectors are explicit, since vectorization over items differs between drivers. The block's part of the right operand is
+copied to private memory, so that it may come from any source: a row-major or transposed matrix, or the input of a
+convolution through its taps, without padding.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import element_access, kernel_source, lanes_access, lanes_source, strides_of
 
 MAX_TAPS: Final = 1024
-"""All taps of a channel are copied together, into memory that a driver takes from a thread's stack."""
+"""The maximum number of taps: all taps of a channel are copied together into memory on a thread's stack."""
 
 
 def launch_blocks(b: PlanBuilder, p: BlockProduct) -> None:
-    """Launch a product in the shape that was chosen."""
+    """Launch a product with the chosen block shape."""
     if p.a.length:
         b.choose(p.site(), blocks_of(b.facts, p), lambda builder, block: launch_block(builder, p, block))
 
 
 def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
-    """Launch a product in a shape."""
+    """Launch a product with a block shape."""
     a, right, n = p.a, p.right, p.n
     left, left_real, a_steps = _left(b, a, block)
     if isinstance(right, Matrices):
@@ -60,7 +60,7 @@ def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
 
 
 def _left(b: PlanBuilder, a: Matrices, block: Block) -> tuple[Buffer, ElementType, Sequence[int]]:
-    """The left operand: as it is where the numbers for a row can be read one by one, else in panels."""
+    """The left operand: in place if elements of a row can be read one by one, else packed in panels."""
     if a.buffer.weight is None and a.real is not f16:
         return a.buffer, f32, a.batch_steps
     return _packed(b, a, block.rows)
@@ -71,8 +71,7 @@ def _matrix(
 ) -> tuple[Buffer, ElementType, Sequence[int], dict[str, object]]:
     """A right operand that is a matrix, for `m` rows of the left one.
 
-    Constants are brought into the order in which they are read. What only one panel uses is not copied either, where
-    all items have whole vectors of it.
+    Constants are packed in read order. An operand used by only one panel is not copied if all items read whole vectors.
     """
     width = block.vectors * block.width
     if y.buffer.weight is not None:
@@ -84,7 +83,7 @@ def _matrix(
 
 
 def _packed(b: PlanBuilder, x: Matrices, width: int) -> tuple[Buffer, ElementType, Sequence[int]]:
-    """Matrices in blocks of `width`, those of different places only once, and how far they are apart."""
+    """Matrices packed in blocks of `width`, each distinct one once, and their strides."""
     axes = [axis for axis, step in enumerate(x.batch_steps) if step]
     own = replace(x, batch=tuple(x.batch[i] for i in axes), batch_steps=tuple(x.batch_steps[i] for i in axes))
     size = -(-x.length // width) * width * x.k

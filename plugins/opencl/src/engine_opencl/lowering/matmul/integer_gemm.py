@@ -11,7 +11,7 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import index_code, kernel_source
 
 MULTIPLIED_AS: Final = {i32: "uint", i64: "ulong"}
-"""The types that MatMul has, and what they are multiplied as."""
+"""The types of MatMul, and the types that they are multiplied as."""
 _ROWS: Final = 4
 
 
@@ -22,7 +22,7 @@ def multiply_integers(
     batch: tuple[int, ...],
     strides: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> None:
-    """Launch a MatMul of [m, k] by [k, n]; `strides`: of both operands along the axes of `batch`."""
+    """Launch a MatMul of [m, k] by [k, n]; `strides`: those of both operands along the axes of `batch`."""
     m, n, k = lengths
     first = index_code(batch, strides, ["a0", "b0"], item="matrix").replace("\n", " ")
     source = kernel_source(

@@ -27,7 +27,7 @@ from engine_opencl.source import strides_of
 @lowers("MatMul", spec=MatMulSpec)
 @lowers("FusedMatMul", domain=INTERNAL_DOMAIN, spec=MatMulSpec)
 class MatMulLowering(OpLowering[MatMulSpec]):
-    """numpy's matmul; of floats also with a bias, a residual and an activation."""
+    """MatMul; for floats also with a bias, a residual and an activation."""
 
     def check(self, spec: MatMulSpec) -> Refusal | None:
         return check_types(spec.node.input_values, FLOATS if spec.node.domain else {*FLOATS, *MULTIPLIED_AS})
@@ -73,7 +73,7 @@ class GemmLowering(OpLowering[GemmSpec]):
 
 
 def matmul_of(x: tuple[int, ...], y: tuple[int, ...], *, is_transposed: bool = False) -> Product:
-    """The product of two tensors as numpy's matmul forms it; a `y` that is_transposed is a matrix [N, K]."""
+    """The product of two tensors as in numpy's matmul; with `is_transposed`, `y` is a matrix [N, K]."""
     full_x = x if len(x) > 1 else (1, *x)
     if is_transposed:
         n, k = y
@@ -118,12 +118,12 @@ def launch_product(
     bias: Buffer | None = None,
     residual: Buffer | None = None,
 ) -> None:
-    """Launch the kernel for a product in the shape that suits the kind of device."""
+    """Launch the product kernel for the kind of device."""
     p = product
     if 0 in (p.m, p.n, *p.batch):
         return
     if all(stride == 0 for stride in p.b_batch) and p.a == (p.k, 1) and p.batch and _is_dense(p):
-        # One matrix for all batches: the batches are further rows.
+        # A matrix shared by all batches: the batches become further rows.
         p = replace(p, m=p.m * math.prod(p.batch), batch=(), a_batch=(), b_batch=())
     if b.facts.kind == "cpu":
         left = Matrices(x, p.m, p.k, *p.a, p.batch, p.a_batch, p.real)

@@ -1,4 +1,4 @@
-"""Products and convolutions in the shape that suits CPUs: packed operands, vectors of neighbouring columns."""
+"""Operands of products and convolutions for CPUs: packed, with vectors of neighbouring columns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source
 
 LANES = 16
-"""Columns of a work group, each an item: a vector of the widest CPUs."""
+"""Columns of a work group, one per item: a vector of the widest CPUs."""
 
 _DEPTH = 64
-"""How many steps along K an item packs where neighbouring items are neighbours along the other axis."""
+"""Steps along K that an item packs if neighbouring items are neighbours along the other axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class Matrices:
 
     @property
     def count(self) -> int:
-        """How many matrices differ."""
+        """The number of distinct matrices."""
         return math.prod(self.batch) if any(self.batch_steps) else 1
 
     @property
     def packed_real(self) -> ElementType:
-        """How `packed` stores them: constants as they are, others as what is computed with."""
+        """The storage type of `packed`: unchanged for constants, the computation type for others."""
         return f32 if self.buffer.weight is None else self.real
 
     def described(self) -> str:
-        """What decides how fast they are read, where K is known."""
+        """A text of everything that affects the speed of reading them, given K."""
         return f"matrix {self.length} {self.step} {self.k_step} {self.batch_steps}"
 
 
@@ -74,7 +74,7 @@ def packed(b: PlanBuilder, matrices: Matrices, width: int) -> Buffer:
 
 
 def pack_array(data: NDArray[Any], matrices: Matrices, width: int) -> NDArray[Any]:
-    """What `packed` gives, by the host."""
+    """The result of `packed`, computed on the host."""
     x = matrices
     batch, batch_steps = (x.batch, x.batch_steps) if x.count > 1 else ((), ())
     flat = np.ascontiguousarray(data).reshape(-1)
@@ -87,12 +87,12 @@ def pack_array(data: NDArray[Any], matrices: Matrices, width: int) -> NDArray[An
 
 
 def short_digest(text: str) -> str:
-    """What tells a text from others in the name of a site."""
+    """A short hash of a text for the key of a site."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def batch_code(batch: Sequence[int], **steps: Sequence[int]) -> str:
-    """Statements that add to each named variable what the batch `r` is away from the first."""
+    """Statements that add the offset of batch `r` to each named variable."""
     lines = []
     for axis in range(len(batch) - 1, -1, -1):
         moves = " ".join(f"{name} += k * {each[axis]}ul;" for name, each in steps.items())

@@ -1,4 +1,4 @@
-"""What a product of matrices computes: its lengths and strides, and what is done to its sums."""
+"""The description of a matrix product: lengths, strides and epilogue."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Product:
     """C[batch] = alpha * A[batch] B[batch] + bias, with A: [M, K], B: [K, N] by their strides, C dense.
 
     Attributes:
-        batch: the lengths of the axes of batches; a_batch, b_batch: strides along them, 0 where shared.
-        a, b: strides of rows and of columns.
-        real: how all of them are stored.
+        batch: the lengths of the batch axes; a_batch, b_batch: strides along them, 0 if shared. a, b: strides of rows
+        and columns.
+        real: the storage type of all of them.
     """
 
     m: int
@@ -33,7 +33,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What is done to a sum before it is stored: scale, then bias, residual and activation.
+    """The operations on a sum before it is stored: scale, then bias, residual and activation.
 
     Attributes:
         bias: strides along rows and columns of C; None without one.
@@ -63,7 +63,7 @@ class Epilogue:
     def lanes_code(self) -> str:
         """Statements on `v`, sums at the `count` columns from `col` on, for kernels with `lanes.cl`.
 
-        `bias_row` is the bias's row, `at` the first one's index in C, where columns lie C_STEP apart.
+        `bias_row` is the row of the bias, `at` the index of the first sum in C, whose columns are C_STEP apart.
         """
         lines = []
         if self.alpha != 1:

@@ -16,7 +16,7 @@ from engine_opencl.plan_builder import PlanBuilder
 
 @lowers("MatMulInteger", "QLinearMatMul")
 class QuantizedMatMulLowering(QuantizedLowering[OperatorSpec]):
-    """Batches of matrices, with a zero point and a scale each, or one a row of the left one, a column of the right."""
+    """Batched products, with zero points and scales per tensor, per row of the left or column of the right operand."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         node = spec.node

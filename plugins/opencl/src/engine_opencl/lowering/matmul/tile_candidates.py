@@ -1,4 +1,4 @@
-"""The kernels that there are for a product on a GPU, and which to begin with."""
+"""The candidate kernels for a product on a GPU, and the default."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering.matmul.product import Product
 
 MAX_SHORT: Final = 8
-"""Rows, or columns, up to which the long operand is read once, without tiles."""
+"""Maximum rows or columns for which the long operand is read once, without tiles."""
 _MAX_CANDIDATES: Final = 12
 _MAX_IN_HALF: Final = 4
 _HOPELESS: Final = 4
-"""What costs so many times as much as the best is not offered."""
+"""Candidates whose cost exceeds the best by this factor are dropped."""
 _MAX_DIRECT: Final = 1 << 24
-"""Multiply-adds up to which waiting for local memory may take longer than doing without."""
+"""Multiply-adds up to which local memory may cost more than it saves."""
 _LANES: Final = 256
-"""Items that a compute unit needs to be busy all the time, more or less."""
+"""The approximate number of items that keeps a compute unit busy."""
 _LINE: Final = 16
-"""Elements that memory gives at a time, more or less."""
+"""The approximate number of elements per memory transaction."""
 LAUNCH_COST: Final = 5000
-"""Of one more kernel, as `cost` counts."""
+"""The cost of one more kernel launch, in units of `cost`."""
 _SMALL_K: Final = 16
-"""With fewer steps, adding up partial sums takes longer than the steps."""
+"""With fewer steps, adding partial sums takes longer than the steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """An item computes some rows of a column, and local memory is not used."""
+    """An item computes several rows of a column, without local memory."""
 
     rows: int
 
@@ -44,11 +44,12 @@ class Tile:
     """The parameters of `kernels/tiles.cl`.
 
     Attributes:
-        m, n, k: elements of C that a group computes, and steps for which its tiles hold the operands.
-        row_items, col_items: of a group.
-        buffers: tiles that local memory holds of each operand.
-        splits: groups that share the steps of one tile.
-        in_half: whether factors are multiplied as half, and added up so for a few steps; see `kernels/real.cl`.
+        m, n, k: rows and columns of C per group, and steps along K per tile.
+        row_items, col_items: items of a group along rows and columns.
+        buffers: tiles of each operand in local memory.
+        splits: groups that share the steps along K of one tile.
+        in_half: whether products are computed in half precision, and accumulated so for a few steps; see
+            `kernels/real.cl`.
     """
 
     m: int
@@ -66,26 +67,26 @@ class Tile:
 
     @property
     def items(self) -> int:
-        """Of a work group."""
+        """Items per work group."""
         return self.row_items * self.col_items
 
     @property
     def local_bytes(self) -> int:
-        """Of a work group."""
+        """Bytes of local memory per work group."""
         return self.buffers * self.k * (self.m + self.n + 8) * (2 if self.in_half else 4)
 
     def tiles(self, p: Product) -> int:
-        """How many there are in C, of all batches."""
+        """The number of tiles in C, over all batches."""
         return -(-p.m // self.m) * -(-p.n // self.n) * math.prod(p.batch)
 
     def steps(self, p: Product) -> int:
-        """How many steps along K a group has, a multiple of a tile's."""
+        """The number of steps along K of a group, a multiple of the tile's."""
         return -(-p.k // (self.splits * self.k)) * self.k
 
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """The parameters of `kernels/narrow.cl`: `width` elements a load, `lanes` x `lines` items a group."""
+    """The parameters of `kernels/narrow.cl`: `width` elements per load, `lanes` x `lines` items per group."""
 
     along_k: bool
     lanes: int
@@ -97,7 +98,7 @@ class Narrow:
 
     @property
     def items(self) -> int:
-        """Of a work group."""
+        """Items per work group."""
         return self.lanes * self.lines
 
     @property
@@ -106,7 +107,7 @@ class Narrow:
         return self.lines if self.along_k else self.lanes * self.width
 
     def local_bytes(self, short: int) -> int:
-        """Of a work group."""
+        """Bytes of local memory per work group."""
         return short * (self.lanes if self.along_k else self.lines) * (self.count + 1) * 4
 
 
@@ -115,7 +116,7 @@ Candidate: TypeAlias = "Direct | Tile | Narrow"
 
 @dataclass(frozen=True, slots=True)
 class Long:
-    """The operand of which a narrow product reads much: `length` rows, `step` apart, of K elements, `k_step` apart."""
+    """The long operand of a narrow product: `length` rows, `step` apart, of K elements, `k_step` apart."""
 
     length: int
     step: int
@@ -134,12 +135,12 @@ def long_side(p: Product) -> Long:
 
 
 def widest(length: int, *steps: int, most: int = 4) -> int:
-    """How many neighbouring elements a load takes: so many that all loads are whole, and begin at multiples."""
+    """The largest number of neighbouring elements per load such that all loads are whole and aligned."""
     return next(width for width in (4, 2, 1) if width <= most and all(each % width == 0 for each in (length, *steps)))
 
 
 def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
-    """What the device can run for a product, the best by `cost` first."""
+    """The candidates that the device can run for a product, the best by `cost` first."""
     direct = Direct(8 if p.m >= 8 else p.m)
     if p.k == 0 or facts.kind == "cpu":
         return [direct]
@@ -155,7 +156,7 @@ def candidates_of(p: Product, facts: DeviceFacts) -> list[Candidate]:
 
 
 def _in_half_too(tiles: list[Tile], p: Product, facts: DeviceFacts) -> list[Tile]:
-    """Behind each of the best tiles the one in half, where there is such arithmetic: only measuring tells its worth."""
+    """The best tiles, each followed by its half-precision variant if supported, which only measurement can judge."""
     if p.real is not f16 or not facts.has_half_products:
         return tiles
     pairs = [each for tile in tiles[:_MAX_IN_HALF] for each in (tile, replace(tile, in_half=True))]
@@ -180,11 +181,11 @@ TILES: Final = (
     Tile(16, 64, 32, 4, 16, 2),
     Tile(64, 16, 32, 16, 4, 2),
 )
-"""Powers of two; a group has at least as many items as its tile is long, and each item 4 x 4 elements or more."""
+"""Tile shapes of powers of two; a group has at least as many items as the tile length, each at least 4 x 4 elements."""
 
 
 def tiles_of(p: Product, facts: DeviceFacts, shapes: Sequence[Tile] = TILES) -> list[Tile]:
-    """Each shape as it is, and with the steps shared where tiles alone do not fill the device; the best by `cost`."""
+    """Each shape, also with split steps if its tiles do not fill the device; sorted by `cost`."""
     tiles = []
     for t in shapes:
         if t.items > facts.max_work_group or t.local_bytes > facts.local_bytes:
@@ -195,22 +196,22 @@ def tiles_of(p: Product, facts: DeviceFacts, shapes: Sequence[Tile] = TILES) -> 
     costs = {tile: cost(tile, p, facts) for tile in tiles}
     least = min(costs.values(), default=0.0)
     tiles = sorted((tile for tile in tiles if costs[tile] <= _HOPELESS * least), key=costs.__getitem__)
-    # Those that are measured first are to differ in more than in how they fill their tiles.
+    # The candidates measured first should differ in more than the way they fill their tiles.
     best = set({(tile.m, tile.n): tile for tile in reversed(tiles)}.values())
     return sorted(tiles, key=lambda tile: tile not in best)
 
 
 def cost(t: Tile, p: Product, facts: DeviceFacts) -> float:
-    """How long a tile's kernel takes, in multiply-adds of an item, as far as that can be told in advance.
+    """The estimated time of a tile's kernel, in multiply-adds of an item.
 
-    A step of an item is its multiply-adds and what it reads of local memory for them, about twice as expensive, and
-    its share of filling the tiles. Groups of a compute unit take turns once there are more items than it has lanes.
-    Shared steps are paid for by writing the sums, by reading them, and by a launch.
+    A step of an item costs its multiply-adds, its reads of local memory, about twice as expensive, and its share of
+    filling the tiles. Groups of a compute unit take turns if they have more items than it has lanes. Split steps cost
+    writing and reading the sums, and a launch.
     """
     rows, cols = t.m // t.row_items, t.n // t.col_items
     step = rows * cols + 2 * (rows + cols) + 10 * (t.m + t.n) / t.items + (16 if t.buffers == 1 else 8) / t.k
     groups = t.tiles(p) * t.splits / facts.compute_units
-    # The last groups leave some units idle.
+    # The last groups leave some compute units idle.
     turns = 1.0 if groups <= 1 else groups + 0.5
     passed = t.steps(p) * step * max(turns * t.items / _LANES, 1.0)
     if t.splits > 1:
@@ -219,12 +220,12 @@ def cost(t: Tile, p: Product, facts: DeviceFacts) -> float:
 
 
 def moving_cost(count: int, facts: DeviceFacts) -> float:
-    """How long it takes to bring so many numbers to memory or from there, in the same measure."""
+    """The estimated time for moving this many elements to or from memory, in the same unit."""
     return count * 4 / (20 * facts.compute_units)
 
 
 def _narrow(p: Product, facts: DeviceFacts) -> list[Narrow]:
-    """Groups that read whole lines of memory, many enough to fill the device where the product is large enough."""
+    """Groups that read whole memory lines, enough to fill the device if the product is large enough."""
     side = long_side(p)
     along_k = side.k_step == 1 and side.step != 1
     length = p.k if along_k else side.length

@@ -1,4 +1,4 @@
-"""Products for GPUs: tiles in local memory, or, for a few rows or columns, the long operand read once."""
+"""Products for GPUs: tiles in local memory or, for few rows or columns, a single read of the long operand."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from engine_opencl.plan_builder import PlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 _BAND: Final = 8
-"""Rows of tiles that are gone through together."""
+"""Rows of tiles that are processed together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """A product, what it ends with, and where all that is."""
+    """A product, its epilogue and its buffers."""
 
     p: Product
     epilogue: Epilogue
@@ -44,11 +44,11 @@ class Operands:
 
     @property
     def added(self) -> list[Buffer]:
-        """Bias and residual, those that there are."""
+        """Bias and residual, if present."""
         return [each for each in (self.bias, self.residual) if each is not None]
 
     def ending(self) -> dict[str, object]:
-        """Definitions of what all kernels end with."""
+        """Definitions of the epilogue of all kernels."""
         return {
             "EPILOGUE": self.epilogue.code(),
             "BIAS": int(self.bias is not None),
@@ -56,7 +56,7 @@ class Operands:
         }
 
     def site(self) -> str:
-        """What is computed, for `PlanBuilder.choose`."""
+        """The key of the problem, for `PlanBuilder.choose`."""
         p = self.p
         ending = hashlib.sha256(repr(sorted(self.ending().items())).encode()).hexdigest()[:8]
         constant = "".join(name for name, each in (("A", self.x), ("B", self.y)) if each.weight is not None)
@@ -65,7 +65,7 @@ class Operands:
 
 
 def launch_tiles(b: PlanBuilder, o: Operands) -> None:
-    """Launch a product in the shape that was chosen for it."""
+    """Launch a product with the chosen candidate."""
     b.choose(o.site(), candidates_of(o.p, b.facts), lambda b, candidate: _launch(b, o, candidate))
 
 
@@ -141,7 +141,7 @@ class Operand:
     """Matrices [LENGTH, K] in a buffer, one for each place of `batch`, by strides in elements.
 
     Attributes:
-        padding: zeros behind each row of neighbours along the length.
+        padding: zeros after each row of neighbours along the length.
     """
 
     buffer: Buffer
@@ -155,11 +155,11 @@ class Operand:
 
     @property
     def along_k(self) -> bool:
-        """Whether the neighbours of an element are along K."""
+        """Whether neighbouring elements are along K."""
         return self.k_step == 1 and self.step != 1
 
     def width(self, most: int) -> int:
-        """How many elements a load takes."""
+        """The number of elements per load."""
         if self.along_k:
             return widest(self.k, self.step, *self.batch_steps, most=most)
         if self.step != 1:
@@ -168,7 +168,7 @@ class Operand:
 
 
 def _arranged(b: PlanBuilder, x: Operand) -> Operand:
-    """A constant with neighbours along its length, so that loads take four of them; any other operand as it is."""
+    """A constant rearranged with neighbours along its length for loads of four; other operands unchanged."""
     if x.buffer.weight is None or (not x.along_k and x.width(4) == 4):
         return x
     make = b.weights[x.buffer.weight]
