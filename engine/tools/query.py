@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from engine.ir import Model
     from engine.plugin_api import QueryResult
 
-SUMMARY = "say which nodes of a model a device supports, and where one that runs on others puts them"
+SUMMARY = "show which nodes of a model a device supports, and how a multi-device plugin places them"
 DESCRIPTION = """\
-Ask a device, for every node of a model, whether it runs it natively, by reference evaluation on the host (right but
-slow), or not at all, and print the counts by operator. The exit code is 1 where a node is refused.
+Query a device, for every node of a model, whether it runs natively, by reference evaluation on the host (correct but
+slow), or not at all, and print the counts by operator. The exit code is 1 if a node is refused.
 
-A device that runs on others, such as HETERO:OPENCL,CPU, also tells how it would divide the model. `--why` then prints
-the subgraphs with their operators, the bytes that cross between them and the time that is predicted for them, the
-lower bound on their number, what each device refused and why, and what costs more than it gains.
+A device that runs on others, such as HETERO:OPENCL,CPU, also reports how it would divide the model. `--why` then prints
+the subgraphs with their operators, the bytes transferred between them and their predicted times, the lower bound on
+their number, the nodes that each device refused and why, and the subgraphs that cost more than they gain.
 """
 EXAMPLES = """\
 engine query model.onnx -d TEMPLATE          # counts by operator
 engine query model.onnx -d TEMPLATE --why    # each node that is not native, with the reason
 engine query model.onnx -d TEMPLATE --nodes  # each node
 engine query model.onnx -d HETERO:OPENCL,CPU --why                     # how the model is divided, and why
-engine query model.onnx -d HETERO:OPENCL,CPU --why -c PLACEMENT=measured  # the same, by times measured here
+engine query model.onnx -d HETERO:OPENCL,CPU --why -c PLACEMENT=measured  # the same, with times measured here
 engine query model.onnx -d HETERO:OPENCL,CPU --picture placement.html  # a picture of it
 """
 _LEVELS = ("native", "reference", "refused")
