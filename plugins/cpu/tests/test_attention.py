@@ -33,7 +33,7 @@ def parameter(name: str, array: Array, element_type: ElementType = f32) -> Param
 
 
 def check(node: Node, parameters: Sequence[Parameter], *inputs: Array) -> Array:
-    """Compare what the device computes, without any step on the reference, with the evaluation of the graph."""
+    """Compare the device's results, without reference steps, with the evaluation of the graph."""
     model = Model([node.output(0)], list(parameters))
     expected = ModelEvaluator(model).run(list(inputs))[0]
     network = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})
@@ -70,7 +70,7 @@ def test_masks(shape: tuple[int, ...], is_bool: bool, is_causal: int) -> None:
 @pytest.mark.parametrize("read", [(0,), (0, 1, 2), (0, 2)])
 @pytest.mark.parametrize("queries", [1, 5])
 def test_a_cache_of_keys_and_values(is_flat: bool, has_past: bool, read: tuple[int, ...], queries: int) -> None:
-    """A step of a decoder: the past, then what is new, and both together for the next step."""
+    """A decoder step: past keys and values, then new ones, and both concatenated for the next step."""
     given = arrays(4, 2, is_flat, queries, queries)
     past = [values(2, 2, 7, 12, seed=5), values(2, 2, 7, 16, seed=6)] if has_past else []
     every = [*given, *past]
@@ -89,7 +89,7 @@ def test_a_cache_of_keys_and_values(is_flat: bool, has_past: bool, read: tuple[i
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("is_bool", [False, True])
 def test_rows_without_a_number(rows: str, is_packed: bool, is_bool: bool) -> None:
-    """A row that the mask forbids, and one of NaN: each rule gives what the graph that it stands for gives."""
+    """A fully masked row, and one of NaN: each rule gives the results of the graph that it represents."""
     packed = values(2, 9, (4 + 2 + 2) * 12)
     packed[1, 3, 0] = np.nan  # query 3 of head 0
     mask = values(9, 9, seed=1) > -0.5

@@ -30,7 +30,7 @@ HALF_UNIT = 2.0**-9
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the slower kernels of CPUs without bf16 run, too."""
+    """Also run the slower kernels of CPUs without bf16."""
     monkeypatch.setattr(network_module, "precision_of", lambda config, isa: config["INFERENCE_PRECISION_HINT"])
 
 
@@ -64,7 +64,7 @@ def run_ort(model: onnx.ModelProto, x: Array) -> Array:
 
 
 def check_one_product(nodes: Nodes, x: Array, constants: Mapping[str, Array]) -> None:
-    """Of factors that are bf16 already the products are exact, so that only the result is rounded; others are not."""
+    """Products of bf16 values are exact, so that only the result is rounded; other operands are rounded too."""
     exact_x, exact = rounded(x), {name: rounded(array) for name, array in constants.items()}
     model = model_of(nodes, exact_x, exact)
     actual, expected = run_cpu(model, exact_x), run_ort(model, exact_x)

@@ -62,7 +62,7 @@ def check(
     length: int,
     dynamic: bool = False,
 ) -> None:
-    """`length` products are summed for an output; those of both sides are rounded, Winograd's ten times as much."""
+    """Each output sums `length` products; both sides have rounding errors, Winograd's ten times as large."""
     model = network(nodes, inputs, constants, dynamic)
     actual, expected = run_cpu(model, inputs), run_ort(model, inputs)
     assert actual.shape == expected.shape
@@ -99,7 +99,7 @@ def test_fused_ends(activation: tuple[str, dict[str, Any]], kind: str) -> None:
 
 
 def test_a_residual_is_not_lost_where_it_is_read_again() -> None:
-    """The result may take the memory of its residual only where that has no other reader."""
+    """The result may reuse the memory of its residual only if that has no other consumer."""
     x = named("x", 1, 16, 8, 8)
     nodes = [
         helper.make_node("Conv", ["x", "v"], ["a"]),
@@ -155,7 +155,7 @@ def default(problem: ConvGeometry, layout: Layout = Layout.BLOCKED) -> str:
 
 
 def test_the_default_is_what_wins_on_large_and_small_maps() -> None:
-    """Nothing is measured with COMPILE_EFFORT=none, and the whole networks must be fast all the same."""
+    """COMPILE_EFFORT=none measures nothing, but whole networks must still be fast."""
     assert default(geometry(64, 64, 56)).startswith("winograd_f32 output_tile4")
     assert default(geometry(128, 128, 112)).startswith("winograd_f32 output_tile4")
     assert default(geometry(64, 256, 56, kernel=1)) == "conv_blocked_f32 vectors0"

@@ -54,7 +54,7 @@ def convolutional(*shape: int | str) -> Model:
 
 
 def data_dependent() -> Model:
-    """The rows of x of which the first element is positive, squared and multiplied."""
+    """The rows of x with a positive first element, squared and multiplied."""
     x = Parameter(f32, ["n", 16], "x")
     first = ops.Gather(x, Constant(np.array(0), i64), axis=1)
     rows = ops.Gather(x, ops.Flatten(ops.Transpose(ops.NonZero(ops.Greater(first, Constant(0.0)))), axis=2), axis=0)
@@ -83,7 +83,7 @@ def test_each_shape_gets_a_plan_once(core: Core) -> None:
 
 
 def test_a_native_answer_holds_for_computed_lengths_without_the_reference(core: Core) -> None:
-    """Lengths that follow from lengths in two steps are folded when they come, or the inference would be refused."""
+    """Lengths computed from lengths in two steps are folded for the actual shapes, or the inference would fail."""
     (case,) = [case for case in CASES if case.name == "computed_lengths"]
     config = {"ALLOW_REFERENCE": False}
     assert core.query_model(case.model, "CPU", config).is_supported
@@ -242,7 +242,7 @@ def test_reference_steps_can_be_refused(core: Core) -> None:
 
 
 def test_compiling_loads_no_module_that_it_does_not_need() -> None:
-    """Each of these takes megabytes in the memory of a process that serves a small model."""
+    """Each of these modules takes megabytes of memory in a process that serves a small model."""
     program = """
 import sys
 from engine import Core
@@ -297,7 +297,7 @@ def test_a_blob_gives_the_same_bits_and_packs_nothing_again(core: Core, monkeypa
 @pytest.mark.parametrize(("compiled", "imported"), [(1, 2), (2, 1)])
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "lstm"])
 def test_a_blob_runs_on_another_number_of_threads(core: Core, name: str, compiled: int, imported: int) -> None:
-    """A build machine has other cores than production; kernels and packed weights are those of the blob."""
+    """Build and production machines have different cores; kernels and packed weights are those of the blob."""
     made = seeded_network(name, small=True)
     stream = io.BytesIO()
     network = core.compile_model(made.model, "CPU", {"INFERENCE_NUM_THREADS": compiled})
@@ -320,7 +320,7 @@ def test_a_blob_keeps_its_precision(core: Core) -> None:
 
 @pytest.mark.skipif(not has_feature(default_isa(), "vnni"), reason="f32 kernels use all that this CPU has")
 def test_a_blob_asks_for_no_more_than_its_kernels_need(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network is compiled on a new machine and runs on older ones as well."""
+    """A network compiled on a new machine also runs on older ones."""
     x, model = values(1, 8, 20, 20), convolutional(1, 8, 20, 20)
     network = core.compile_model(model, "CPU", {"COMPILE_EFFORT": "quick"})
     blob = io.BytesIO()
@@ -349,7 +349,7 @@ def test_a_blob_holds_packed_weights_once(core: Core) -> None:
 
 
 def forged(blob: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
-    """A blob with other sections, and hashes that fit."""
+    """A blob with changed sections and valid hashes."""
     reader = BlobReader(blob)
     writer = BlobWriter(reader.manifest)
     for name in reader.section_names:
@@ -411,7 +411,7 @@ def test_more_memory_than_there_is_is_an_error(core: Core) -> None:
 
 
 def test_a_blob_whose_weights_are_packed_in_another_way_is_refused() -> None:
-    """Kernels would misread them: the sizes may well be the same."""
+    """Kernels would misread them, since sizes may be equal."""
     core, stream = Core(), io.BytesIO()
     core.compile_model(seeded_network("mlp", small=True).model, "CPU").export_model(stream)
     reader, older = BlobReader(stream.getvalue()), io.BytesIO()

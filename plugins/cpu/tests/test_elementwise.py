@@ -43,7 +43,7 @@ def random_values(element_type: ElementType, *shape: int, seed: int = 0) -> Arra
 def segment_of(
     parameters: Sequence[Parameter], outputs: Sequence[Output], layout: Layout | None = None
 ) -> tuple[LoweredSegment, list[tuple[str, ...]]]:
-    """The plan of what leads to `outputs`, and the operators of each item; in `layout` where there is a choice."""
+    """The plan of the nodes that compute `outputs`, and the operators of each item; in `layout` if possible."""
     model = Model(outputs, list(parameters), name="test")
     nodes = [n for n in model.ordered_nodes() if n.op_type not in ("Parameter", "Constant", "Result")]
     items = group_nodes(nodes, outputs, decisions())

@@ -29,7 +29,7 @@ values = functools.partial(random_values, is_uniform=True)
 
 
 def close(actual: Array, expected: Array, length: int) -> None:
-    """Within what a sum of so many products of numbers below one may lose."""
+    """Within the rounding error of a sum of this many products of numbers below 1."""
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6 * (2 + math.sqrt(length)))
 
 
@@ -38,7 +38,7 @@ def parameter(name: str, shape: Sequence[int | None]) -> Parameter:
 
 
 def run(node: Node, parameters: Sequence[Parameter], *inputs: Array) -> Array:
-    """What the device computes without any step on the reference."""
+    """The device's results, without reference steps."""
     network = Core().compile_model(Model([node], list(parameters)), "CPU", {"ALLOW_REFERENCE": False})
     return np.array(next(iter(network(list(inputs)).values())))
 
@@ -140,7 +140,7 @@ def test_einsum_is_a_product_or_is_refused(equation: str, is_constant: bool) -> 
 def test_what_is_no_product_as_it_lies_is_several_native_operators(
     equation: str, shapes: list[list[int | str]]
 ) -> None:
-    """Not a step on the reference evaluator."""
+    """Nothing runs on the reference evaluator."""
     parameters = [Parameter(f32, shape, f"x{i}") for i, shape in enumerate(shapes)]
     model = Model([ops.Einsum(*parameters, equation=equation, friendly_name="product")], parameters)
     assert Core().query_model(model, "CPU")["product"].level is SupportLevel.NATIVE
@@ -160,7 +160,7 @@ def transformed(result: Node, *parameters: Parameter) -> list[str]:
 
 
 def test_an_attention_by_einsum_is_one_operator() -> None:
-    """A third faster than as two products and a Softmax; whatever the batch."""
+    """A third faster than two products and a Softmax, for any batch."""
     q, k, v = (parameter(name, [1, 6, 2, 8]) for name in "qkv")
     scores = ops.Mul(einsum("bqhd,bkhd->bhqk", q, k), Constant(np.float32(0.5)))
     found = transformed(einsum("bhqk,bkhd->bqhd", ops.Softmax(scores, axis=-1), v), q, k, v)

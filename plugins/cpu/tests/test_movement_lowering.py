@@ -60,7 +60,7 @@ def run(segment: LoweredSegment, inputs: Sequence[Array]) -> list[Array]:
 
 
 def check(node: Node, *inputs: Array, layouts: int = 1, tolerance: float = 0.0, isa: str | None = None) -> None:
-    """Every layout computes what the evaluator does, and there are so many."""
+    """Every layout gives the evaluator's results, and there are `layouts` of them."""
     given = iter(inputs)
     known: dict[Node, Array] = {}
     for value in node.input_values:

@@ -157,7 +157,7 @@ def test_requests_of_several_streams_give_the_same(core: Core, name: str) -> Non
 @pytest.mark.skipif(not has_feature(cpu_features().isa, "bf16"), reason="this CPU does not multiply bf16")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bf16_loses_what_its_bits_explain(core: Core, name: str) -> None:
-    """Each product rounds its inputs to 8 bits; errors of layers are independent, and two sides of a product err."""
+    """Each product rounds its inputs to 8 bits; errors of layers, and of the two operands, are independent."""
     model = small(name).model
     tolerance = 2 * 2.0**-8 * math.sqrt(len(reduction_lengths(model)))
     for got, right in zip(infer(core, small(name), INFERENCE_PRECISION_HINT="bf16"), expected(name), strict=True):
@@ -191,7 +191,7 @@ def test_an_image_of_any_size_and_batch_gets_its_answer(core: Core) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SOME if name != "bert_base"])
 def test_what_is_no_number_reaches_every_output_that_depends_on_it(core: Core, name: str) -> None:
-    """By the reference evaluator: onnxruntime's sigmoid makes numbers of NaN. Winograd's tiles spread it further."""
+    """Against the reference evaluator: onnxruntime's sigmoid turns NaN into numbers. Winograd spreads NaN further."""
     network = small(name)
     inputs = {key: value.copy() for key, value in network.inputs.items()}
     next(iter(inputs.values())).flat[0] = math.nan

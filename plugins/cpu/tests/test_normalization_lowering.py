@@ -47,7 +47,7 @@ def segments(node: Node) -> list[LoweredSegment]:
 
 
 def check(node: Node, inputs: Sequence[Array], layouts: int = 1, tolerance: float = 1e-5) -> None:
-    """Every layout computes what the evaluator does, and there are so many."""
+    """Every layout gives the evaluator's results, and there are `layouts` of them."""
     given = iter(inputs)
     known: dict[Node, Array] = {}
     for value in node.input_values:

@@ -32,7 +32,7 @@ class TestCpuOperators(OperatorSuite):
 
 
 def check_layouts(case: OperatorCase, model: Model, feeds: Mapping[str, NDArray[Any]]) -> None:
-    """A network chooses one layout; each of the others must be right, too."""
+    """A network uses one layout; the others must be right too."""
     node = model.results[0].input_value(0).node
     decision = decisions()[node]
     if decision.chosen is None or case.is_dynamic or any(value.shape.is_dynamic for value in node.outputs):

@@ -1,4 +1,4 @@
-"""What CPU tells a partitioner: which nodes may be separated."""
+"""CPU's query answers for partitioners: which nodes may be separated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_joined_only_to_be_faster_may_be_separated() -> None:
 
 
 def test_what_runs_natively_only_together_is_an_atom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were a kernel for Gelu, and none for Erf."""
+    """Simulates a kernel for Gelu, and none for Erf."""
     original = LOWERINGS.decide
 
     def without_erf(node: Node) -> Decision[Any]:

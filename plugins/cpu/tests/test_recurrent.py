@@ -82,7 +82,7 @@ def expected(model: Model, feeds: dict[str, Array]) -> list[Array]:
 def assert_right(
     made: Callable[[ElementType], Layer], hidden: int, changed: Mapping[str, Array] | None = None, **config: Any
 ) -> None:
-    """Compare the layer with itself in double precision; `changed` are inputs in place of its own."""
+    """Compare the layer with itself in double precision; `changed` replaces some of its inputs."""
     model, feeds = made(f32)
     wide, wide_feeds = made(f64)
     wide_feeds |= {name: array.astype(wide_feeds[name].dtype) for name, array in (changed or {}).items()}

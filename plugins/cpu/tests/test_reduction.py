@@ -29,7 +29,7 @@ def run(op_type: str, x: Array, axes: Sequence[int] | None, *, fixed: bool = Tru
 
 
 def test_a_long_mean_loses_no_digits() -> None:
-    """One sum after the other would be off by a hundredth."""
+    """Sequential summation would have an error of 1 %."""
     for shape in ((1 << 22, 1), (1 << 20, 4)):
         x = np.full(shape, 0.1, np.float32)
         got = run("ReduceMean", x, [0])

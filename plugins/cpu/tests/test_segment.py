@@ -136,7 +136,7 @@ def test_a_value_that_is_two_outputs_is_computed_once() -> None:
 
 
 def test_the_parts_of_a_concat_are_written_in_place() -> None:
-    """Nested, through aliases, and one of a network input, which has to be copied."""
+    """Nested, through aliases, and one that is a network input, which must be copied."""
     x = parameter("x", 3, 4)
     inner = ops.Concat(ops.Relu(x), ops.Relu(x), axis=0)
     outer = ops.Concat(inner, reshape(ops.Relu(x), 3, 4), x, axis=0)
@@ -200,7 +200,7 @@ class Blocked(Copying):
 
 
 def assigned(*lowerings: OpLowering) -> str:
-    """The layouts of a chain, a letter each."""
+    """The layouts of a chain, one letter each."""
     x: Node = parameter("x", 1, 32, 4, 4)
     items = []
     for lowering in lowerings:

@@ -79,7 +79,7 @@ def test_a_cache_of_another_cpu_is_not_used(tmp_path: Path) -> None:
 
 
 def test_without_effort_nothing_that_was_measured_before_counts(tmp_path: Path) -> None:
-    """The outcome depends on nothing but the model and the CPU."""
+    """The result depends only on the model and the CPU."""
     x = Parameter(f32, [1, 16, 20, 20], "x")
     weights = Constant(np.ones((32, 16, 3, 3), np.float32))
     model = Model([ops.Conv(x, weights, pads=(1, 1, 1, 1))], [x])

@@ -17,7 +17,7 @@ from engine.plugin_api import QueryResult, Support
 
 
 def joined(atoms: Sequence[frozenset[str]]) -> set[frozenset[str]]:
-    """One after the other, each with all that it meets."""
+    """A simple reference: merge each set with all sets that it intersects."""
     groups: list[frozenset[str]] = []
     for atom in atoms:
         met = [group for group in groups if group & atom]

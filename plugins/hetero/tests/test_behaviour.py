@@ -9,7 +9,7 @@ class TestHeteroBehaviour(BehaviourSuite):
 
 
 class TestHeteroBehindCpu(BehaviourSuite):
-    """What CPU has no kernels for runs on the other device."""
+    """Operations without CPU kernels run on the other device."""
 
     device = "HETERO:CPU,TEMPLATE"
     config = {"DEVICE_PROPERTIES": {"CPU": {"ALLOW_REFERENCE": False}}}

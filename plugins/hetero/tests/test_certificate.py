@@ -38,7 +38,7 @@ def blob() -> bytes:
 
 
 def tampered(blob: bytes, change: Callable[[Sections, Sections], None]) -> bytes:
-    """The blob with `change` applied to its wiring and certificate, and hashes that fit."""
+    """The blob with `change` applied to its wiring and certificate, and valid hashes."""
     reader = BlobReader(blob)
     sections = {section.name: bytes(reader.section(section.name)) for section in reader.manifest.sections}
     wiring, certificate = json.loads(sections["wiring"]), json.loads(sections["certificate"])
@@ -52,7 +52,7 @@ def tampered(blob: bytes, change: Callable[[Sections, Sections], None]) -> bytes
 
 
 def put(*path: Any) -> Callable[[Sections, Sections], None]:
-    """Set what stands at a path of the wiring ("wiring", ...) or the certificate ("certificate", ...)."""
+    """Set the value at a path of the wiring ("wiring", ...) or the certificate ("certificate", ...)."""
 
     def change(wiring: Sections, certificate: Sections) -> None:
         where: Any = {"wiring": wiring, "certificate": certificate}

@@ -143,7 +143,7 @@ def test_costs_of_an_empty_graph_are_empty() -> None:
 
 
 def test_looking_up_reads_what_is_looked_up() -> None:
-    """An embedding table of 30,000 rows costs what the few rows cost that a sentence needs."""
+    """A lookup in an embedding table of 30,000 rows costs only the few rows that a sentence needs."""
     table = Parameter(f32, PartialShape([30000, 64]), "table")
     rows = Parameter(i64, PartialShape([12]), "rows")
     moved = work_of(ops.Gather(table, rows)).bytes

@@ -94,7 +94,7 @@ def test_lengths_that_change_go_through_the_borders(is_async: bool) -> None:
 
 
 def test_the_lengths_of_a_tensor_cross_without_it() -> None:
-    """`a` stays on CPU; the part on TEMPLATE needs only how long it is."""
+    """`a` stays on CPU; the part on TEMPLATE needs only its lengths."""
     nodes = [
         node("Relu", "x", "a", "CPU"),
         node("ReduceSum", "a", "total", "CPU", keepdims=0),
@@ -144,7 +144,7 @@ def test_a_model_without_operations(constant: bool) -> None:
 
 @pytest.mark.parametrize("devices", ["CPU,TEMPLATE", "TEMPLATE,CPU"])
 def test_a_loop_that_may_not_run_at_all(devices: str) -> None:
-    """Of what it did not gather nothing is known: it has no length, even where other values with its symbol have."""
+    """Its scan outputs may have length 0, even if other values with the same symbol do not."""
     body = helper.make_graph(
         [
             helper.make_node("Add", ["v", "a"], ["w"]),
@@ -186,7 +186,7 @@ def test_sequences_and_text_cross() -> None:
 
 
 def test_values_between_parts_are_bound_once() -> None:
-    """The reader gets the very memory that the writer fills, also for the next inference."""
+    """The reader uses the memory that the writer fills, also in the next inference."""
     network = Core().compile_model(chain("CPU", "TEMPLATE"), "HETERO:CPU,TEMPLATE")
     request = network.create_infer_request_impl()
     first, second = request.requests  # type: ignore[attr-defined]
@@ -349,7 +349,7 @@ def test_nodes_that_no_device_runs_are_all_named(leaving: Leaving) -> None:
 
 
 def claiming(name: str, refuses_again: bool, what: str = "Neg_v1") -> type[TemplatePlugin]:
-    """A device that claims everything, and refuses `what` when it comes to compiling, or when it is asked again."""
+    """A device that claims everything, and refuses `what` when compiling or when queried again."""
 
     class Claiming(TemplatePlugin):
         asked = 0
@@ -491,7 +491,7 @@ def test_an_error_ends_what_was_started_early() -> None:
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("starts_early", [False, True])
 def test_failures_keep_nothing_alive(is_async: bool, starts_early: bool) -> None:
-    """Neither the request that failed, nor its network and inputs, without a garbage collection."""
+    """The failed request, its network and inputs are freed without a garbage collection."""
     core = Core()
     for name in ("LEFT", "RIGHT"):
         core.register_plugin(name, failing(name, "infer", RuntimeError))
@@ -532,7 +532,7 @@ def test_a_network_keeps_no_arrays_after_an_inference() -> None:
 
 
 def test_a_cancellation_that_comes_last_ends_with_its_inference() -> None:
-    """Between the last check and the end: it must neither reach the next inference, nor be repeated for ever."""
+    """A cancellation after the last check must neither affect the next inference nor be repeated forever."""
     network = Core().compile_model(chain("CPU", "TEMPLATE"), "HETERO:CPU,TEMPLATE")
     request = network.create_infer_request_impl()
     request.infer({"x": X})
@@ -545,7 +545,7 @@ def test_a_cancellation_that_comes_last_ends_with_its_inference() -> None:
 
 
 def test_cancelling_reaches_the_part_that_runs() -> None:
-    """A loop that would go on for ever, on the second device."""
+    """An endless loop on the second device."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["keep"], ["on"]), helper.make_node("Identity", ["v"], ["w"])],
         "body",

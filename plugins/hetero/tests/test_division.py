@@ -1,4 +1,4 @@
-"""Which of several divisions is taken: by noise alone, no more subgraphs."""
+"""The choice among several divisions: noise alone does not justify more subgraphs."""
 
 from __future__ import annotations
 

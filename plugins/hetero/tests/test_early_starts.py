@@ -22,7 +22,7 @@ SHORT, LONG = HOP_SECONDS / 2, HOP_SECONDS * 500
 
 
 def fork(*seconds: float | None) -> Wiring:
-    """Part 0 on A and part 1 on B read the input, part 2 on A reads both; with what is expected of each."""
+    """Part 0 on A and part 1 on B read the input, part 2 on A reads both; with predicted times."""
     reads = ((NETWORK,), (NETWORK,), (0, 1))
     parts = tuple(
         PartWiring(device, tuple(Source(part, 0) for part in sources), 1, 1, expected)

@@ -69,7 +69,7 @@ def test_arithmetic_that_a_device_refuses_runs_elsewhere(leaving: Leaving) -> No
 
 
 def test_arithmetic_that_a_device_refuses_later_runs_elsewhere() -> None:
-    """PICKY claims `Mul_to` of the whole model, and does not take it in a part, nor when it is asked about that."""
+    """PICKY claims `Mul_to` in the whole model, but refuses it in a part, also when queried again."""
 
     class Picky(TemplatePlugin):
         name = "PICKY"
@@ -92,7 +92,7 @@ def test_arithmetic_that_a_device_refuses_later_runs_elsewhere() -> None:
 
 
 def test_lengths_of_which_a_result_is_computed_and_other_lengths() -> None:
-    """The shape of `a` goes into an output, and into what is needed on the other device."""
+    """The shape of `a` is used by an output and by shape arithmetic on the other device."""
     nodes = [
         *(node("Relu", "x", "a", "CPU"), node("Shape", "a", "s"), node("Mul", "s factors", "to")),
         *(node("Expand", "one to", "b", "TEMPLATE"), node("Neg", "b", "y", "CPU"), node("Neg", "s", "t", "CPU")),

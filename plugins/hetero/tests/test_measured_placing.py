@@ -25,7 +25,7 @@ LEVELS = {
 
 
 def random_graph(rng: np.random.Generator, count: int) -> ModelGraph:
-    """Sums of up to three earlier values, some of them of nodes with two results; sizes are made up."""
+    """Sums of up to three earlier values, some from nodes with two results; with random sizes."""
     x = Parameter(f32, [4], "x")
     values = [x.output(0)]
     nodes: list[Node] = []
@@ -130,7 +130,7 @@ def test_no_placement_is_dearer_than_the_simple_ones(seed: int) -> None:
 
 
 def test_three_devices_exchange_until_little_is_lost() -> None:
-    """Each exchange is exact; together they are not, but come close on nearly all small graphs."""
+    """Each exchange is exact; their combination is not, but nearly optimal on almost all small graphs."""
     best = 0
     for seed in range(150):
         claims, stated, costs = random_case(seed, 3, is_free=True)
@@ -153,7 +153,7 @@ def two_sums(**options: object) -> tuple[ModelGraph, CostModel]:
 
 
 def test_a_value_that_several_nodes_read_is_paid_for_once() -> None:
-    """Two readers gain 3 us each on the other device, and the one transfer costs 5 us."""
+    """Two readers gain 3 us each on the other device, and the single transfer costs 5 us."""
     graph, costs = two_sums(
         node_seconds=np.array([[1e-6, 4e-6, 4e-6], [9e-6, 1e-6, 1e-6]]), transfer_overhead=np.full((2, 2), 5e-6)
     )

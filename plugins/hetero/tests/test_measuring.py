@@ -88,7 +88,7 @@ def test_real_networks_are_measured_and_placed(core: Core, name: str) -> None:
 def test_nothing_is_measured_that_a_device_refuses(
     core: Core, leaving: Callable[[str, Callable[[str], bool]], type[TemplatePlugin]]
 ) -> None:
-    """The claimed nodes are compiled as one model although they have to run in turns with those of another device."""
+    """The claimed nodes are compiled as one model, although they alternate with nodes of another device."""
     core.register_plugin("PICKY", leaving("PICKY", lambda name: name.startswith("product")))
     claims = claims_of(core, layers(), "PICKY", "CPU")
     costs = measured_costs(core, claims, plain, "", AMPLE)
@@ -97,7 +97,7 @@ def test_nothing_is_measured_that_a_device_refuses(
 
 
 class Stubborn(TemplatePlugin):
-    """Claims all, compiles single nodes and probes, refuses products, and counts what it is asked to compile."""
+    """Claims all nodes, compiles single nodes and probes, refuses products, and counts compilations."""
 
     name = "STUBBORN"
     compiled: list[str]
@@ -233,7 +233,7 @@ def test_a_time_is_divided_among_the_members_of_an_atom() -> None:
 
 
 def test_what_is_not_reported_runs_as_a_part_of_what_comes_next() -> None:
-    """Nothing is lost: the sum stays that of the report."""
+    """The sum of times stays that of the report."""
     found = attributed(subject_of(layers(2)), Timing(1.0, {"relu0": 0.6, "product1": 0.35}), 0.0)
     assert found == pytest.approx({0: 0.2, 1: 0.4, 2: 0.35 * 3 / 7, 3: 0.35 * 4 / 7})
 
@@ -270,7 +270,7 @@ def test_nodes_of_a_device_that_reports_none_are_timed_one_by_one(core: Core) ->
 
 
 def test_a_probe_reads_inputs_where_others_make_values() -> None:
-    """Of nodes that have to run in turns with others: what these make comes from outside."""
+    """Values of nodes on other devices become inputs of the probe."""
     model = layers(3)
     probe = nodes_probe([model.node(name) for name in ("product0", "relu0", "product2")])
     assert [str(p.type) for p in probe.parameters] == ["f32[8,64]"] * 2
@@ -329,7 +329,7 @@ def test_nothing_starts_after_the_deadline(core: Core) -> None:
 
 
 def test_the_cost_model_is_that_of_the_placement(core: Core) -> None:
-    """What is slow on one device by far goes to the other, unless users want it there."""
+    """A node that is far slower on one device is placed on the other, unless the user chose it."""
     model = layers(2, width=512)
     claims = claims_of(core, model, "TEMPLATE", "CPU")
     costs: CostModel = measured_costs(core, claims, plain, "", AMPLE)

@@ -38,7 +38,7 @@ def small(name: str) -> SeededNetwork:
 
 
 def scattered(core: Core, model: Any, devices: tuple[str, ...], seed: int, chance: float = 0.3) -> Model:
-    """The model with neighbours mostly on one device: each node changes the device of the one before by chance."""
+    """The model with random affinities; neighbours are mostly on the same device."""
     read = core.read_model(model)
     chooser = random.Random(seed)
     device = devices[0]
@@ -50,7 +50,7 @@ def scattered(core: Core, model: Any, devices: tuple[str, ...], seed: int, chanc
 
 
 def answers(network: ExecutableNetwork, inputs: Any) -> list[list[np.ndarray]]:
-    """What the network gives at once, and what eight requests in flight give."""
+    """The results of a synchronous call, and of eight concurrent requests."""
     found = [list(network(inputs).values())]
     requests = [network.create_infer_request() for _ in range(8)]
     for request in requests:

@@ -33,7 +33,7 @@ def core() -> Core:
 
 
 def random_model(chooser: random.Random) -> Model:
-    """Of matrices of n rows and 3 columns; arithmetic on their lengths among it, and results of every kind."""
+    """A model of [n, 3] matrices, with shape arithmetic and all kinds of results."""
     parameters = [Parameter(f32, ["n", 3], "x0"), Parameter(f32, ["n", 3], "x1")]
     values = [parameter.output(0) for parameter in parameters]
     lengths: list[Output] = []

@@ -20,7 +20,7 @@ from engine.plugin_api import QueryResult, RefusalCause, Support
 def scheduled(
     edges: list[tuple[int, int]], device: list[int], seconds: list[float], transfer: float = 0.0, overhead: float = 0.0
 ) -> Schedule:
-    """Every node a subgraph of its own."""
+    """The schedule with one subgraph per node."""
     count = len(device)
     return list_schedule(
         np.array(edges, np.int64).reshape(-1, 2),
@@ -188,7 +188,7 @@ def test_what_would_tear_an_atom_is_not_proposed() -> None:
 
 
 def test_subgraphs_that_could_not_be_one_are_left_apart() -> None:
-    """a on A feeds b on B and c on A, which also needs b: a and c as one would wait for b, which waits for them."""
+    """a on A feeds b on B and c on A, which also needs b: merging a and c would create a cycle with b."""
     x = Parameter(f32, [4], "x")
     a = ops.Relu(x)
     b = ops.Neg(a)

@@ -172,7 +172,7 @@ def test_nodes_that_are_folded_away_need_no_device(tmp_path: Path) -> None:
 
 
 def test_a_node_without_effect_has_no_say_in_where_others_run() -> None:
-    """It is not a node of the graph any more: its name went to what it read."""
+    """It was eliminated from the graph: its name was passed to its source."""
     x = Parameter(f32, [2], "x")
     same = named(ops.Identity(named(ops.Relu(x), "relu")), "same")
     model = Model([named(ops.Neg(same), "neg")], [x])

@@ -100,7 +100,7 @@ def test_the_scores_are_shown(kind: str, stage: int) -> None:
 
 @pytest.mark.parametrize("rows", ["softmax", "guarded"])
 def test_rows_that_are_no_numbers(kind: str, rows: str) -> None:
-    """As the graph had them that was recognised: a row of no key is NaN after a Softmax, or zeros behind a guard."""
+    """Same as in the original graph: a row without keys is NaN after a Softmax, or zeros after a guard."""
     arrays = [*operands(3, 5), BLIND]
     model, given = model_of(arrays, lambda x: FusedAttention(*x, rows=rows, scale=0.7))
     (found,), (expected,) = run("OPENCL", model, given), run("TEMPLATE", model, given)
@@ -123,7 +123,7 @@ def test_what_exporters_spell_out_becomes_one_operator() -> None:
 
 
 def test_a_mask_of_another_type(kind: str) -> None:
-    """What a network in f16 gives whose mask stays in f32."""
+    """An f16 network whose mask stays in f32."""
     q, k, v = (each.astype(np.float16) for each in operands(3, 5))
     model, given = model_of([q, k, v, FAR], lambda x: FusedAttention(*x, rows="guarded", scale=0.7))
     (found,), (expected,) = run("OPENCL", model, given), run("TEMPLATE", model, given)

@@ -20,7 +20,7 @@ FILE_BYTES = 1000 + len(b"engine-opencl-2\n") + 32
 
 
 def used_in_this_order(folder: Path, keys: list[str]) -> None:
-    """As if a second had passed between one use and the next: file systems may count no finer."""
+    """Simulates a second between uses: file times may have no finer resolution."""
     for age, key in enumerate(reversed(keys), 10):
         os.utime(folder / f"{key}.2.program", (time.time() - age, time.time() - age))
 
@@ -69,7 +69,7 @@ def test_what_was_never_completed_is_removed_when_it_is_old(tmp_path: Path) -> N
 
 
 def test_many_that_put_and_get_at_once(tmp_path: Path) -> None:
-    """As processes do: each has a cache of its own over the folder."""
+    """Like processes: each has its own cache object for the folder."""
 
     def use(number: int) -> None:
         cache = BinaryCache(tmp_path, 3 * FILE_BYTES)
@@ -94,7 +94,7 @@ def test_a_folder_of_another_user_is_read(tmp_path: Path) -> None:
 
 
 def test_a_full_folder_is_not_read_for_each_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of files would cost more than what is compiled."""
+    """Scanning thousands of files would cost more than compilation."""
     looks = []
     scandir = os.scandir
 

@@ -101,7 +101,7 @@ def choices_of(network: ExecutableNetwork) -> dict[str, str]:
 
 
 def preferring(monkeypatch: pytest.MonkeyPatch, is_preferred: Callable[[Launch], bool]) -> list[Launch]:
-    """Candidates are run as they are, but what is preferred seems fast. Gives the first launch of all that is timed."""
+    """Candidates run, but the preferred one seems fast. Returns the first launch of each timed candidate."""
     bind = Stopwatch.bind
     timed: list[Launch] = []
 
@@ -142,7 +142,7 @@ def test_all_shapes_compute_the_same(case: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_measured_on_this_device_is_among_the_shapes() -> None:
-    """With times as they are: nothing is said of which shape wins."""
+    """With real times; does not check which shape wins."""
     model, inputs = CASES["3x3"]()
     expected = answer(compiled(model), inputs)
     network = compiled(model, "full")
@@ -218,21 +218,21 @@ def first_launch(network: Any, inputs: Sequence[NDArray[np.float32]]) -> Launch:
 
 
 def offered(m: int, n: int, k: int) -> list[Block]:
-    """For a product with a constant right factor."""
+    """The candidates for a product with a constant right operand."""
     left, right = Matrices(Buffer(0), m, k, k, 1), Matrices(Buffer(0, weight="w"), n, k, 1, n)
     facts = replace(device_of("0").facts, vector_width=16)
     return blocks_of(facts, BlockProduct(left, right, Buffer(0), n, Epilogue()))
 
 
 def test_where_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows wait for memory, small products for the launch; large constants would be there several times."""
+    """Few rows are bound by memory, small products by the launch; large constants would be stored several times."""
     monkeypatch.undo()
     assert len(offered(128, 768, 768)) == 3
     assert [len(offered(*lengths)) for lengths in ((3, 4096, 4096), (32, 32, 32), (128, 8192, 4096))] == [1, 1, 1]
 
 
 def test_a_large_left_operand_is_read_once() -> None:
-    """The weights of convolutions over maps of 7x7 would else come from memory twice."""
+    """Otherwise the weights of convolutions over 7x7 maps would be read from memory twice."""
     facts = replace(device_of("0").facts, vector_width=16)
     for rows, runs, k in ((512, (7, 7), 4608), (512, (1, 49), 2048)):
         block = block_of(facts, rows, runs, k, 1)

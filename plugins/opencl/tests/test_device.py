@@ -46,7 +46,7 @@ print(json.dumps([str(why.get("OPENCL")), core.available_devices, raised]))
 
 
 def report(*hidden: str, **environment: str) -> tuple[str, list[str], str]:
-    """What a process of its own says of OPENCL."""
+    """The report of a separate process on OPENCL."""
     done = subprocess.run(
         [sys.executable, "-c", REPORT, *hidden],
         env=os.environ | environment,
@@ -137,7 +137,7 @@ def compiled(length: int | str = 16, **config: object) -> ExecutableNetwork:
 
 
 def fails(call: str, code: int) -> Any:
-    """A driver's call that fails as pyopencl tells it."""
+    """A driver call that fails with a pyopencl error."""
 
     def failing(*_: object, **__: object) -> None:
         raise cl.RuntimeError(cl._cl._ErrorRecord(msg=f"{call} failed", code=code, routine=call))
@@ -200,7 +200,7 @@ def test_too_large_an_input_names_the_sizes_and_smaller_ones_still_run(monkeypat
 
 
 class Greedy:
-    """A kernel with 64 bytes of local memory, of which not every driver tells."""
+    """A kernel with 64 bytes of local memory, which not every driver reports."""
 
     def get_work_group_info(self, parameter: int, device: object) -> int:
         return 64

@@ -26,14 +26,14 @@ from engine.errors import DeviceNotFoundError
 
 @pytest.fixture
 def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A device of which nothing is known."""
+    """A device without a cached verdict."""
     found = find_devices()[0]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return found
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
-    """Children do this instead of the check."""
+    """Make children run this instead of the check."""
     monkeypatch.setattr(device_check, "_COMMAND", (sys.executable, "-c", body))
 
 
@@ -114,7 +114,7 @@ def test_a_compiler_that_compares_wrongly(first: Any, monkeypatch: pytest.Monkey
 
 
 def test_memory_that_is_not_what_the_driver_claims(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy that is brought up to date only sometimes: such memory is not used in place."""
+    """Memory with a stale copy is not used in place."""
     original = check_worker._Check._launched
 
     def stale(self: Any, x: Any, y: Any) -> Any:

@@ -22,7 +22,7 @@ FACTORS = np.array([1, 2, 3], np.float32)
 
 
 def network(core: Core | None = None) -> Any:
-    """x: [n, 3] times a constant that is expanded to x, which becomes a constant for each n."""
+    """x: [n, 3] times a constant expanded to the shape of x, which is folded for each n."""
     x = Parameter(f32, (None, 3), "x")
     y = ops.Mul(ops.Neg(x), ops.Expand(Constant(FACTORS), ops.Shape(x)))
     return (core or Core()).compile_model(Model([Result(y, "y")], [x]), "OPENCL", {"PLAN_CACHE_SIZE": 2})
@@ -100,7 +100,7 @@ def test_inferences_go_on_while_other_lengths_are_compiled(monkeypatch: pytest.M
 
 
 def test_what_lengths_alone_decide_needs_no_kernel() -> None:
-    """Exporters spell a list of all positions as the NonZero of ones, for which there is no kernel."""
+    """Exporters write a list of all positions as the NonZero of ones, which has no kernel."""
     x = Parameter(f32, (None, 3), "x")
     ones = ops.ConstantOfShape(ops.Shape(x, start=0, end=1), value=np.array([1]))
     rows = ops.Squeeze(ops.NonZero(ones), Constant(np.array([0])))

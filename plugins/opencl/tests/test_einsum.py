@@ -58,7 +58,7 @@ def whole_numbers(shapes: list[Any], element: type[Any]) -> list[Array]:
 @pytest.mark.parametrize("element", [np.float32, np.float16, np.int64, np.int8])
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS, ids=[equation for equation, _ in EQUATIONS])
 def test_equations(core: Core, equation: str, shapes: list[tuple[int, ...]], element: type[Any]) -> None:
-    """Also of integers, where what does not fit is lost from above."""
+    """Also of integers, whose sums wrap around."""
     given = whole_numbers(shapes, element)
     model = einsum(equation, shapes, element)
     assert core.query_model(model, "OPENCL")["product"].level is SupportLevel.NATIVE
@@ -97,7 +97,7 @@ def test_unknown_lengths_that_contradict_each_other_fail_by_name(core: Core) -> 
 
 
 def test_the_parts_carry_the_name(core: Core) -> None:
-    """By which profiles, placements and errors tell users where they are."""
+    """Profiles, placements and errors refer to nodes by this name."""
     network = core.compile_model(einsum("bij,kjb->ki", [(2, 3, 4), (5, 4, 2)], np.float32), "OPENCL")
     parts = [node for node in network.graph.ordered_nodes() if node.op_type in ("MatMul", "Transpose")]
     assert any(part.friendly_name == "product" for part in parts)

@@ -34,7 +34,7 @@ def model_of(shape: tuple[Any, ...], op_type: str, others: list[Any], attributes
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_an_error(name: str, is_dynamic: bool) -> None:
-    """When the network is compiled, where its lengths are known; else when the inference is asked for."""
+    """When the network is compiled, if its lengths are known; else when the inference starts."""
     shape, *rest = CASES[name]
     model, node = model_of((None,) * len(shape) if is_dynamic else shape, *rest)
     with pytest.raises(

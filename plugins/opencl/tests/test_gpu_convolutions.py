@@ -77,7 +77,7 @@ def cases(draw: st.DrawFn, *, transposed: bool = False, depthwise: bool = False)
 
 
 def check(case: dict[str, Any]) -> None:
-    """With a bias and an activation that is fused; the error is at most that of sums in any order."""
+    """With a bias and a fused activation; the error is at most that of summation in any order."""
     rng = np.random.default_rng(1)
     x, w = (rng.standard_normal(case[name], np.float32) for name in ("x", "w"))
     bias = rng.standard_normal(case["outputs"], np.float32)
@@ -134,7 +134,7 @@ def test_depthwise(monkeypatch: pytest.MonkeyPatch, length: int, case: dict[str,
 
 @pytest.mark.parametrize("variant", [Implicit(SMALL), Direct(2), Strip(4)], ids=str)
 def test_values_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, variant: object) -> None:
-    """They reach the results whose windows they are in, and no others."""
+    """They affect the results whose windows contain them, and no others."""
     force(monkeypatch, variant)
     x = np.zeros((2, 3, 9, 10), np.float32)
     x[0, 1, 4, 4], x[1, 2, 0, 9], x[1, 0, 8, 0] = np.inf, np.nan, -np.inf
@@ -146,7 +146,7 @@ def test_values_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, variant: ob
 
 
 def test_measured_variants(tmp_path: Path) -> None:
-    """All that a layer may be computed by runs, and is measured."""
+    """All variants for a layer run, and are measured."""
     x = Parameter(f32, (1, 16, 8, 8), "x")
     node = ops.create("Conv", [x, Constant(np.ones((16, 16, 3, 3), np.float32))], {"pads": [1, 1, 1, 1]})
     config = {"COMPILE_EFFORT": "full", "CACHE_DIR": str(tmp_path), "KERNEL_TRIAL_SECONDS": 0}

@@ -47,7 +47,7 @@ def answers(device: str, build: Build, values: Sequence[NDArray[Any]], real: typ
 
 
 def check(build: Build, *values: NDArray[Any], roundings: int = 1) -> None:
-    """The answer is the one of CPU in f32, but for roundings to f16, of which each is half a unit of the largest."""
+    """The answer equals that of CPU in f32, up to rounding to f16, by half a unit of the largest value each."""
     pairs = zip(answers("OPENCL", build, values, np.float16), answers("CPU", build, values, np.float32), strict=True)
     for found, expected in pairs:
         assert found.dtype == (np.float16 if expected.dtype == np.float32 else expected.dtype)
@@ -58,7 +58,7 @@ def check(build: Build, *values: NDArray[Any], roundings: int = 1) -> None:
 
 
 def made(op_type: str, *constants: NDArray[Any], **attributes: Any) -> Build:
-    """An operator of the inputs and of constants behind them, of the inputs' type where they are f16."""
+    """An operator on inputs followed by constants, which have the inputs' type if that is f16."""
 
     def build(*inputs: Parameter) -> Node:
         real = inputs[0].output(0).element_type.numpy
@@ -176,7 +176,7 @@ def test_arithmetic_is_rounded_once(op_type: str) -> None:
 
 
 def test_a_chain_is_rounded_at_its_end() -> None:
-    """What lies between is f32: no overflow, and no rounding, of values that nobody sees."""
+    """Intermediate values are f32: they neither overflow nor are rounded."""
     x = np.array([300, -300, 0.1], np.float16)
     (found,) = answers("OPENCL", lambda x: ops.Sqrt(ops.Mul(x, x)), (x,), np.float16)
     np.testing.assert_array_equal(found, np.abs(x))
@@ -184,7 +184,7 @@ def test_a_chain_is_rounded_at_its_end() -> None:
 
 @pytest.mark.parametrize("there", [f16, f32])
 def test_casts_round_to_nearest(there: ElementType) -> None:
-    """Also where a chain goes on in f32: who casts to f16 wants its values. What is too large becomes inf."""
+    """Also if a chain continues in f32: a cast to f16 must round. Values that are too large become inf."""
     x = np.array([1 + UNIT, 1 + 3 * UNIT, 65519, 65520, -1e9, 2.0**-24, 2.0**-26, np.nan, np.inf], np.float32)
 
     def build(x: Parameter) -> Node:
@@ -202,7 +202,7 @@ def test_casts_round_to_nearest(there: ElementType) -> None:
 @pytest.mark.parametrize("real", [np.float16, np.float32])
 @pytest.mark.parametrize("precision", [0, f32.onnx, f16.onnx])
 def test_quotients_are_rounded_before_they_become_integers(real: type[np.floating[Any]], precision: int) -> None:
-    """To the precision asked for, else to the scale's type: in f16 many become halves. NaN is the zero point."""
+    """To the configured precision, else to the scale's type: in f16 many become ties. NaN maps to the zero point."""
     x = np.linspace(-9, 9, 4001).astype(real)
     x[7] = np.nan
     parameter = Parameter(ElementType.from_numpy(x.dtype), x.shape, "x")

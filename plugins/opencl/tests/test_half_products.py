@@ -71,7 +71,7 @@ def product(real: ElementType) -> Product:
 
 
 def test_only_measuring_chooses_it(facts: DeviceFacts) -> None:
-    """The default sums in f32; of f32, and on devices that lose small numbers, there is no choice."""
+    """The default sums in f32; there is no choice for f32, and on devices that flush subnormals."""
 
     def offered(p: Product, where: DeviceFacts) -> list[bool]:
         return [c.in_half for c in candidates_of(p, where) if isinstance(c, Tile)]

@@ -50,7 +50,7 @@ def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_a_data_base_of_pyopencl_that_cannot_be_written(tmp_path: Path) -> None:
-    """It writes to one for each signature of a kernel: to a full disk, or to the folder of another user."""
+    """pyopencl writes to its database for each kernel signature: to a full disk, or to another user's folder."""
     module = tmp_path / "sitecustomize.py"
     module.write_text(
         "import sqlite3\n"

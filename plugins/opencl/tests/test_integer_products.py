@@ -54,7 +54,7 @@ PRODUCTS = [
 def test_products(
     core: Core, left: tuple[int, ...], right: tuple[int, ...], a_type: Any, b_type: Any, is_each: bool
 ) -> None:
-    """Tails of tiles, batches that repeat, matrices of nothing; a zero point of all, or of each row and column."""
+    """Tails of tiles, broadcast batches, empty matrices; zero points per tensor, or per row and column."""
     a, b = integers(1, left, a_type), integers(2, right, b_type)
     rows, columns = ((left[-2],), (right[-1],)) if is_each else ((), ())
     points = [integers(3, rows, a_type), integers(4, columns, b_type)]
@@ -78,7 +78,7 @@ CONVOLUTIONS = [
 def test_convolutions(
     core: Core, shape: tuple[int, ...], weights: tuple[int, ...], attributes: dict[str, object], weight_type: Any
 ) -> None:
-    """Groups, strides, dilations, padding, one to three axes; a scale and a zero point for each channel, a bias."""
+    """Groups, strides, dilations, padding, one to three axes; per-channel scales and zero points, a bias."""
     x, w, channels = integers(1, shape, np.uint8), integers(2, weights, weight_type), weights[:1]
     point = np.array(77, np.uint8)
     check_as_on_cpu(core, "ConvInteger", [x, w, point, np.array(3, weight_type)], **attributes)
@@ -91,5 +91,5 @@ def test_convolutions(
 
 @pytest.mark.parametrize("values", [[[0.0, 0.0]], [[3.0, 9.5, 4.25]], [[-2.0], [-7.0]], [[-1.5, 6.0, 2.25]]])
 def test_what_quantizes_by_its_extremes(core: Core, values: list[list[float]]) -> None:
-    """Nothing but zeros, and numbers of one sign, whose range is to hold 0."""
+    """Only zeros, and numbers of one sign, whose range must include 0."""
     check_as_on_cpu(core, "DynamicQuantizeLinear", [np.array(values, np.float32)])

@@ -71,7 +71,7 @@ def products(rows: int, count: int) -> Model:
 
 
 def test_inputs_that_change_their_place_between_inferences(kind: str) -> None:
-    """Read in place, copied, and read in place again: never what an earlier inference was given."""
+    """Read in place, copied, and read in place again: never the input of an earlier inference."""
     length = MIN_BYTES // 2
     network = compiled(doubling(length))
     for number, offset in enumerate((0, 1, 4, 3, 32, 0, 2)):
@@ -224,7 +224,7 @@ def test_a_failure_at_any_step_leaves_a_network_that_can_be_used(
 
 
 def test_a_lost_device_that_unmaps_nothing_does_not_end_the_process(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyopencl would unmap when memory is let go, where an error of the driver ends the process."""
+    """pyopencl would unmap in a destructor, where a driver error terminates the process."""
     network = compiled(doubling(16))
     given = np.ones(16, np.float32)
     network([given])
@@ -320,7 +320,7 @@ def test_uploads_overlap_the_kernels_of_other_requests(kind: str, monkeypatch: p
 
 
 def test_kernels_wait_for_uploads_and_downloads_for_kernels(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their events: what a queue moves is there before it is read."""
+    """By their events: transfers by a queue end before the data is read."""
     monkeypatch.setattr(staged, "_PIECE_BYTES", 1 << 16)
     network: ExecutableNetwork = compiled(products(1024, 2), PERF_COUNT=True)
     spans = recorded(monkeypatch)

@@ -30,7 +30,7 @@ PROFILED = {"PERF_COUNT": True}
 
 @dataclass(frozen=True)
 class Case:
-    """A model, inputs for it, and what comes out, up to rounding."""
+    """A model, inputs for it, and the expected outputs, up to rounding."""
 
     model: Any
     inputs: Mapping[str, np.ndarray]
@@ -58,7 +58,7 @@ def light(name: str) -> Case:
 
 
 def check(network: ExecutableNetwork, case: Case) -> None:
-    """At once, and with eight requests in flight."""
+    """With a synchronous call, and with eight concurrent requests."""
     found = [network(case.inputs)]
     requests = [network.create_infer_request() for _ in range(8)]
     for request in requests:
@@ -72,7 +72,7 @@ def check(network: ExecutableNetwork, case: Case) -> None:
 
 
 def check_native(network: ExecutableNetwork, case: Case, *parts: str) -> None:
-    """Right, and no node ran on a reference evaluator; each of these devices had a part of the model."""
+    """Check results, that no node ran on a reference evaluator, and that each of these devices ran a part."""
     request = network.create_infer_request()
     request.infer(case.inputs)
     for value, right in zip(request.results.values(), case.outputs, strict=True):
@@ -91,7 +91,7 @@ def check_alone(core: Core, case: Case) -> None:
 
 
 def check_beside_cpu(core: Core, case: Case) -> None:
-    """A fifth of the nodes, chosen by chance, runs on CPU; so, too, through a blob."""
+    """A random fifth of the nodes runs on CPU; also through a blob."""
     model = core.read_model(case.model)
     chooser = random.Random(1)
     for node in model.ordered_nodes():
@@ -104,7 +104,7 @@ def check_beside_cpu(core: Core, case: Case) -> None:
 
 
 def exported(core: Core, network: ExecutableNetwork) -> ExecutableNetwork:
-    """What a blob of it becomes, with profiles."""
+    """The network after export and import, with profiles."""
     stream = BytesIO()
     network.export_model(stream)
     return core.import_model(stream.getvalue(), config=PROFILED)

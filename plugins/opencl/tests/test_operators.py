@@ -36,7 +36,7 @@ def core() -> Core:
 
 @pytest.fixture(scope="module")
 def accepted(core: Core) -> dict[str, SuiteCase]:
-    """The cases that OPENCL takes: as they are, else with constants."""
+    """The cases that OPENCL supports: unchanged, else with constants."""
     found = {}
     for name in NODE_CASES:
         for case in (CASES[name], with_constants(CASES[name])):
@@ -67,7 +67,7 @@ def sources(prepared: OpenclGraph, facts: DeviceFacts) -> list[str]:
 
 @pytest.fixture(scope="module")
 def differing(core: Core, accepted: dict[str, SuiteCase]) -> set[str]:
-    """The cases for which a GPU gets other kernels than a CPU, without those that spell them out once more."""
+    """The cases for which a GPU gets different kernels than a CPU, without duplicates."""
     facts, found = device_of("0").facts, set()
     for name in accepted.keys() - {name for name in accepted if name.endswith("_expanded")}:
         prepared = prepare_model(read_case(core, accepted[name]))
@@ -131,7 +131,7 @@ def test_an_index_out_of_range_fails_by_name(core: Core, op_type: str, index: in
 
 
 def test_values_made_of_unknown_lengths(core: Core) -> None:
-    """The device takes them while the lengths are unknown, and computes them for each."""
+    """The device accepts them while the lengths are unknown, and computes them for each set of lengths."""
     x = Parameter(f32, ("N", 3), "x")
     shape = ops.create("Shape", [x])
     ones = ops.create("ConstantOfShape", [shape], {"value": np.array([2], np.float32)})
@@ -147,7 +147,7 @@ def test_values_made_of_unknown_lengths(core: Core) -> None:
 
 
 def test_lengths_that_follow_from_computed_ones(core: Core) -> None:
-    """Those of what is padded by a computed number, of which another number is made, and so on."""
+    """Lengths of a Pad by a computed number, from which another number is computed, and so on."""
     x = Parameter(f32, ("N",), "x")
     value: Node = x
     for _ in range(4):
@@ -164,7 +164,7 @@ def test_lengths_that_follow_from_computed_ones(core: Core) -> None:
 
 @pytest.mark.parametrize("op_type", ["Reshape", "Expand"])
 def test_lengths_that_only_an_inference_tells_are_left_to_another_device(core: Core, op_type: str) -> None:
-    """Instead of a network that cannot be compiled."""
+    """Otherwise the network could not be compiled."""
     x, target = Parameter(f32, (1, 6), "x"), Parameter(i64, (2,), "target")
     node = ops.create(op_type, [x, target])
     model = Model([Result(ops.Relu(node))], [x, target])

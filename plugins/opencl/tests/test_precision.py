@@ -46,7 +46,7 @@ def both(core: Core, model: Model, *inputs: Any) -> tuple[np.ndarray, np.ndarray
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NETWORKS])
 def test_networks(core: Core, name: str) -> None:
-    """Also exported and imported, without saying the precision again."""
+    """Also exported and imported, without configuring the precision again."""
     made = seeded_network(name, small=True)
     assert not core.query_model(made.model, "OPENCL", HINT).at(SupportLevel.REFUSED)
     network = core.compile_model(made.model, "OPENCL", HINT)
@@ -85,7 +85,7 @@ def test_lengths_that_are_unknown(core: Core) -> None:
 @pytest.mark.parametrize("is_constant", [False, True])
 @pytest.mark.parametrize("hidden", [-1e9, -3.4e38, -65504.0])
 def test_masks(core: Core, hidden: float, is_constant: bool) -> None:
-    """Also of a row of which all is hidden."""
+    """Including a fully masked row."""
     x = Parameter(f32, [2, 3, 16], "x")
     mask = np.where(np.arange(16) < np.array([[5], [16], [0]]), 0, hidden).astype(np.float32)
     given = Parameter(f32, mask.shape, "mask")
@@ -108,7 +108,7 @@ def test_a_norm_that_no_pass_knows(core: Core) -> None:
 
 
 def test_positions_and_indices(core: Core) -> None:
-    """Beyond 2048 f16 has no odd numbers."""
+    """Beyond 2048, f16 cannot represent odd numbers."""
     ids = Parameter(i64, [1, 6], "ids")
     angle = ops.Mul(ops.Unsqueeze(ops.Cast(ids, to=f32.onnx), Constant(np.array([2]))), Constant(values(8)))
     turned = ops.MatMul(ops.Sin(angle), Constant(values(8, 8)))
@@ -123,7 +123,7 @@ def test_positions_and_indices(core: Core) -> None:
 
 
 def test_large_inputs_become_the_largest_number(core: Core) -> None:
-    """Not infinity, of which a difference would be NaN."""
+    """Not infinity, since differences of infinities are NaN."""
     x = Parameter(f32, [1, 2], "x")
     model = Model([Result(ops.MatMul(x, Constant(np.array([[1.0], [-1.0]], np.float32))))], [x])
     found, _ = both(core, model, np.array([[1e6, 1e7]], np.float32))

@@ -77,7 +77,7 @@ def test_matmul(kind: str, x: tuple[int, ...], y: tuple[int, ...], constant: int
 
 @pytest.mark.parametrize("y", [(8,), (8, 20)])
 def test_a_sum_of_one_value_a_place_of_the_last_axis(kind: str, y: tuple[int, ...]) -> None:
-    """Which is a row's where the right operand is a vector. By numpy: devices share the passes that fuse it."""
+    """A value per row if the right operand is a vector. Against numpy, since devices share the fusing passes."""
     x, w, added = random_values(3, 20, 8), random_values(*y), random_values(20)
     parameter = Parameter(f32, x.shape)
     model = Model([Result(ops.Add(ops.MatMul(parameter, Constant(w)), Constant(added)))], [parameter])

@@ -99,7 +99,7 @@ def test_a_compiler_that_does_not_end_is_stopped(programs: Programs, tmp_path: P
 
 
 def answer(programs: Programs, launch: Launch) -> float:
-    """What a kernel writes into an element of 0."""
+    """The number that a kernel writes into a zero element."""
     context, value = programs.device.context, np.zeros(16, np.float32)
     buffer = cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=value)
     kernel = cl.Kernel(programs.program(launch.source), launch.kernel)
@@ -111,7 +111,7 @@ def answer(programs: Programs, launch: Launch) -> float:
 
 
 def test_each_source_gets_its_own_program(programs: Programs, tmp_path: Path) -> None:
-    """Of many that several children compile at once; also after a build that failed before all were asked for."""
+    """For many sources that several children compile concurrently; also after a failed build."""
     many = [launch(str(number), body=f"x[0] = {number};") for number in range(11)]
     with pytest.raises(DeviceError, match="undeclared_name"):
         build(programs, how(tmp_path), *many[:1], launch("bad", body="undeclared_name = 1;"), *many[1:5])
@@ -188,7 +188,7 @@ def test_an_offered_binary_that_crashes_the_driver(
 def test_a_launch_that_the_device_does_not_allow_is_told_when_it_is_run(
     programs: Programs, tmp_path: Path, notices: pytest.LogCaptureFixture
 ) -> None:
-    """Trying it compiles it; whoever runs it gets the error, with the node's name."""
+    """The trial compiles it; running it raises the error, with the node's name."""
     wide = Launch(launch("wide").source, "add", (Buffer(64), np.int32(1)), (1 << 20,), (1 << 20,), "node", "Add")
     build(programs, how(tmp_path), wide)
     assert "was compiled but not run" in notices.text

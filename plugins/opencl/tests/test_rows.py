@@ -43,7 +43,7 @@ def random_values(*shape: int) -> np.ndarray:
 
 
 def check(build: Any, *values: np.ndarray, tolerance: float = 2e-5) -> None:
-    """All that is built of the values is that of CPU, up to rounding."""
+    """All results equal those of CPU, up to rounding."""
     parameters = [Parameter(ElementType.from_numpy(value.dtype), value.shape) for value in values]
     built: list[Node | Output] = build(*parameters)
     model = Model([Result(each) for each in built], parameters, name="case")
@@ -55,7 +55,7 @@ def check(build: Any, *values: np.ndarray, tolerance: float = 2e-5) -> None:
 
 
 def rows(x: Any, axis: int) -> list[Node]:
-    """What looks at the rows along one axis."""
+    """The operators on rows along one axis."""
     axes = Constant(np.array([axis]))
     return [
         ops.create("Softmax", [x], {"axis": axis}),
@@ -94,7 +94,7 @@ def test_other_operators(kind: str, length: int, axis: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 33, 256, 4097])
 def test_normalizations(kind: str, length: int) -> None:
-    """Also of numbers that differ little from each other, whose variance cancels out where it is that of squares."""
+    """Also of nearly equal numbers, whose variance as a difference of squares would cancel."""
 
     def build(x: Any) -> list[Node]:
         scale, shift = Constant(random_values(length, 1)[:, 0]), Constant(random_values(length))
@@ -126,7 +126,7 @@ def test_axes_in_any_order(kind: str, axes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("kind", ["cpu", "large gpu"])
 @pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceLogSumExp", "ReduceL2"])
 def test_few_lines_that_are_long(monkeypatch: pytest.MonkeyPatch, kind: str, op_type: str) -> None:
-    """They are cut into parts, whose results a second launch joins; integers do not lose a digit."""
+    """They are cut into parts, whose results a second launch joins; integer results are exact."""
     pose(monkeypatch, kind)
     axes = Constant(np.array([1]))
 
@@ -144,7 +144,7 @@ def test_few_lines_that_are_long(monkeypatch: pytest.MonkeyPatch, kind: str, op_
 
 @pytest.mark.parametrize("length", [12, 9000])
 def test_special_values_far_apart(kind: str, length: int) -> None:
-    """NaN and infinities that different items meet, and rows of infinities alone."""
+    """NaN and infinities in different items, and rows of only infinities."""
     x = np.tile(random_values(length), (len(SPECIAL) + 2, 1))
     x[np.arange(len(SPECIAL)), (length - 1) // (1 + np.arange(len(SPECIAL)))] = SPECIAL
     x[-2], x[-1] = -np.inf, np.inf
@@ -155,7 +155,7 @@ def test_special_values_far_apart(kind: str, length: int) -> None:
 
 
 def test_nothing(kind: str) -> None:
-    """Rows of no elements, and no rows."""
+    """Empty rows, and no rows."""
     for shape in ((0, 3), (3, 0), (0, 0)):
         check(lambda x: rows(x, 1), np.zeros(shape, np.float32))
 
@@ -166,7 +166,7 @@ SELECTED = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 1, 2], np.float32)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("length", [33, 700])
 def test_extremes(kind: str, length: int, axis: int) -> None:
-    """Equal elements and NaN that different items meet."""
+    """Equal elements and NaN in different items."""
 
     def build(x: Any) -> list[Node]:
         found = [
@@ -217,7 +217,7 @@ def test_pools_of_whole_maps(kind: str, space: tuple[int, ...]) -> None:
 
 @given(st.integers(1, 10**4), st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 200), st.integers(1, 9000))
 def test_groups(outer: int, length: int, inner: int, units: int, most: int) -> None:
-    """Whatever the device and the rows, groups are as the kernels want them and the device can have them."""
+    """For all devices and rows, groups satisfy the kernels' requirements and the device's limits."""
     count = outer * inner
     for kind in ("cpu", "gpu"):
         facts = replace(device_of("0").facts, kind=kind, compute_units=units, max_work_group=most)

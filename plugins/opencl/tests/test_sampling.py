@@ -42,7 +42,7 @@ def test_places_beside_the_borders(core: Core, mode: str, padding_mode: str, ali
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
 def test_places_that_are_no_numbers(core: Core, mode: str, padding_mode: str) -> None:
-    """Nothing outside of the image is read, and a corner of it is still what it is."""
+    """Nothing outside the image is read, and its corners are correct."""
     x, grid = Parameter(ElementType.from_numpy(np.dtype(np.float32)), (1, 1, 2, 2), "x"), -np.ones((1, 1, 4, 2))
     grid[0, 0, :3] = [[np.nan, 0], [np.inf, -np.inf], [1e30, 0]]
     places = Parameter(x.output(0).element_type, grid.shape, "grid")
@@ -55,7 +55,7 @@ def test_places_that_are_no_numbers(core: Core, mode: str, padding_mode: str) ->
 @pytest.mark.parametrize("shape", [(9, 10), (7, 8), (11, 12)])
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 def test_transposed_convolutions_of_a_given_shape(core: Core, shape: tuple[int, int], auto_pad: str) -> None:
-    """What is cut may be odd, and there may be nothing to cut."""
+    """The cropped length may be odd or zero."""
     random = np.random.default_rng(2)
     x, w = random.normal(size=(1, 2, 4, 4)).astype(np.float32), random.normal(size=(2, 3, 3, 4)).astype(np.float32)
     check_as_on_cpu(core, "ConvTranspose", x, w, strides=(2, 2), output_shape=shape, auto_pad=auto_pad)

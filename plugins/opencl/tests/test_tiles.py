@@ -92,7 +92,7 @@ def test_every_tile(choose: Choose, tile: Tile) -> None:
 def test_every_transposition(
     choose: Choose, shape: tuple[int, int, int], trans_a: int, trans_b: int, is_constant: bool
 ) -> None:
-    """Loads of four, of two and of one; a constant is brought into an order in which loads take four."""
+    """Loads of four, two and one; a constant is rearranged for loads of four."""
     choose(SMALL)
     check_transposed(*shape, trans_a, trans_b, is_constant)
 
@@ -100,7 +100,7 @@ def test_every_transposition(
 @pytest.mark.parametrize("splits", [2, 8])
 @pytest.mark.parametrize("shape", [(40, 30, 68), (40, 30, 70), (17, 32, 33)])
 def test_shared_steps(choose: Choose, shape: tuple[int, int, int], splits: int) -> None:
-    """With more groups than there are steps for, the last of them have none."""
+    """With more groups than steps, the last groups have none."""
     choose(replace(SMALL, splits=splits))
     check_epilogue(*shape)
 
@@ -143,7 +143,7 @@ NARROW = [
 @pytest.mark.parametrize("is_column", [False, True])
 @pytest.mark.parametrize(("short", "k", "long", "narrow"), NARROW, ids=str)
 def test_narrow(choose: Choose, short: int, k: int, long: int, narrow: Narrow, is_column: bool) -> None:
-    """A few rows, or columns, with either axis of the long operand's neighbours."""
+    """Few rows or columns, with neighbouring elements of the long operand along either axis."""
     choose(narrow)
     if is_column:
         check_transposed(long, k, short, int(not narrow.along_k), int(long % 2), is_constant=False)
@@ -194,7 +194,7 @@ def test_candidates_fit_the_device(p: Product, facts: DeviceFacts) -> None:
 
 
 def test_the_default_suits_the_product() -> None:
-    """Large tiles for what fills the device, shared steps for what does not, one pass over a matrix for a vector."""
+    """Large tiles if they fill the device, split steps otherwise, a single read of the matrix for a vector."""
     large, few, vector = (
         candidates_of(product(*size), GPU)[0] for size in ((4096,) * 3, (70, 40, 9000), (1, 4096, 64))
     )

@@ -34,7 +34,7 @@ X = np.linspace(-2, 2, 96, dtype=np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to negate: repeated so often, in groups of so many items."""
+    """One way to negate: `repeats` times, in groups of `items` items."""
 
     repeats: int
     items: int = 16
@@ -150,7 +150,7 @@ def test_what_is_clearly_faster_is_chosen(negation: Negation, log: pytest.LogCap
 
 
 def test_measuring_leaves_the_plan_as_it_is(negation: Negation) -> None:
-    """The plan is not made anew where the default stays."""
+    """The plan is not rebuilt if the default is kept."""
     negation.ways = (FAST, SLOW)
     plans = []
     for effort in ("none", "full"):

@@ -46,7 +46,7 @@ def test_a_sum_of_many_inputs(few_arguments: None, count: int) -> None:
 
 
 def test_a_tree_whose_branches_are_wide(few_arguments: None) -> None:
-    """Parts of parts, broadcast inputs, and one that both branches read."""
+    """Nested parts, broadcast inputs, and an input that both branches read."""
     given = numbers(6, (4, 3))
     given[1] = given[1][:1]
     inputs = [Parameter(f32, each.shape, f"x{number}") for number, each in enumerate(given)]
@@ -58,7 +58,7 @@ def test_a_tree_whose_branches_are_wide(few_arguments: None) -> None:
 
 
 def test_parts_of_every_type(few_arguments: None) -> None:
-    """Integers beyond what a float holds, bool, and f16, which is rounded at the end of the chain alone."""
+    """Integers beyond float precision, bool, and f16, which is rounded only at the end of the chain."""
     n = [Parameter(i64, [4], f"n{number}") for number in range(4)]
     b = [Parameter(boolean, [4], f"b{number}") for number in range(4)]
     h = [Parameter(f16, [4], f"h{number}") for number in range(4)]
@@ -74,7 +74,7 @@ def test_parts_of_every_type(few_arguments: None) -> None:
 
 
 def test_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is longer than a kernel by one, and one by far: as many kernels as are needed, and no more."""
+    """Chains slightly and far longer than the limit of a kernel use the minimum number of kernels."""
     monkeypatch.setattr(expressions, "_MAX_OPERATIONS", 4)
     for length, kernels in ((4, 1), (5, 2), (8, 2), (21, 6)):
         x = Parameter(f32, [3], "x")

@@ -41,7 +41,7 @@ SETTINGS = settings(
 
 @pytest.fixture(params=["cpu", "gpu"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device poses as one of this kind, and computes all convolutions that it can in this way."""
+    """The device poses as one of this kind, and uses Winograd for all supported convolutions."""
     device = device_of("0")
     monkeypatch.setattr(device, "facts", replace(device.facts, kind=request.param))
     whole, direct = gpu_convolution.variants_of, conv_lowering.block_convolution
@@ -77,7 +77,7 @@ def exact(values: list[NDArray[np.float32]], groups: int, pads: list[int]) -> ND
 
 
 def error_bound(values: list[NDArray[np.float32]], groups: int, pads: list[int]) -> NDArray[np.float64]:
-    """The largest error of each result, by the analysis in `winograd.py`, and of what is added."""
+    """The error bound of each result, by the analysis in `winograd.py`, including the added terms."""
     x, w, bias, residual = (np.abs(value.astype(np.float64)) for value in values)
     n, channels, height, width = residual.shape
     tiles_h, tiles_w, per_group = -(-height // 2), -(-width // 2), w.shape[1]
@@ -128,7 +128,7 @@ def convolution(channels: int, size: int, **changes: Any) -> Convolution:
 
 
 def test_where_it_is_the_default() -> None:
-    """Where it saves more products than it moves numbers."""
+    """If it saves more products than it moves elements."""
     chosen = {n: gpu_convolution.variants_of(FACTS, convolution(n, 56))[0] for n in (16, 32, 512)}
     assert [isinstance(each, Winograd) for each in chosen.values()] == [False, False, True]
 
