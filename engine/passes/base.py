@@ -59,9 +59,7 @@ def run_pass(item: Pass, model: Model) -> bool:
     item.rewrites = 0
     changed = item.run_on_model(model)
     if not isinstance(changed, bool):
-        raise PassError(
-            f"pass {item.name} returned {changed!r}; a pass returns True where it changed the model or False"
-        )
+        raise PassError(f"pass {item.name} returned {changed!r}; expected True if it changed the model, else False")
     if changed and not item.rewrites:
         item.rewrites = 1
     return changed

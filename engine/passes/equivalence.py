@@ -108,7 +108,7 @@ def _difference(x: Any, y: Any, rtol: float | None) -> str:
             return "NaN or infinity at different positions"
         error = np.abs(wide_x - wide_y)[finite].max(initial=0.0)
         scale = np.abs(wide_x)[finite].max(initial=0.0)
-    return "" if error <= rtol * max(scale, 1e-30) else f"differs by {error:.3g} where the maximum is {scale:.3g}"
+    return "" if error <= rtol * max(scale, 1e-30) else f"differs by {error:.3g}, with a maximum of {scale:.3g}"
 
 
 def _resolution(dtype: np.dtype[Any]) -> float:

@@ -39,7 +39,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="values of inputs: an .npz archive, a folder with input_0.pb and so on, or NAME=FILE with a .npy or .pb "
-        "file; may be given several times. Inputs that no file gives are random",
+        "file; may be given several times. Inputs without a file are random",
     )
     parser.add_argument(
         "--shape",

@@ -18,19 +18,19 @@ from engine.properties import (
 _INTRODUCTION = """\
 # Properties
 
-Every property is declared once, with its type, default, allowed values and meaning; this page, the validation of what
-users set, `SUPPORTED_METRICS`, `SUPPORTED_CONFIG_KEYS` and the command line derive from the declarations. A device may
-have more properties, and allow less, than is listed here: `engine devices DEVICE` lists a device's own.
+Every property is declared once, with its type, default, allowed values and meaning; this page, the validation of
+configurations, `SUPPORTED_METRICS`, `SUPPORTED_CONFIG_KEYS` and the command line derive from the declarations. A device
+may have more properties and allow fewer values than listed here: `engine devices DEVICE` lists those of a device.
 
 - A *metric* is a fact that a device or a network reports: `core.get_property("CPU", "FULL_DEVICE_NAME")`,
   `network.get_metric("NETWORK_NAME")`.
-- A *config key* is chosen before a network is compiled or imported, and readable afterwards:
+- A *config key* is set before a network is compiled or imported, and readable afterwards:
   `core.compile_model(model, "CPU", {"NUM_STREAMS": 2})`, `network.get_config("NUM_STREAMS")`.
 
-What is given to `compile_model` goes before the defaults that `core.set_property("CPU", {...})` makes for a device, and
-these before those that `core.set_property({...})` makes for all devices. A blob carries the values that it was compiled
-with; what is given to `import_model` overrides them. Types are not converted, but the command line reads text:
-`-c PERF_COUNT=true`, lists separated by commas, mappings as JSON.
+Values passed to `compile_model` take precedence over the defaults for a device, set by
+`core.set_property("CPU", {...})`, and these over the defaults for all devices, set by `core.set_property({...})`. A
+blob stores the values that it was compiled with; values passed to `import_model` override them. Types are not
+converted, except that the command line parses text: `-c PERF_COUNT=true`, lists separated by commas, mappings as JSON.
 """
 
 
@@ -42,7 +42,7 @@ def properties_reference() -> str:
         "Config keys of every device": PropertySet(*own),
         "Config keys of the executors, on which requests run": EXECUTOR_PROPERTIES,
         "Config key of devices that run on others": PropertySet(DEVICE_PRIORITIES),
-        "Config keys of the core alone": PropertySet(*core_only).of(CONFIG),
+        "Config keys of the core only": PropertySet(*core_only).of(CONFIG),
         "Metrics of every device": DEVICE_PROPERTIES.of(METRIC),
         "Metrics of every network": NETWORK_METRICS,
     }

@@ -265,7 +265,7 @@ def test_a_change_that_was_not_told(action: Action, difference: str) -> None:
 
 def test_a_change_that_did_not_happen_and_an_answer_that_is_none() -> None:
     refused(Script(lambda m: True), r"pass Script returned True and changed nothing")
-    refused(Script(lambda m: 1), r"pass Script returned 1; a pass returns True")
+    refused(Script(lambda m: 1), r"pass Script returned 1; expected True")
 
     def fail(model: Model) -> bool:
         good_replacement(model, "relu", "Abs")

@@ -128,7 +128,7 @@ def test_a_pass_that_breaks_the_graph_is_named_with_the_node(relu_chain: Chain, 
         (cycle, "pass Breaker broke model `model`: the graph has a cycle: .*Relu `relu0`"),
         (foreign, "pass Breaker broke model `model`: .*reads Parameter `stranger`, which is not one of its"),
         (fail, "pass Breaker failed on model `model`: ZeroDivisionError: scale"),
-        (lambda m: None, "pass Breaker returned None; a pass returns True"),
+        (lambda m: None, "pass Breaker returned None; expected True"),
     ):
         manager = Manager(checked=checked)
         manager.register_pass(Script(action, "Breaker"))

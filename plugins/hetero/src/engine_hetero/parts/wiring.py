@@ -75,9 +75,7 @@ class Wiring:
         else:
             raise BlobFormatError(f"{where} reads part {source.part}, which does not run before it")
         if not 0 <= source.index < count:
-            raise BlobFormatError(
-                f"{where} reads value {source.index} of part {source.part}, which has {count} outputs"
-            )
+            raise BlobFormatError(f"{where} reads value {source.index} of part {source.part}, which has {count} values")
 
     def to_json(self) -> dict[str, Any]:
         """The wiring as JSON values."""

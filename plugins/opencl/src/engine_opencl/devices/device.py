@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.opencl")
 _HINT = (
-    "install the driver of your GPU, or PoCL, which makes a device of most CPUs: apt install pocl-opencl-icd, or "
+    "install the driver of your GPU, or PoCL, which supports most CPUs: apt install pocl-opencl-icd, or "
     "pip install engine-plugin-opencl[pocl]"
 )
 
