@@ -35,7 +35,7 @@ class Plan:
     rest_seconds: float = 0.3
     loads: int = 3
     clock: str = "wall"
-    """"wall", or "cpu": the CPU time of the process."""
+    """Either "wall", or "cpu", the CPU time of the process."""
 
 
 @dataclass(slots=True)
