@@ -13,7 +13,7 @@ _INTRODUCTION = f"""\
 # Command line
 
 {DESCRIPTION}
-`python -m engine` is the same command, and `--help` shows what follows here.
+`python -m engine` is the same command; `--help` prints the contents of this page.
 
 Results are printed to standard output, errors to standard error. `--json` prints one JSON object instead of text, for
 programs; text may change between versions.

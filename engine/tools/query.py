@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "show which nodes of a model a device supports, and how a multi-device plugin places them"
 DESCRIPTION = """\
-Query a device, for every node of a model, whether it runs natively, by reference evaluation on the host (correct but
-slow), or not at all, and print the counts by operator. The exit code is 1 if a node is refused.
+Print how a device would run each node of a model: natively, by reference evaluation on the host (correct but slow), or
+not at all. The counts are by operator. The exit code is 1 if a node is refused.
 
 A device that runs on others, such as HETERO:OPENCL,CPU, also reports how it would divide the model. `--why` then prints
 the subgraphs with their operators, the bytes transferred between them and their predicted times, the lower bound on
