@@ -128,7 +128,7 @@ def test_bodies_nested_too_deep_for_a_file_are_an_error() -> None:
         chosen = ops.create("If", [c, *outer, p], {"then_branch": body, "else_branch": other})
         body = Model([Result(chosen, "r")], captures=[p, c])
     model = Model(body.results, body.captures)
-    with pytest.raises(ModelWriteError, match="nested deeper"):
+    with pytest.raises(ModelWriteError, match="nested too deep"):
         split_model(model)
 
 

@@ -69,7 +69,7 @@ def test_values_between_two_subgraphs_come_one_after_the_other() -> None:
 
 
 def test_subgraphs_that_wait_for_each_other_are_refused() -> None:
-    with pytest.raises(PartitionError, match="2 of 3 subgraphs wait for each other"):
+    with pytest.raises(PartitionError, match="2 of 3 subgraphs depend on each other"):
         scheduled([(0, 1), (1, 2), (2, 1)], [0, 1, 0], [1.0] * 3)
 
 
