@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -217,7 +219,7 @@ def _is_stale(unit: Unit, command: tuple[str, ...]) -> bool:
     record = unit.object.with_suffix(".cmd")
     try:
         made = unit.object.stat().st_mtime_ns
-        if record.read_text(encoding="utf-8") != "\n".join(command):
+        if record.read_text(encoding="utf-8") != _recorded(command):
             return True
         rule = unit.object.with_suffix(".d").read_text(encoding="utf-8")
         inputs = rule.replace("\\\n", " ").partition(": ")[2]
@@ -243,8 +245,23 @@ def _compile(unit: Unit, command: tuple[str, ...], strict: tuple[str, ...]) -> s
         _run((*command, *strict, "-MMD", "-MF", str(depends), "-o", str(unit.object)))
     except BuildError as error:
         return str(error)
-    record.write_text("\n".join(command), encoding="utf-8")
+    record.write_text(_recorded(command), encoding="utf-8")
     return None
+
+
+def _recorded(command: Sequence[str]) -> str:
+    """The command as text. Of folders of system headers, the files and their sizes: pip builds in an environment with a
+    path of its own each time, and the same headers make the same object."""
+    return "\n".join(
+        _headers(argument) if before == "-isystem" else argument
+        for before, argument in zip(("", *command), command, strict=False)
+    )
+
+
+@cache
+def _headers(folder: str) -> str:
+    files = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in Path(folder).rglob("*.h"))
+    return sha256(repr(files).encode()).hexdigest()
 
 
 def _run(command: Sequence[str]) -> None:

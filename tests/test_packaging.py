@@ -38,6 +38,10 @@ def run(*command: str | Path, cwd: Path, fails: bool = False, **variables: str) 
     return result.stdout
 
 
+def build(folder: Path, *options: str | Path, **variables: str) -> None:
+    run(sys.executable, "-m", "build", *options, folder, cwd=folder.parent, **variables)
+
+
 def packaged(package: Path) -> set[str]:
     """The files of a package that have to be in its wheel: all but what Python and the builds leave there."""
     files = (path for path in package.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".so"))
@@ -67,10 +71,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def distributions(checkout: Path) -> Path:
     """The source distributions of the root and of every plugin, and the wheels built from them."""
     out = checkout.parent / "dist"
-    for folder in (checkout, *sorted((checkout / "plugins").iterdir())):
-        # A source that the archive lacks is compiled anew, which fails; the others' objects are those of the checkout.
-        objects = str(checkout / "build" / "native")
-        run(sys.executable, "-m", "build", "--outdir", out, folder, cwd=checkout.parent, ENGINE_BUILD_OBJECTS=objects)
+    # A source that the archive lacks is compiled anew, which fails; the others' objects are those of the checkout.
+    objects = str(checkout / "build" / "native")
+    build(checkout, "--no-isolation", "--outdir", out, ENGINE_BUILD_OBJECTS=objects)
+    for folder in sorted((checkout / "plugins").iterdir()):
+        build(folder, "--outdir", out)
     return out
 
 
@@ -115,7 +120,7 @@ def test_the_source_distribution_has_licence_documents_and_native_sources(distri
 
 
 def test_a_module_deleted_since_the_last_build_is_not_installed(checkout: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, checkout, cwd=tmp_path)
+    build(checkout, "--no-isolation", "--wheel", "--outdir", tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     assert "engine/stale.py" not in in_wheel(wheel, "engine")
     assert "engine/errors.py" in in_wheel(wheel, "engine")

@@ -17,10 +17,11 @@ from engine_template import TemplatePlugin
 
 from engine import Core
 from engine.plugin_api import ExecutableNetwork, Model
-from engine.testing.models import LIGHT_MODELS, light_answer, light_input, light_model, light_tolerance, relative_error
+from engine.testing.models import light_answer, light_input, light_model, light_tolerance, relative_error
 from engine.testing.networks import NETWORKS, SeededNetwork, rounding_tolerance, seeded_network
 
-LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # 240 to 580 MB of weights
+BRANCHED = ("densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet")
+"""Published networks whose branches meet again."""
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_every_strategy_gives_the_answer_of_the_whole(core: Core, name: str, str
                 assert relative_error(value, right) <= rounding_tolerance(network.model)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in LIGHT_MODELS])
+@pytest.mark.parametrize("name", BRANCHED)
 def test_real_models_divided_at_random(core: Core, name: str) -> None:
     """Against the answers that an independent runtime gave."""
     model = scattered(core, light_model(name), ("CPU", "CPU2", "TEMPLATE"), 3, chance=0.1)

@@ -14,7 +14,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from engine import Core
-from engine.testing.models import light_model
 from engine.testing.networks import seeded_network
 
 MOVED = {"resnet50": ("MaxPool", "Gemm"), "bert_base": ("Softmax", "Gelu")}
@@ -38,8 +37,7 @@ def query(*arguments: object, code: int = 0) -> str:
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network, and beside it a file that puts some of its nodes on TEMPLATE."""
     path = tmp_path_factory.mktemp("networks") / f"{request.param}.onnx"
-    proto = light_model("resnet50") if request.param == "resnet50" else seeded_network(request.param, small=True).model
-    onnx.save(proto, path)
+    onnx.save(seeded_network(request.param, small=True).model, path)
     nodes = Core().read_model(path).ordered_nodes()
     moved = {node.friendly_name: "TEMPLATE" for node in nodes if node.op_type in MOVED[request.param]}
     path.with_suffix(".json").write_text(json.dumps(moved))
