@@ -20,7 +20,7 @@ MAX_DEPTH = 64
 MAX_SIZE = 2**63 - 1
 """The largest offset or size in bytes: the limit of a file offset."""
 
-_LEAST, _MOST = -(2**63), 2**64 - 1
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -140,7 +140,7 @@ def _plain(value: object, where: str, depth: int) -> Any:
         return checked_text(value, where)
     if isinstance(value, int):
         # The message must not contain the number: formatting more than 4,300 digits raises ValueError.
-        if not _LEAST <= value <= _MOST:
+        if not _MIN_INTEGER <= value <= _MAX_INTEGER:
             raise BlobError(f"{where}: an integer outside -2**63..2**64-1; store it as a string")
         return int(value)
     if isinstance(value, float):
@@ -240,7 +240,7 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _bounded_int(digits: str) -> int:
     # 20 characters suffice for every allowed integer; parsing takes time quadratic in their number.
-    if len(digits) > 20 or not _LEAST <= int(digits) <= _MOST:
+    if len(digits) > 20 or not _MIN_INTEGER <= int(digits) <= _MAX_INTEGER:
         raise BlobError(f"manifest: integer {digits[:24]} is outside -2**63..2**64-1")
     return int(digits)
 

@@ -28,7 +28,7 @@ from engine.lowering.checks import (
     check_types,
     first_refusal,
     is_known_when_bound,
-    is_left_out,
+    is_omitted,
     require_elements,
 )
 from engine.lowering.decisions import Decisions
@@ -63,7 +63,7 @@ __all__ = [
     "first_refusal",
     "fold",
     "is_known_when_bound",
-    "is_left_out",
+    "is_omitted",
     "is_static",
     "known_shapes",
     "prepare",

@@ -17,7 +17,7 @@ SHAPE_SOURCES = frozenset({"Shape", "Size"})
 def check_types(values: Iterable[Output | None], allowed: Collection[ElementType]) -> Refusal | None:
     """A refusal if a value that is not omitted is not a tensor of an allowed element type and known rank."""
     for value in values:
-        if value is None or is_left_out(value):
+        if value is None or is_omitted(value):
             continue
         if refused := check_tensor(value):
             return refused
@@ -27,7 +27,7 @@ def check_types(values: Iterable[Output | None], allowed: Collection[ElementType
     return None
 
 
-def is_left_out(value: Output) -> bool:
+def is_omitted(value: Output) -> bool:
     """True for an omitted optional output, which has no type; outputs after it may be present."""
     return value.type == UNKNOWN and not value.target_inputs
 
@@ -90,11 +90,12 @@ def require_elements(node: Node, lengths: Iterable[int], wanted: str) -> None:
 
     All shapes of the node's values are known. `wanted` names the operation that would be undefined, for the message.
     """
-    given, made = (list(value.shape.get_shape()) for value in (node.input_value(0), node.output(0)))
+    made = list(node.output(0).shape.get_shape())
     if 0 in lengths and 0 not in made:
+        given = ", ".join(str(list(value.shape.get_shape())) for value in node.input_values if value is not None)
         raise InputError(
             f"{node.op_type} `{node.friendly_name}`: {wanted} of no elements is undefined; "
-            f"input 0 has shape {given}, the result {made}"
+            f"the inputs have the shapes {given}, the result {made}"
         )
 
 

@@ -27,19 +27,19 @@ class GraphNetwork(ExecutableNetwork[PluginT]):
 
     def export_sections(self, writer: BlobWriter) -> None:
         """Write the graph and its weights; configuration, inputs and outputs are already in the manifest."""
-        write_graph(writer, self.graph, self.is_left_out)
+        write_graph(writer, self.graph, self.is_omitted)
 
-    def is_left_out(self, constant: Constant) -> bool:
+    def is_omitted(self, constant: Constant) -> bool:
         """Whether an export omits the data of a constant, because the device stores it in another form."""
         return False
 
 
-def write_graph(writer: BlobWriter, graph: Model, is_left_out: Callable[[Constant], bool] | None = None) -> None:
+def write_graph(writer: BlobWriter, graph: Model, is_omitted: Callable[[Constant], bool] | None = None) -> None:
     """Write a graph as sections; each large constant is a separate section, which an import maps in place.
 
-    `is_left_out` says whether the data of a constant is omitted; by default all data is written.
+    `is_omitted` says whether the data of a constant is omitted; by default all data is written.
     """
-    skeleton, weights = split_model(graph, is_left_out)
+    skeleton, weights = split_model(graph, is_omitted)
     writer.add_section(GRAPH, skeleton)
     for name, _, data in weights:
         writer.add_section(WEIGHTS + name, data)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from engine.errors import InputError, ModelError
 from engine.ir import Model, Node, PartialShape, TensorType
-from engine.lowering.checks import SHAPE_SOURCES, is_left_out
+from engine.lowering.checks import SHAPE_SOURCES, is_omitted
 from engine.lowering.decisions import Decisions
 from engine.lowering.table import LoweringT, LoweringTable
 from engine.passes import Manager, Pass
@@ -83,7 +83,7 @@ def _is_settled(graph: Model, decisions: Decisions[LoweringT]) -> bool:
             return False
         if decisions.refusal(node) is not None:
             return False
-        if not all(is_left_out(value) or value.shape.is_static for value in node.outputs):
+        if not all(is_omitted(value) or value.shape.is_static for value in node.outputs):
             return False
     return True
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from engine.errors import OperatorSpecError
 from engine.ir import Node, Output
-from engine.lowering.checks import check_tensor, first_refusal, is_left_out
+from engine.lowering.checks import check_tensor, first_refusal, is_omitted
 from engine.lowering.refusal import Refusal, RefusalCause
 from engine.ops.spec import OperatorSpec, SpecT
 
@@ -112,4 +112,4 @@ class LoweringTable(Generic[LoweringT]):
 
 
 def _check_tensors(values: Iterable[Output | None]) -> Refusal | None:
-    return first_refusal(*(check_tensor(value) for value in values if value is not None and not is_left_out(value)))
+    return first_refusal(*(check_tensor(value) for value in values if value is not None and not is_omitted(value)))

@@ -28,7 +28,7 @@ engine passes explain model.onnx GeluFusion          # where it matches, or wher
 engine passes explain model.onnx GeluFusion mul_3    # why not at this node
 engine passes explain model.onnx PadConvFusion --after ConstantFolding  # in the model as that pass leaves it
 """
-_MOST = 5
+_MAX_EXPLAINED = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run this pass on the model first; may be given several times",
     )
     parser.add_argument(
-        "--most", metavar="N", type=positive, default=_MOST, help=f"explain at most this many nodes (default: {_MOST})"
+        "--most",
+        metavar="N",
+        type=positive,
+        default=_MAX_EXPLAINED,
+        help=f"explain at most this many nodes (default: {_MAX_EXPLAINED})",
     )
     add_json(parser)
 

@@ -318,6 +318,20 @@ def test_reshapes_of_unknown_lengths_keep_their_places(apply: Apply) -> None:
     assert sum(apply(again, ReshapeMerge).values()) == 1
 
 
+def test_reshapes_that_refuse_an_input_when_they_run_stay(apply: Apply) -> None:
+    """x of 7 elements does not fit [-1, 6]; y of 2 rows cannot be squeezed: one Reshape to [-1] would take both."""
+    x, y = Parameter(f32, ["N"], "x"), Parameter(f32, ["A", "B"], "y")
+    flat = Model([ops.Reshape(ops.Reshape(x, ints(-1, 6)), ints(-1))], [x])
+    twelve = {"x": np.arange(12, dtype=np.float32)}
+    assert apply(flat, ReshapeMerge, modified=False, inputs=twelve)["Reshape"] == 2
+    row = Model([ops.Reshape(ops.Squeeze(y, ints(0)), ints(-1))], [y])
+    one_row = {"y": np.ones((1, 4), np.float32)}
+    assert apply(row, ReshapeMerge, modified=False, inputs=one_row) == {"Squeeze": 1, "Reshape": 1}
+    sixes = Parameter(f32, ["N", 6], "x")
+    divisible = Model([ops.Reshape(ops.Reshape(sixes, ints(-1, 3)), ints(-1, 2))], [sixes])
+    assert apply(divisible, ReshapeMerge) == {"Reshape": 1}
+
+
 def test_a_shape_that_is_read_in_between_stays(apply: Apply) -> None:
     x = Parameter(f32, [2, 6], "x")
     middle = ops.Reshape(x, ints(3, 4))

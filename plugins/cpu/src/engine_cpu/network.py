@@ -136,7 +136,7 @@ class CpuNetwork(GraphNetwork):
         made = Compilation(self.weights.isa, self.precision, self.tuner.threads, self.tuner.choices)
         writer.add_section(COMPILATION, json.dumps(asdict(made)).encode())
 
-    def is_left_out(self, constant: Constant) -> bool:
+    def is_omitted(self, constant: Constant) -> bool:
         """True for data that steps read only in packed form, unless plans for other shapes need it."""
         return self.is_static and self.weights.is_only_packed(constant)
 

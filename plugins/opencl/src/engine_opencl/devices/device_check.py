@@ -40,7 +40,7 @@ def verdict(handle: Any, position: tuple[int, int]) -> Verdict:
     known = _read(cache.get(key))
     if known is not None:
         return known
-    found = _found_out(handle, position)
+    found = _run_check(handle, position)
     content = {"failed": found.failed, "memory": found.memory_kind, "at": time.time()}
     cache.put(key, json.dumps(content).encode())
     return found
@@ -68,16 +68,16 @@ def _read(content: bytes | None) -> Verdict | None:
     return Verdict(failed, kind)
 
 
-def _found_out(handle: Any, position: tuple[int, int]) -> Verdict:
+def _run_check(handle: Any, position: tuple[int, int]) -> Verdict:
     try:
-        answer = _asked(position) if has_interpreter() else check_worker.checked(handle, new_kernel)
+        answer = _check_in_child(position) if has_interpreter() else check_worker.checked(handle, new_kernel)
     except DeviceError as e:
         _log.info("OPENCL: %s is tested in this process, because no child process can be started: %s", handle.name, e)
         answer = check_worker.checked(handle, new_kernel)
     return Verdict(answer.get("failed", ""), answer.get("memory", "staged"))
 
 
-def _asked(position: tuple[int, int]) -> dict[str, str]:
+def _check_in_child(position: tuple[int, int]) -> dict[str, str]:
     """The answer of a child. Raises `DeviceError` if it cannot be started."""
     child = Child(_COMMAND)
     try:

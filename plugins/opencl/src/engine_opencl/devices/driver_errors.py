@@ -30,10 +30,10 @@ class Allocation:
         )
 
 
-class Doing:
+class DriverErrors:
     """Turns driver errors into `DeviceError`, or `OutOfMemoryError`, since drivers may allocate lazily.
 
-    `with doing("uploading inputs"): ...` names the failed action.
+    `with driver_errors("uploading inputs"): ...` names the failed action.
     """
 
     def __init__(self, device: OpenclDevice, arena_bytes: int) -> None:
@@ -41,7 +41,7 @@ class Doing:
         self._what = ""
         self.has_failed = False
 
-    def __call__(self, what: str) -> Doing:
+    def __call__(self, what: str) -> DriverErrors:
         """Set the action of the block that follows, for messages."""
         self._what = what
         return self

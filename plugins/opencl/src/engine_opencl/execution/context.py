@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.plugin_api import NodeProfile
 from engine_opencl.devices.device import OpenclDevice
-from engine_opencl.devices.driver_errors import Allocation, Doing
+from engine_opencl.devices.driver_errors import Allocation, DriverErrors
 from engine_opencl.devices.limits import check_limits
 from engine_opencl.execution.faults import Faults
 from engine_opencl.execution.kernels import new_kernel
@@ -37,8 +37,8 @@ class Context:
         self._device = device
         self._context, self._regions = device.context, device.in_place_regions
         self._profiling = profiling
-        self._doing = Doing(device, plan.arena_bytes)
-        with self._doing("creating queues and memory"):
+        self._driver_errors = DriverErrors(device, plan.arena_bytes)
+        with self._driver_errors("creating queues and memory"):
             self._queue = device.new_queue(profiling=profiling)
             self._arena: Arena = new_arena(device, plan, profiling=profiling)
             self._faults = self._new_faults()
@@ -46,7 +46,7 @@ class Context:
         self._readers: dict[Buffer, list[tuple[Any, int]]] = {b: [] for b in plan.inputs if b is not None}
         self._in_place: dict[Buffer, NDArray[np.uint8]] = {}
         self._bound_elsewhere: set[Buffer] = set()
-        with self._doing("binding kernels"):
+        with self._driver_errors("binding kernels"):
             self._steps = [self._step(launch, weights) for launch in plan.launches]
         self._last_uses = _last_uses(plan)
         last = len(self._steps) - 1
@@ -67,7 +67,7 @@ class Context:
     @property
     def has_failed(self) -> bool:
         """Whether the device reported an error, after which its queues may be unusable."""
-        return self._doing.has_failed
+        return self._driver_errors.has_failed
 
     def _memory_of(self, buffer: Buffer, weights: Weights) -> Any:
         if buffer is self.plan.fault_buffer:
@@ -99,7 +99,7 @@ class Context:
             if buffer is not None and value.nbytes
         ]
         self._arena.begin()
-        with self._doing("uploading inputs"):
+        with self._driver_errors("uploading inputs"):
             self._arena.upload([each for each in given if not self._is_read_in_place(*each)])
 
     def _is_read_in_place(self, buffer: Buffer, value: NDArray[np.uint8]) -> bool:
@@ -126,7 +126,7 @@ class Context:
         """Enqueue all kernels after the uploads, and the output transfers after the kernels."""
         enqueue, queue, kept = self._cl.enqueue_nd_range_kernel, self._queue, self._kept
         self._computed = events = {}
-        with self._doing("enqueueing kernels"):
+        with self._driver_errors("enqueueing kernels"):
             if self._arena.uploads:
                 # The kernels' queue is in-order.
                 self._cl.enqueue_barrier(queue, wait_for=self._arena.uploads[-1:])
@@ -148,7 +148,7 @@ class Context:
 
     def wait(self) -> None:
         """Wait for the kernels. Raises `DeviceError` if the device failed, `InputError` for an index out of range."""
-        with self._doing("computing"):
+        with self._driver_errors("computing"):
             # Waiting for an event reports a failed kernel, which `finish` need not; and `finish` of some drivers does
             # not wait for commands flushed before (Mesa 22.3).
             if self._steps:
@@ -163,13 +163,13 @@ class Context:
         buffer = self.plan.outputs[index]
         assert isinstance(buffer, Buffer)
         if target.nbytes:
-            with self._doing("fetching outputs"):
+            with self._driver_errors("fetching outputs"):
                 self._arena.take(buffer, _bytes(target))
 
     def release(self) -> None:
         """Release the inputs, which belong to the user, and the state of the inference."""
         self._release_inputs()
-        with self._doing("returning outputs"):
+        with self._driver_errors("returning outputs"):
             self._arena.release(self._queue)
         if not self._profiling:
             self._computed = {}
@@ -182,7 +182,7 @@ class Context:
     def drain(self) -> None:
         """Wait until all commands of an inference have ended. Raises `DeviceError`."""
         try:
-            with self._doing("ending an inference early"):
+            with self._driver_errors("ending an inference early"):
                 for event in self._computed.values():
                     event.wait()
                 self._queue.finish()

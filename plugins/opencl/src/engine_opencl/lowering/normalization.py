@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from engine.ir import Output
 from engine.ir.element_type import f32
-from engine.lowering import Refusal, RefusalCause, check_min_rank, is_left_out
+from engine.lowering import Refusal, RefusalCause, check_min_rank, is_omitted
 from engine.ops.normalization import (
     BatchNormalizationSpec,
     GroupNormalizationSpec,
@@ -77,7 +77,7 @@ def _launch(
     y, others = spec.output(), spec.node.outputs[1:]
     rows = rows_of(b.facts, count, length)
     is_read = any(each.target_inputs for each in others)
-    statistics = [b.temporary(4 * count) if is_left_out(each) else b.output(each) for each in others if is_read]
+    statistics = [b.temporary(4 * count) if is_omitted(each) else b.output(each) for each in others if is_read]
     source = rows.source(
         "row_norm", y.element_type, MEAN=int(is_centred), SHIFT=int(len(buffers) > 2), CHANNEL=channel,
         STATISTICS=len(statistics),

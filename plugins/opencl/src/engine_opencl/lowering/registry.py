@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from engine import lowering
 from engine.ir import ElementType, Output
-from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph, Refusal, RefusalCause, is_left_out
+from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph, Refusal, RefusalCause, is_omitted
 from engine.ops.spec import SpecT
 from engine_opencl.elements import FLOATS
 from engine_opencl.plan_builder import PlanBuilder
@@ -33,7 +33,7 @@ def check_types(values: Sequence[Output | None], allowed: Collection[ElementType
     """A refusal if a present value has an unsupported element type, or floating-point types differ."""
     if refused := lowering.check_types(values, allowed):
         return refused
-    given = [value for value in values if value is not None and not is_left_out(value)]
+    given = [value for value in values if value is not None and not is_omitted(value)]
     floating = [value for value in given if value.element_type in FLOATS]
     for value in floating[1:]:
         if value.element_type is not floating[0].element_type:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import Winograd, is_winograd
 from engine_opencl.lowering.conv.winograd_rows import winograd_rows
-from engine_opencl.lowering.matmul.block_product import BlockProduct, Seen
+from engine_opencl.lowering.matmul.block_product import BlockProduct, WindowedInput
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of, is_worth_measuring
 from engine_opencl.lowering.matmul.blocks import MAX_TAPS, launch_block, launch_blocks
 from engine_opencl.lowering.matmul.packing import Matrices
@@ -42,12 +42,12 @@ def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> Non
             weights, c.outputs, k, k, 1, (c.images, c.groups), (0, c.outputs * k if c.groups > 1 else 0),
             c.element_type,
         )  # fmt: skip
-        seen = Seen(
+        windowed = WindowedInput(
             c.x, g.inputs, part.outputs, part.strides, _distances(taps), part.first, part.step, g.outputs,
             c.images * c.groups * c.channels * maps, (c.groups * c.channels * maps, c.channels * maps),
         )  # fmt: skip
         size, bias_steps = math.prod(g.outputs), (0, c.outputs)
-        product = BlockProduct(a, seen, c.result, size, epilogue, c.bias, c.residual, bias_steps)
+        product = BlockProduct(a, windowed, c.result, size, epilogue, c.bias, c.residual, bias_steps)
         has_channels = min(c.channels, c.outputs) >= _MIN_CHANNELS
         if has_channels and is_worth_measuring(product) and is_winograd(b.facts, c):
             _launch_measured(b, c, epilogue, product)

@@ -11,7 +11,7 @@ from engine_opencl.plan import Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WindowedInput:
     """The right operand of a convolution: the input channels read through taps.
 
     Attributes:
@@ -48,7 +48,7 @@ class BlockProduct:
     """
 
     a: Matrices
-    right: Matrices | Seen
+    right: Matrices | WindowedInput
     result: Buffer
     n: int
     epilogue: Epilogue

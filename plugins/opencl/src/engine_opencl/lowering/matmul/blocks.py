@@ -15,7 +15,7 @@ from typing import Final
 from engine.ir import ElementType
 from engine.ir.element_type import f16, f32
 from engine_opencl.expressions import HELPERS
-from engine_opencl.lowering.matmul.block_product import BlockProduct, Seen
+from engine_opencl.lowering.matmul.block_product import BlockProduct, WindowedInput
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of
 from engine_opencl.lowering.matmul.packing import Matrices, batch_code, packed
 from engine_opencl.plan import Buffer
@@ -39,7 +39,7 @@ def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
     if isinstance(right, Matrices):
         y, right_real, y_steps, defines = _matrix(b, right, block, a.length)
     else:
-        y, right_real, y_steps, defines = right.buffer, a.real, right.batch_steps, _seen(right, block)
+        y, right_real, y_steps, defines = right.buffer, a.real, right.batch_steps, _windowed_input(right, block)
     taps = int(defines["TAPS"])  # type: ignore[call-overload]
     depth = max(block.depth(a.length, a.k) // max(taps, 1), 1) * max(taps, 1)
     access = element_access(left_real, "LEFT") + element_access(right_real, "RIGHT")
@@ -93,7 +93,7 @@ def _packed(b: PlanBuilder, x: Matrices, width: int) -> tuple[Buffer, ElementTyp
     return packed(b, own, width), own.packed_real, steps
 
 
-def _seen(x: Seen, block: Block) -> dict[str, object]:
+def _windowed_input(x: WindowedInput, block: Block) -> dict[str, object]:
     (_, ch, cw), (fd, fh, fw), (td, th, tw) = x.shape, x.first, x.step
     places = list(zip(*x.taps, strict=True))
     defines: dict[str, object] = {
