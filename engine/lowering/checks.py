@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from engine.errors import InputError
-from engine.ir import Constant, ElementType, Node, Output, TensorType
+from engine.ir import Constant, ElementType, Node, Output, TensorType, f32
 from engine.ir.types import UNKNOWN
 from engine.lowering.refusal import Refusal, RefusalCause
 from engine.ops.spec import OperatorSpec
@@ -73,6 +73,13 @@ def is_known_when_bound(value: Output) -> bool:
         seen.add(node)
         stack.extend(source.node for source in node.input_values if source is not None)
     return True
+
+
+def check_stash_type(stash_type: ElementType | None) -> Refusal | None:
+    """A refusal unless the statistics of a normalization are computed in f32; None is the type of the input."""
+    if stash_type in (None, f32):
+        return None
+    return Refusal(RefusalCause.ATTRIBUTE, f"stash_type is {stash_type.name}; kernels compute in f32")
 
 
 def check_inference_dropout(spec: OperatorSpec) -> Refusal | None:

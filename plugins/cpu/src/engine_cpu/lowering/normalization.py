@@ -7,20 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.ir import ElementType, Output, f32
-from engine.lowering import Refusal, RefusalCause, first_refusal, is_known_when_bound
+from engine.ir import Output
+from engine.lowering import Refusal, RefusalCause, check_stash_type, first_refusal, is_known_when_bound
 from engine.ops.normalization import LpNormalizationSpec, RowNormalizationSpec
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.lowering.softmax import step_along_axis
 from engine_cpu.segment import SegmentBuilder
-
-
-def check_stash_type(stash_type: ElementType | None) -> Refusal | None:
-    """A refusal unless the statistics are computed in f32; None is the type of the input."""
-    if stash_type in (None, f32):
-        return None
-    return Refusal(RefusalCause.ATTRIBUTE, f"stash_type is {stash_type.name}; kernels compute in f32")
 
 
 @lowers("LayerNormalization", "RMSNormalization", spec=RowNormalizationSpec)

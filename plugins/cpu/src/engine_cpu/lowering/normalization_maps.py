@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine.ir import Output
-from engine.lowering import Refusal, RefusalCause, check_constant, check_min_rank, first_refusal
+from engine.lowering import Refusal, RefusalCause, check_constant, check_min_rank, check_stash_type, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.internal.channel_normalization import ChannelNormalizationSpec
@@ -24,7 +24,6 @@ from engine.ops.spec import OperatorSpec, SpecT
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes
-from engine_cpu.lowering.normalization import check_stash_type
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
 from engine_cpu.segment import SegmentBuilder
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from engine.ir import Output
 from engine.ir.element_type import f32
-from engine.lowering import Refusal, RefusalCause, check_min_rank, is_omitted
+from engine.lowering import Refusal, RefusalCause, check_min_rank, check_stash_type, first_refusal, is_omitted
 from engine.ops.normalization import (
     BatchNormalizationSpec,
     GroupNormalizationSpec,
@@ -29,7 +29,11 @@ class RowNormalizationLowering(OpLowering[RowNormalizationSpec]):
     """Normalization over all axes from `axis` on."""
 
     def check(self, spec: RowNormalizationSpec) -> Refusal | None:
-        return check_types((*spec.node.input_values, spec.output())) or check_types(spec.node.outputs[1:], {f32})
+        return first_refusal(
+            check_types((*spec.node.input_values, spec.output())),
+            check_types(spec.node.outputs[1:], {f32}),
+            check_stash_type(spec.stash_type),
+        )
 
     def lower(self, spec: RowNormalizationSpec, b: PlanBuilder) -> None:
         x = spec.node.input_value(0)
@@ -51,7 +55,11 @@ class GroupNormalizationLowering(OpLowering[GroupNormalizationSpec]):
     """Normalization over each channel, or over groups of channels, which are contiguous."""
 
     def check(self, spec: GroupNormalizationSpec) -> Refusal | None:
-        return check_types(spec.node.input_values) or check_min_rank(spec.node.input_value(0), 2)
+        return first_refusal(
+            check_types(spec.node.input_values),
+            check_min_rank(spec.node.input_value(0), 2),
+            check_stash_type(spec.stash_type),
+        )
 
     def lower(self, spec: GroupNormalizationSpec, b: PlanBuilder) -> None:
         s = spec.at(spec.input_shapes())
