@@ -109,7 +109,7 @@ def test_a_result_that_is_not_a_number_is_infinitely_wrong() -> None:
 
 @pytest.mark.parametrize("use", [models.light_model, models.light_input, models.light_answer, models.factors])
 def test_an_unknown_name_lists_the_known_ones(use: Callable[[str], object]) -> None:
-    with pytest.raises(ModelError, match=r"`resnet` is unknown.*resnet50.*zfnet512"):
+    with pytest.raises(ModelError, match=r"unknown light model `resnet`.*resnet50.*zfnet512"):
         use("resnet")
 
 

@@ -125,4 +125,4 @@ def test_without_a_compiler_the_message_says_what_to_install(small: Path) -> Non
 def test_a_family_without_its_prepare_file_is_named(small: Path) -> None:
     (small / "csrc" / "kernels" / "prepare" / "copy.cpp").unlink()
     result = in_build("import native_build as nb\nnb.core_units(nb.RELEASE)", small)
-    assert "no csrc/kernels/prepare/<family>.cpp for ['copy']" in result.stderr
+    assert "csrc/kernels/prepare/<family>.cpp is missing for ['copy']" in result.stderr

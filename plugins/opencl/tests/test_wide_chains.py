@@ -11,8 +11,8 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from engine_opencl import expressions
 from engine_opencl.devices.device import find_devices
+from engine_opencl.lowering import expression_kernel
 
 from engine import Core, ops
 from engine.ir import Constant, Model, Output, Parameter, boolean, f16, f32, i64
@@ -75,7 +75,7 @@ def test_parts_of_every_type(few_arguments: None) -> None:
 
 def test_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains slightly and far longer than the limit of a kernel use the minimum number of kernels."""
-    monkeypatch.setattr(expressions, "_MAX_OPERATIONS", 4)
+    monkeypatch.setattr(expression_kernel, "_MAX_OPERATIONS", 4)
     for length, kernels in ((4, 1), (5, 2), (8, 2), (21, 6)):
         x = Parameter(f32, [3], "x")
         value = reduce(lambda value, number: (ops.Abs if number % 2 else ops.Neg)(value), range(length), x)
