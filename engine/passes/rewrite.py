@@ -202,17 +202,18 @@ class GraphRewrite(Pass):
         pending = self._sequence(model)
         while pending:
             node = pending.popleft()
-            if not node.is_attached:
+            if changed and not node.is_attached:
                 continue
             if node.attributes:
                 for body in node.bodies.values():
                     changed |= self._rewrite(body, index, open_roots, timed)
             for item in index.get((node.domain, node.op_type), open_roots):
                 done = _timed_apply(item, node) if timed else item.apply(node)
-                for made in reversed(item.take_new_nodes()):
-                    # Nodes that the callback made but did not insert into the graph are not matched.
-                    if made.is_consumed or made.is_pinned:
-                        pending.appendleft(made)
+                if item._new_nodes:
+                    for made in reversed(item.take_new_nodes()):
+                        # Nodes that the callback made but did not insert into the graph are not matched.
+                        if made.is_consumed or made.is_pinned:
+                            pending.appendleft(made)
                 if done:
                     item.rewrites += 1
                     changed = True
