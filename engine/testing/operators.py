@@ -28,12 +28,8 @@ from engine.testing.onnx_suite import CASES as ONNX_CASES
 from engine.testing.onnx_suite import EXCEPTIONS, SuiteCase, assert_same, read_case, run_case
 
 _OPERATOR_CASES: Final = tuple(all_cases().values())
-_NODE_CASES: Final = sorted(
-    name
-    for name, case in ONNX_CASES.items()
-    # An expanded case spells out an operator by others, which have cases of their own.
-    if case.kind == "node" and name not in EXCEPTIONS and not name.endswith("_expanded")
-)
+_NODE_CASES: Final = sorted(name for name, case in ONNX_CASES.items() if case.kind == "node" and name not in EXCEPTIONS)
+
 
 _NATIVE: Final = frozenset({SupportLevel.NATIVE})
 
