@@ -90,7 +90,7 @@ void nothing(const Target& target) {
                   {"taps", 2},
                   {"padding", "zeros"},
                   {"aligns_corners", 0}},
-                 {0, 8}, {4}, "an empty map");
+                 {0, 8}, {4}, "the sampled map is empty");
 }
 
 }  // namespace

@@ -274,7 +274,7 @@ void pads(const Target& target) {
   check_pad(target, {3, 0}, {1, 0, 1, 0}, PadMode::kConstant, 4);
   expect_refused(target, pad_operations, "pad",
                  {{"element_bytes", 4}, {"shape", Ints{0}}, {"pads", Ints{1, 1}}, {"mode", "edge"}}, {0}, {8},
-                 "only a constant");
+                 "only mode \"constant\" can pad it");
   expect_refused(target, pad_operations, "pad",
                  {{"element_bytes", 4}, {"shape", Ints{3}}, {"pads", Ints{-2, -2}}, {"mode", "constant"}}, {12}, {0},
                  "leave nothing");
