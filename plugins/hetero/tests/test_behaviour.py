@@ -24,9 +24,6 @@ class TestHeteroOfTwoHalves(BehaviourSuite):
     def core(self, picky_core: Core) -> Core:
         return picky_core
 
-    # What computes lengths may be in a part of its own, so that they are not constants of CPU's.
-    test_what_is_answered_native_runs_natively = None
-
     # Another process, and a core of the check's own, have no device PICKY.
     test_import_in_another_process = None
     test_case_in_another_process = None

@@ -87,8 +87,32 @@ def test_arithmetic_that_a_device_refuses_later_runs_elsewhere() -> None:
 
     core = Core()
     core.register_plugin("PICKY", Picky)
+    placement = core.query_model(expanding(), "HETERO:PICKY,CPU").placement
+    assert placement is not None
+    assert ("Mul_to", "PICKY", "not after all") in [(r.node, r.device, r.reason) for r in placement.refusals]
     network = core.compile_model(expanding(), "HETERO:PICKY,CPU")
+    assert network.get_metric("SUBGRAPH_DEVICES") == tuple(part.device for part in placement.subgraphs)
     np.testing.assert_array_equal(network({"x": X})["y"], np.full((4, 3), -1, np.float32))
+
+
+def test_the_query_tells_what_a_device_does_not_run_natively_in_a_part_of_its_own() -> None:
+    """PICKY runs `Expand_b` natively only beside the arithmetic that computes its lengths."""
+
+    class Picky(TemplatePlugin):
+        name = "PICKY"
+
+        def query_model(self, model: Model, config: Config) -> QueryResult:
+            answer = super().query_model(model, config)
+            if "Expand_b" not in answer.nodes or "Neg_y" in answer.nodes:
+                return answer
+            support = Support.reference(RefusalCause.SHAPE, "computed lengths")
+            return QueryResult({**answer.nodes, "Expand_b": support})
+
+    core = Core()
+    core.register_plugin("PICKY", Picky)
+    answer = core.query_model(expanding(), "HETERO:PICKY,CPU")
+    assert (answer["Expand_b"].level.value, answer["Expand_b"].reason) == ("reference", "computed lengths")
+    assert answer["Neg_y"].level.value == "native"
 
 
 def test_lengths_of_which_a_result_is_computed_and_other_lengths() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from engine.native.graph import Costs
-from engine.plugin_api import Config, CoreHandle, Model, SupportLevel
+from engine.plugin_api import Config, CoreHandle, Model, Support, SupportLevel
 from engine_hetero.canonical import canonical_model
 from engine_hetero.costs.calibrated_costs import calibration_path, measured_costs
 from engine_hetero.costs.cost_model import CostModel, default_costs
@@ -126,20 +126,20 @@ class Divider:
         self.user_model = model
         self.model = canonical_model(model)
         self.answers = [core.query_model(self.model, device, devices.config_of(device)) for device in devices.names]
-        self._withdrawn: list[tuple[int, frozenset[str]]] = []
+        self._withdrawn: list[tuple[int, Mapping[str, Support]]] = []
         self._set_claims()
 
-    def withdraw(self, device: str, names: frozenset[str]) -> None:
-        """Treat some nodes as refused by a device."""
-        self._withdrawn.append((self.devices.names.index(device), names))
+    def withdraw(self, device: str, refused: Mapping[str, Support]) -> None:
+        """Use a device's later refusals of some nodes instead of its first answers about them."""
+        self._withdrawn.append((self.devices.names.index(device), refused))
         self._set_claims()
 
     def _set_claims(self) -> None:
         refused = {name for answer in self.answers for name in answer.at(SupportLevel.REFUSED)}
-        self.graph = ModelGraph.of(self.model, refused.union(*(names for _, names in self._withdrawn)))
+        self.graph = ModelGraph.of(self.model, refused.union(*(later for _, later in self._withdrawn)))
         self.claims = Claims.of(self.graph, self.devices.names, self.answers)
-        for device, names in self._withdrawn:
-            self.claims = self.claims.without(device, names)
+        for device, later in self._withdrawn:
+            self.claims = self.claims.with_answers(device, later)
 
     def divide(self) -> Division:
         """Place every node and form the subgraphs."""

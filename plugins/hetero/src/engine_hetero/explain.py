@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
@@ -29,17 +30,38 @@ from engine_hetero.properties import PARTITION_STRATEGY, PLACEMENT
 def answer(core: CoreHandle, model: Model, devices: DeviceList, config: Config) -> QueryResult:
     """The support of each of the model's operations; folded operations count as native."""
     divider = Divider(core, model, devices, config)
-    graph = divider.graph
-    originals = _originals(model, graph)
     try:
-        division = divider.divide()
+        division = _settled(divider)
     except UnplaceableError as e:
         refused = {n: Support.refused(RefusalCause.PLACEMENT, reason) for n, reason in e.reasons.items()}
-        return QueryResult(_by_original_name(model, originals, refused))
+        return QueryResult(_by_original_name(model, _originals(model, divider.graph), refused))
+    originals = _originals(model, division.graph)
     claims = division.placement.claims
     supports = {number: claims.support(int(d), number) for number, d in enumerate(division.placement.affinity)}
     answers = _by_original_name(model, originals, supports)
     return QueryResult(answers, placement=report(division, config, originals, answers))
+
+
+def _settled(divider: Divider) -> Division:
+    """The division that compilation uses, whose claims have each device's answers about its own subgraphs.
+
+    A node that a device runs in the whole model may not run in a subgraph: another subgraph may compute lengths that
+    are constants in the whole model.
+    """
+    while True:
+        division = divider.divide()
+        if len(division.members) < 2:
+            return division
+        claims, is_refused = division.placement.claims, False
+        for part in division.split()[0]:
+            answer = divider.core.query_model(part.model, part.device, divider.devices.config_of(part.device))
+            if refused := answer.at(SupportLevel.REFUSED):
+                divider.withdraw(part.device, refused)
+                is_refused = True
+            names = [division.graph.names[number] for number in part.nodes]
+            claims = claims.with_answers(claims.devices.index(part.device), {name: answer[name] for name in names})
+        if not is_refused:
+            return replace(division, placement=replace(division.placement, claims=claims))
 
 
 Originals: TypeAlias = Sequence[Mapping[str, str]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from engine.plugin_api import (
     DeviceNotFoundError,
     EngineError,
     ExecutableNetwork,
+    Support,
     SupportLevel,
     UnsupportedError,
 )
@@ -63,17 +64,17 @@ class Compiler:
         except EngineError as e:
             raise DeviceError(f"{described(number, part)} cannot be compiled: {type(e).__name__}: {e}") from e
 
-    def ask_again(self, refused: Refused) -> frozenset[str]:
-        """The nodes of a refused part that its device, queried with only this part, no longer claims.
+    def ask_again(self, refused: Refused) -> Mapping[str, Support]:
+        """The nodes of a refused part that its device, queried with only this part, refuses, with the reasons.
 
         Raises `UnsupportedError` if it still claims all of them.
         """
         part = refused.part
         answer = self.core.query_model(part.model, part.device, self.devices.config_of(part.device))
-        names = frozenset(answer.at(SupportLevel.REFUSED))
-        if not names:
+        nodes = answer.at(SupportLevel.REFUSED)
+        if not nodes:
             raise self.contradiction(refused)
-        return names
+        return nodes
 
     def contradiction(self, refused: Refused) -> UnsupportedError:
         """The error for a device that claims nodes but refuses their subgraph."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -69,11 +69,15 @@ class Claims:
             atoms.append(tuple(_disjoint(found)))
         return cls(graph, tuple(devices), tuple(answers), levels, tuple(atoms))
 
-    def without(self, device: int, names: frozenset[str]) -> Claims:
-        """The claims without some nodes of one device."""
+    def with_answers(self, device: int, supports: Mapping[str, Support]) -> Claims:
+        """The claims with one device's answers about some nodes replaced; unknown names are ignored."""
+        answers = list(self.answers)
+        answers[device] = replace(answers[device], nodes={**answers[device].nodes, **supports})
         levels = self.levels.copy()
-        levels[device, [number for number, name in enumerate(self.graph.names) if name in names]] = REFUSED
-        return Claims(self.graph, self.devices, self.answers, levels, self.atoms)
+        for number, name in enumerate(self.graph.names):
+            if name in supports:
+                levels[device, number] = _RANKS[supports[name].level]
+        return replace(self, answers=tuple(answers), levels=levels)
 
     def support(self, device: int, number: int) -> Support:
         """A device's answer about a node."""
@@ -84,8 +88,6 @@ class Claims:
         support = self.support(device, number)
         if support.level is SupportLevel.REFUSED:
             return support.reason
-        if self.levels[device, number] == REFUSED:
-            return "claimed, but refused when the subgraph was compiled"
         atom = next((a for a in self.atoms[device] if number in a), None)
         names = "" if atom is None else ", ".join(f"`{self.graph.names[n]}`" for n in atom if n != number)
         return f"supported only together with {names}, some of which are on other devices"
