@@ -1,7 +1,7 @@
 """Build the C++ tests with sanitizers, and run them: `python csrc/sanitize.py [address|thread|plain ...]`.
 
-`address` runs all tests under ASan and UBSan; `thread` runs the multithreaded tests under TSan; `plain` uses no
-sanitizer, and the optimisation level of a release. The first two are the default.
+`address` runs all tests under ASan and UBSan; `thread` runs the multithreaded tests under TSan; `plain` runs all
+tests on the objects of a release. The first two are the default.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMON = ("-O1", "-g1", "-fno-omit-frame-pointer")
 VARIANTS = {
     "address": Variant(OBJECTS / "address", (*COMMON, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")),
     "thread": Variant(OBJECTS / "thread", (*COMMON, "-fsanitize=thread")),
-    "plain": Variant(OBJECTS / "plain", ("-O3",)),
+    "plain": RELEASE,
 }
 # Kernel tests call workers one after the other, so TSan could find nothing in them or in the kernels.
 THREADED = ("executor", "graph_closure")

@@ -153,7 +153,7 @@ void refusals(const Target& target) {
   indices[3] = -2;
   refused("row_indices", indices, "holds -2; expected indices below 4");
   indices[2] = 3, indices[3] = 2;
-  refused("column_indices", indices, "holds 2; expected indices below 4 that ascend");
+  refused("column_indices", indices, "holds 2; expected indices below 4 in ascending order");
   refused("in", Ints{0, 4}, "empty dimension");
   refused("out", Ints{8, 9}, "bytes; expected");
   refused("maps", std::int64_t{1} << 41, "expected 0 to");

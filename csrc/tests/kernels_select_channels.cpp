@@ -85,7 +85,8 @@ void refusals(const Target& target) {
   for (const Ints& ranges :
        {Ints{0, 0, 1, 9}, {0, -1, 1, 2}, {1, 0, 1, 1}, {0, 7, 1, 2}, {0, 2, -1, 4}, {-1, 0, 1, 1}, {0, 0, 1, -1}})
     expect_refused(target, select_channels_operations, "select_channels_f32",
-                   {{"batch", 1}, {"pixels", 1}, {"channels", Ints{8}}, {"ranges", ranges}}, {64}, {64}, "are not within");
+                   {{"batch", 1}, {"pixels", 1}, {"channels", Ints{8}}, {"ranges", ranges}}, {64}, {64},
+                   "are not within");
 }
 
 }  // namespace
