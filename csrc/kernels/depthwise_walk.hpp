@@ -105,9 +105,18 @@ ENGINE_NOINLINE void tile(const Row<Map, Out>& row, std::int64_t first, std::int
       for (int p = 0; p < kPixels; ++p) sum[p] = fma(in[p * kStride + k], weight, sum[p]);
     }
   }
+  // One loop for each part of the epilogue: one condition for each, and not for each pixel.
   const Ending<Map, Out> end = ending_of(row);
+  if (end.has_scale) {
 #pragma GCC unroll 14
-  for (int p = 0; p < kPixels; ++p) finish_pixel(end, first + p, sum[p]);
+    for (int p = 0; p < kPixels; ++p) sum[p] = fma(sum[p], end.scale, end.bias);
+  }
+  if (end.residual) {
+#pragma GCC unroll 14
+    for (int p = 0; p < kPixels; ++p) sum[p] += load(end.residual + (first + p) * 16);
+  }
+#pragma GCC unroll 14
+  for (int p = 0; p < kPixels; ++p) store(end.y + (first + p) * 16, min(end.high, max(end.low, sum[p])));
 }
 
 template <int kKernel, int kStride, int kPixels, class Map, class Out>

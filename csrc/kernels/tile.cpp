@@ -110,13 +110,17 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
     const float* r = residual ? residual + v / kPerBlock * call.residual_block + v % kPerBlock * kLanes : nullptr;
     const Vec scale = call.scale ? load(call.scale + v * kLanes) : zero();
     const Vec bias = call.bias ? load(call.bias + v * kLanes) : zero();
+    // One loop for each part of the epilogue: one condition for each, and not for each pixel.
+    if (call.scale) {
 #pragma GCC unroll 28
-    for (int p = 0; p < kPixels; ++p) {
-      Vec value = acc[v][p];
-      if (call.scale) value = fma(value, scale, bias);
-      if (r) value += load(r + p * call.residual_pixel);
-      store(y + p * call.y_pixel, min(high, max(low, value)));
+      for (int p = 0; p < kPixels; ++p) acc[v][p] = fma(acc[v][p], scale, bias);
     }
+    if (r) {
+#pragma GCC unroll 28
+      for (int p = 0; p < kPixels; ++p) acc[v][p] += load(r + p * call.residual_pixel);
+    }
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) store(y + p * call.y_pixel, min(high, max(low, acc[v][p])));
   }
   if (finish) {
     for (int v = 0; v < kVectors; ++v) {

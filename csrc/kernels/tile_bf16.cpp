@@ -13,12 +13,11 @@ using namespace simd;
 #if defined(__AVX512BF16__)
 constexpr int kMaxVectors = 4;
 constexpr int kMaxPixels[5] = {0, 28, 14, 9, 6};
-#elif defined(__AVX512F__) || defined(__aarch64__)
-constexpr int kMaxVectors = 2;
-constexpr int kMaxPixels[5] = {0, 12, 12, 0, 0};
+#define ENGINE_TILE_INLINE ENGINE_ALWAYS_INLINE  // the step between pixels is a constant of each function
 #else
 constexpr int kMaxVectors = 2;
-constexpr int kMaxPixels[5] = {0, 12, 6, 0, 0};
+constexpr int kMaxPixels[5] = {0, 6, 6, 0, 0};
+#define ENGINE_TILE_INLINE ENGINE_NOINLINE  // all steps share one function
 #endif
 constexpr int kBestVectors = 2;
 
@@ -96,18 +95,18 @@ ENGINE_INLINE void store_tile(const TileCallBf16& call, Vec low, Vec high, Vec (
     const std::int64_t block = v / kVectorsPerBlock, lane = v % kVectorsPerBlock * kLanes;
     Element* y = reinterpret_cast<Element*>(call.y.data) + block * call.y_block + lane;
     const Element* r = residual ? residual + block * call.residual_block + lane : nullptr;
+    if (r) {
 #pragma GCC unroll 28
-    for (int p = 0; p < kPixels; ++p) {
-      Vec value = acc[v][p];
-      if (r) value += load(r + p * call.residual_pixel);
-      store(y + p * call.y_pixel, min(high, max(low, value)));
+      for (int p = 0; p < kPixels; ++p) acc[v][p] += load(r + p * call.residual_pixel);
     }
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) store(y + p * call.y_pixel, min(high, max(low, acc[v][p])));
   }
 }
 
-template <int kVectors, int kPixels, int kStep>
-ENGINE_NOINLINE void tile(const TileCallBf16& call) {
-  constexpr bool kIsIndirect = kStep == 0;
+// step: elements between pixels; 0 for indirect pixels.
+template <int kVectors, int kPixels>
+ENGINE_TILE_INLINE void run(const TileCallBf16& call, int step) {
   constexpr int kStride = kVectors * kLanes * 2;
   Vec acc[kVectors][kPixels];
 #pragma GCC unroll 4
@@ -133,7 +132,7 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
     for (int r = 0; r < at->rows; ++r) {
       const Bf16* x = row;
       for (int c = 0; c < at->cols; ++c) {
-        if constexpr (kIsIndirect) {
+        if (step == 0) {
           IndirectPixels<kPixels> pixels;
           pixels.depth = 0;
 #pragma GCC unroll 28
@@ -153,7 +152,7 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
             w += kStride;
           }
         } else {
-          DensePixels pixels = {x, kStep};
+          DensePixels pixels = {x, step};
           int d = 0;
           for (; d + 1 < depth; d += 2, pixels.at += 2, w += kStride) {
             ENGINE_FORGET(pixels.at);
@@ -196,6 +195,11 @@ ENGINE_NOINLINE void tile(const TileCallBf16& call) {
     store_tile<Bf16>(call, low, high, acc);
   else
     store_tile<float>(call, low, high, acc);
+}
+
+template <int kVectors, int kPixels, int kStep>
+ENGINE_NOINLINE void tile(const TileCallBf16& call) {
+  run<kVectors, kPixels>(call, kStep);
 }
 
 template <int... kIndices>
