@@ -1,7 +1,7 @@
 """Build the C++ tests with sanitizers, and run them: `python csrc/sanitize.py [address|thread|plain ...]`.
 
 `address` runs all tests under ASan and UBSan; `thread` runs the multithreaded tests under TSan; `plain` runs all
-tests on the objects of a release. The first two are the default.
+tests on the objects of a release. The first two are the default. Needs the installed engine, which knows this CPU.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from native_build import (
     compile_units,
     core_units,
     jobs,
+    kernel_rows,
     kernel_units,
     link_program,
     test_units,
 )
+
+from engine.native import cpu_features, isas_within
 
 COMMON = ("-O1", "-g1", "-fno-omit-frame-pointer")
 VARIANTS = {
@@ -66,15 +69,14 @@ def _run(name: str, only: str) -> list[str]:
         for program in programs
         if only in program.source.stem and (name != "thread" or program.source.stem.startswith(THREADED))
     ]
-    kernels_variant = RELEASE if name == "thread" else variant
-    kernels = kernel_units(kernels_variant)
+    instrumented, others = _kernels(variant) if name == "address" else ([], kernel_units(RELEASE))
     core = [*core_units(variant), *shared]
-    count = compile_units(kernels, kernels_variant) + compile_units([*core, *wanted], variant)
+    count = compile_units(others, RELEASE) + compile_units([*instrumented, *core, *wanted], variant)
     print(f"{name}: {count} files compiled in {time.monotonic() - start:.0f} s", flush=True)
 
     def has_passed(program: Unit) -> bool:
         target = variant.objects / program.source.stem
-        link_program([unit.object for unit in (*kernels, *core, program)], target, variant)
+        link_program([unit.object for unit in (*instrumented, *others, *core, program)], target, variant)
         done = subprocess.run(
             [target], env=OPTIONS | os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
@@ -84,6 +86,28 @@ def _run(name: str, only: str) -> list[str]:
     with ThreadPoolExecutor(max_workers=jobs()) as pool:
         passed = list(pool.map(has_passed, wanted))
     return [f"{program.source.stem} ({name})" for program, good in zip(wanted, passed, strict=True) if not good]
+
+
+def _kernels(variant: Variant) -> tuple[list[Unit], list[Unit]]:
+    """The kernels to instrument, and the others, from the release build.
+
+    Each family is instrumented for its first and its last instruction set that this CPU has. Between them it differs
+    only in the number of lanes, and the tests look for overruns themselves.
+    """
+    isas = isas_within(cpu_features().isa)
+    rows: dict[str, list[str]] = {}
+    for family, isa in kernel_rows():
+        if isa in isas:
+            rows.setdefault(family, []).append(isa)
+    chosen = {(family, isa) for family, found in rows.items() for isa in (found[0], found[-1])}
+
+    def is_chosen(unit: Unit) -> bool:
+        return (unit.source.stem, unit.object.parent.name) in chosen
+
+    return (
+        [unit for unit in kernel_units(variant) if is_chosen(unit)],
+        [unit for unit in kernel_units(RELEASE) if not is_chosen(unit)],
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ the operator's spec, whose attributes are typed, complete and checked::
 
         def lower(self, spec: ConcatSpec, builder: MyBuilder) -> None: ...
 
-`prepare(model, LOWERINGS, register_passes)` makes the graph that is lowered: a copy of the user's model, transformed by
+`prepare(model, LOWERINGS, PASSES)` makes the graph that is lowered: a copy of the user's model, transformed by
 the device's passes and folded, with a `Decisions` that says for each node how it is lowered, or why it is refused.
 `query` maps the decisions for this graph back to the nodes of the user's model, which may have been fused. If shapes
 are dynamic, `PreparedGraph.at(shapes)` is the graph for given input shapes, and a `PlanCache` keeps the most recent

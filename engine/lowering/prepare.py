@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Self
 
@@ -12,8 +11,8 @@ from engine.lowering.decisions import Decisions
 from engine.lowering.refusal import Refusal
 from engine.lowering.specialize import Shapes, fold, is_static, specialize, unfit_inputs
 from engine.lowering.table import LoweringT, LoweringTable
-from engine.passes import Manager
-from engine.passes.common.init_node_info import InitNodeInfo
+from engine.passes import PassPipeline
+from engine.passes.runtime_info import init_node_info
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class PreparedGraph(Generic[LoweringT]):
 def prepare(
     model: Model,
     table: LoweringTable[LoweringT],
-    register: Callable[[Manager], None] | None = None,
+    passes: PassPipeline | None = None,
     *,
     keep_names: bool = False,
 ) -> PreparedGraph[LoweringT]:
@@ -75,14 +74,12 @@ def prepare(
     Args:
         model: the user's model, which is not changed.
         table: the device's lowerings.
-        register: registers the device's passes with a manager; None if the device has no passes.
+        passes: the device's passes, if it has any.
         keep_names: record on each node which of the model's nodes it replaces, as queries need.
     """
     graph = model.clone()
-    manager = Manager()
     if keep_names:
-        manager.register_pass(InitNodeInfo)
-    if register is not None:
-        register(manager)
-    manager.run_passes(graph)
+        init_node_info(graph)
+    if passes is not None:
+        passes.run(graph)
     return PreparedGraph(graph, fold(graph, table))

@@ -9,7 +9,7 @@ from engine.lowering.decisions import Decisions
 from engine.lowering.prepare import prepare
 from engine.lowering.refusal import Refusal
 from engine.lowering.table import LoweringT, LoweringTable
-from engine.passes import Manager
+from engine.passes import PassPipeline
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import QueryResult, Support, SupportLevel
 
@@ -17,14 +17,14 @@ from engine.plugin_api import QueryResult, Support, SupportLevel
 def query(
     model: Model,
     table: LoweringTable[LoweringT],
-    register: Callable[[Manager], None] | None = None,
+    passes: PassPipeline | None = None,
     without_kernel: Callable[[Node, Refusal], Support] | None = None,
 ) -> QueryResult:
-    """The support of the operations of `model`, as `prepare(model, table, register)` decides it.
+    """The support of the operations of `model`, as `prepare(model, table, passes)` decides it.
 
     `without_kernel` gives the support of an operation without a kernel; by default it is refused.
     """
-    prepared, alone = prepare(model, table, register, keep_names=True), Decisions(table)
+    prepared, alone = prepare(model, table, passes, keep_names=True), Decisions(table)
     refusals, answer = prepared.refusals(), without_kernel or _refused
 
     def support(node: Node, why: Refusal | None) -> Support:

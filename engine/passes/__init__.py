@@ -16,6 +16,7 @@ from engine.passes.common.validate import Validate
 from engine.passes.config import PassConfig
 from engine.passes.folding import constant_fold
 from engine.passes.manager import Manager, PassRecord
+from engine.passes.pipeline import PassPipeline
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite, MatcherPass
 from engine.passes.runtime_info import RuntimeAttribute, check_rt_info, copy_runtime_info
 from engine.passes.surgery import insert_after, replace_node, replace_output_update_name
@@ -39,6 +40,7 @@ __all__ = [
     "Pass",
     "PassConfig",
     "PassInfo",
+    "PassPipeline",
     "PassRecord",
     "RuntimeAttribute",
     "Serialize",

@@ -104,7 +104,7 @@ class Manager(Pass):
         self._validate = validate
         self._run = PipelineRun(
             checked=checked,
-            timed=profile or is_on(PROFILE),
+            timed=profile,
             snapshots=None if snapshots is None else Snapshots(Path(snapshots), snapshot_formats),
         )
 
@@ -234,7 +234,7 @@ class Manager(Pass):
 
 def _joined(outer: PipelineRun | None, own: PipelineRun) -> PipelineRun:
     if outer is None:
-        return replace(own, snapshots=own.snapshots or tracing())
+        return replace(own, timed=own.timed or is_on(PROFILE), snapshots=own.snapshots or tracing())
     return PipelineRun(
         checked=outer.checked or own.checked,
         timed=outer.timed or own.timed,

@@ -156,21 +156,19 @@ def _present(instruction: Instruction) -> Instruction:
     return instruction.present if isinstance(instruction, OptionalInstruction) else instruction
 
 
-def root_kinds(instruction: Instruction) -> frozenset[Kind] | None:
-    """The operators that the root can have; None if any operator can match."""
-    if isinstance(instruction, TypeInstruction):
-        return instruction.kinds
-    if isinstance(instruction, PortInstruction):
-        return root_kinds(instruction.inner)
-    if isinstance(instruction, OptionalInstruction):
-        behind = root_kinds(instruction.absent)
-        return None if behind is None else instruction.present.kinds | behind
-    if isinstance(instruction, AnyOfInstruction):
-        kinds: frozenset[Kind] = frozenset()
-        for alternative in instruction.alternatives:
-            found = root_kinds(alternative)
-            if found is None:
-                return None
-            kinds |= found
-        return kinds
-    return None
+def root_kinds(root: Node) -> frozenset[Kind] | None:
+    """The operators that a match of the pattern `root` can have as its root; None if it can be any operator."""
+    if not isinstance(root, PatternNode):
+        return frozenset({(root.domain, root.op_type)})
+    kinds: frozenset[Kind] = frozenset()
+    alternatives: Sequence[Output | None] = root.sources
+    if isinstance(root, WrapType):
+        kinds, alternatives = root.kinds, root.sources[:1] if isinstance(root, OptionalNode) else ()
+    elif not isinstance(root, (AnyOf, Block)):
+        return None
+    for alternative in alternatives:
+        found = None if alternative is None else root_kinds(alternative.node)
+        if found is None:
+            return None
+        kinds |= found
+    return kinds

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.errors import GraphError, PassError
 from engine.ir import Node, Output, OutputLike, as_output
 from engine.passes.pattern.compiling import compile_pattern, root_kinds
-from engine.passes.pattern.matching import MatchState, Trace
+from engine.passes.pattern.matching import Instruction, MatchState, Trace
 from engine.passes.pattern.nodes import Block
 
 
@@ -46,18 +46,19 @@ _NOTHING = MatchState()
 class Matcher:
     """Matches the pattern with root `root`; pattern nodes that the root does not reach are ignored.
 
+    The pattern is compiled at the first attempt: in a pipeline, most patterns have roots that the model does not have.
     Holds the last match until the next attempt or `clear_state`. Not thread-safe. Raises `PassError` if `root` has
     several outputs and none is selected.
     """
 
     __slots__ = (
-        "_index",
+        "_compiled",
         "_match_root",
         "_operators",
+        "_root",
         "_root_kinds",
         "_spare",
         "_state",
-        "_step",
         "name",
         "owner",
         "pattern",
@@ -72,9 +73,10 @@ class Matcher:
         self.owner: str | None = None
         """The name of the pass that registered this matcher."""
         self.pattern: Node = output.node
-        self._step, self._operators = compile_pattern(output)
-        self._root_kinds = root_kinds(self._step)
-        self._index = output.index if self._step.counts_outputs else 0
+        self._root = output
+        self._root_kinds = root_kinds(output.node)
+        self._compiled: tuple[Instruction, int] | None = None
+        self._operators: list[Node] = []
         self._state = _NOTHING
         self._spare: MatchState | None = None
         self._match_root: Node | None = None
@@ -86,12 +88,13 @@ class Matcher:
 
     def match(self, value: OutputLike) -> bool:
         """Match the pattern's root against a node or one of its outputs; the previous match is discarded."""
-        output = value if type(value) is Output else Output(value, self._index)  # type: ignore[arg-type]
+        instruction, index = self._compiled or self._compile()
+        output = value if type(value) is Output else Output(value, index)  # type: ignore[arg-type]
         self._match_root, self._state = None, _NOTHING
         state, self._spare = self._spare, None
         if state is None:
             state = MatchState()
-        if self._step.match(output, state, None):
+        if instruction.match(output, state, None):
             self._match_root, self._state = output.node, state
             return True
         # Most attempts fail, and their state was not exposed, so the next attempt reuses it.
@@ -134,17 +137,24 @@ class Matcher:
 
     def explain(self, value: OutputLike) -> Explanation:
         """Why the pattern does, or does not, match at `value`; the last match is not changed."""
-        output = value if type(value) is Output else Output(value, self._index)  # type: ignore[arg-type]
+        instruction, index = self._compiled or self._compile()
+        output = value if type(value) is Output else Output(value, index)  # type: ignore[arg-type]
         trace = Trace()
         state = MatchState(trace)
         root = str(output.node)
-        if self._step.match(output, state, None):
+        if instruction.match(output, state, None):
             nodes = _matched_nodes(state.values, self._operators)
             return Explanation(True, self.name, root, tuple(map(str, nodes)), depth=len(state.values))
         nodes = _matched_nodes(trace.values, self._operators)
         return Explanation(
             False, self.name, root, tuple(map(str, nodes)), trace.edge, trace.where, trace.reason, trace.depth
         )
+
+    def _compile(self) -> tuple[Instruction, int]:
+        """The instructions, and the output that stands for a node."""
+        instruction, self._operators = compile_pattern(self._root)
+        self._compiled = instruction, self._root.index if instruction.counts_outputs else 0
+        return self._compiled
 
     def __repr__(self) -> str:
         return f"<Matcher {self.name!r}>"

@@ -9,7 +9,7 @@ from engine.lowering import Refusal
 from engine.ops.reference import compile_node
 from engine.plugin_api import QueryResult, Support
 from engine_cpu.lowering import LOWERINGS
-from engine_cpu.transform import register_passes
+from engine_cpu.transform import PASSES
 
 
 def query(model: Model, *, allow_reference: bool) -> QueryResult:
@@ -24,4 +24,4 @@ def query(model: Model, *, allow_reference: bool) -> QueryResult:
             return Support.refused(why.cause, f"{why.reason}; the reference evaluator refuses it: {e}")
         return Support.reference(why.cause, why.reason)
 
-    return lowering.query(model, LOWERINGS, register_passes, without_kernel)
+    return lowering.query(model, LOWERINGS, PASSES, without_kernel)

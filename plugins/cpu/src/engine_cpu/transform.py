@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from engine.ir import Model
 from engine.lowering import prepare
-from engine.passes import Manager
+from engine.passes import Manager, PassPipeline
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
@@ -23,11 +25,10 @@ from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
 def prepare_model(model: Model) -> CpuGraph:
     """A transformed and folded copy of `model`, with the decisions for its nodes."""
-    return prepare(model, LOWERINGS, register_passes)
+    return prepare(model, LOWERINGS, PASSES)
 
 
-def register_passes(manager: Manager) -> None:
-    """Register the passes that the device runs on every model."""
+def _register(manager: Manager) -> None:
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
     manager.register_pass(ChannelShuffleFusion)
@@ -37,3 +38,7 @@ def register_passes(manager: Manager) -> None:
     )
     manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
+
+
+PASSES: Final = PassPipeline(_register)
+"""The passes that the device runs on every model."""

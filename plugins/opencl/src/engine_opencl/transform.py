@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache
 
 from engine.lowering import prepare
-from engine.passes import Manager
+from engine.passes import Manager, PassPipeline
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
@@ -27,8 +27,9 @@ def prepare_model(model: Model, precision: str = "f32") -> OpenclGraph:
     return prepare(model, LOWERINGS, passes_for(precision))
 
 
-def passes_for(precision: str) -> Callable[[Manager], None]:
-    """A function that registers the device's passes for a precision."""
+@cache
+def passes_for(precision: str) -> PassPipeline:
+    """The passes that the device runs on every model of a precision."""
 
     def register(manager: Manager) -> None:
         manager.register_pass(CommonOptimizations)
@@ -37,4 +38,4 @@ def passes_for(precision: str) -> Callable[[Manager], None]:
         if precision == "f16":
             manager.register_pass(ConvertPrecision(accepts=lambda node: LOWERINGS.decide(node).refusal is None))
 
-    return register
+    return PassPipeline(register)

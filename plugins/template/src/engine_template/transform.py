@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from engine.passes import Manager
+from typing import Final
+
+from engine.passes import Manager, PassPipeline
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
 from engine.plugin_api import Model
 
 
 def transform_network(model: Model) -> Model:
-    """A transformed copy of `model`.
+    """A transformed copy of `model`."""
+    graph = model.clone()
+    _PASSES.run(graph)
+    return graph
+
+
+def _register(manager: Manager) -> None:
+    """Register and configure the passes.
 
     The pipeline is the common one, adjusted by its `PassConfig`: disable a pass that does not help the device, and
     enable one whose operators the device can run. This device evaluates one operation at a time, so one large product
@@ -17,9 +26,8 @@ def transform_network(model: Model) -> Model:
     make them stay disabled, as by default. A device with fused convolutions would write
     `config.enable(ActivationFusion, ResidualFusion)`, and register its own passes after the common ones.
     """
-    graph = model.clone()
-    manager = Manager()
     manager.register_pass(CommonOptimizations)
     manager.pass_config.disable(QKVProjectionFusion)
-    manager.run_passes(graph)
-    return graph
+
+
+_PASSES: Final = PassPipeline(_register)
