@@ -1,4 +1,4 @@
-"""Files that are written atomically, and a file of tuning choices."""
+"""Files that are written atomically, the user's cache folder, and a file of tuning choices."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ def complete_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             with suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def user_cache_folder(name: str) -> Path:
+    """The folder `name` in the user's cache folder, which may not exist; for a user without a home, it cannot exist."""
+    stated = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    try:
+        return (Path(stated) if stated else Path.home() / ".cache") / name
+    except RuntimeError:
+        return Path(os.devnull) / name
 
 
 class ChoicesFile:

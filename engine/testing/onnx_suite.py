@@ -1,22 +1,27 @@
 """The cases of the ONNX backend suite, and how to run one on a device.
 
-Importing this module computes the suite's expected values, which takes seconds: only tests do so.
+The first import computes the suite's expected values, which takes 10 seconds or more; the user's cache folder keeps
+them for later ones.
 """
 
 from __future__ import annotations
 
 import csv
+import pickle
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from engine.core import Core
+from engine.files import complete_file, user_cache_folder
 from engine.ir import Model, OptionalType, SequenceType, ValueType
 
 with warnings.catch_warnings():
@@ -25,13 +30,38 @@ with warnings.catch_warnings():
     from onnx.backend.test.loader import load_model_tests
     from onnx.backend.test.runner import Runner
 
-    CASES = {
-        case.name: case
-        for kind in ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
-        for case in load_model_tests(kind=kind)
-    }
-
 SuiteCase: TypeAlias = TestCase
+
+
+def kept(path: Path, compute: Callable[[], dict[str, SuiteCase]]) -> dict[str, SuiteCase]:
+    """The cases in a file; if it is missing or damaged, those that `compute` gives, which are then written to it."""
+    with suppress(Exception):  # damage may raise anything
+        found: dict[str, SuiteCase] = pickle.loads(path.read_bytes())
+        return found
+    cases = compute()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with complete_file(path) as file:
+            pickle.dump(cases, file)
+    return cases
+
+
+def _of_kind(kind: str) -> dict[str, SuiteCase]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in load_model_tests(kind=kind)}
+
+
+def _cases() -> dict[str, SuiteCase]:
+    versions = f"onnx-{onnx.__version__}-numpy-{np.__version__}-{sys.implementation.cache_tag}"
+    path = user_cache_folder("engine-testing") / f"{versions}.pickle"
+    cases = kept(path, lambda: _of_kind("node"))
+    for kind in ("simple", "pytorch-converted", "pytorch-operator", "real"):  # folders of files, nothing to compute
+        cases |= _of_kind(kind)
+    return cases
+
+
+CASES: Final = _cases()
 
 
 def _exceptions() -> dict[str, tuple[str, str]]:

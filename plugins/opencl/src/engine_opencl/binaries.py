@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from engine.files import complete_file
+from engine.files import complete_file, user_cache_folder
 
 _log = logging.getLogger("engine.opencl")
 _DIGEST: Final = hashlib.sha256().digest_size
@@ -31,11 +31,7 @@ _ABANDONED_SECONDS: Final = 24 * 3600.0
 
 def default_folder() -> Path:
     """The default folder for programs without CACHE_DIR: the user's cache folder."""
-    stated = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    try:
-        return (Path(stated) if stated else Path.home() / ".cache") / "engine-opencl"
-    except RuntimeError:  # a user without a home: a folder that cannot be created
-        return Path(os.devnull) / "engine-opencl"
+    return user_cache_folder("engine-opencl")
 
 
 def sealed(key: str, binary: bytes) -> bytes:
