@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from comparison.engines import CLOCKS, ENGINES, Setup
-from comparison.measure import ModelResult, Plan, measure_model
+from comparison.measure import ModelResult, Procedure, measure_model
 from comparison.peak import Peak
 from comparison.report import cost_table, problems, speed_table, write_json
 
@@ -35,14 +35,14 @@ MODELS = (
 def main() -> int:
     options = parsed()
     setup = Setup(options.threads, options.precision, options.streams, options.device, options.effort)
-    plan = Plan(options.engines, setup, options.rounds, options.block_seconds, options.rest, options.loads,
-                options.clock)  # fmt: skip
+    procedure = Procedure(options.engines, setup, options.rounds, options.block_seconds, options.rest, options.loads,
+                          options.clock)  # fmt: skip
     results = []
     with Peak(options.threads) as peak:
         peak.measure()
         for name in options.models:
             begin = time.perf_counter()
-            results.append(measure_model(name, seeded_network(name, small=options.small), plan))
+            results.append(measure_model(name, seeded_network(name, small=options.small), procedure))
             peak.measure()
             report_progress(results[-1], time.perf_counter() - begin)
     print(f"\n{cpu_model()}, {options.threads} threads, {options.precision}, " + ", ".join(

@@ -22,7 +22,7 @@ from engine.testing.networks import NETWORKS, seeded_network
 
 
 @dataclass(slots=True)
-class Step:
+class StepTime:
     """One step, or the sum of several."""
 
     node: str
@@ -47,30 +47,30 @@ def main() -> None:
         times = [node.duration_ns for node in request.profiling_info.nodes]
         best = [min(pair) for pair in zip(best, times, strict=True)] if best else times
     nodes = request.profiling_info.nodes
-    infos = [info for segment in compiled._native_segments() for info in segment.lowered.plan.steps]  # type: ignore[attr-defined]
+    infos = [info for segment in compiled.native_segments() for info in segment.lowered.plan.steps]  # type: ignore[attr-defined]
     kernels = {info.name: info for info in infos}
     steps = []
     for node, nanoseconds in zip(nodes, best, strict=True):
         info = kernels.get(node.name)
         kernel = info.kernel if info is not None and node.status == "native" else node.status
-        steps.append(Step(node.name, f"{node.op_type}: {kernel}", nanoseconds / 1e3, info.work if info else 0.0))
+        steps.append(StepTime(node.name, f"{node.op_type}: {kernel}", nanoseconds / 1e3, info.work if info else 0.0))
     with Peak(options.threads) as peak:
         peak.measure()
         print(table(grouped(steps) if options.by == "kernel" else steps, peak.best.get(options.precision), options.top))
 
 
-def grouped(steps: Iterable[Step]) -> list[Step]:
+def grouped(steps: Iterable[StepTime]) -> list[StepTime]:
     """The sums by operator and kernel."""
-    sums: dict[str, Step] = {}
+    sums: dict[str, StepTime] = {}
     for step in steps:
-        total = sums.setdefault(step.kernel, Step("", step.kernel, 0.0, 0.0, 0))
+        total = sums.setdefault(step.kernel, StepTime("", step.kernel, 0.0, 0.0, 0))
         total.microseconds += step.microseconds
         total.operations += step.operations
         total.count += step.count
     return list(sums.values())
 
 
-def table(steps: list[Step], peak: float | None, top: int) -> str:
+def table(steps: list[StepTime], peak: float | None, top: int) -> str:
     total = sum(step.microseconds for step in steps)
     rows = []
     for step in sorted(steps, key=lambda step: -step.microseconds)[: top or None]:

@@ -25,7 +25,7 @@ _BF16_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Procedure:
     """How to measure."""
 
     engines: Sequence[str]
@@ -79,30 +79,30 @@ class ModelResult:
         return asdict(self)
 
 
-def measure_model(name: str, network: SeededNetwork, plan: Plan) -> ModelResult:
+def measure_model(name: str, network: SeededNetwork, procedure: Procedure) -> ModelResult:
     """Measure one model; an engine that cannot run it is skipped, and its result says why."""
-    streams, precision = plan.setup.streams, plan.setup.precision
+    streams, precision = procedure.setup.streams, procedure.setup.precision
     tolerance = _BF16_TOLERANCE if precision == "bf16" else rounding_tolerance(network.model)
-    results = {engine: EngineResult() for engine in plan.engines}
+    results = {engine: EngineResult() for engine in procedure.engines}
     found = ModelResult(name, floating_point_operations(network.model), tolerance, results)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         files = _Files(Path(folder), network)
-        workers = {engine: stack.enter_context(Worker(engine, plan.setup)) for engine in plan.engines}
-        for engine in plan.engines:
+        workers = {engine: stack.enter_context(Worker(engine, procedure.setup)) for engine in procedure.engines}
+        for engine in procedure.engines:
             with _problems_of(results[engine], workers, engine):
                 _load(workers[engine], results[engine], files)
         _check_answers(workers, results, files, precision, tolerance)
         if streams:
-            _measure_rates(workers, results, plan)
+            _measure_rates(workers, results, procedure)
         else:
-            _measure_latencies(workers, results, plan)
+            _measure_latencies(workers, results, procedure)
         for engine, worker in list(workers.items()):
             with _problems_of(results[engine], workers, engine):
                 results[engine].peak_megabytes = worker.call("memory").get("peak")
                 _export(engine, worker, files)
         if not streams:
             stack.pop_all().close()  # nothing else may run while loading is timed
-            _measure_loads(workers, results, files, plan)
+            _measure_loads(workers, results, files, procedure)
     for result in results.values():
         if result.peak_megabytes is not None and result.model_megabytes is not None:
             result.model_megabytes = result.peak_megabytes - result.model_megabytes
@@ -172,15 +172,15 @@ def deviation(answer: np.ndarray, expected: np.ndarray, precision: str) -> float
     return float(np.abs(difference).max() / np.abs(expected).max())
 
 
-def _measure_latencies(workers: dict[str, Worker], results: Mapping[str, EngineResult], plan: Plan) -> None:
+def _measure_latencies(workers: dict[str, Worker], results: Mapping[str, EngineResult], procedure: Procedure) -> None:
     """Run blocks of inferences of each engine in turn, each after a rest, with another order in every round."""
     medians: dict[str, list[float]] = {engine: [] for engine in workers}
     fastest: dict[str, float] = {}
-    for turn in range(plan.rounds):
+    for turn in range(procedure.rounds):
         for engine in _rotated(list(workers), turn):
             with _problems_of(results[engine], workers, engine):
-                time.sleep(plan.rest_seconds)
-                block = {"seconds": plan.block_seconds, "warm_up": 2, "clock": plan.clock}
+                time.sleep(procedure.rest_seconds)
+                block = {"seconds": procedure.block_seconds, "warm_up": 2, "clock": procedure.clock}
                 times = workers[engine].call("latency", **block)["seconds"]
                 medians[engine].append(statistics.median(times))
                 fastest[engine] = min(fastest.get(engine, math.inf), *times)
@@ -189,13 +189,13 @@ def _measure_latencies(workers: dict[str, Worker], results: Mapping[str, EngineR
         results[engine].fastest_milliseconds = fastest[engine] * 1e3
 
 
-def _measure_rates(workers: dict[str, Worker], results: Mapping[str, EngineResult], plan: Plan) -> None:
+def _measure_rates(workers: dict[str, Worker], results: Mapping[str, EngineResult], procedure: Procedure) -> None:
     rates: dict[str, list[float]] = {engine: [] for engine in workers}
-    for turn in range(plan.rounds):
+    for turn in range(procedure.rounds):
         for engine in _rotated(list(workers), turn):
             with _problems_of(results[engine], workers, engine):
-                time.sleep(plan.rest_seconds)
-                rates[engine].append(workers[engine].call("throughput", seconds=2 * plan.block_seconds)["rate"])
+                time.sleep(procedure.rest_seconds)
+                rates[engine].append(workers[engine].call("throughput", seconds=2 * procedure.block_seconds)["rate"])
     for engine in workers:
         results[engine].rate = statistics.median(rates[engine])
 
@@ -211,16 +211,18 @@ def _export(engine: str, worker: Worker, files: _Files) -> None:
         worker.call("export", path=str(files.compiled(engine)))
 
 
-def _measure_loads(workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, plan: Plan) -> None:
+def _measure_loads(
+    workers: dict[str, Worker], results: Mapping[str, EngineResult], files: _Files, procedure: Procedure
+) -> None:
     """Load and import, each time in a fresh process, until there are `loads` figures of each."""
     loads: dict[str, list[float]] = {engine: [] for engine in workers}
     imports: dict[str, list[float]] = {engine: [] for engine in workers}
-    for _ in range(plan.loads):
+    for _ in range(procedure.loads):
         for engine in list(workers):
             with _problems_of(results[engine], workers, engine):
-                loads[engine].append(_fresh(engine, plan, "load", files.model))
+                loads[engine].append(_fresh(engine, procedure, "load", files.model))
                 if files.compiled(engine).exists():
-                    imports[engine].append(_fresh(engine, plan, "import_network", str(files.compiled(engine))))
+                    imports[engine].append(_fresh(engine, procedure, "import_network", str(files.compiled(engine))))
     for engine in workers:
         if loads[engine]:
             results[engine].load_seconds = statistics.median(loads[engine])
@@ -228,8 +230,8 @@ def _measure_loads(workers: dict[str, Worker], results: Mapping[str, EngineResul
             results[engine].import_seconds = statistics.median(imports[engine])
 
 
-def _fresh(engine: str, plan: Plan, command: str, path: str) -> float:
-    time.sleep(plan.rest_seconds)
-    with Worker(engine, plan.setup) as worker:
+def _fresh(engine: str, procedure: Procedure, command: str, path: str) -> float:
+    time.sleep(procedure.rest_seconds)
+    with Worker(engine, procedure.setup) as worker:
         worker.start()
         return float(worker.call(command, path=path)["seconds"])

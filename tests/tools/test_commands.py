@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 import engine as engine_package
 from engine import Core
-from engine.testing.behaviour.cases import CASES, basic_run, make_model, tensor
+from engine.testing.behaviour.cases import CASES, basic_sample, make_model, tensor
 from engine.testing.models import light_answer, light_input, light_tolerance, relative_error
 
 Engine = Callable[..., Any]
@@ -45,7 +45,7 @@ def test_run_on_a_real_network(engine_process: Engine, files: Path, tmp_path: Pa
 
 
 def test_run_compares_every_output_and_reports_the_difference(engine: Engine, files: Path, tmp_path: Path) -> None:
-    answer = dict(basic_run().outputs)
+    answer = dict(basic_sample().outputs)
     common = ["run", files / "basic.onnx", "-d", "TEMPLATE", "-i", files / "basic_input.npz", "--json"]
     found = json.loads(engine(*common, "--reference", files / "basic_answer.npz").out)
     assert found["close"] is True
@@ -59,7 +59,7 @@ def test_run_compares_every_output_and_reports_the_difference(engine: Engine, fi
     assert (total["close"], product["close"], product["mismatches"], product["size"]) == (True, False, 1, 6)
     assert product["max_absolute"] == 0.5
     assert engine(*common, "--reference", tmp_path / "wrong.npz", "--atol", "0.5").code == 0
-    np.save(tmp_path / "product.npy", basic_run().outputs["product"])
+    np.save(tmp_path / "product.npy", basic_sample().outputs["product"])
     assert engine(*common, "--reference", f"product={tmp_path / 'product.npy'}").code == 0
     np.save(tmp_path / "product.npy", np.zeros((3, 2), np.float32))
     done = engine(*common, "--reference", f"product={tmp_path / 'product.npy'}")
@@ -86,7 +86,7 @@ def test_run_takes_and_gives_the_layout_of_onnx_test_data(engine: Engine, tmp_pa
     model, data = tmp_path / "model.onnx", tmp_path / "data"
     onnx.save(case.model, model)
     data.mkdir()
-    for position, (name, value) in enumerate(case.runs[0].inputs.items()):
+    for position, (name, value) in enumerate(case.samples[0].inputs.items()):
         (data / f"input_{position}.pb").write_bytes(numpy_helper.from_array(value, name).SerializeToString())
     assert engine("run", model, "-d", "TEMPLATE", "-i", data, "-o", data).code == 0
     assert sorted(file.name for file in data.iterdir()) == ["input_0.pb", "input_1.pb", "output_0.pb", "output_1.pb"]

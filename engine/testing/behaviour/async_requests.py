@@ -25,7 +25,7 @@ from engine.testing.behaviour.base import (
     start_at_gate,
     start_beside,
 )
-from engine.testing.behaviour.cases import basic_model, basic_run, counting_case
+from engine.testing.behaviour.cases import basic_model, basic_sample, counting_case
 
 
 class AsyncChecks(DeviceChecks):
@@ -35,27 +35,27 @@ class AsyncChecks(DeviceChecks):
         """The same request is started repeatedly; waiting twice has no effect."""
         request = network.create_infer_request()
         for seed in range(5):
-            run = basic_run(seed)
-            request.start_async(run.inputs)
+            sample = basic_sample(seed)
+            request.start_async(sample.inputs)
             request.wait(LIMIT)
             request.wait()
             assert request.state is RequestState.IDLE
             assert request.error is None
-            self.assert_outputs(request.results, run.outputs)
+            self.assert_outputs(request.results, sample.outputs)
             assert request.get_tensor("total") is request.results["total"]
 
     def test_await(self, network: ExecutableNetwork) -> None:
         """Several requests are awaited in one event loop."""
         requests = [network.create_infer_request() for _ in range(4)]
-        runs = [basic_run(seed) for seed in range(4)]
+        samples = [basic_sample(seed) for seed in range(4)]
 
         async def all_of_them() -> list[Any]:
-            for request, run in zip(requests, runs, strict=True):
-                request.start_async(run.inputs)
+            for request, sample in zip(requests, samples, strict=True):
+                request.start_async(sample.inputs)
             return [await request for request in requests]
 
-        for result, run in zip(asyncio.run(all_of_them()), runs, strict=True):
-            self.assert_outputs(result, run.outputs)
+        for result, sample in zip(asyncio.run(all_of_them()), samples, strict=True):
+            self.assert_outputs(result, sample.outputs)
 
     def test_cancelling_the_task_that_awaits_cancels_the_inference(self, network: ExecutableNetwork) -> None:
         """The device stops the inference of a cancelled task."""
@@ -65,7 +65,7 @@ class AsyncChecks(DeviceChecks):
             await asyncio.wait_for(_result(request), 0.01)
 
         with gate:
-            start_at_gate(request, gate, basic_run(1).inputs)
+            start_at_gate(request, gate, basic_sample(1).inputs)
             with pytest.raises(TimeoutError):
                 asyncio.run(give_up())
             assert request.state is RequestState.CANCELLED
@@ -76,16 +76,16 @@ class AsyncChecks(DeviceChecks):
         request, seen = network.create_infer_request(), []
         request.set_callback(lambda done, error: seen.append((done, error, dict(done.results))))
         for seed in range(3):
-            run = basic_run(seed)
-            request.start_async(run.inputs)
+            sample = basic_sample(seed)
+            request.start_async(sample.inputs)
             request.wait(LIMIT)
             done, error, results = seen[seed]
             assert done is request
             assert error is None
             self.assert_outputs(request.results, results)
-            self.assert_outputs(request.results, run.outputs)
+            self.assert_outputs(request.results, sample.outputs)
         request.set_callback(None)
-        self.check_usable(request, basic_run())
+        self.check_usable(request, basic_sample())
         assert len(seen) == 3
 
     def test_callback_that_starts_the_next_inference(self, network: ExecutableNetwork) -> None:
@@ -99,35 +99,35 @@ class AsyncChecks(DeviceChecks):
             if seed is None:
                 finished.set()
             else:
-                done.start_async(basic_run(seed).inputs)
+                done.start_async(basic_sample(seed).inputs)
 
         request.set_callback(again)
-        request.start_async(basic_run(0).inputs)
+        request.start_async(basic_sample(0).inputs)
         assert finished.wait(LIMIT)
         for seed, results in enumerate(seen[1:]):
-            for name, value in basic_run(seed).outputs.items():
+            for name, value in basic_sample(seed).outputs.items():
                 self.assert_value(results[name], value, name)
 
     def test_exception_in_a_callback_reaches_the_waiter_once(self, network: ExecutableNetwork) -> None:
         """The results are available; this request and others remain usable."""
-        request, other, run = network.create_infer_request(), network.create_infer_request(), basic_run()
+        request, other, sample = network.create_infer_request(), network.create_infer_request(), basic_sample()
         request.set_callback(lambda done, error: done.results["no such output"])
-        request.start_async(run.inputs)
+        request.start_async(sample.inputs)
         with pytest.raises(CallbackError) as caught:
             request.wait(LIMIT)
         assert isinstance(caught.value.__cause__, KeyError)
         request.wait(LIMIT)
-        self.assert_outputs(request.results, run.outputs)
-        self.check_usable(other, run)
+        self.assert_outputs(request.results, sample.outputs)
+        self.check_usable(other, sample)
         request.set_callback(None)
-        self.check_usable(request, run)
+        self.check_usable(request, sample)
 
     def test_a_running_request_is_busy(self, network: ExecutableNetwork) -> None:
         """Operations that would disturb the inference are refused, and do not disturb it."""
-        run, other = basic_run(1), basic_run(2)
+        sample, other = basic_sample(1), basic_sample(2)
         request, gate = gated_request(network)
         with gate:
-            start_at_gate(request, gate, run.inputs)
+            start_at_gate(request, gate, sample.inputs)
             assert request.state is RequestState.BUSY
             attempts = (
                 lambda: request.start_async(other.inputs),
@@ -142,28 +142,28 @@ class AsyncChecks(DeviceChecks):
                 with pytest.raises(Busy):
                     attempt()
         request.wait(LIMIT)
-        self.assert_outputs(request.results, run.outputs)
+        self.assert_outputs(request.results, sample.outputs)
         self.check_usable(request, other)
 
     def test_wait_that_times_out(self, network: ExecutableNetwork) -> None:
         """The inference continues and can be waited for again; a timeout of 0 only polls."""
-        run = basic_run()
+        sample = basic_sample()
         request, gate = gated_request(network, stage_count(network))
         with gate:
-            start_at_gate(request, gate, run.inputs)
+            start_at_gate(request, gate, sample.inputs)
             for timeout in (0, 0.01):
                 with pytest.raises(DeadlineExceeded, match="it keeps running"):
                     request.wait(timeout)
             assert request.state is RequestState.BUSY
         request.wait(LIMIT)
-        self.assert_outputs(request.results, run.outputs)
+        self.assert_outputs(request.results, sample.outputs)
 
     def test_cancel_between_any_two_stages(self, network: ExecutableNetwork) -> None:
         """The inference ends with `Cancelled`, has no results, and the device releases it."""
         for position in range(stage_count(network) + 1):
             request, gate = gated_request(network, position)
             with gate:
-                start_at_gate(request, gate, basic_run(1).inputs)
+                start_at_gate(request, gate, basic_sample(1).inputs)
                 request.cancel()
                 request.cancel()
                 assert request.state is RequestState.CANCELLED
@@ -174,7 +174,7 @@ class AsyncChecks(DeviceChecks):
         for position in range(stage_count(network) + 1):
             request, gate = gated_request(network, position)
             with gate:
-                start_beside(request, basic_run(1).inputs, deadline=0.005)
+                start_beside(request, basic_sample(1).inputs, deadline=0.005)
                 eventually(lambda: _is_late(request), "the deadline cancels the inference")  # noqa: B023
             self._check_ended(request, DeadlineExceeded)
 
@@ -194,7 +194,7 @@ class AsyncChecks(DeviceChecks):
         eventually(lambda: request.starts > 1, "the inference starts")
         with pytest.raises(DeadlineExceeded, match="deadline"):
             request.wait(LIMIT)
-        self.check_usable(request, case.runs[0])
+        self.check_usable(request, case.samples[0])
 
     def _check_ended(self, request: AsyncInferRequest, error: type[EngineError]) -> None:
         for _ in range(2):
@@ -205,33 +205,33 @@ class AsyncChecks(DeviceChecks):
         assert isinstance(request.error, error)
         with pytest.raises(InferError, match="no value"):
             request.get_output_tensor("total")
-        self.check_usable(request, basic_run(2))
+        self.check_usable(request, basic_sample(2))
 
     def test_deadline_that_is_kept(self, network: ExecutableNetwork) -> None:
         """The deadline has no effect, nor on later inferences; an invalid deadline is refused."""
         request = network.create_infer_request()
         for seed in range(3):
-            run = basic_run(seed)
-            request.start_async(run.inputs, deadline=LIMIT)
+            sample = basic_sample(seed)
+            request.start_async(sample.inputs, deadline=LIMIT)
             request.wait(LIMIT)
-            self.assert_outputs(request.results, run.outputs)
+            self.assert_outputs(request.results, sample.outputs)
         for deadline in (0, -1, float("nan"), "soon"):
             with pytest.raises(InferError, match="deadline"):
-                request.start_async(basic_run().inputs, deadline=deadline)  # type: ignore[arg-type]
-        self.check_usable(request, basic_run())
+                request.start_async(basic_sample().inputs, deadline=deadline)  # type: ignore[arg-type]
+        self.check_usable(request, basic_sample())
 
     def test_cancelling_an_idle_request_does_nothing(self, network: ExecutableNetwork) -> None:
         """Before the first inference, and after each."""
         request = network.create_infer_request()
         request.cancel()
-        self.check_usable(request, basic_run())
+        self.check_usable(request, basic_sample())
         request.cancel()
-        self.check_usable(request, basic_run(1))
+        self.check_usable(request, basic_sample(1))
 
     def test_network_and_request_may_go_while_an_inference_runs(self, core: Core) -> None:
         """The inference completes, its callback is called, and then both are freed."""
         network = self.compile(core, basic_model())
-        run, results, done = basic_run(), dict[str, Any](), threading.Event()
+        sample, results, done = basic_sample(), dict[str, Any](), threading.Event()
 
         def keep(request: AsyncInferRequest, error: EngineError | None) -> None:
             results.update(request.results)
@@ -240,12 +240,12 @@ class AsyncChecks(DeviceChecks):
         request, gate = gated_request(network)
         with gate:
             request.set_callback(keep)
-            start_at_gate(request, gate, run.inputs)
+            start_at_gate(request, gate, sample.inputs)
             alive = weakref.ref(request), weakref.ref(network)
             del request, network
             gc.collect()
         assert done.wait(LIMIT)
-        for name, value in run.outputs.items():
+        for name, value in sample.outputs.items():
             self.assert_value(results[name], value, name)
         eventually(lambda: is_freed(alive[0]), "the request is freed after its last inference")
         eventually(lambda: is_freed(alive[1]), "the network is freed after its last inference")
@@ -253,10 +253,10 @@ class AsyncChecks(DeviceChecks):
     def test_network_is_freed_with_its_last_request(self, core: Core) -> None:
         """A request keeps its network alive, and nothing else does: networks hold weights."""
         network = self.compile(core, basic_model())
-        network(basic_run().inputs)
+        network(basic_sample().inputs)
         request, alive = network.create_infer_request(), weakref.ref(network)
         del network
-        self.check_usable(request, basic_run())
+        self.check_usable(request, basic_sample())
         assert not is_freed(alive)
         del request
         eventually(lambda: is_freed(alive), "the network is freed when nothing refers to it")

@@ -20,7 +20,7 @@ import pytest
 from engine.core import Core
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork, Pipeline, SupportLevel, SyncInferRequest
 from engine.runtime import AsyncInferQueue
-from engine.testing.behaviour.cases import Case, Run, Values, basic_model
+from engine.testing.behaviour.cases import Case, Sample, Values, basic_model
 
 LIMIT: Final = 60.0
 """Seconds after which a waiting check fails instead of hanging; far above the time of any correct device."""
@@ -103,12 +103,12 @@ class DeviceChecks:
         rtol = max(self.rtol, epsilon) if expected.dtype.itemsize < 8 else epsilon
         np.testing.assert_allclose(actual, expected, rtol=rtol, atol=self.atol, err_msg=where)
 
-    def check_usable(self, request: AsyncInferRequest, run: Run) -> None:
+    def check_usable(self, request: AsyncInferRequest, sample: Sample) -> None:
         """Fail unless the request gives right results, both synchronously and asynchronously."""
-        self.assert_outputs(request.infer(run.inputs), run.outputs)
-        request.start_async(run.inputs)
+        self.assert_outputs(request.infer(sample.inputs), sample.outputs)
+        request.start_async(sample.inputs)
         request.wait(LIMIT)
-        self.assert_outputs(request.results, run.outputs)
+        self.assert_outputs(request.results, sample.outputs)
 
 
 class Gate:

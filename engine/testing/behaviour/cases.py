@@ -28,7 +28,7 @@ _BOOL = onnx.TensorProto.BOOL
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Sample:
     """One inference: inputs by name, and expected outputs by name."""
 
     inputs: Values
@@ -37,11 +37,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model and its runs, in order, on one request."""
+    """A model and samples, which one request infers in order."""
 
     name: str
     model: onnx.ModelProto
-    runs: tuple[Run, ...]
+    samples: tuple[Sample, ...]
 
     def __str__(self) -> str:
         return self.name
@@ -49,12 +49,12 @@ class Case:
 
 CASES: Final[list[Case]] = []
 
-_Built: TypeAlias = tuple[onnx.ModelProto, Sequence[Run]]
+_Built: TypeAlias = tuple[onnx.ModelProto, Sequence[Sample]]
 
 
 def _case(build: Callable[[], _Built]) -> Callable[[], object]:
-    model, runs = build()
-    CASES.append(Case(build.__name__, model, tuple(runs)))
+    model, samples = build()
+    CASES.append(Case(build.__name__, model, tuple(samples)))
     return build
 
 
@@ -95,10 +95,10 @@ def basic_model() -> onnx.ModelProto:
     return make_model(nodes, ports[:2], ports[2:], name="basic")
 
 
-def basic_run(seed: int = 0) -> Run:
+def basic_sample(seed: int = 0) -> Sample:
     """Return inputs of `basic_model`, which depend on the seed, and the answer."""
     a, b = values((2, 3), start=seed - 1.0), values((2, 3), start=0.5 * seed + 2.0, step=-0.5)
-    return Run({"a": a, "b": b}, {"total": a + b, "product": a * b})
+    return Sample({"a": a, "b": b}, {"total": a + b, "product": a * b})
 
 
 @_case
@@ -110,7 +110,7 @@ def elementwise() -> _Built:
     ]
     model = make_model(nodes, [tensor("x", [2, 3, 4])], [tensor("y", [2, 3, 4])], {"two": np.array([2.0], np.float32)})
     x = values((2, 3, 4))
-    return model, [Run({"x": x}, {"y": (x + np.float32(2)) * x})]
+    return model, [Sample({"x": x}, {"y": (x + np.float32(2)) * x})]
 
 
 @_case
@@ -119,7 +119,7 @@ def broadcast() -> _Built:
     node = helper.make_node("Sub", ["x", "z"], ["y"])
     model = make_model([node], [tensor("x", [2, 1, 4]), tensor("z", [3, 1])], [tensor("y", [2, 3, 4])])
     x, z = values((2, 1, 4)), values((3, 1), start=5.0)
-    return model, [Run({"x": x, "z": z}, {"y": x - z})]
+    return model, [Sample({"x": x, "z": z}, {"y": x - z})]
 
 
 @_case
@@ -135,7 +135,7 @@ def convolution() -> _Built:
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::2]
     y = np.einsum("nchwij,ocij->nohw", windows, w, dtype=np.float64) + bias[:, None, None]
-    return model, [Run({"x": x}, {"y": np.maximum(y, 0).astype(np.float32)})]
+    return model, [Sample({"x": x}, {"y": np.maximum(y, 0).astype(np.float32)})]
 
 
 @_case
@@ -144,7 +144,7 @@ def pooling() -> _Built:
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])
     model = make_model([node], [tensor("x", [1, 2, 4, 6])], [tensor("y", [1, 2, 2, 3])])
     x = np.sin(values((1, 2, 4, 6), step=1.0))
-    return model, [Run({"x": x}, {"y": x.reshape(1, 2, 2, 2, 3, 2).max(axis=(3, 5))})]
+    return model, [Sample({"x": x}, {"y": x.reshape(1, 2, 2, 2, 3, 2).max(axis=(3, 5))})]
 
 
 @_case
@@ -157,7 +157,7 @@ def matrix_product() -> _Built:
     w, bias = values((5, 3), step=0.125), values((3,))
     model = make_model(nodes, [tensor("x", [2, 5])], [tensor("y", [2, 3])], {"w": w, "bias": bias})
     x = values((2, 5))
-    return model, [Run({"x": x}, {"y": x @ w + bias})]
+    return model, [Sample({"x": x}, {"y": x @ w + bias})]
 
 
 @_case
@@ -170,8 +170,8 @@ def softmax() -> _Built:
     exponentials = np.exp(x - x.max(axis=1, keepdims=True))
     # The second would overflow without the subtraction of the maximum.
     return model, [
-        Run({"x": x}, {"y": exponentials / exponentials.sum(axis=1, keepdims=True)}),
-        Run({"x": x * 0 + np.float32(200)}, {"y": np.full((2, 4), 0.25, np.float32)}),
+        Sample({"x": x}, {"y": exponentials / exponentials.sum(axis=1, keepdims=True)}),
+        Sample({"x": x * 0 + np.float32(200)}, {"y": np.full((2, 4), 0.25, np.float32)}),
     ]
 
 
@@ -186,7 +186,7 @@ def several_ports() -> _Built:
     inputs = [tensor("c", [2]), tensor("unused", [3]), tensor("a", [2])]
     model = make_model(nodes, inputs, [tensor("z", [2]), tensor("y", [2])])
     c, a = values((2,)), values((2,), start=3.0)
-    return model, [Run({"c": c, "unused": values((3,)), "a": a}, {"z": -(c * a), "y": np.abs(c * a)})]
+    return model, [Sample({"c": c, "unused": values((3,)), "a": a}, {"z": -(c * a), "y": np.abs(c * a)})]
 
 
 @_case
@@ -196,7 +196,7 @@ def dynamic_batch() -> _Built:
     w = values((3, 2))
     model = make_model(nodes, [tensor("x", ["N", 3])], [tensor("y", ["N", 2])], {"w": w})
     batches = [values((n, 3), start=float(n)) for n in (1, 4, 2, 4)]
-    return model, [Run({"x": x}, {"y": np.maximum(x @ w, 0)}) for x in batches]
+    return model, [Sample({"x": x}, {"y": np.maximum(x @ w, 0)}) for x in batches]
 
 
 @_case
@@ -219,7 +219,7 @@ def computed_lengths() -> _Built:
         longer = np.pad(x, [(0, x.shape[0] % 3), (0, x.shape[1] % 2)])
         return np.pad(longer, [(longer.shape[0] % 3, 0), (longer.shape[1] % 2, 0)])
 
-    return model, [Run({"x": x}, {"y": answer(x)}) for x in (values((n, 3), start=float(n)) for n in (5, 1, 3))]
+    return model, [Sample({"x": x}, {"y": answer(x)}) for x in (values((n, 3), start=float(n)) for n in (5, 1, 3))]
 
 
 @_case
@@ -228,7 +228,7 @@ def computed_constant() -> _Built:
     nodes = [helper.make_node("Neg", ["c"], ["n"]), helper.make_node("Add", ["x", "n"], ["y"])]
     c, x = values((2, 3)), values((2, 3), start=3.0)
     model = make_model(nodes, [tensor("x", [2, 3])], [tensor("y", [2, 3])], {"c": c})
-    return model, [Run({"x": x}, {"y": x - c})]
+    return model, [Sample({"x": x}, {"y": x - c})]
 
 
 @_case
@@ -238,7 +238,7 @@ def data_dependent_shape() -> _Built:
         [helper.make_node("NonZero", ["x"], ["y"])], [tensor("x", [4])], [tensor("y", [1, "count"], _INT64)]
     )
     given = [np.array([0, 1, 0, 2], np.float32), np.array([1, 1, 1, 1], np.float32), np.zeros(4, np.float32)]
-    return model, [Run({"x": x}, {"y": np.array(np.nonzero(x), np.int64)}) for x in given]
+    return model, [Sample({"x": x}, {"y": np.array(np.nonzero(x), np.int64)}) for x in given]
 
 
 @_case
@@ -252,7 +252,7 @@ def scalar() -> _Built:
     model = make_model(nodes, inputs, outputs, {"three": np.array(3, np.float32)})
     row = np.array([1, 4, 2, 3], np.float32)
     given = {"x": np.array(1.5, np.float32), "row": row}
-    return model, [Run(given, {"y": np.array(4.5, np.float32), "top": np.array(4, np.float32)})]
+    return model, [Sample(given, {"y": np.array(4.5, np.float32), "top": np.array(4, np.float32)})]
 
 
 @_case
@@ -264,7 +264,7 @@ def empty() -> _Built:
     ]
     inputs, outputs = [tensor("x", [0, 3]), tensor("more", [2, 3])], [tensor("y", [0, 3]), tensor("joined", [2, 3])]
     x, more = np.zeros((0, 3), np.float32), values((2, 3))
-    return make_model(nodes, inputs, outputs), [Run({"x": x, "more": more}, {"y": x, "joined": more})]
+    return make_model(nodes, inputs, outputs), [Sample({"x": x, "more": more}, {"y": x, "joined": more})]
 
 
 @_case
@@ -278,7 +278,7 @@ def integers() -> _Built:
     model = make_model(nodes, [tensor("x", [4], _INT64)], outputs, {"factor": np.array([3], np.int64)})
     # 2**53 + 1 is the first integer that float64 cannot represent.
     x = np.array([-7, 0, 2**53 + 1, 5], np.int64)
-    return model, [Run({"x": x}, {"y": x * 3, "f": x.astype(np.float32)})]
+    return model, [Sample({"x": x}, {"y": x * 3, "f": x.astype(np.float32)})]
 
 
 @_case
@@ -297,7 +297,7 @@ def booleans() -> _Built:
         np.array([True, False, True, False]),
     )
     both = (x < z) & mask
-    return model, [Run({"x": x, "z": z, "mask": mask}, {"both": both, "y": np.where(both, x, z)})]
+    return model, [Sample({"x": x, "z": z, "mask": mask}, {"both": both, "y": np.where(both, x, z)})]
 
 
 @_case
@@ -306,7 +306,7 @@ def half_precision() -> _Built:
     kind = onnx.TensorProto.FLOAT16
     model = make_model([helper.make_node("Add", ["x", "x"], ["y"])], [tensor("x", [6], kind)], [tensor("y", [6], kind)])
     x = values((6,)).astype(np.float16)
-    return model, [Run({"x": x}, {"y": x + x})]
+    return model, [Sample({"x": x}, {"y": x + x})]
 
 
 @_case
@@ -315,7 +315,7 @@ def double_precision() -> _Built:
     kind = onnx.TensorProto.DOUBLE
     model = make_model([helper.make_node("Mul", ["x", "x"], ["y"])], [tensor("x", [3], kind)], [tensor("y", [3], kind)])
     x = np.array([1 + 2.0**-40, -3.0, 1e200])
-    return model, [Run({"x": x}, {"y": np.array([1 + 2.0**-39 + 2.0**-80, 9.0, np.inf])})]
+    return model, [Sample({"x": x}, {"y": np.array([1 + 2.0**-39 + 2.0**-80, 9.0, np.inf])})]
 
 
 @_case
@@ -328,7 +328,7 @@ def constant_output() -> _Built:
     ]
     model = make_model(nodes, [tensor("x", [2])], [tensor("table", [2, 2]), tensor("y", [2])])
     x = np.array([-1, 1], np.float32)
-    return model, [Run({"x": x}, {"table": table, "y": np.array([0, 1], np.float32)})]
+    return model, [Sample({"x": x}, {"table": table, "y": np.array([0, 1], np.float32)})]
 
 
 @_case
@@ -336,7 +336,7 @@ def no_inputs() -> _Built:
     """A network without inputs."""
     row = values((3,))
     model = make_model([helper.make_node("Neg", ["row"], ["y"])], [], [tensor("y", [3])], {"row": row})
-    return model, [Run({}, {"y": -row})]
+    return model, [Sample({}, {"y": -row})]
 
 
 @_case
@@ -345,7 +345,7 @@ def passed_through() -> _Built:
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
     model = make_model(nodes, [tensor("x", [2, 2])], [tensor("x", [2, 2]), tensor("y", [2, 2])])
     x = values((2, 2))
-    return model, [Run({"x": x}, {"x": x, "y": x})]
+    return model, [Sample({"x": x}, {"x": x, "y": x})]
 
 
 @_case
@@ -358,7 +358,7 @@ def one_value_twice() -> _Built:
     ]
     model = make_model(nodes, [tensor("x", [3])], [tensor("first", [3]), tensor("second", [3])])
     x = values((3,))
-    return model, [Run({"x": x}, {"first": -x, "second": -x})]
+    return model, [Sample({"x": x}, {"first": -x, "second": -x})]
 
 
 @_case
@@ -366,7 +366,7 @@ def unusual_names() -> _Built:
     """Names that are neither identifiers nor file names."""
     node = helper.make_node("Relu", ["a/b:0"], ["größe 1"], name="../node")
     model = make_model([node], [tensor("a/b:0", [2])], [tensor("größe 1", [2])], name="a model/of: ünusual name")
-    return model, [Run({"a/b:0": np.array([-1, 2], np.float32)}, {"größe 1": np.array([0, 2], np.float32)})]
+    return model, [Sample({"a/b:0": np.array([-1, 2], np.float32)}, {"größe 1": np.array([0, 2], np.float32)})]
 
 
 @_case
@@ -378,8 +378,8 @@ def branches() -> _Built:
     model = make_model([node], [tensor("condition", [], _BOOL), tensor("x", [2])], [tensor("y", [2])])
     x = np.array([1, -2], np.float32)
     return model, [
-        Run({"condition": np.array(True), "x": x}, {"y": -x}),
-        Run({"condition": np.array(False), "x": x}, {"y": x + x}),
+        Sample({"condition": np.array(True), "x": x}, {"y": -x}),
+        Sample({"condition": np.array(False), "x": x}, {"y": x + x}),
     ]
 
 
@@ -400,11 +400,12 @@ def loop() -> _Built:
     node = helper.make_node("Loop", ["trips", "", "x"], ["last", "all"], body=body)
     inputs, outputs = [tensor("trips", [], _INT64), tensor("x", [2])], [tensor("last", [2]), tensor("all", ["n", 2])]
     x = np.array([1, -3], np.float32)
-    runs = []
+    samples = []
     for trips in (3, 1):
         steps = [x * np.float32(2**i) for i in range(1, trips + 1)]
-        runs.append(Run({"trips": np.array(trips, np.int64), "x": x}, {"last": steps[-1], "all": np.stack(steps)}))
-    return make_model([node], inputs, outputs, {"two": np.array([2], np.float32)}), runs
+        given = {"trips": np.array(trips, np.int64), "x": x}
+        samples.append(Sample(given, {"last": steps[-1], "all": np.stack(steps)}))
+    return make_model([node], inputs, outputs, {"two": np.array([2], np.float32)}), samples
 
 
 def counting_case() -> Case:
@@ -419,7 +420,7 @@ def counting_case() -> Case:
     constants = {"zero": np.array(0, np.int64), "one": np.array(1, np.int64)}
     model = make_model([node], [tensor("trips", [], _INT64)], [tensor("count", [], _INT64)], constants)
     number = np.array(7, np.int64)
-    return Case("counting", model, (Run({"trips": number}, {"count": number}),))
+    return Case("counting", model, (Sample({"trips": number}, {"count": number}),))
 
 
 @_case
@@ -429,7 +430,7 @@ def strings() -> _Built:
     node = helper.make_node("StringConcat", ["x", "z"], ["y"])
     model = make_model([node], [tensor("x", [2], kind), tensor("z", [2], kind)], [tensor("y", [2], kind)])
     x, z = np.array(["a", ""], object), np.array(["ü", "b c"], object)
-    return model, [Run({"x": x, "z": z}, {"y": np.array(["aü", "b c"], object)})]
+    return model, [Sample({"x": x, "z": z}, {"y": np.array(["aü", "b c"], object)})]
 
 
 @_case
@@ -442,4 +443,4 @@ def sequence() -> _Built:
     pair = helper.make_tensor_sequence_value_info("pair", _FLOAT, None)
     model = make_model(nodes, [tensor("x", [1, 2]), tensor("z", [3, 2])], [pair, tensor("joined", [4, 2])])
     x, z = values((1, 2)), values((3, 2), start=7.0)
-    return model, [Run({"x": x, "z": z}, {"pair": [x, z], "joined": np.concatenate([x, z])})]
+    return model, [Sample({"x": x, "z": z}, {"pair": [x, z], "joined": np.concatenate([x, z])})]

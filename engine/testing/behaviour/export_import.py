@@ -17,7 +17,7 @@ from engine.core import Core
 from engine.errors import BlobError, BlobIncompatibleError, EngineError, PropertyError, UnsupportedError
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import DeviceChecks, run_python
-from engine.testing.behaviour.cases import CASES, Case, Run, basic_model, basic_run
+from engine.testing.behaviour.cases import CASES, Case, Sample, basic_model, basic_sample
 
 # Manifest entries of another machine, device or version, and a word of the reason.
 _FOREIGN: Mapping[str, tuple[Mapping[str, Any], str]] = {
@@ -52,11 +52,11 @@ class ExportImportChecks(DeviceChecks):
         path.write_bytes(blob)
         followed = io.BytesIO(b"before" + blob + b"after")
         followed.seek(6)
-        run = basic_run()
+        sample = basic_sample()
         for source in (path, str(path), blob, bytearray(blob), memoryview(blob), followed):
-            self.assert_outputs(core.import_model(source, self.device)(run.inputs), run.outputs)
+            self.assert_outputs(core.import_model(source, self.device)(sample.inputs), sample.outputs)
         assert followed.read() == b"after"
-        self.assert_outputs(core.import_model(blob)(run.inputs), run.outputs)
+        self.assert_outputs(core.import_model(blob)(sample.inputs), sample.outputs)
 
     def test_export_to_path_and_stream(self, core: Core, tmp_path: Path) -> None:
         """Both hold the same network; an existing file is replaced; an imported network can be exported again."""
@@ -67,10 +67,10 @@ class ExportImportChecks(DeviceChecks):
         network.export_model(path)
         second = tmp_path / "second.blob"
         core.import_model(path, self.device).export_model(str(second))
-        run = basic_run()
+        sample = basic_sample()
         for blob in (stream.getvalue(), path, second):
             assert core.check_blob(blob, self.device).compatible
-            self.assert_outputs(core.import_model(blob, self.device)(run.inputs), run.outputs)
+            self.assert_outputs(core.import_model(blob, self.device)(sample.inputs), sample.outputs)
         assert sorted(file.name for file in tmp_path.iterdir()) == ["network.blob", "second.blob"]
 
     def test_configuration_travels_and_is_overridden(self, core: Core) -> None:
@@ -83,7 +83,7 @@ class ExportImportChecks(DeviceChecks):
         assert [kept.get_config(name) for name in names] == [True, 2, "THROUGHPUT"]
         assert [changed.get_config(name) for name in names] == [False, 1, "THROUGHPUT"]
         request = kept.create_infer_request()
-        self.assert_outputs(request.infer(basic_run().inputs), basic_run().outputs)
+        self.assert_outputs(request.infer(basic_sample().inputs), basic_sample().outputs)
         assert request.profiling_info.stages
         for wrong in ({"NUM_STREAMS": "2"}, {"STREAMS": 2}):
             with pytest.raises(PropertyError, match="NUM_STREAMS"):
@@ -105,12 +105,12 @@ class ExportImportChecks(DeviceChecks):
 
     def test_import_in_another_process(self, core: Core, tmp_path: Path) -> None:
         """The other process has only the blob."""
-        blob, run = tmp_path / "network.blob", basic_run(3)
+        blob, sample = tmp_path / "network.blob", basic_sample(3)
         blob.write_bytes(self._blob(core, PERF_COUNT=True, NUM_STREAMS=2))
-        said, result = self._run_elsewhere(blob, run, tmp_path, {"NUM_STREAMS": 1})
+        said, result = self._run_elsewhere(blob, sample, tmp_path, {"NUM_STREAMS": 1})
         assert (said["name"], said["metric"]) == ("basic", "basic")
         assert (said["config"]["PERF_COUNT"], said["config"]["NUM_STREAMS"]) == (True, 1)
-        self.assert_outputs(result, run.outputs)
+        self.assert_outputs(result, sample.outputs)
 
     @pytest.mark.parametrize("case", [case for case in CASES if case.name in ("convolution", "loop")], ids=str)
     def test_case_in_another_process(self, core: Core, case: Case, tmp_path: Path) -> None:
@@ -118,22 +118,22 @@ class ExportImportChecks(DeviceChecks):
         self.require_export(core)
         blob = tmp_path / "network.blob"
         self.compile_or_skip(core, case).export_model(blob)
-        _, result = self._run_elsewhere(blob, case.runs[0], tmp_path, {})
-        self.assert_outputs(result, case.runs[0].outputs)
+        _, result = self._run_elsewhere(blob, case.samples[0], tmp_path, {})
+        self.assert_outputs(result, case.samples[0].outputs)
 
     def test_export_does_not_disturb_the_network(self, core: Core) -> None:
         """A request keeps its tensors, and a failing export to a stream changes nothing."""
         self.require_export(core)
-        network, run = self.compile(core, basic_model()), basic_run()
+        network, sample = self.compile(core, basic_model()), basic_sample()
         request, whole = network.create_infer_request(), io.BytesIO()
-        request.infer(run.inputs)
+        request.infer(sample.inputs)
         network.export_model(whole)
         for limit in (0, 1, len(whole.getvalue()) // 2, len(whole.getvalue()) - 1):
             with pytest.raises(BlobError) as caught:
                 network.export_model(cast(BinaryIO, _FullDisk(limit)))
             assert isinstance(caught.value.__cause__, OSError)
-            self.assert_outputs(request.infer(), run.outputs)
-        self.assert_outputs(core.import_model(whole.getvalue(), self.device)(run.inputs), run.outputs)
+            self.assert_outputs(request.infer(), sample.outputs)
+        self.assert_outputs(core.import_model(whole.getvalue(), self.device)(sample.inputs), sample.outputs)
 
     def test_failed_export_leaves_no_file(self, core: Core, tmp_path: Path) -> None:
         """No file remains under the final name or another one; an existing file is kept."""
@@ -154,12 +154,12 @@ class ExportImportChecks(DeviceChecks):
 
     def test_flipped_bit_is_found(self, core: Core) -> None:
         """On import, or at the latest when the bytes are first used: no wrong result, and no crash."""
-        blob, run = self._blob(core), basic_run()
+        blob, sample = self._blob(core), basic_sample()
         for position in {*range(96), *range(96, len(blob), max(1, len(blob) // 160)), len(blob) - 1}:
             damaged = bytearray(blob)
             damaged[position] ^= 1 << position % 8
             with pytest.raises(BlobError):
-                core.import_model(damaged, self.device)(run.inputs)
+                core.import_model(damaged, self.device)(sample.inputs)
 
     @pytest.mark.parametrize("what", _FOREIGN)
     def test_foreign_blob_is_refused(self, core: Core, what: str) -> None:
@@ -174,14 +174,14 @@ class ExportImportChecks(DeviceChecks):
 
     def test_sections_that_are_not_ours(self, core: Core) -> None:
         """A missing, empty or random section with a valid hash: an error or a result, never a crash."""
-        blob, run = self._blob(core), basic_run()
+        blob, sample = self._blob(core), basic_sample()
         randomness = np.random.default_rng(0)
         for name in BlobReader(blob).section_names:
             for change in (lambda data: None, lambda data: b"", lambda data: randomness.bytes(len(data))):
                 forged = _rewritten(blob, sections={name: change})
                 try:
                     network = core.import_model(forged, self.device)
-                    result = network(run.inputs)
+                    result = network(sample.inputs)
                 except EngineError:
                     continue
                 assert [value.shape for value in result.values()] == [(2, 3), (2, 3)]
@@ -200,12 +200,12 @@ class ExportImportChecks(DeviceChecks):
     def test_cached_network(self, core: Core, tmp_path: Path) -> None:
         """With CACHE_DIR, the second compilation is loaded from the cache, reports so, and computes the same."""
         self.require_export(core)
-        run = basic_run()
+        sample = basic_sample()
         for is_cached in (False, True):
             network = self.compile(Core(), basic_model(), CACHE_DIR=str(tmp_path), PERF_COUNT=True)
             assert network.get_metric("LOADED_FROM_CACHE") is is_cached
             assert network.get_config("PERF_COUNT") is True
-            self.assert_outputs(network(run.inputs), run.outputs)
+            self.assert_outputs(network(sample.inputs), sample.outputs)
 
     def test_export_that_is_not_declared_is_refused(self, core: Core, network: ExecutableNetwork) -> None:
         """A device without IMPORT_EXPORT_SUPPORT refuses an export and writes nothing."""
@@ -223,10 +223,10 @@ class ExportImportChecks(DeviceChecks):
         return blob.getvalue()
 
     def _run_elsewhere(
-        self, blob: Path, run: Run, folder: Path, config: Mapping[str, object]
+        self, blob: Path, sample: Sample, folder: Path, config: Mapping[str, object]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         inputs, outputs = folder / "inputs.npz", folder / "outputs.npz"
-        np.savez(inputs, **run.inputs)
+        np.savez(inputs, **sample.inputs)
         said = run_python(_IN_ANOTHER_PROCESS, str(blob), self.device, json.dumps(config), str(inputs), str(outputs))
         with np.load(outputs) as result:
             return json.loads(said), dict(result)

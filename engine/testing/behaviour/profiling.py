@@ -7,7 +7,7 @@ import time
 from engine.core import Core
 from engine.plugin_api import AsyncInferRequest, ProfilingInfo
 from engine.testing.behaviour.base import LIMIT, DeviceChecks, stage_count
-from engine.testing.behaviour.cases import basic_model, basic_run
+from engine.testing.behaviour.cases import basic_model, basic_sample
 
 
 class ProfilingChecks(DeviceChecks):
@@ -16,7 +16,7 @@ class ProfilingChecks(DeviceChecks):
     def test_nothing_is_recorded_unless_asked_for(self, core: Core) -> None:
         """Applications that do not profile have no overhead."""
         request = self.compile(core, basic_model(), PERF_COUNT=False).create_infer_request()
-        self.check_usable(request, basic_run())
+        self.check_usable(request, basic_sample())
         info = request.profiling_info
         assert (info.stages, info.nodes) == ((), ())
 
@@ -69,9 +69,9 @@ class ProfilingChecks(DeviceChecks):
 
 
 def _infer(request: AsyncInferRequest) -> None:
-    request.infer(basic_run().inputs)
+    request.infer(basic_sample().inputs)
 
 
 def _start_and_wait(request: AsyncInferRequest) -> None:
-    request.start_async(basic_run().inputs)
+    request.start_async(basic_sample().inputs)
     request.wait(LIMIT)

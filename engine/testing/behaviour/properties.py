@@ -13,7 +13,7 @@ from engine.errors import DeviceNotFoundError, PropertyError, UnsupportedError
 from engine.plugin_api import CONFIG, METRIC, ExecutableNetwork, Property
 from engine.properties import CONFIG_PROPERTIES, DEVICE_PROPERTIES, NETWORK_METRICS, OPTIMIZATION_CAPABILITIES
 from engine.testing.behaviour.base import DeviceChecks
-from engine.testing.behaviour.cases import basic_model, basic_run
+from engine.testing.behaviour.cases import basic_model, basic_sample
 
 # Values that are invalid for any property of the type.
 _WRONG_TYPES: Final[Mapping[type, tuple[object, ...]]] = {
@@ -82,7 +82,7 @@ class PropertyChecks(DeviceChecks):
 
     def test_every_config_value_is_kept(self, core: Core, tmp_path: Path) -> None:
         """The configuration of a network can be read back, and results are the same."""
-        run = basic_run()
+        sample = basic_sample()
         tried = 0
         for declared, value in _other_values(self.compile(core, basic_model()), tmp_path):
             try:
@@ -90,7 +90,7 @@ class PropertyChecks(DeviceChecks):
             except UnsupportedError:
                 continue  # such as an element type that this machine's hardware lacks
             assert network.get_config(declared.name) == value
-            self.assert_outputs(network(run.inputs), run.outputs)
+            self.assert_outputs(network(sample.inputs), sample.outputs)
             tried += 1
         assert tried
 
@@ -142,14 +142,14 @@ class PropertyChecks(DeviceChecks):
 
     def test_every_device_id_compiles(self, core: Core) -> None:
         """By device string and by DEVICE_ID; an unknown id is refused with a list of the existing ones."""
-        run = basic_run()
+        sample = basic_sample()
         ids = core.get_property(self.device, "AVAILABLE_DEVICES")
         for device_id in ids:
             named = core.compile_model(basic_model(), self.with_id(device_id), dict(self.config))
             assert named.get_config("DEVICE_ID") == device_id
             chosen = core.compile_model(basic_model(), self.with_id(""), {**self.config, "DEVICE_ID": device_id})
             for network in (named, chosen):
-                self.assert_outputs(network(run.inputs), run.outputs)
+                self.assert_outputs(network(sample.inputs), sample.outputs)
         with pytest.raises(DeviceNotFoundError, match=ids[0]):
             core.compile_model(basic_model(), self.with_id("no-such-device"))
         with pytest.raises(DeviceNotFoundError, match=ids[0]):

@@ -12,7 +12,7 @@ from engine.ir import Constant, Parameter, Result
 from engine.placement import inconsistencies
 from engine.plugin_api import SupportLevel
 from engine.testing.behaviour.base import DeviceChecks
-from engine.testing.behaviour.cases import CASES, Case, basic_model, basic_run, make_model, tensor
+from engine.testing.behaviour.cases import CASES, Case, basic_model, basic_sample, make_model, tensor
 
 
 class QueryChecks(DeviceChecks):
@@ -58,23 +58,23 @@ class QueryChecks(DeviceChecks):
         if others := [name for name, support in answer.nodes.items() if support.level is not SupportLevel.NATIVE]:
             pytest.skip(f"{self.device} does not run `{others[0]}` natively: {answer[others[0]].reason}")
         request = self.compile(core, case.model, PERF_COUNT=True).create_infer_request()
-        for run in case.runs:
-            self.assert_outputs(request.infer(run.inputs), run.outputs)
+        for sample in case.samples:
+            self.assert_outputs(request.infer(sample.inputs), sample.outputs)
             fallen = [node for node in request.profiling_info.nodes if node.status == "reference"]
             assert not fallen, f"reported as native, but run on the reference evaluator: {fallen}"
 
     def test_network_does_not_depend_on_the_model_afterwards(self, core: Core) -> None:
         """The application may change the model, and compile it again, while the first network runs."""
-        model, run = core.read_model(basic_model()), basic_run()
+        model, sample = core.read_model(basic_model()), basic_sample()
         network = core.compile_model(model, self.device, dict(self.config))
         model.remove_result(model.result("product"))
         model.parameter("a").friendly_name = "renamed"
         model.name = "changed"
-        self.assert_outputs(network(run.inputs), run.outputs)
+        self.assert_outputs(network(sample.inputs), sample.outputs)
         assert network.get_metric("NETWORK_NAME") == "basic"
         second = core.compile_model(model, self.device, dict(self.config))
-        result = second({"renamed": run.inputs["a"], "b": run.inputs["b"]})
-        self.assert_outputs(result, {"total": run.outputs["total"]})
+        result = second({"renamed": sample.inputs["a"], "b": sample.inputs["b"]})
+        self.assert_outputs(result, {"total": sample.outputs["total"]})
 
     @pytest.mark.parametrize("is_inside", [False, True], ids=["in the graph", "in a body"])
     def test_unknown_operator_is_refused_by_name(self, core: Core, is_inside: bool) -> None:
@@ -91,7 +91,7 @@ class QueryChecks(DeviceChecks):
         with pytest.raises(UnsupportedError, match="strange_node") as caught:
             core.compile_model(model, self.device, dict(self.config))
         assert "com.example.unknown" in str(caught.value)
-        self.assert_outputs(self.compile(core, basic_model())(basic_run().inputs), basic_run().outputs)
+        self.assert_outputs(self.compile(core, basic_model())(basic_sample().inputs), basic_sample().outputs)
 
     @pytest.mark.parametrize("what", ["empty", "text", "truncated", "cycle", "missing input"])
     def test_wrong_model_is_refused(self, core: Core, what: str) -> None:
@@ -100,7 +100,7 @@ class QueryChecks(DeviceChecks):
         for attempt in (core.compile_model, core.query_model):
             with pytest.raises(ModelError):
                 attempt(wrong, self.device)
-        self.assert_outputs(self.compile(core, basic_model())(basic_run().inputs), basic_run().outputs)
+        self.assert_outputs(self.compile(core, basic_model())(basic_sample().inputs), basic_sample().outputs)
 
     @pytest.mark.parametrize("device", ["", "no such device", "NO_SUCH_DEVICE", ",", ":"])
     def test_wrong_device_is_refused(self, core: Core, device: str) -> None:

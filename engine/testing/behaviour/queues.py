@@ -10,7 +10,7 @@ from engine.errors import Busy, CallbackError, Cancelled, DeadlineExceeded, Infe
 from engine.plugin_api import AsyncInferRequest, ExecutableNetwork
 from engine.runtime import AsyncInferQueue
 from engine.testing.behaviour.base import LIMIT, DeviceChecks, gated, start_at_gate
-from engine.testing.behaviour.cases import basic_run
+from engine.testing.behaviour.cases import basic_sample
 
 
 class QueueChecks(DeviceChecks):
@@ -30,34 +30,34 @@ class QueueChecks(DeviceChecks):
         for _ in range(2):
             results.clear()
             for seed in range(10):
-                queue.start_async(basic_run(seed).inputs, seed, timeout=LIMIT)
+                queue.start_async(basic_sample(seed).inputs, seed, timeout=LIMIT)
             queue.wait_all(LIMIT)
             assert sorted(results) == list(range(10))
             for seed, result in results.items():
-                for name, value in basic_run(seed).outputs.items():
+                for name, value in basic_sample(seed).outputs.items():
                     self.assert_value(result[name], value, f"{name} of job {seed}")
 
     @pytest.mark.parametrize(("policy", "error"), [("reject", Busy), ("block", DeadlineExceeded)])
     def test_full_queue(self, network: ExecutableNetwork, policy: Any, error: type[InferError]) -> None:
         """No more inferences than the length start; those in flight are not disturbed."""
-        run = basic_run()
+        sample = basic_sample()
         with gated(network, 0) as gate:
             queue = AsyncInferQueue(network, 1, policy)
         with gate:
-            start_at_gate(queue, gate, run.inputs)
+            start_at_gate(queue, gate, sample.inputs)
             assert not queue.is_ready
             with pytest.raises(error):
-                queue.start_async(basic_run(1).inputs, timeout=0.01)
+                queue.start_async(basic_sample(1).inputs, timeout=0.01)
             with pytest.raises(DeadlineExceeded):
                 queue.wait_all(0)
         queue.wait_all(LIMIT)
-        self.assert_outputs(queue[0].results, run.outputs)
-        queue.start_async(run.inputs)
+        self.assert_outputs(queue[0].results, sample.outputs)
+        queue.start_async(sample.inputs)
         queue.wait_all(LIMIT)
 
     def test_a_failed_job_is_reported_and_harms_no_other(self, network: ExecutableNetwork) -> None:
         """Wrong inputs are refused at once; a callback's error is raised by `wait_all`, once."""
-        run, done = basic_run(), list[int]()
+        sample, done = basic_sample(), list[int]()
 
         def picky(request: AsyncInferRequest, job: int) -> None:
             if job == 1:
@@ -66,9 +66,9 @@ class QueueChecks(DeviceChecks):
 
         queue = AsyncInferQueue(network, 2, callback=picky)
         with pytest.raises(InputError, match="inputs: a, b"):
-            queue.start_async({"typo": run.inputs["a"]}, 0)
+            queue.start_async({"typo": sample.inputs["a"]}, 0)
         for job in range(4):
-            queue.start_async(run.inputs, job, timeout=LIMIT)
+            queue.start_async(sample.inputs, job, timeout=LIMIT)
         with pytest.raises(CallbackError, match="not this one"):
             queue.wait_all(LIMIT)
         queue.wait_all(LIMIT)
@@ -76,17 +76,17 @@ class QueueChecks(DeviceChecks):
 
     def test_cancelled_queue_can_be_used_again(self, network: ExecutableNetwork) -> None:
         """Everything in flight ends as cancelled."""
-        run = basic_run()
+        sample = basic_sample()
         with gated(network, 0) as gate:
             queue = AsyncInferQueue(network, 1)
         with gate:
-            start_at_gate(queue, gate, run.inputs)
+            start_at_gate(queue, gate, sample.inputs)
             queue.cancel()
         with pytest.raises(Cancelled):
             queue.wait_all(LIMIT)
-        queue.start_async(run.inputs)
+        queue.start_async(sample.inputs)
         queue.wait_all(LIMIT)
-        self.assert_outputs(queue[0].results, run.outputs)
+        self.assert_outputs(queue[0].results, sample.outputs)
 
     def test_queue_that_makes_no_sense_is_refused(self, network: ExecutableNetwork) -> None:
         """A negative length, an unknown policy."""

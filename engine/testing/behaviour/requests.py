@@ -13,7 +13,7 @@ from engine.core import Core
 from engine.errors import EngineError, InferError, InputError
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import LIMIT, DeviceChecks
-from engine.testing.behaviour.cases import Array, Case, basic_run, make_model, tensor, values
+from engine.testing.behaviour.cases import Array, Case, basic_sample, make_model, tensor, values
 
 # Values for input `a` of the basic model, and words that the message must contain.
 _WRONG_VALUES: dict[str, tuple[Any, tuple[str, ...]]] = {
@@ -30,20 +30,20 @@ class RequestChecks(DeviceChecks):
 
     def test_inputs_by_name_index_and_order(self, network: ExecutableNetwork) -> None:
         """A mapping, a list, and tensors set one by one are the same to the device."""
-        run = basic_run()
-        a, b = run.inputs.values()
+        sample = basic_sample()
+        a, b = sample.inputs.values()
         request = network.create_infer_request()
         for inputs in ({"b": b, "a": a}, {0: a, 1: b}, [a, b], (a, b)):
-            self.assert_outputs(request.infer(inputs), run.outputs)
-            self.assert_outputs(network(inputs), run.outputs)
+            self.assert_outputs(request.infer(inputs), sample.outputs)
+            self.assert_outputs(network(inputs), sample.outputs)
         other = network.create_infer_request()
         other.set_tensor("a", a)
         other.set_input_tensor(1, b)
-        self.assert_outputs(other.infer(), run.outputs)
+        self.assert_outputs(other.infer(), sample.outputs)
 
     def test_inputs_that_are_left_out_stay_bound(self, network: ExecutableNetwork) -> None:
         """A request keeps its inputs; calling a network does not."""
-        first, second = basic_run(1), basic_run(2)
+        first, second = basic_sample(1), basic_sample(2)
         request = network.create_infer_request()
         request.infer(first.inputs)
         result = request.infer({"a": second.inputs["a"]})
@@ -55,7 +55,7 @@ class RequestChecks(DeviceChecks):
     def test_input_tensors_are_used_in_place(self, network: ExecutableNetwork) -> None:
         """`get_tensor` returns the array that was set; the next inference reads changes to it."""
         request = network.create_infer_request()
-        a, b = (value.copy() for value in basic_run().inputs.values())
+        a, b = (value.copy() for value in basic_sample().inputs.values())
         request.set_tensor("a", a)
         request.set_tensor("b", b)
         assert request.get_tensor("a") is a
@@ -65,19 +65,19 @@ class RequestChecks(DeviceChecks):
 
     def test_strided_and_unaligned_inputs(self, network: ExecutableNetwork) -> None:
         """Any layout in memory gives the same results."""
-        run = basic_run()
-        a, b = run.inputs.values()
+        sample = basic_sample()
+        a, b = sample.inputs.values()
         unaligned: Array = np.empty(a.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(a.shape)
         unaligned[...] = a
         spread: Array = np.repeat(np.repeat(b, 2, axis=0), 3, axis=1)[::2, ::3]
         for given in (unaligned, np.asfortranarray(a), a[::-1].copy()[::-1]):
-            self.assert_outputs(network({"a": given, "b": spread}), run.outputs)
+            self.assert_outputs(network({"a": given, "b": spread}), sample.outputs)
 
     def test_strided_inputs_are_read_by_each_inference(self, network: ExecutableNetwork) -> None:
         """A view of a larger array is read again by each inference, whether it is set once or passed each time."""
-        run = basic_run()
-        frames: Array = np.stack([run.inputs["a"]] * 3, axis=-1)
-        view, b = frames[:, :, 1], run.inputs["b"]
+        sample = basic_sample()
+        frames: Array = np.stack([sample.inputs["a"]] * 3, axis=-1)
+        view, b = frames[:, :, 1], sample.inputs["b"]
         request = network.create_infer_request()
         request.set_tensor("a", view)
         request.set_tensor("b", b)
@@ -93,18 +93,18 @@ class RequestChecks(DeviceChecks):
             frames += 1
             self.assert_outputs(request.infer({"a": view}), _answer(view, b))
             frames += 1
-        request.set_tensor("a", run.inputs["a"])
+        request.set_tensor("a", sample.inputs["a"])
         frames += 1
-        self.assert_outputs(request.infer(), run.outputs)
+        self.assert_outputs(request.infer(), sample.outputs)
 
     def test_dlpack_tensors_are_inputs(self, network: ExecutableNetwork) -> None:
         """Tensors of other libraries are read in place if they are in host memory."""
-        run = basic_run()
+        sample = basic_sample()
         request = network.create_infer_request()
-        a = run.inputs["a"].copy()
+        a = sample.inputs["a"].copy()
         request.set_tensor("a", _Foreign(a))
         assert np.shares_memory(request.get_tensor("a"), a)
-        self.assert_outputs(request.infer({"b": _Foreign(run.inputs["b"])}), run.outputs)
+        self.assert_outputs(request.infer({"b": _Foreign(sample.inputs["b"])}), sample.outputs)
 
     def test_output_tensors_are_written_in_place(self, network: ExecutableNetwork) -> None:
         """Contiguous and strided, by each inference, until the tensor is unset."""
@@ -113,26 +113,26 @@ class RequestChecks(DeviceChecks):
         request.set_tensor("total", total)
         request.set_output_tensor("product", wide[:, ::2])
         for seed in range(3):
-            run = basic_run(seed)
-            result = request.infer(run.inputs)
-            self.assert_outputs(result, run.outputs)
+            sample = basic_sample(seed)
+            result = request.infer(sample.inputs)
+            self.assert_outputs(result, sample.outputs)
             assert result["total"] is total
-            self.assert_value(wide[:, ::2], run.outputs["product"], "the strided array")
+            self.assert_value(wide[:, ::2], sample.outputs["product"], "the strided array")
         assert np.isnan(wide[:, 1::2]).all(), "numbers were written between the elements of the strided array"
         request.set_output_tensor("total", None)
         before = total.copy()
-        assert request.infer(basic_run(7).inputs)["total"] is not total
+        assert request.infer(basic_sample(7).inputs)["total"] is not total
         np.testing.assert_array_equal(total, before)
 
     def test_output_tensor_may_be_an_input(self, network: ExecutableNetwork) -> None:
         """Updating a state in place gives the same results as with two arrays."""
-        request, run = network.create_infer_request(), basic_run()
-        state = run.inputs["a"].copy()
+        request, sample = network.create_infer_request(), basic_sample()
+        state = sample.inputs["a"].copy()
         request.set_tensor("a", state)
-        request.set_tensor("b", run.inputs["b"])
+        request.set_tensor("b", sample.inputs["b"])
         request.set_tensor("total", state)
-        self.assert_outputs(request.infer(), run.outputs)
-        self.assert_value(state, run.outputs["total"], "the array that is input and output")
+        self.assert_outputs(request.infer(), sample.outputs)
+        self.assert_value(state, sample.outputs["total"], "the array that is input and output")
 
     def test_output_tensor_of_a_dynamic_output(self, core: Core) -> None:
         """A tensor that does not fit the inputs is refused and not written; the request stays usable."""
@@ -175,7 +175,7 @@ class RequestChecks(DeviceChecks):
     def test_wrong_input_is_refused_and_nothing_stays_bound(self, network: ExecutableNetwork, what: str) -> None:
         """All inputs of a call are set, or none; the request keeps its previous inputs."""
         wrong, words = _WRONG_VALUES[what]
-        old, new = basic_run(1), basic_run(2)
+        old, new = basic_sample(1), basic_sample(2)
         request = network.create_infer_request()
         request.infer(old.inputs)
         attempts: list[Callable[[], object]] = [
@@ -195,22 +195,22 @@ class RequestChecks(DeviceChecks):
     @pytest.mark.parametrize("key", ["A", "total", 2, -1, None])
     def test_unknown_input_is_refused_listing_the_inputs(self, network: ExecutableNetwork, key: Any) -> None:
         """The message lists the existing names."""
-        request, run = network.create_infer_request(), basic_run()
+        request, sample = network.create_infer_request(), basic_sample()
         for target in (request.infer, request.start_async, network):
             with pytest.raises(InputError, match=r"inputs: a, b"):
-                target({**run.inputs, key: run.inputs["a"]})
-        self.check_usable(request, run)
+                target({**sample.inputs, key: sample.inputs["a"]})
+        self.check_usable(request, sample)
 
     def test_missing_input_is_refused(self, network: ExecutableNetwork) -> None:
         """Before anything runs, by name."""
-        request, run = network.create_infer_request(), basic_run()
+        request, sample = network.create_infer_request(), basic_sample()
         for attempt in (request.infer, request.start_async):
             with pytest.raises(InputError, match=r"`b` \(f32\[2,3\]\) is missing"):
-                attempt({"a": run.inputs["a"]})
-        for inputs in ([run.inputs["a"]], run.inputs["a"], [run.inputs["a"]] * 3):
+                attempt({"a": sample.inputs["a"]})
+        for inputs in ([sample.inputs["a"]], sample.inputs["a"], [sample.inputs["a"]] * 3):
             with pytest.raises(InputError, match="expected 2"):
                 request.infer(inputs)
-        self.check_usable(request, run)
+        self.check_usable(request, sample)
 
     @pytest.mark.parametrize(
         ("array", "words"),
@@ -224,16 +224,16 @@ class RequestChecks(DeviceChecks):
     )
     def test_wrong_output_tensor_is_refused(self, network: ExecutableNetwork, array: Any, words: str) -> None:
         """When it is set, not when an inference has run."""
-        request, run = network.create_infer_request(), basic_run()
+        request, sample = network.create_infer_request(), basic_sample()
         with pytest.raises(InputError, match=rf"`total`.*{words}"):
             request.set_tensor("total", array)
-        self.check_usable(request, run)
+        self.check_usable(request, sample)
 
     def test_unknown_tensor_and_output_are_refused(self, network: ExecutableNetwork) -> None:
         """Unknown names are refused with the existing ones; outputs before the first inference, with the reason."""
-        request, run = network.create_infer_request(), basic_run()
+        request, sample = network.create_infer_request(), basic_sample()
         with pytest.raises(InputError, match="tensors: a, b, total, product"):
-            request.set_tensor("nothing", run.inputs["a"])
+            request.set_tensor("nothing", sample.inputs["a"])
         with pytest.raises(InputError, match="not set"):
             request.get_tensor("a")
         with pytest.raises(InferError, match="no inference has finished"):
@@ -242,7 +242,7 @@ class RequestChecks(DeviceChecks):
             _ = request.results
         with pytest.raises(InferError, match="never started"):
             request.wait(0)
-        result = request.infer(run.inputs)
+        result = request.infer(sample.inputs)
         for key in ("sum", 2, -1):
             with pytest.raises(KeyError, match="total, product"):
                 _ = result[key]

@@ -10,7 +10,7 @@ import pytest
 from engine.core import Core
 from engine.plugin_api import ExecutableNetwork, Port
 from engine.testing.behaviour.base import LIMIT, DeviceChecks
-from engine.testing.behaviour.cases import CASES, Case, basic_run
+from engine.testing.behaviour.cases import CASES, Case, basic_sample
 
 
 class ResultChecks(DeviceChecks):
@@ -18,21 +18,21 @@ class ResultChecks(DeviceChecks):
 
     def test_basic_model_runs(self, network: ExecutableNetwork) -> None:
         """Without this model the other checks have nothing to run."""
-        run = basic_run()
-        result = network(run.inputs)
-        self.assert_outputs(result, run.outputs)
-        for index, name in enumerate(run.outputs):
+        sample = basic_sample()
+        result = network(sample.inputs)
+        self.assert_outputs(result, sample.outputs)
+        for index, name in enumerate(sample.outputs):
             assert result[index] is result[name]
-        assert len(result) == len(run.outputs)
+        assert len(result) == len(sample.outputs)
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_case(self, core: Core, case: Case) -> None:
         """A network call, and a request run synchronously and asynchronously; all runs, in order."""
         network = self.compile_or_skip(core, case)
         request = network.create_infer_request()
-        for run in case.runs:
-            self.assert_outputs(network(run.inputs), run.outputs)
-            self.check_usable(request, run)
+        for sample in case.samples:
+            self.assert_outputs(network(sample.inputs), sample.outputs)
+            self.check_usable(request, sample)
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_case_after_export_and_import(self, core: Core, case: Case) -> None:
@@ -43,8 +43,8 @@ class ResultChecks(DeviceChecks):
         imported = core.import_model(blob.getvalue(), self.device)
         assert (imported.inputs, imported.outputs) == (network.inputs, network.outputs)
         assert imported.name == network.name
-        for run in case.runs:
-            self.assert_outputs(imported(run.inputs), run.outputs)
+        for sample in case.samples:
+            self.assert_outputs(imported(sample.inputs), sample.outputs)
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_ports_describe_the_model(self, core: Core, case: Case) -> None:
@@ -54,28 +54,28 @@ class ResultChecks(DeviceChecks):
         assert [port.name for port in network.outputs] == [value.name for value in case.model.graph.output]
         for index, port in enumerate(network.inputs):
             assert network.input_index(port.name) == index
-            assert all(_admits(port, run.inputs[port.name]) for run in case.runs)
+            assert all(_admits(port, sample.inputs[port.name]) for sample in case.samples)
         for index, port in enumerate(network.outputs):
             assert network.output_index(port.name) == index
-            assert all(_admits(port, run.outputs[port.name]) for run in case.runs)
+            assert all(_admits(port, sample.outputs[port.name]) for sample in case.samples)
 
     def test_results_stay_when_the_next_inference_runs(self, network: ExecutableNetwork) -> None:
         """Later inferences do not change earlier results."""
-        request, runs = network.create_infer_request(), [basic_run(seed) for seed in range(4)]
-        kept = [request.infer(run.inputs) for run in runs]
-        for run in runs:
-            request.start_async(run.inputs)
+        request, samples = network.create_infer_request(), [basic_sample(seed) for seed in range(4)]
+        kept = [request.infer(sample.inputs) for sample in samples]
+        for sample in samples:
+            request.start_async(sample.inputs)
             request.wait(LIMIT)
             kept.append(request.results)
-        for run, result in zip([*runs, *runs], kept, strict=True):
-            self.assert_outputs(result, run.outputs)
+        for sample, result in zip([*samples, *samples], kept, strict=True):
+            self.assert_outputs(result, sample.outputs)
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_results_belong_to_the_caller(self, core: Core, case: Case) -> None:
         """Writing into results changes neither inputs, nor constants, nor another output, nor the next inference."""
         network = self.compile_or_skip(core, case)
-        run = case.runs[0]
-        given = {name: value.copy() for name, value in run.inputs.items()}
+        sample = case.samples[0]
+        given = {name: value.copy() for name, value in sample.inputs.items()}
         result = network(given)
         arrays = {f"input `{name}`": value for name, value in given.items()}
         for name, value in result.items():
@@ -86,20 +86,20 @@ class ResultChecks(DeviceChecks):
                 assert not np.shares_memory(value, array), f"output `{name}` shares memory with {other}"
             arrays[f"output `{name}`"] = value
             value[...] = "" if value.dtype == object else 0
-        for name, value in run.inputs.items():
+        for name, value in sample.inputs.items():
             np.testing.assert_array_equal(given[name], value)
-        self.assert_outputs(network(run.inputs), run.outputs)
+        self.assert_outputs(network(sample.inputs), sample.outputs)
 
     @pytest.mark.parametrize("case", CASES, ids=str)
     def test_inputs_are_not_written_to(self, core: Core, case: Case) -> None:
         """Read-only arrays are accepted, and others are not changed."""
         network = self.compile_or_skip(core, case)
-        run = case.runs[0]
-        given = {name: value.copy() for name, value in run.inputs.items()}
+        sample = case.samples[0]
+        given = {name: value.copy() for name, value in sample.inputs.items()}
         for value in given.values():
             value.flags.writeable = False
-        self.assert_outputs(network(given), run.outputs)
-        for name, value in run.inputs.items():
+        self.assert_outputs(network(given), sample.outputs)
+        for name, value in sample.inputs.items():
             np.testing.assert_array_equal(given[name], value)
 
 

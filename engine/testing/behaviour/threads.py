@@ -6,7 +6,7 @@ from engine.core import Core
 from engine.errors import Busy
 from engine.plugin_api import ExecutableNetwork
 from engine.testing.behaviour.base import LIMIT, THREADS, DeviceChecks, in_threads
-from engine.testing.behaviour.cases import basic_model, basic_run
+from engine.testing.behaviour.cases import basic_model, basic_sample
 
 _ROUNDS = 5
 
@@ -19,18 +19,18 @@ class ThreadChecks(DeviceChecks):
         requests = [network.create_infer_request() for _ in range(THREADS)]
         for shift in range(_ROUNDS):
             for seed, request in enumerate(requests):
-                request.start_async(basic_run(seed + shift).inputs)
+                request.start_async(basic_sample(seed + shift).inputs)
             for seed, request in enumerate(requests):
                 request.wait(LIMIT)
-                self.assert_outputs(request.results, basic_run(seed + shift).outputs)
+                self.assert_outputs(request.results, basic_sample(seed + shift).outputs)
 
     def test_concurrent_calls_of_one_network(self, network: ExecutableNetwork) -> None:
         """Threads that call concurrently do not get each other's results."""
 
         def call(thread: int) -> None:
             for shift in range(_ROUNDS):
-                run = basic_run(thread + shift)
-                self.assert_outputs(network(run.inputs), run.outputs)
+                sample = basic_sample(thread + shift)
+                self.assert_outputs(network(sample.inputs), sample.outputs)
 
         in_threads(call)
 
@@ -42,7 +42,7 @@ class ThreadChecks(DeviceChecks):
             for shift in range(_ROUNDS):
                 request = network.create_infer_request()
                 ids.append(request.request_id)
-                self.check_usable(request, basic_run(thread + shift))
+                self.check_usable(request, basic_sample(thread + shift))
 
         in_threads(make)
         assert len(set(ids)) == THREADS * _ROUNDS
@@ -54,8 +54,8 @@ class ThreadChecks(DeviceChecks):
         def compile_and_run(thread: int) -> None:
             network = core.compile_model(model, self.device, dict(self.config))
             for shift in range(_ROUNDS):
-                run = basic_run(thread + shift)
-                self.assert_outputs(network(run.inputs), run.outputs)
+                sample = basic_sample(thread + shift)
+                self.assert_outputs(network(sample.inputs), sample.outputs)
 
         in_threads(compile_and_run)
 
@@ -64,15 +64,15 @@ class ThreadChecks(DeviceChecks):
         request, served = network.create_infer_request(), list[int]()
 
         def infer(thread: int) -> None:
-            run = basic_run(thread)
+            sample = basic_sample(thread)
             for _ in range(_ROUNDS * 4):
                 try:
-                    result = request.infer(run.inputs)
+                    result = request.infer(sample.inputs)
                 except Busy:
                     continue
-                self.assert_outputs(result, run.outputs)
+                self.assert_outputs(result, sample.outputs)
                 served.append(thread)
 
         in_threads(infer)
         assert served
-        self.check_usable(request, basic_run())
+        self.check_usable(request, basic_sample())

@@ -88,8 +88,8 @@ def test_a_native_answer_holds_for_computed_lengths_without_the_reference(core: 
     config = {"ALLOW_REFERENCE": False}
     assert core.query_model(case.model, "CPU", config).is_supported
     network = core.compile_model(case.model, "CPU", config)
-    for run in case.runs:
-        np.testing.assert_array_equal(network(run.inputs)["y"], run.outputs["y"])
+    for sample in case.samples:
+        np.testing.assert_array_equal(network(sample.inputs)["y"], sample.outputs["y"])
 
 
 def test_inferences_go_on_while_another_shape_is_compiled(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:

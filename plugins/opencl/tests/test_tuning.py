@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from engine_opencl.devices.device import device_of
 from engine_opencl.lowering import registry
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.tuning.stopwatch import Stopwatch
 from engine_opencl.tuning.tuner import BUDGETS
 from engine_opencl.tuning.tuning_cache import TuningCache
@@ -57,12 +57,12 @@ class Negation(registry.OpLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> registry.Refusal | None:
         return None
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         node = spec.node
         x, y = b.input(node.input_value(0)), b.output(node.output(0))
         count = node.output(0).shape.size()
 
-        def launch(b: PlanBuilder, way: Way) -> None:
+        def launch(b: LaunchPlanBuilder, way: Way) -> None:
             self.launched.append(way)
             source = (
                 "__kernel void negate(__global const float* x, __global float* y) {\n"

@@ -18,7 +18,7 @@ from engine_opencl.lowering.conv.winograd import G, Winograd, is_winograd
 from engine_opencl.lowering.conv.winograd_rows import winograd_rows
 from engine_opencl.lowering.matmul.product import Epilogue
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(device, "facts", replace(device.facts, kind=request.param))
     whole, direct = gpu_convolution.variants_of, conv_lowering.block_convolution
 
-    def rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
+    def rows(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
         (winograd_rows if is_winograd(b.facts, c) else direct)(b, c, epilogue)
 
     monkeypatch.setattr(gpu_convolution, "variants_of", lambda f, c: [Winograd()] if is_winograd(f, c) else whole(f, c))

@@ -150,12 +150,13 @@ class CpuNetwork(GraphNetwork):
             case REFERENCE_STEPS.name:
                 return self.reference_steps
             case ARENA_BYTES.name:
-                return sum(segment.lowered.plan.arena_bytes for segment in self._native_segments())
+                return sum(segment.lowered.plan.arena_bytes for segment in self.native_segments())
             case NAIVE_ARENA_BYTES.name:
-                return sum(segment.lowered.plan.naive_bytes for segment in self._native_segments())
+                return sum(segment.lowered.plan.naive_bytes for segment in self.native_segments())
         return None
 
-    def _native_segments(self) -> list[NativeSegment]:
+    def native_segments(self) -> list[NativeSegment]:
+        """The segments with native plans, of the network or, with dynamic shapes, of the program used last."""
         programs = [self.program] if self.program is not None else []
         if self.programs is not None:
             programs = self.programs.plans()[-1:]

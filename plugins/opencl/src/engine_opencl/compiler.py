@@ -8,7 +8,7 @@ from engine.ir import Constant, Parameter, Result
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.lowering import OpenclGraph
 from engine_opencl.plan import LaunchPlan
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.tuning.tuner import OpenclTuner
 
 ADVICE: Final = "run it on another device with HETERO:OPENCL,CPU"
@@ -29,9 +29,9 @@ def build_plan(prepared: OpenclGraph, facts: DeviceFacts, tuner: OpenclTuner | N
     return builder.finish(prepared.graph.inputs, outputs)
 
 
-def _lowered(prepared: OpenclGraph, facts: DeviceFacts, tuner: OpenclTuner | None) -> PlanBuilder:
+def _lowered(prepared: OpenclGraph, facts: DeviceFacts, tuner: OpenclTuner | None) -> LaunchPlanBuilder:
     graph, decisions = prepared.graph, prepared.decisions
-    builder = PlanBuilder(facts, decisions, tuner.choices if tuner is not None else None)
+    builder = LaunchPlanBuilder(facts, decisions, tuner.choices if tuner is not None else None)
     for parameter in graph.parameters:
         if parameter.output(0).target_inputs:
             builder.output(parameter.output(0))

@@ -1,4 +1,4 @@
-"""`PlanBuilder`: what lowerings build the plan of a graph with."""
+"""`LaunchPlanBuilder`: what lowerings build the plan of a graph with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine_opencl.tuning.site import Site
 _C = TypeVar("_C")
 
 
-class PlanBuilder:
+class LaunchPlanBuilder:
     """What lowerings talk to: values become buffers, operations become launches.
 
     `decisions` are those for the nodes of the graph. `choices`: the texts of candidates by site; sites that are not
@@ -33,7 +33,7 @@ class PlanBuilder:
         self.facts = facts
         self.decisions = decisions
         self.choices = choices or {}
-        self.sites: dict[str, Site[PlanBuilder]] = {}
+        self.sites: dict[str, Site[LaunchPlanBuilder]] = {}
         """Where there was a choice, by key."""
         self.uses: Counter[str] = Counter()
         """How often each site was met."""
@@ -141,7 +141,7 @@ class PlanBuilder:
             )
         )
 
-    def choose(self, key: str, candidates: Sequence[_C], launch: Callable[[PlanBuilder, _C], None]) -> None:
+    def choose(self, key: str, candidates: Sequence[_C], launch: Callable[[LaunchPlanBuilder, _C], None]) -> None:
         """Launch what was chosen among `candidates` for what is computed here, else the first; see `Site`.
 
         `launch(builder, candidate)` is also called to measure candidates, with another builder: all that it launches
@@ -153,9 +153,9 @@ class PlanBuilder:
         self.uses[key] += 1
         launch(self, site.chosen(self.choices))
 
-    def apart(self, site: Site[PlanBuilder], candidate: object) -> PlanBuilder:
+    def apart(self, site: Site[LaunchPlanBuilder], candidate: object) -> LaunchPlanBuilder:
         """A builder with the launches of a candidate alone, over the buffers of this one."""
-        apart = PlanBuilder(self.facts, self.decisions, self.choices)
+        apart = LaunchPlanBuilder(self.facts, self.decisions, self.choices)
         apart._is_apart = True  # what it launches does not lengthen, or shorten, the lives of this one's buffers
         apart.weights = dict(self.weights)
         apart._weight_buffers, apart._values = dict(self._weight_buffers), dict(self._values)

@@ -14,7 +14,7 @@ from engine.plugin_api import (
     SyncInferRequest,
 )
 from engine_template.program import Program, map_to_device
-from engine_template.properties import STEP_COUNT, TRANSFORMATIONS
+from engine_template.properties import OPERATION_COUNT, TRANSFORMATIONS
 from engine_template.request import TemplateInferRequest
 from engine_template.transform import transform_network
 
@@ -28,7 +28,7 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
     As a `GraphNetwork`, it is exported as its graph; a device with compiled kernels also exports these.
     """
 
-    metrics = (STEP_COUNT,)
+    metrics = (OPERATION_COUNT,)
     program: Program
 
     @classmethod
@@ -74,4 +74,4 @@ class TemplateNetwork(GraphNetwork["TemplatePlugin"]):
 
     def metric(self, name: str) -> object:
         """The network's own metrics; the engine answers the common ones."""
-        return len(self.program.steps) if name == STEP_COUNT.name else None
+        return len(self.program.operations) if name == OPERATION_COUNT.name else None

@@ -15,7 +15,7 @@ Value = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Operation:
     """One operation: the memory slots that it reads, writes, and is the last to read."""
 
     name: str
@@ -28,9 +28,9 @@ class Step:
 
 @dataclass(slots=True)
 class Program:
-    """The steps in order, and the slots of inputs, outputs and constants. Shared by requests, so immutable."""
+    """The operations in order, and the slots of inputs, outputs and constants. Shared by requests, so immutable."""
 
-    steps: list[Step]
+    operations: list[Operation]
     inputs: list[int]
     outputs: list[int]
     memory: list[Value]
@@ -45,7 +45,7 @@ class Program:
 
 
 def map_to_device(graph: Model) -> Program:
-    """Step two of compiling: a slot for every value, a step for every operation, memory freed after its last use."""
+    """Step two of compiling: a slot for every value, which is freed after its last use."""
     nodes = graph.ordered_nodes()
     # Slot 0 stays empty: it represents omitted optional inputs.
     slots: dict[tuple[object, int], int] = {}
@@ -56,14 +56,14 @@ def map_to_device(graph: Model) -> Program:
     outputs = [read[result][0] for result in graph.results]
     constants = [slots[node, 0] for node in nodes if isinstance(node, Constant)]
     kept = {0, *outputs, *constants}
-    steps: list[Step] = []
+    operations: list[Operation] = []
     for node in reversed(nodes):  # backwards: the first reader found is the last to run
         if node.op_type in ("Parameter", "Constant", "Result"):
             continue
         written = tuple(slots[node, index] for index in range(node.num_outputs))
         frees = tuple({*read[node], *written} - kept)
         kept.update(frees)
-        steps.append(Step(node.friendly_name, node.op_type, compile_node(node), read[node], written, frees))
-    steps.reverse()
+        operations.append(Operation(node.friendly_name, node.op_type, compile_node(node), read[node], written, frees))
+    operations.reverse()
     inputs = [slots[parameter, 0] for parameter in graph.parameters]
-    return Program(steps, inputs, outputs, [None] * (len(slots) + 1), constants)
+    return Program(operations, inputs, outputs, [None] * (len(slots) + 1), constants)

@@ -11,8 +11,8 @@ TRANSFORMATIONS = Property(
     CONFIG,
     "Whether the device's transformation pipeline runs on a model before it is mapped; if off, nodes run as imported.",
 )
-STEP_COUNT = Property(
-    "TEMPLATE_STEP_COUNT",
+OPERATION_COUNT = Property(
+    "TEMPLATE_OPERATION_COUNT",
     int,
     None,
     METRIC,

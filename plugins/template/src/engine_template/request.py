@@ -25,21 +25,21 @@ class TemplateInferRequest(SyncInferRequest):
 
     def start_pipeline(self) -> None:
         """Device: run the program. A real device enqueues its commands here and returns."""
-        # A loop inside a step checks too: it may be endless.
+        # A loop inside an operation checks too: it may be endless.
         with interruptible(self.check_cancelled):
-            self._run_steps()
+            self._run_operations()
 
-    def _run_steps(self) -> None:
+    def _run_operations(self) -> None:
         memory = self.memory
-        for step in self.program.steps:
+        for operation in self.program.operations:
             self.check_cancelled()
             start = time.perf_counter_ns() if self.is_profiling else 0
-            values = step.run([memory[slot] for slot in step.inputs])
+            values = operation.run([memory[slot] for slot in operation.inputs])
             if self.is_profiling:
-                self.record_node(step.name, step.op_type, "native", start, time.perf_counter_ns())
-            for slot, value in zip(step.outputs, values, strict=True):
+                self.record_node(operation.name, operation.op_type, "native", start, time.perf_counter_ns())
+            for slot, value in zip(operation.outputs, values, strict=True):
                 memory[slot] = value
-            for slot in step.frees:
+            for slot in operation.frees:
                 memory[slot] = None
 
     def wait_pipeline(self) -> None:

@@ -14,7 +14,7 @@ from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
 from engine_opencl.lowering.strided import numbers_of
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access
 
 _NO_NAN = "#define isnan(x) 0\n"
@@ -34,12 +34,12 @@ class ArgReduceLowering(OpLowering[ArgReduceSpec]):
     def check(self, spec: ArgReduceSpec) -> Refusal | None:
         return check_types((spec.data,), NUMBERS)
 
-    def lower(self, spec: ArgReduceSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ArgReduceSpec, b: LaunchPlanBuilder) -> None:
         order = "<" if spec.op_type == "ArgMin" else ">"
         launch_extreme(spec, spec.at(b.shape(spec.data)), b, ORDER=order, LAST=int(spec.select_last_index), HARDMAX=0)
 
 
-def launch_extreme(spec: OperatorSpec, lengths: AxisLengths, b: PlanBuilder, **definitions: int | str) -> None:
+def launch_extreme(spec: OperatorSpec, lengths: AxisLengths, b: LaunchPlanBuilder, **definitions: int | str) -> None:
     """Find the extreme element of each row of input 0, for output 0."""
     x, (outer, length, inner) = spec.node.input_value(0), lengths
     rows = rows_of(b.facts, outer * inner, length, inner)
@@ -54,7 +54,7 @@ class CumulativeLowering(OpLowering[CumulativeSpec]):
     def check(self, spec: CumulativeSpec) -> Refusal | None:
         return check_types((spec.data,), NUMBERS) or check_constant(spec.node, 1)
 
-    def lower(self, spec: CumulativeSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: CumulativeSpec, b: LaunchPlanBuilder) -> None:
         x = spec.data
         outer, length, inner = spec.at(b.shape(x), numbers_of(b, spec.node.input_value(1)))
         rows = rows_of(b.facts, outer * inner, length, inner)

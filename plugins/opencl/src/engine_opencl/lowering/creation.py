@@ -18,7 +18,7 @@ from engine_opencl.elements import STORED, stored_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
@@ -29,10 +29,10 @@ class CreationLowering(OpLowering[SpecT]):
         return check_types((spec.output(),), STORED)
 
     @abstractmethod
-    def value(self, spec: SpecT, b: PlanBuilder) -> NDArray[Any]:
+    def value(self, spec: SpecT, b: LaunchPlanBuilder) -> NDArray[Any]:
         """The result, in any type that can hold it."""
 
-    def lower(self, spec: SpecT, b: PlanBuilder) -> None:
+    def lower(self, spec: SpecT, b: LaunchPlanBuilder) -> None:
         y = spec.output()
         shape = b.shape(y)
         data = np.ascontiguousarray(self.value(spec, b), stored_type(y)).reshape(shape)
@@ -44,7 +44,7 @@ class CreationLowering(OpLowering[SpecT]):
 class ShapeLowering(CreationLowering[ShapeSpec]):
     """Lengths."""
 
-    def value(self, spec: ShapeSpec, b: PlanBuilder) -> NDArray[Any]:
+    def value(self, spec: ShapeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return np.array(spec.at(b.shape(spec.node.input_value(0))))
 
 
@@ -52,7 +52,7 @@ class ShapeLowering(CreationLowering[ShapeSpec]):
 class SizeLowering(CreationLowering[OperatorSpec]):
     """The number of elements."""
 
-    def value(self, spec: OperatorSpec, b: PlanBuilder) -> NDArray[Any]:
+    def value(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return np.array(spec.node.input_value(0).shape.size())
 
 
@@ -60,7 +60,7 @@ class SizeLowering(CreationLowering[OperatorSpec]):
 class EyeLikeLowering(CreationLowering[EyeLikeSpec]):
     """Ones on a diagonal."""
 
-    def value(self, spec: EyeLikeSpec, b: PlanBuilder) -> NDArray[Any]:
+    def value(self, spec: EyeLikeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return spec.at(b.shape(spec.output()))
 
 
@@ -71,7 +71,7 @@ class ConstantOfShapeLowering(CreationLowering[ConstantOfShapeSpec]):
     def check(self, spec: ConstantOfShapeSpec) -> Refusal | None:
         return super().check(spec) or check_constant(spec.node, 0)
 
-    def value(self, spec: ConstantOfShapeSpec, b: PlanBuilder) -> NDArray[Any]:
+    def value(self, spec: ConstantOfShapeSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         return spec.at(b.shape(spec.output()))
 
 
@@ -82,7 +82,7 @@ class RangeLowering(CreationLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return super().check(spec) or check_constant(spec.node, 0, 1, 2)
 
-    def value(self, spec: OperatorSpec, b: PlanBuilder) -> NDArray[Any]:
+    def value(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> NDArray[Any]:
         start, _, step = (b.constant(spec.node.input_value(index)) for index in range(3))
         assert start is not None
         assert step is not None

@@ -16,7 +16,7 @@ from engine_opencl.elements import FLOATS, INTEGERS, c_type
 from engine_opencl.expressions import Expression, Leaf, Operation
 from engine_opencl.lowering.expression_kernel import emit
 from engine_opencl.lowering.registry import OpenclDecisions, OpLowering, check_types, lowers
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 NUMBERS: Final = FLOATS | INTEGERS
 ANY: Final = NUMBERS | {boolean}
@@ -101,7 +101,7 @@ class ElementwiseLowering(JoinableLowering[OperatorSpec]):
         allowed, _ = CODES[spec.op_type]
         return check_types(spec.node.input_values[1:] if spec.op_type == "Where" else spec.node.input_values, allowed)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         _, code = CODES[spec.op_type]
         operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
         result = c_type(spec.output().element_type)
@@ -115,7 +115,7 @@ class ActivationLowering(JoinableLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types((*spec.node.input_values, *spec.node.outputs))
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         activation = activation_of(spec.node)
         assert activation is not None
         x = operand(spec.node.input_value(0), b)
@@ -129,7 +129,7 @@ class VariadicLowering(JoinableLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types(spec.node.input_values, NUMBERS if spec.op_type in ("Max", "Min") else FLOATS)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         y, is_mean = spec.output(), spec.op_type == "Mean"
         codes = {"Sum": "({0} + {1})", "Mean": "({0} + {1})", "Max": "larger({0}, {1})", "Min": "smaller({0}, {1})"}
         if y.element_type not in FLOATS:
@@ -150,7 +150,7 @@ class CastLowering(JoinableLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types(spec.node.input_values[:1], ANY) or check_types(spec.node.outputs, ANY)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         target = y.element_type
         # Converting an out-of-range float is undefined in C; ONNX's reference wraps around.
@@ -160,12 +160,12 @@ class CastLowering(JoinableLowering[OperatorSpec]):
         finish(y, Operation(code, (operand(x, b),), c_type(target)), b)
 
 
-def operand(value: Output, b: PlanBuilder) -> Expression:
+def operand(value: Output, b: LaunchPlanBuilder) -> Expression:
     """An input of an elementwise node: a pending expression, or the value in memory."""
     return b.deferred.pop(value, None) or Leaf(value)
 
 
-def finish(value: Output, expression: Expression, b: PlanBuilder) -> None:
+def finish(value: Output, expression: Expression, b: LaunchPlanBuilder) -> None:
     """Pass the expression of a value on to its only, elementwise, consumer, or launch a kernel for it."""
     consumers = value.target_inputs
     if len(consumers) == 1 and _can_join(consumers[0].node, value, b.decisions):

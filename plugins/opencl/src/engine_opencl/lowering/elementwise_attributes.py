@@ -14,7 +14,7 @@ from engine_opencl.elements import FLOATS, INTEGERS, c_type
 from engine_opencl.expressions import Expression, Operation
 from engine_opencl.lowering.elementwise import NUMBERS, JoinableLowering, activation_code, finish, literal, operand
 from engine_opencl.lowering.registry import check_types, lowers
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 class ParametricLowering(JoinableLowering[SpecT]):
@@ -27,7 +27,7 @@ class ParametricLowering(JoinableLowering[SpecT]):
     def code(self, spec: SpecT) -> str:
         """OpenCL C code with operands {0}, {1} ..."""
 
-    def lower(self, spec: SpecT, b: PlanBuilder) -> None:
+    def lower(self, spec: SpecT, b: LaunchPlanBuilder) -> None:
         operands = tuple(operand(value, b) for value in spec.node.input_values if value is not None)
         y = spec.output()
         finish(y, Operation(self.code(spec), operands, c_type(y.element_type)), b)
@@ -104,7 +104,7 @@ class ClipLowering(JoinableLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types((*spec.node.input_values, *spec.node.outputs), NUMBERS)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         y = spec.output()
         element_type = y.element_type
         clipped: Expression = operand(spec.node.input_value(0), b)

@@ -8,7 +8,7 @@ from engine.ir import Output
 from engine_opencl.elements import c_type, load_code, store_code, stored_c_type
 from engine_opencl.expressions import HELPERS, Computed, Expression, Operation, Read
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
 
 _MAX_OPERANDS: Final = 3
@@ -17,7 +17,7 @@ _MAX_OPERATIONS: Final = 128
 _BYTES: Final = {"float": 4, "int": 4, "long": 8, "uchar": 1, "char": 1}
 
 
-def emit(result: Output, expression: Expression, b: PlanBuilder) -> None:
+def emit(result: Output, expression: Expression, b: LaunchPlanBuilder) -> None:
     """Launch the kernel of an expression: one work item an element.
 
     What reads more tensors than a kernel takes arguments, or is very long, is computed in parts.
@@ -26,7 +26,7 @@ def emit(result: Output, expression: Expression, b: PlanBuilder) -> None:
     _launch(result, whole, b.output(result), stored_c_type(result.element_type), b)
 
 
-def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: PlanBuilder) -> None:
+def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: LaunchPlanBuilder) -> None:
     shape = b.shape(result)
     reads = _reads(expression)
     strides = [
@@ -48,7 +48,7 @@ def _launch(result: Output, expression: Expression, to: Buffer, stored: str, b: 
     b.launch(source, "elementwise", [*buffers, to], (result.shape.size(),))
 
 
-def _divided(expression: Expression, result: Output, b: PlanBuilder) -> Expression:
+def _divided(expression: Expression, result: Output, b: LaunchPlanBuilder) -> Expression:
     """The expression as one kernel computes it, over tensors and parts of it, which are launched here."""
     most = max(b.facts.argument_bytes // (b.facts.address_bits // 8) - 1, _MAX_OPERANDS)
     done: dict[int, tuple[Expression, int, frozenset[Read]]] = {}
@@ -69,7 +69,7 @@ def _divided(expression: Expression, result: Output, b: PlanBuilder) -> Expressi
     return done[id(expression)][0]
 
 
-def _computed(expression: Expression, result: Output, b: PlanBuilder) -> Computed:
+def _computed(expression: Expression, result: Output, b: LaunchPlanBuilder) -> Computed:
     assert isinstance(expression, Operation), expression
     part = Computed(b.temporary(_BYTES[expression.type] * result.shape.size()), expression.type)
     _launch(result, expression, part.buffer, part.type, b)

@@ -20,7 +20,7 @@ from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Buffer, Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 
@@ -35,7 +35,7 @@ class RowNormalizationLowering(OpLowering[RowNormalizationSpec]):
             check_stash_type(spec.stash_type),
         )
 
-    def lower(self, spec: RowNormalizationSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: RowNormalizationSpec, b: LaunchPlanBuilder) -> None:
         x = spec.node.input_value(0)
         shape = b.shape(x)
         rows, columns = spec.at(spec.input_shapes())
@@ -61,7 +61,7 @@ class GroupNormalizationLowering(OpLowering[GroupNormalizationSpec]):
             check_stash_type(spec.stash_type),
         )
 
-    def lower(self, spec: GroupNormalizationSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: GroupNormalizationSpec, b: LaunchPlanBuilder) -> None:
         s = spec.at(spec.input_shapes())
         channel = f"(row % {s.groups} * {s.per_group}" + (f" + k / {s.pixels})" if s.per_group > 1 else ")")
         buffers = [b.input(spec.node.input_value(index)) for index in range(3)]
@@ -70,7 +70,7 @@ class GroupNormalizationLowering(OpLowering[GroupNormalizationSpec]):
 
 def _launch(
     spec: RowNormalizationSpec | GroupNormalizationSpec,
-    b: PlanBuilder,
+    b: LaunchPlanBuilder,
     buffers: Sequence[Buffer],
     count: int,
     length: int,
@@ -94,7 +94,7 @@ def _launch(
     launch_rows(b, rows, source, "row_norm", arguments, even_of_nothing=bool(statistics))
 
 
-def _expanded(value: Output, shape: Sequence[int], b: PlanBuilder) -> Buffer:
+def _expanded(value: Output, shape: Sequence[int], b: LaunchPlanBuilder) -> Buffer:
     """A scale or shift, broadcast to `shape`; its extra leading axes have length 1."""
     own = ((1,) * len(shape) + b.shape(value))[-len(shape) :]
     read = [0 if n == 1 else s for n, s in zip(own, strides_of(own), strict=True)]
@@ -110,7 +110,7 @@ class LpNormalizationLowering(OpLowering[LpNormalizationSpec]):
     def check(self, spec: LpNormalizationSpec) -> Refusal | None:
         return check_types(spec.node.input_values)
 
-    def lower(self, spec: LpNormalizationSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: LpNormalizationSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         outer, length, inner = spec.at(spec.input_shapes())
         rows = rows_of(b.facts, outer * inner, length, inner)
@@ -127,7 +127,7 @@ class BatchNormalizationLowering(OpLowering[BatchNormalizationSpec]):
             return Refusal(RefusalCause.ATTRIBUTE, "training_mode is 1; kernels normalize with given statistics")
         return check_types(spec.node.input_values) or check_min_rank(spec.node.input_value(0), 2)
 
-    def lower(self, spec: BatchNormalizationSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: BatchNormalizationSpec, b: LaunchPlanBuilder) -> None:
         n, c, *space = b.shape(spec.node.input_value(0))
         pixels = math.prod(space)
         buffers = [b.input(spec.node.input_value(index)) for index in range(5)]
@@ -142,7 +142,7 @@ class LrnLowering(OpLowering[LrnSpec]):
     def check(self, spec: LrnSpec) -> Refusal | None:
         return check_types(spec.node.input_values)
 
-    def lower(self, spec: LrnSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: LrnSpec, b: LaunchPlanBuilder) -> None:
         x, y, (before, after) = spec.node.input_value(0), spec.output(), spec.window
         n, c, *space = b.shape(x)
         pixels = math.prod(space)

@@ -8,7 +8,7 @@ from engine.lowering import Refusal, check_constant, require_elements
 from engine.ops.pad import PadSpec
 from engine_opencl.elements import STORED, moved_c_type, moved_scalar
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
@@ -19,7 +19,7 @@ class PadLowering(OpLowering[PadSpec]):
     def check(self, spec: PadSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED) or check_constant(spec.node, 1, 2, 3)
 
-    def lower(self, spec: PadSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: PadSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         pads, value, axes = b.values(spec, 1, 2, 3)
         assert pads is not None

@@ -14,7 +14,7 @@ from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.elementwise import literal
 from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access, kernel_source
 
 
@@ -25,7 +25,7 @@ class GlobalPoolLowering(OpLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types(spec.node.input_values)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         _reduce_maps(b, spec, "ReduceMean" if spec.op_type == "GlobalAveragePool" else "ReduceMax")
 
 
@@ -38,11 +38,11 @@ class GlobalLpPoolLowering(OpLowering[GlobalLpPoolSpec]):
             return Refusal(RefusalCause.ATTRIBUTE, f"p is {spec.p}; expected 1 or 2")
         return check_types(spec.node.input_values)
 
-    def lower(self, spec: GlobalLpPoolSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: GlobalLpPoolSpec, b: LaunchPlanBuilder) -> None:
         _reduce_maps(b, spec, f"ReduceL{spec.p}")
 
 
-def _reduce_maps(b: PlanBuilder, spec: OperatorSpec, op_type: str) -> None:
+def _reduce_maps(b: LaunchPlanBuilder, spec: OperatorSpec, op_type: str) -> None:
     x = spec.node.input_value(0)
     shape = b.shape(x)
     reduce_axes(b, op_type, x.element_type, b.input(x), b.output(spec.output()), shape, range(2, len(shape)))
@@ -63,7 +63,7 @@ class PoolLowering(OpLowering[PoolSpec]):
             )
         return None
 
-    def lower(self, spec: PoolSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: PoolSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         shape = b.shape(x)
         g = spec.at(shape).with_axes(3)

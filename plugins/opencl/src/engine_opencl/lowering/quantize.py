@@ -16,7 +16,7 @@ from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.reduce import reduce_axes
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access, kernel_source
 
 
@@ -33,7 +33,7 @@ class _LinearLowering(OpLowering[QuantizeSpec]):
         values = [node.input_value(real), node.input_value(1)] + ([] if is_forward else [node.output(0)])
         return check_types(values) or check_types((whole,), allowed)
 
-    def lower(self, spec: QuantizeSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: QuantizeSpec, b: LaunchPlanBuilder) -> None:
         node = spec.node
         x, scale, y = node.input_value(0), node.input_value(1), node.output(0)
         shape = b.shape(x)
@@ -96,7 +96,7 @@ class DynamicQuantizeLowering(OpLowering[OperatorSpec]):
         node = spec.node
         return check_types((node.input_value(0), node.output(1))) or check_types(node.outputs[::2], {u8})
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         node = spec.node
         x = node.input_value(0)
         shape = b.shape(x)

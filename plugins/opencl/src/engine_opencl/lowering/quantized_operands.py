@@ -13,7 +13,7 @@ from engine.ops.spec import SpecT
 from engine_opencl.elements import c_type
 from engine_opencl.lowering.registry import OpLowering, check_types
 from engine_opencl.plan import Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access, kernel_source, kernel_text
 
 BYTES: Final = frozenset({u8, i8})
@@ -39,7 +39,7 @@ class Operands:
         given = (self.a_point, self.b_point, *self.scales, self.y_point)
         return [value for value in given if value is not None]
 
-    def defines(self, b: PlanBuilder, y: Output) -> dict[str, object]:
+    def defines(self, b: LaunchPlanBuilder, y: Output) -> dict[str, object]:
         """Definitions of types, zero points and scales for kernels."""
         low, high = (0, 255) if y.element_type is u8 else (-128, 127)
         found: dict[str, object] = {
@@ -53,12 +53,12 @@ class Operands:
         steps = {f"{name}_STEP": int(math.prod(b.shape(v)) > 1) for name, v in named.items() if v is not None}
         return found | steps
 
-    def buffers(self, b: PlanBuilder) -> list[Given]:
+    def buffers(self, b: LaunchPlanBuilder) -> list[Given]:
         """The buffers of zero points, scales and bias, in kernel order."""
         given = (self.a_point, self.b_point, *self.scales, self.y_point, self.bias)
         return [b.input(value) for value in given if value is not None]
 
-    def source(self, kernel: str, b: PlanBuilder, y: Output, **defines: object) -> str:
+    def source(self, kernel: str, b: LaunchPlanBuilder, y: Output, **defines: object) -> str:
         """The text of a kernel."""
         scale = self.scales[0].element_type if self.scales else f32
         text = kernel_source("integers", f32, **self.defines(b, y), **defines)

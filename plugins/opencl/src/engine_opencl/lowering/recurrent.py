@@ -20,7 +20,7 @@ from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer, Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 _LENGTHS: Final = 4
@@ -49,7 +49,7 @@ class RecurrentLowering(OpLowering[RecurrentSpec]):
         values = [value for index, value in enumerate(spec.node.input_values) if index != _LENGTHS]
         return check_types([*values, *spec.node.outputs]) or check_types([spec.sequence_lens], {i32})
 
-    def lower(self, spec: RecurrentSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: RecurrentSpec, b: LaunchPlanBuilder) -> None:
         s = spec.at(spec.input_shapes())
         projection = _projected(spec, b, s)
         recurrent = _transposed(spec, b, s)
@@ -83,7 +83,7 @@ def _state_bytes(s: RecurrentLengths) -> int:
     return 4 * s.directions * s.batch * s.hidden
 
 
-def _projected(spec: RecurrentSpec, b: PlanBuilder, s: RecurrentLengths) -> Buffer:
+def _projected(spec: RecurrentSpec, b: LaunchPlanBuilder, s: RecurrentLengths) -> Buffer:
     """X W^T of all steps and directions, rows in the order of X."""
     rows, columns = s.steps * s.batch, s.directions * s.gates * s.hidden
     result = b.temporary(stored_type(spec.x).itemsize * rows * columns)
@@ -93,7 +93,7 @@ def _projected(spec: RecurrentSpec, b: PlanBuilder, s: RecurrentLengths) -> Buff
     return result
 
 
-def _transposed(spec: RecurrentSpec, b: PlanBuilder, s: RecurrentLengths) -> Buffer:
+def _transposed(spec: RecurrentSpec, b: LaunchPlanBuilder, s: RecurrentLengths) -> Buffer:
     """R as [directions, hidden, gates * hidden]: neighbouring units then read neighbouring weights."""
     value = spec.r
     if (constant := b.constant(value)) is not None:
@@ -105,7 +105,7 @@ def _transposed(spec: RecurrentSpec, b: PlanBuilder, s: RecurrentLengths) -> Buf
     return target
 
 
-def _initial(value: Output | None, b: PlanBuilder, s: RecurrentLengths) -> Buffer:
+def _initial(value: Output | None, b: LaunchPlanBuilder, s: RecurrentLengths) -> Buffer:
     """A copy of an initial state as [directions, batch, hidden]; zeros where none is given."""
     state = b.temporary(_state_bytes(s))
     if value is not None:
@@ -116,7 +116,7 @@ def _initial(value: Output | None, b: PlanBuilder, s: RecurrentLengths) -> Buffe
 
 
 def _copy_state(
-    b: PlanBuilder, value: Output, source: Buffer, target: Buffer, s: RecurrentLengths, *, is_stored: bool
+    b: LaunchPlanBuilder, value: Output, source: Buffer, target: Buffer, s: RecurrentLengths, *, is_stored: bool
 ) -> None:
     """Copy a state from the operator's layout to the kernels', or back if `is_stored`."""
     shape = (s.directions, s.batch, s.hidden)

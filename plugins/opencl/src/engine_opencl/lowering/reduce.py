@@ -17,7 +17,7 @@ from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import Rows, rows_of
 from engine_opencl.lowering.strided import numbers_of
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import collapsed, element_access, index_code, strides_of
 
 
@@ -98,7 +98,7 @@ class ReductionLowering(OpLowering[ReduceSpec]):
         integers = _LIMITS.keys() if is_comparing else {i32, i64} if spec.op_type in INTEGER_FOLDS else set()
         return check_types((spec.data,), {*FLOATS, *integers}) or check_constant(spec.node, 1)
 
-    def lower(self, spec: ReduceSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ReduceSpec, b: LaunchPlanBuilder) -> None:
         x, named = spec.data, spec.input(1)
         shape = b.shape(x)
         axes = spec.at(len(shape), None if named is None else numbers_of(b, named))
@@ -106,7 +106,7 @@ class ReductionLowering(OpLowering[ReduceSpec]):
 
 
 def reduce_axes(
-    b: PlanBuilder,
+    b: LaunchPlanBuilder,
     op_type: str,
     element_type: ElementType,
     x: Buffer,
@@ -174,7 +174,7 @@ class _ReductionLaunch:
 
     def launch(
         self,
-        b: PlanBuilder,
+        b: LaunchPlanBuilder,
         rows: Rows,
         places: str,
         x: Buffer,

@@ -11,14 +11,14 @@ from engine.ir import ElementType, Output
 from engine.lowering import Decisions, Lowering, LoweringTable, PreparedGraph, Refusal, RefusalCause, is_omitted
 from engine.ops.spec import SpecT
 from engine_opencl.elements import FLOATS
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 class OpLowering(Lowering[SpecT]):
     """Lowers one operator, or several similar ones, to kernel launches."""
 
     @abstractmethod
-    def lower(self, spec: SpecT, b: PlanBuilder) -> None:
+    def lower(self, spec: SpecT, b: LaunchPlanBuilder) -> None:
         """Add the launches of the spec's node. All shapes are known."""
 
 

@@ -8,7 +8,7 @@ from engine.ops.spec import OperatorSpec
 from engine_opencl.elements import STORED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import copy_strided
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
@@ -19,7 +19,7 @@ class ViewLowering(OpLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types((spec.input(0), spec.output()), STORED) or _check_target(spec)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         b.alias(spec.output(), spec.node.input_value(0))
 
 
@@ -38,7 +38,7 @@ class ExpandLowering(OpLowering[OperatorSpec]):
     def check(self, spec: OperatorSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED) or _check_target(spec)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         shape, target = b.shape(x), b.shape(y)
         own = [0 if n == 1 else s for n, s in zip(shape, strides_of(shape), strict=True)]

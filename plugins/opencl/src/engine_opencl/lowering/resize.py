@@ -13,7 +13,7 @@ from engine_opencl.elements import FLOATS, STORED, moved_scalar, stored_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access, kernel_source
 
 
@@ -25,7 +25,7 @@ class ResizeLowering(OpLowering[ResizeSpec]):
         allowed = STORED if spec.mode == "nearest" else FLOATS
         return check_types((spec.input(0),), allowed) or check_constant(spec.node, 1, 2, 3)
 
-    def lower(self, spec: ResizeSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ResizeSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         axes = spec.at(b.shape(x), *b.values(spec, 1, 2, 3)).axes
         if not axes:
@@ -43,7 +43,7 @@ class ResizeLowering(OpLowering[ResizeSpec]):
 
 
 def _resize_axis(
-    spec: ResizeSpec, b: PlanBuilder, axis: ResizedAxis, source: Buffer, target: Buffer, shape: Sequence[int]
+    spec: ResizeSpec, b: LaunchPlanBuilder, axis: ResizedAxis, source: Buffer, target: Buffer, shape: Sequence[int]
 ) -> None:
     """Resize along one axis; `shape` is the resulting shape."""
     taps, element_type = axis.taps, spec.output().element_type

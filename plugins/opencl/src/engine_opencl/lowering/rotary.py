@@ -9,7 +9,7 @@ from engine_opencl.lowering.gather.indices import CHECKED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 
@@ -21,7 +21,7 @@ class RotaryLowering(OpLowering[RotarySpec]):
         operands = [spec.input(index) for index in range(3)]
         return check_types([*operands, spec.output()]) or check_types([spec.position_ids], {i64})
 
-    def lower(self, spec: RotarySpec, b: PlanBuilder) -> None:
+    def lower(self, spec: RotarySpec, b: LaunchPlanBuilder) -> None:
         x, lengths = spec.node.input_value(0), spec.at(spec.input_shapes())
         heads, rotated = lengths.x, lengths.rotated
         source, result = b.input(x), b.output(spec.output())

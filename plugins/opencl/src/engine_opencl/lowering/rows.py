@@ -10,7 +10,7 @@ from engine.ir import ElementType
 from engine.ir.element_type import f32
 from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.plan import Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, kernel_text
 
 _REGISTERS: Final = 16
@@ -115,7 +115,7 @@ def power_within(value: int) -> int:
 
 
 def launch_rows(
-    b: PlanBuilder,
+    b: LaunchPlanBuilder,
     rows: Rows,
     source: str,
     kernel: str,

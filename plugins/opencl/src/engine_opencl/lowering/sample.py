@@ -7,7 +7,7 @@ import math
 from engine.lowering import Refusal, RefusalCause, require_elements
 from engine.ops.sample import GridSampleSpec
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 
@@ -21,7 +21,7 @@ class GridSampleLowering(OpLowering[GridSampleSpec]):
             return Refusal(RefusalCause.RANK, f"input 0 is {x.type}; expected 4 or 5 dimensions, [N, C, ...]")
         return check_types((*spec.node.input_values, spec.output()))
 
-    def lower(self, spec: GridSampleSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: GridSampleSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         n, channels, *space = b.shape(x)
         require_elements(spec.node, space, "a sample")

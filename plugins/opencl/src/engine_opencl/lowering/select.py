@@ -13,7 +13,7 @@ from engine_opencl.lowering.elementwise import NUMBERS
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import power_above, power_within
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 _SHORT: Final = 128
@@ -30,7 +30,7 @@ class TopKLowering(OpLowering[TopKSpec]):
     def check(self, spec: TopKSpec) -> Refusal | None:
         return check_types((spec.data,), NUMBERS) or check_constant(spec.node, 1)
 
-    def lower(self, spec: TopKSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: TopKSpec, b: LaunchPlanBuilder) -> None:
         x = spec.data
         outer, length, inner = spec.at(b.shape(x))
         most = b.shape(spec.output())[spec.axis]
@@ -49,7 +49,7 @@ class TopKLowering(OpLowering[TopKSpec]):
 class _Sorting:
     """The launches that sort rows down to their first elements."""
 
-    def __init__(self, x: Output, b: PlanBuilder, kinds: dict[str, int], count: int, most: int) -> None:
+    def __init__(self, x: Output, b: LaunchPlanBuilder, kinds: dict[str, int], count: int, most: int) -> None:
         self._b, self._kinds, self._count, self._most = b, kinds, count, most
         self._prefix = comparable(x)
         self._bytes = 8 if c_type(x.element_type) == "long" else 4

@@ -10,7 +10,7 @@ from engine.ops.slice import AxisSlice, ConcatSpec, SliceSpec, SplitSpec, TileSp
 from engine_opencl.elements import STORED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import copy_strided, strided_copy
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
@@ -21,7 +21,7 @@ class SliceLowering(OpLowering[SliceSpec]):
     def check(self, spec: SliceSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED) or check_constant(spec.node, 1, 2, 3, 4)
 
-    def lower(self, spec: SliceSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: SliceSpec, b: LaunchPlanBuilder) -> None:
         starts, ends, axes, steps = b.values(spec, 1, 2, 3, 4)
         assert starts is not None
         assert ends is not None
@@ -36,13 +36,13 @@ class SplitLowering(OpLowering[SplitSpec]):
     def check(self, spec: SplitSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED) or check_constant(spec.node, 1)
 
-    def lower(self, spec: SplitSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: SplitSpec, b: LaunchPlanBuilder) -> None:
         x = spec.node.input_value(0)
         for output, part in zip(spec.node.outputs, spec.at(b.shape(x), *b.values(spec, 1)), strict=True):
             _take(b, x, output, [part])
 
 
-def _take(b: PlanBuilder, value: Output, result: Output, parts: Sequence[AxisSlice]) -> None:
+def _take(b: LaunchPlanBuilder, value: Output, result: Output, parts: Sequence[AxisSlice]) -> None:
     """Fill `result` with a part of `value`, cut along each axis at most once."""
     strides, offset = list(strides_of(b.shape(value))), 0
     for part in parts:
@@ -58,7 +58,7 @@ class ConcatLowering(OpLowering[ConcatSpec]):
     def check(self, spec: ConcatSpec) -> Refusal | None:
         return check_types(spec.node.input_values, STORED)
 
-    def lower(self, spec: ConcatSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ConcatSpec, b: LaunchPlanBuilder) -> None:
         values = [value for value in spec.node.input_values if value is not None]
         steps, result = strides_of(b.shape(spec.output())), b.output(spec.output())
         for value, part in zip(values, spec.at([b.shape(value)[spec.axis] for value in values]), strict=True):
@@ -73,7 +73,7 @@ class TileLowering(OpLowering[TileSpec]):
     def check(self, spec: TileSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED) or check_constant(spec.node, 1)
 
-    def lower(self, spec: TileSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: TileSpec, b: LaunchPlanBuilder) -> None:
         x, (repeats,) = spec.node.input_value(0), b.values(spec, 1)
         assert repeats is not None
         own = b.shape(x)

@@ -7,7 +7,7 @@ from engine.ops.softmax import SoftmaxSpec
 from engine_opencl.lowering.arg_reduce import launch_extreme
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.rows import launch_rows, rows_of
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 @lowers("Softmax", "LogSoftmax", spec=SoftmaxSpec)
@@ -17,7 +17,7 @@ class SoftmaxLowering(OpLowering[SoftmaxSpec]):
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
         return check_types(spec.node.input_values)
 
-    def lower(self, spec: SoftmaxSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: SoftmaxSpec, b: LaunchPlanBuilder) -> None:
         x, y = spec.node.input_value(0), spec.output()
         outer, length, inner = spec.at(spec.input_shapes())
         rows = rows_of(b.facts, outer * inner, length, inner)
@@ -32,5 +32,5 @@ class HardmaxLowering(OpLowering[SoftmaxSpec]):
     def check(self, spec: SoftmaxSpec) -> Refusal | None:
         return check_types(spec.node.input_values)
 
-    def lower(self, spec: SoftmaxSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: SoftmaxSpec, b: LaunchPlanBuilder) -> None:
         launch_extreme(spec, spec.at(spec.input_shapes()), b, ORDER=">", LAST=0, HARDMAX=1)

@@ -10,18 +10,18 @@ import numpy as np
 from engine.ir import ElementType, Output
 from engine_opencl.elements import load_code, moved_c_type, store_code, stored_c_type
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import collapsed, index_code, strides_of
 
 
-def copy_strided(b: PlanBuilder, value: Output, result: Output, strides: Sequence[int], offset: int = 0) -> None:
+def copy_strided(b: LaunchPlanBuilder, value: Output, result: Output, strides: Sequence[int], offset: int = 0) -> None:
     """Fill `result` in order from elements of `value` at an offset and along strides."""
     shape = b.shape(result)
     strided_copy(b, value, b.input(value), b.output(result), shape, strides, offset, strides_of(shape), 0)
 
 
 def strided_copy(
-    b: PlanBuilder,
+    b: LaunchPlanBuilder,
     value: Output,
     source: Buffer,
     target: Buffer,
@@ -53,7 +53,7 @@ def _modular(strides: Sequence[int]) -> list[int]:
     return [stride % 2**64 for stride in strides]
 
 
-def numbers_of(b: PlanBuilder, value: Output) -> list[int]:
+def numbers_of(b: LaunchPlanBuilder, value: Output) -> list[int]:
     """The integers of a constant."""
     data = b.constant(value)
     assert data is not None, value

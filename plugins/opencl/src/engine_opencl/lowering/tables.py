@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
-def table(b: PlanBuilder, values: NDArray[Any]) -> Buffer:
+def table(b: LaunchPlanBuilder, values: NDArray[Any]) -> Buffer:
     """A buffer with these values; equal tables of a network share a buffer."""
     data = np.ascontiguousarray(values)
     name = ("table", data.dtype.str, hashlib.sha256(data.tobytes()).hexdigest())

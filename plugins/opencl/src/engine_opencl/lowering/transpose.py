@@ -7,7 +7,7 @@ from engine.ops.transpose import DepthToSpaceSpec, TransposeSpec
 from engine_opencl.elements import STORED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import copy_strided, strided_copy
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
@@ -18,7 +18,7 @@ class TransposeLowering(OpLowering[TransposeSpec]):
     def check(self, spec: TransposeSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED)
 
-    def lower(self, spec: TransposeSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: TransposeSpec, b: LaunchPlanBuilder) -> None:
         x = spec.node.input_value(0)
         steps = strides_of(b.shape(x))
         copy_strided(b, x, spec.output(), [steps[axis] for axis in spec.order(len(steps))])
@@ -31,7 +31,7 @@ class DepthToSpaceLowering(OpLowering[DepthToSpaceSpec]):
     def check(self, spec: DepthToSpaceSpec) -> Refusal | None:
         return check_types((spec.input(0),), STORED)
 
-    def lower(self, spec: DepthToSpaceSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: DepthToSpaceSpec, b: LaunchPlanBuilder) -> None:
         x = spec.node.input_value(0)
         blocks = spec.at(b.shape(x))
         steps = strides_of(blocks.split)

@@ -12,7 +12,7 @@ from engine_opencl.elements import FLOATS, moved_c_type
 from engine_opencl.lowering.gather.indices import CHECKED
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 
@@ -28,7 +28,7 @@ class MaxUnpoolLowering(OpLowering[MaxUnpoolSpec]):
             or check_constant(node, 2)
         )
 
-    def lower(self, spec: MaxUnpoolSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: MaxUnpoolSpec, b: LaunchPlanBuilder) -> None:
         node = spec.node
         x, indices, y = node.input_value(0), node.input_value(1), node.output(0)
         shape, target = b.shape(x), b.shape(y)

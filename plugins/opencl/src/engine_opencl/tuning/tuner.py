@@ -14,7 +14,7 @@ from typing import Any, Final
 from engine.errors import EngineError
 from engine.lowering.tuning import Times, Timing, Tuner, time_in_turns
 from engine_opencl.devices.device import OpenclDevice
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.programs.programs import Building, Programs
 from engine_opencl.tuning.site import Site
 from engine_opencl.tuning.stopwatch import Stopwatch
@@ -53,7 +53,7 @@ class OpenclTuner(Tuner):
         """The keys of a problem; choices measured with effort quick are not used for full."""
         return [f"{effort}|{problem}" for effort in dict.fromkeys(("full", self.effort))]
 
-    def tune(self, builder: PlanBuilder) -> bool:
+    def tune(self, builder: LaunchPlanBuilder) -> bool:
         """Choose for the sites of a plan; returns whether the plan must be rebuilt because a choice changed."""
         if self.cache is None:
             return False
@@ -74,7 +74,7 @@ class OpenclTuner(Tuner):
         self.budget = 0.0
         self._needed.clear()
 
-    def _measure(self, sites: list[Site[PlanBuilder]], builder: PlanBuilder, deadline: float) -> bool:
+    def _measure(self, sites: list[Site[LaunchPlanBuilder]], builder: LaunchPlanBuilder, deadline: float) -> bool:
         """Measure; returns whether the time sufficed for all sites."""
         stopwatch = Stopwatch(self.device, self.programs)
         share: dict[str, int] = {}
@@ -94,7 +94,7 @@ class OpenclTuner(Tuner):
         return True
 
     def _times(
-        self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site[PlanBuilder], deadline: float
+        self, stopwatch: Stopwatch, builder: LaunchPlanBuilder, site: Site[LaunchPlanBuilder], deadline: float
     ) -> Times | None:
         """The minimum nanoseconds of each candidate that runs; None if the time does not suffice."""
         candidates = site.candidates[:_QUICK_CANDIDATES] if self.effort == "quick" else site.candidates
@@ -108,7 +108,7 @@ class OpenclTuner(Tuner):
         return time_in_turns(trials, deadline, _TIMING)
 
     def _bound(
-        self, stopwatch: Stopwatch, builder: PlanBuilder, site: Site[PlanBuilder], candidate: Any
+        self, stopwatch: Stopwatch, builder: LaunchPlanBuilder, site: Site[LaunchPlanBuilder], candidate: Any
     ) -> Callable[[], int] | None:
         """A function that times a candidate; None, with a log message, if it cannot be built or exceeds limits."""
         import pyopencl as cl

@@ -14,7 +14,7 @@ from engine_opencl.elements import FLOATS, stored_type
 from engine_opencl.lowering.attention.launches import Operand, Softmax, attend
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 _SCORES = 3
@@ -29,7 +29,7 @@ class AttentionLowering(OpLowering[AttentionSpec]):
         past = [spec.past_key, spec.past_value]
         return _check_operands(spec) or check_types(past) or check_types([spec.nonpad_kv_seqlen], {i64})
 
-    def lower(self, spec: AttentionSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: AttentionSpec, b: LaunchPlanBuilder) -> None:
         lengths = spec.at(spec.input_shapes())
         q, k, v = _operands(spec, b, lengths)
         k, v = _with_past(spec, b, 1, k, spec.past_key), _with_past(spec, b, 2, v, spec.past_value)
@@ -51,7 +51,7 @@ class FusedAttentionLowering(OpLowering[FusedAttentionSpec]):
             return Refusal(RefusalCause.OP, "Q, K and V are packed; expected three inputs")
         return _check_operands(spec)
 
-    def lower(self, spec: FusedAttentionSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: FusedAttentionSpec, b: LaunchPlanBuilder) -> None:
         lengths = spec.at(spec.input_shapes())
         q, k, v = _operands(spec, b, lengths)
         before, after = spec.window
@@ -67,12 +67,12 @@ def _check_operands(spec: AttentionSpec | FusedAttentionSpec) -> Refusal | None:
     return check_attention(spec, FLOATS) or check_types([*operands, spec.output()])
 
 
-def _operands(spec: OperatorSpec, b: PlanBuilder, lengths: AttentionLengths) -> list[Operand]:
+def _operands(spec: OperatorSpec, b: LaunchPlanBuilder, lengths: AttentionLengths) -> list[Operand]:
     parts = (lengths.q, lengths.k, lengths.v)
     return [Operand(b.input(spec.node.input_value(index)), heads) for index, heads in enumerate(parts)]
 
 
-def _with_past(spec: AttentionSpec, b: PlanBuilder, index: int, new: Operand, past: Output | None) -> Operand:
+def _with_past(spec: AttentionSpec, b: LaunchPlanBuilder, index: int, new: Operand, past: Output | None) -> Operand:
     """Past values followed by `new`, input `index`; written to the present output if that is used."""
     if past is None and not spec.is_read(index):
         return new

@@ -15,7 +15,7 @@ from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Buffer, Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, kernel_text, strides_of
 
 
@@ -59,7 +59,9 @@ class Softmax:
         return bounds and not self.softcap and self.mask is None and self.lengths is None and self.shown is None
 
 
-def attend(y: Output, result: Heads, b: PlanBuilder, q: Operand, k: Operand, v: Operand, softmax: Softmax) -> None:
+def attend(
+    y: Output, result: Heads, b: LaunchPlanBuilder, q: Operand, k: Operand, v: Operand, softmax: Softmax
+) -> None:
     """Launch softmax(q k^T * scale + bias) v, written to `y` with the layout `result`.
 
     If K and V have fewer heads, each serves several heads of Q.
@@ -96,7 +98,12 @@ def attend(y: Output, result: Heads, b: PlanBuilder, q: Operand, k: Operand, v: 
 
 
 def _converted(
-    b: PlanBuilder, source: Buffer, given: ElementType, wanted: ElementType, count: int, target: Buffer | None = None
+    b: LaunchPlanBuilder,
+    source: Buffer,
+    given: ElementType,
+    wanted: ElementType,
+    count: int,
+    target: Buffer | None = None,
 ) -> Buffer:
     """The same numbers in another type, in `target` or in new memory."""
     target = target or b.temporary(count * wanted.bits // 8)
@@ -109,7 +116,7 @@ def _converted(
     return target
 
 
-def _launch_softmax(b: PlanBuilder, softmax: Softmax, scores: Buffer, shape: tuple[int, int, int, int]) -> None:
+def _launch_softmax(b: LaunchPlanBuilder, softmax: Softmax, scores: Buffer, shape: tuple[int, int, int, int]) -> None:
     batch, heads, queries, keys = shape
     is_cpu = b.facts.kind == "cpu"
     lanes = 32

@@ -18,7 +18,7 @@ from engine_opencl.lowering.matmul.blocks import MAX_TAPS, launch_block, launch_
 from engine_opencl.lowering.matmul.packing import Matrices
 from engine_opencl.lowering.matmul.product import Epilogue
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 _MIN_CHANNELS: Final = 48
 """Channels of input and result from which Winograd's products may save more than its transforms cost."""
@@ -29,7 +29,7 @@ def is_block_convolution(c: Convolution) -> bool:
     return (c.weights.weight is not None or not c.is_transposed) and c.taps <= MAX_TAPS
 
 
-def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
+def block_convolution(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
     """Launch a product for each part of a convolution."""
     g, maps = c.geometry, c.map_size
     for part in c.parts:
@@ -55,11 +55,11 @@ def block_convolution(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> Non
             launch_blocks(b, product)
 
 
-def _launch_measured(b: PlanBuilder, c: Convolution, epilogue: Epilogue, product: BlockProduct) -> None:
+def _launch_measured(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue, product: BlockProduct) -> None:
     """Choose between this and Winograd by measurement, since the faster one depends on caches."""
     default, *others = blocks_of(b.facts, product)
 
-    def launch(builder: PlanBuilder, variant: Block | Winograd) -> None:
+    def launch(builder: LaunchPlanBuilder, variant: Block | Winograd) -> None:
         if isinstance(variant, Winograd):
             winograd_rows(builder, c, epilogue)
         else:
@@ -73,7 +73,7 @@ def _distances(taps: list[Any]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(distance for _, distance in tap) for tap in taps) or ((0, 0, 0),)
 
 
-def _chosen_taps(b: PlanBuilder, c: Convolution, taps: list[Any]) -> Buffer:
+def _chosen_taps(b: LaunchPlanBuilder, c: Convolution, taps: list[Any]) -> Buffer:
     """The weights [groups, C, M, taps] of a transposed convolution as [groups, M, C, chosen taps]."""
     (_, kh, kw), make = c.geometry.kernel, b.weights[c.weights.weight]
     chosen = tuple((i * kh + j) * kw + k for (i, _), (j, _), (k, _) in taps)

@@ -17,7 +17,7 @@ from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 def check_spatial_rank(value: Output) -> Refusal | None:
@@ -37,7 +37,7 @@ class ConvLowering(OpLowering[ConvSpec]):
         node = spec.node
         return check_types((*node.input_values, *node.outputs)) or check_spatial_rank(node.input_value(0))
 
-    def lower(self, spec: ConvSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ConvSpec, b: LaunchPlanBuilder) -> None:
         x, y, weights = spec.node.input_value(0), spec.output(), spec.weights
         bias, residual = spec.input(2), spec.input(3)
         shape, result = b.shape(x), b.shape(y)
@@ -71,7 +71,7 @@ def _is_product(g: WindowGeometry, images: int) -> bool:
     return is_pointwise(g) and set(g.strides) == {1} and (images == 1 or places >= 256 or places % 64 == 0)
 
 
-def _pointwise(b: PlanBuilder, spec: ConvSpec, epilogue: Epilogue) -> None:
+def _pointwise(b: LaunchPlanBuilder, spec: ConvSpec, epilogue: Epilogue) -> None:
     """A pointwise convolution is a product: [M, C] by [C, pixels] for each image."""
     x = spec.node.input_value(0)
     n, c, *space = b.shape(x)

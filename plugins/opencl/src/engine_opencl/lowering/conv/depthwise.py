@@ -10,7 +10,7 @@ from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.conv.problem import Convolution
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 _GROUP = 64
@@ -29,7 +29,7 @@ class Strip:
     def __str__(self) -> str:
         return f"strips of {self.length}"
 
-    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+    def launch(self, b: LaunchPlanBuilder, c: Convolution) -> None:
         """Launch a convolution with one input channel per group."""
         depthwise(b, c, self.length)
 
@@ -39,7 +39,7 @@ def is_depthwise(c: Convolution) -> bool:
     return c.channels == 1 and not c.is_transposed
 
 
-def depthwise(b: PlanBuilder, c: Convolution, strip: int) -> None:
+def depthwise(b: LaunchPlanBuilder, c: Convolution, strip: int) -> None:
     """Launch a depthwise convolution in strips of this length."""
     g = c.geometry
     maps, strips = c.images * c.groups * c.outputs, -(-g.outputs[1] // strip)

@@ -9,7 +9,7 @@ from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.matmul.block_shapes import best_lanes
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, lanes_source
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def is_depthwise_rows(c: Convolution) -> bool:
     return c.channels == 1 and not c.is_transposed and is_flat and _read(g, 1) <= _MAX_READ and c.taps <= 49
 
 
-def depthwise_rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
+def depthwise_rows(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
     """Launch a depthwise convolution in pieces of some rows of a map."""
     g, maps = c.geometry, c.images * c.groups * c.outputs
     if 0 in g.outputs:

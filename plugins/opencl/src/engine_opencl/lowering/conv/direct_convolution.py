@@ -8,7 +8,7 @@ from engine_opencl.devices.device import DeviceFacts
 from engine_opencl.expressions import HELPERS
 from engine_opencl.lowering.conv.problem import Convolution, arranged_weights
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 _LANES = 64
@@ -25,7 +25,7 @@ class Direct:
     def __str__(self) -> str:
         return f"direct {self.wide}"
 
-    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+    def launch(self, b: LaunchPlanBuilder, c: Convolution) -> None:
         """Launch any convolution."""
         order, channels = c.order(1), _channels(c)
         lanes, blocks = min(_LANES, b.facts.max_work_group), -(-c.outputs // channels)

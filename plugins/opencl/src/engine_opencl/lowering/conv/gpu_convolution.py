@@ -10,7 +10,7 @@ from engine_opencl.lowering.conv.direct_convolution import directs_of
 from engine_opencl.lowering.conv.implicit_gemm import implicit_cost, implicit_tiles
 from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.conv.winograd import Winograd, is_winograd, winograd_cost
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 _MIN_OUTPUTS = 8
 """Result channels per group from which a tile is worthwhile despite idle rows."""
@@ -24,11 +24,11 @@ _MAX_INDEX = 2**31 - 1
 class Variant(Protocol):
     """One or more kernels with their parameters, identified by `str`."""
 
-    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+    def launch(self, b: LaunchPlanBuilder, c: Convolution) -> None:
         """Launch a convolution."""
 
 
-def launch_convolution(b: PlanBuilder, c: Convolution) -> None:
+def launch_convolution(b: LaunchPlanBuilder, c: Convolution) -> None:
     """Launch the variant measured to be fastest, else the most promising one."""
     b.choose(_key(c), variants_of(b.facts, c), lambda builder, variant: variant.launch(builder, c))
 

@@ -12,7 +12,7 @@ from engine_opencl.lowering.conv.problem import Convolution, arranged_weights
 from engine_opencl.lowering.matmul.product import Product
 from engine_opencl.lowering.matmul.tile_candidates import TILES, Tile, cost, tiles_of
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 
@@ -25,7 +25,7 @@ class Implicit:
     def __str__(self) -> str:
         return f"implicit {self.tile}"
 
-    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+    def launch(self, b: LaunchPlanBuilder, c: Convolution) -> None:
         """Launch a convolution by such tiles."""
         implicit_gemm(b, c, self.tile)
 
@@ -54,7 +54,7 @@ def _product(c: Convolution) -> Product:
     return Product(c.outputs, c.columns, c.depth, (batches,), (0,), (0,), (c.depth, 1), (c.columns, 1))
 
 
-def implicit_gemm(b: PlanBuilder, c: Convolution, tile: Tile) -> None:
+def implicit_gemm(b: LaunchPlanBuilder, c: Convolution, tile: Tile) -> None:
     """Launch a convolution, or all phases of a transposed one."""
     order = c.order(tile.k)
     total = c.images * c.groups * c.outputs * math.prod(c.geometry.outputs)

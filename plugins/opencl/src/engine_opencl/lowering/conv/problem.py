@@ -20,7 +20,7 @@ from engine.ops.windows import WindowGeometry
 from engine_opencl.lowering.conv.parts import OutputPart, only_part, transposed_parts
 from engine_opencl.lowering.tables import table
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 _NAMES = ("D", "H", "W")
@@ -186,7 +186,7 @@ class Convolution:
         return rows + [-1] * (-len(rows) % depth)
 
 
-def arranged_weights(b: PlanBuilder, c: Convolution, order: Order, width: int) -> Buffer:
+def arranged_weights(b: LaunchPlanBuilder, c: Convolution, order: Order, width: int) -> Buffer:
     """The weights as [groups][outputs / width][rows][width]; constants are arranged once for all inferences."""
     name, blocks = c.weights.weight, -(-c.outputs // width)
     if name is not None:

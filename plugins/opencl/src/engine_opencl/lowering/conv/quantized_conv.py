@@ -10,7 +10,7 @@ from engine_opencl.lowering.conv.conv import check_spatial_rank
 from engine_opencl.lowering.conv.parts import window_defines
 from engine_opencl.lowering.quantized_operands import TILE, QuantizedLowering, operands_of
 from engine_opencl.lowering.registry import lowers
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 @lowers("ConvInteger", "QLinearConv", spec=ConvSpec)
@@ -20,7 +20,7 @@ class QuantizedConvLowering(QuantizedLowering[ConvSpec]):
     def check(self, spec: ConvSpec) -> Refusal | None:
         return super().check(spec) or check_spatial_rank(spec.node.input_value(0))
 
-    def lower(self, spec: ConvSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ConvSpec, b: LaunchPlanBuilder) -> None:
         given, y = operands_of(spec.node), spec.output()
         x, weights = b.shape(given.a), b.shape(given.b)
         g, groups = spec.at(x, weights).with_axes(3), spec.group

@@ -22,7 +22,7 @@ from engine_opencl.lowering.conv.problem import Convolution
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tile_candidates import LAUNCH_COST, cost, moving_cost, tiles_of
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 G: Final = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
@@ -38,7 +38,7 @@ class Winograd:
     def __str__(self) -> str:
         return "winograd 2x2 3x3"
 
-    def launch(self, b: PlanBuilder, c: Convolution) -> None:
+    def launch(self, b: LaunchPlanBuilder, c: Convolution) -> None:
         """Launch a convolution that `is_winograd`."""
         winograd(b, c)
 
@@ -63,7 +63,7 @@ def winograd_cost(facts: DeviceFacts, c: Convolution) -> float:
     return products + 2 * LAUNCH_COST + moving_cost(c.groups * moved, facts)
 
 
-def winograd(b: PlanBuilder, c: Convolution) -> None:
+def winograd(b: LaunchPlanBuilder, c: Convolution) -> None:
     """Launch the transforms, and the products between them."""
     g, places, name = c.geometry, places_of(c), c.weights.weight
     channels, outputs = c.groups * c.channels, c.groups * c.outputs

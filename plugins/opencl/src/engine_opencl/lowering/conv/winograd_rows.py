@@ -8,11 +8,11 @@ from engine_opencl.lowering.conv.winograd import places_of, product_of, transfor
 from engine_opencl.lowering.matmul.block_shapes import best_lanes
 from engine_opencl.lowering.matmul.matmul import launch_product
 from engine_opencl.lowering.matmul.product import Epilogue
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, lanes_source
 
 
-def winograd_rows(b: PlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
+def winograd_rows(b: LaunchPlanBuilder, c: Convolution, epilogue: Epilogue) -> None:
     """Launch the transforms, and the products between them, of a convolution that `is_winograd`."""
     g, places, name = c.geometry, places_of(c), c.weights.weight
     channels, outputs = c.groups * c.channels, c.groups * c.outputs

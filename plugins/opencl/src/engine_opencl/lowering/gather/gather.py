@@ -11,7 +11,7 @@ from engine_opencl.elements import c_type, moved_c_type
 from engine_opencl.lowering.gather.indices import CHECKED, check_indexed, tuple_code
 from engine_opencl.lowering.registry import OpLowering, lowers
 from engine_opencl.plan import Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import index_code, kernel_source, strides_of
 
 
@@ -22,7 +22,7 @@ class GatherLowering(OpLowering[GatherSpec]):
     def check(self, spec: GatherSpec) -> Refusal | None:
         return check_indexed(spec.data, spec.indices)
 
-    def lower(self, spec: GatherSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: GatherSpec, b: LaunchPlanBuilder) -> None:
         outer, length, inner = spec.at(b.shape(spec.data))
         count = math.prod(b.shape(spec.indices))
         is_safe = _is_in_range(b, spec.indices, length)
@@ -37,7 +37,7 @@ class GatherLowering(OpLowering[GatherSpec]):
         b.launch(source, "gather", arguments, (inner, count, outer))
 
 
-def _is_in_range(b: PlanBuilder, value: Output, length: int) -> bool:
+def _is_in_range(b: LaunchPlanBuilder, value: Output, length: int) -> bool:
     known = b.constant(value)
     return known is not None and bool(((known >= -length) & (known < length)).all())
 
@@ -49,7 +49,7 @@ class GatherNDLowering(OpLowering[GatherNDSpec]):
     def check(self, spec: GatherNDSpec) -> Refusal | None:
         return check_indexed(spec.data, spec.indices)
 
-    def lower(self, spec: GatherNDSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: GatherNDSpec, b: LaunchPlanBuilder) -> None:
         x, indices, y = spec.data, spec.indices, spec.output()
         shape, (*places, depth) = b.shape(x), b.shape(indices)
         batched = spec.batch_dims
@@ -77,7 +77,7 @@ class GatherElementsLowering(OpLowering[GatherSpec]):
     def check(self, spec: GatherSpec) -> Refusal | None:
         return check_indexed(spec.data, spec.indices)
 
-    def lower(self, spec: GatherSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: GatherSpec, b: LaunchPlanBuilder) -> None:
         x, indices, y = spec.data, spec.indices, spec.output()
         shape, target = b.shape(x), b.shape(indices)
         axis = spec.axis

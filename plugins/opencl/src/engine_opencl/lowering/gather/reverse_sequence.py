@@ -10,7 +10,7 @@ from engine.ops.gather import ReverseSequenceSpec
 from engine_opencl.elements import STORED, moved_c_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 
@@ -21,7 +21,7 @@ class ReverseSequenceLowering(OpLowering[ReverseSequenceSpec]):
     def check(self, spec: ReverseSequenceSpec) -> Refusal | None:
         return check_types(spec.node.input_values[:1], STORED) or check_types(spec.node.input_values[1:], {i64})
 
-    def lower(self, spec: ReverseSequenceSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ReverseSequenceSpec, b: LaunchPlanBuilder) -> None:
         x, lengths = spec.node.input_value(0), spec.node.input_value(1)
         first, second, *rest = b.shape(x)
         inner = math.prod(rest)

@@ -15,7 +15,7 @@ from engine_opencl.lowering.gather.indices import CHECKED, check_indexed, tuple_
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import strided_copy
 from engine_opencl.plan import Buffer, Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access, index_code, kernel_source, strides_of
 
 _REDUCTIONS: Final = {
@@ -55,7 +55,7 @@ def _signature(spec: ScatterSpec, name: str) -> str:
     )
 
 
-def _copied(value: Output, result: Output, b: PlanBuilder) -> Buffer:
+def _copied(value: Output, result: Output, b: LaunchPlanBuilder) -> Buffer:
     shape, target = b.shape(value), b.output(result)
     strided_copy(b, value, b.input(value), target, shape, strides_of(shape), 0, strides_of(shape), 0)
     return target
@@ -65,7 +65,7 @@ def _copied(value: Output, result: Output, b: PlanBuilder) -> Buffer:
 class ScatterElementsLowering(ScatterBase[ScatterElementsSpec]):
     """An index along one axis per update; an item does all updates of one line along it."""
 
-    def lower(self, spec: ScatterElementsSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ScatterElementsSpec, b: LaunchPlanBuilder) -> None:
         x, indices = spec.data, spec.indices
         shape, given = b.shape(x), b.shape(indices)
         axis = spec.axis
@@ -94,7 +94,7 @@ class ScatterElementsLowering(ScatterBase[ScatterElementsSpec]):
 class ScatterNDLowering(ScatterBase[ScatterNDSpec]):
     """A tuple of indices per slice; an item does all updates of its position in a slice."""
 
-    def lower(self, spec: ScatterNDSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: ScatterNDSpec, b: LaunchPlanBuilder) -> None:
         x, indices = spec.data, spec.indices
         shape, (*places, depth) = b.shape(x), b.shape(indices)
         inner = math.prod(shape[depth:])
@@ -121,7 +121,7 @@ class OneHotLowering(OpLowering[OneHotSpec]):
         types = check_types((spec.indices,), _NUMBERS) or check_types((spec.values,), STORED)
         return types or check_constant(spec.node, 1)
 
-    def lower(self, spec: OneHotSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OneHotSpec, b: LaunchPlanBuilder) -> None:
         indices, values, y = spec.indices, spec.values, spec.output()
         outer, depth, inner = spec.at(b.shape(y))
         element = moved_c_type(y.element_type)
@@ -144,7 +144,7 @@ class TensorScatterLowering(OpLowering[TensorScatterSpec]):
     def check(self, spec: TensorScatterSpec) -> Refusal | None:
         return check_types((spec.past,), STORED) or check_types((spec.input(2),), {i64})
 
-    def lower(self, spec: TensorScatterSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: TensorScatterSpec, b: LaunchPlanBuilder) -> None:
         past, update, starts = spec.past, spec.update, spec.input(2)
         shape = b.shape(past)
         rows, length, inner = spec.at(shape)

@@ -12,7 +12,7 @@ from engine_opencl.elements import STORED, moved_c_type
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.lowering.strided import numbers_of
 from engine_opencl.plan import Given
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 @lowers("Trilu", spec=TriluSpec)
@@ -22,7 +22,7 @@ class TriluLowering(OpLowering[TriluSpec]):
     def check(self, spec: TriluSpec) -> Refusal | None:
         return check_types((spec.node.input_value(0),), STORED) or check_constant(spec.node, 1)
 
-    def lower(self, spec: TriluSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: TriluSpec, b: LaunchPlanBuilder) -> None:
         x, given = spec.node.input_value(0), spec.input(1)
         diagonal = spec.at(None if given is None else numbers_of(b, given))
         *matrices, rows, columns = b.shape(x)

@@ -64,7 +64,7 @@ class BlockProduct:
         return math.prod(self.right.outputs[:-1]), self.right.outputs[-1]
 
     def site(self) -> str:
-        """The key of the problem, for `PlanBuilder.choose`."""
+        """The key of the problem, for `LaunchPlanBuilder.choose`."""
         a, right = self.a, self.right
         given = f"{a.real.name} {a.length}x{self.n}x{a.k} {a.step} {a.k_step} batch {a.batch} {a.batch_steps}"
         constant = "".join(name for name, x in (("A", a), ("B", right)) if x.buffer.weight is not None)

@@ -19,20 +19,20 @@ from engine_opencl.lowering.matmul.block_product import BlockProduct, WindowedIn
 from engine_opencl.lowering.matmul.block_shapes import Block, blocks_of
 from engine_opencl.lowering.matmul.packing import Matrices, batch_code, packed
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import element_access, kernel_source, lanes_access, lanes_source, strides_of
 
 MAX_TAPS: Final = 1024
 """The maximum number of taps: all taps of a channel are copied together into memory on a thread's stack."""
 
 
-def launch_blocks(b: PlanBuilder, p: BlockProduct) -> None:
+def launch_blocks(b: LaunchPlanBuilder, p: BlockProduct) -> None:
     """Launch a product with the chosen block shape."""
     if p.a.length:
         b.choose(p.site(), blocks_of(b.facts, p), lambda builder, block: launch_block(builder, p, block))
 
 
-def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
+def launch_block(b: LaunchPlanBuilder, p: BlockProduct, block: Block) -> None:
     """Launch a product with a block shape."""
     a, right, n = p.a, p.right, p.n
     left, left_real, a_steps = _left(b, a, block)
@@ -59,7 +59,7 @@ def launch_block(b: PlanBuilder, p: BlockProduct, block: Block) -> None:
     b.launch(source, "blocks", arguments, (block.tiles(p.runs), rows, math.prod(a.batch)), (1, 1, 1))
 
 
-def _left(b: PlanBuilder, a: Matrices, block: Block) -> tuple[Buffer, ElementType, Sequence[int]]:
+def _left(b: LaunchPlanBuilder, a: Matrices, block: Block) -> tuple[Buffer, ElementType, Sequence[int]]:
     """The left operand: in place if elements of a row can be read one by one, else packed in panels."""
     if a.buffer.weight is None and a.real is not f16:
         return a.buffer, f32, a.batch_steps
@@ -67,7 +67,7 @@ def _left(b: PlanBuilder, a: Matrices, block: Block) -> tuple[Buffer, ElementTyp
 
 
 def _matrix(
-    b: PlanBuilder, y: Matrices, block: Block, m: int
+    b: LaunchPlanBuilder, y: Matrices, block: Block, m: int
 ) -> tuple[Buffer, ElementType, Sequence[int], dict[str, object]]:
     """A right operand that is a matrix, for `m` rows of the left one.
 
@@ -82,7 +82,7 @@ def _matrix(
     return y.buffer, y.real, y.batch_steps, {"TAPS": 0, **defines}
 
 
-def _packed(b: PlanBuilder, x: Matrices, width: int) -> tuple[Buffer, ElementType, Sequence[int]]:
+def _packed(b: LaunchPlanBuilder, x: Matrices, width: int) -> tuple[Buffer, ElementType, Sequence[int]]:
     """Matrices packed in blocks of `width`, each distinct one once, and their strides."""
     axes = [axis for axis, step in enumerate(x.batch_steps) if step]
     own = replace(x, batch=tuple(x.batch[i] for i in axes), batch_steps=tuple(x.batch_steps[i] for i in axes))

@@ -7,7 +7,7 @@ from typing import Final
 
 from engine.ir import Node
 from engine.ir.element_type import i32, i64
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import index_code, kernel_source
 
 MULTIPLIED_AS: Final = {i32: "uint", i64: "ulong"}
@@ -16,7 +16,7 @@ _ROWS: Final = 4
 
 
 def multiply_integers(
-    b: PlanBuilder,
+    b: LaunchPlanBuilder,
     node: Node,
     lengths: tuple[int, int, int],
     batch: tuple[int, ...],

@@ -20,7 +20,7 @@ from engine_opencl.lowering.matmul.product import Epilogue, Product
 from engine_opencl.lowering.matmul.tiles import Operands, launch_tiles
 from engine_opencl.lowering.registry import OpLowering, check_types, lowers
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import strides_of
 
 
@@ -32,7 +32,7 @@ class MatMulLowering(OpLowering[MatMulSpec]):
     def check(self, spec: MatMulSpec) -> Refusal | None:
         return check_types(spec.node.input_values, FLOATS if spec.node.domain else {*FLOATS, *MULTIPLIED_AS})
 
-    def lower(self, spec: MatMulSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: MatMulSpec, b: LaunchPlanBuilder) -> None:
         node = spec.node
         x, y, bias, residual = node.input_value(0), node.input_value(1), spec.input(2), spec.input(3)
         p = matmul_of(b.shape(x), b.shape(y), is_transposed=spec.trans_b)
@@ -54,7 +54,7 @@ class GemmLowering(OpLowering[GemmSpec]):
     def check(self, spec: GemmSpec) -> Refusal | None:
         return check_types(spec.node.input_values)
 
-    def lower(self, spec: GemmSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: GemmSpec, b: LaunchPlanBuilder) -> None:
         x, y, bias = spec.node.input_value(0), spec.node.input_value(1), spec.input(2)
         (rows, inner), (first, second) = b.shape(x), b.shape(y)
         x_strides, y_strides = (inner, 1), (second, 1)
@@ -92,7 +92,7 @@ def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...]) -> tuple[int,
 
 
 def multiply(
-    b: PlanBuilder,
+    b: LaunchPlanBuilder,
     x: Output,
     y: Output,
     result: Output,
@@ -109,7 +109,7 @@ def multiply(
 
 
 def launch_product(
-    b: PlanBuilder,
+    b: LaunchPlanBuilder,
     product: Product,
     epilogue: Epilogue,
     x: Buffer,

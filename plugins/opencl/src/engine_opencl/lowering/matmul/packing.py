@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from engine.ir import ElementType
 from engine.ir.element_type import f32
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source
 
 LANES = 16
@@ -52,7 +52,7 @@ class Matrices:
         return f"matrix {self.length} {self.step} {self.k_step} {self.batch_steps}"
 
 
-def packed(b: PlanBuilder, matrices: Matrices, width: int) -> Buffer:
+def packed(b: LaunchPlanBuilder, matrices: Matrices, width: int) -> Buffer:
     """The matrices as [count][LENGTH / width][K][width]; those of a constant are packed once for all inferences."""
     x = matrices
     blocks = -(-x.length // width)

@@ -11,7 +11,7 @@ from engine.ops.spec import OperatorSpec
 from engine_opencl.lowering.quantized_operands import TILE, QuantizedLowering, operands_of
 from engine_opencl.lowering.registry import lowers
 from engine_opencl.lowering.tables import table
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 
 
 @lowers("MatMulInteger", "QLinearMatMul")
@@ -26,7 +26,7 @@ class QuantizedMatMulLowering(QuantizedLowering[OperatorSpec]):
                 return Refusal(RefusalCause.RANK, f"input {index} has {rank} axes; expected 2 or more")
         return super().check(spec)
 
-    def lower(self, spec: OperatorSpec, b: PlanBuilder) -> None:
+    def lower(self, spec: OperatorSpec, b: LaunchPlanBuilder) -> None:
         node = spec.node
         given, y = operands_of(node), node.output(0)
         left, right, result = b.shape(given.a), b.shape(given.b), b.shape(y)

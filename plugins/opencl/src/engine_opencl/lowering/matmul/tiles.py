@@ -23,7 +23,7 @@ from engine_opencl.lowering.matmul.tile_candidates import (
     widest,
 )
 from engine_opencl.plan import Buffer
-from engine_opencl.plan_builder import PlanBuilder
+from engine_opencl.plan_builder import LaunchPlanBuilder
 from engine_opencl.source import kernel_source, strides_of
 
 _BAND: Final = 8
@@ -56,7 +56,7 @@ class Operands:
         }
 
     def site(self) -> str:
-        """The key of the problem, for `PlanBuilder.choose`."""
+        """The key of the problem, for `LaunchPlanBuilder.choose`."""
         p = self.p
         ending = hashlib.sha256(repr(sorted(self.ending().items())).encode()).hexdigest()[:8]
         constant = "".join(name for name, each in (("A", self.x), ("B", self.y)) if each.weight is not None)
@@ -64,12 +64,12 @@ class Operands:
         return f"product {p.m}x{p.n}x{p.k} {p.a} {p.b}{batch} {p.real} constant [{constant}] epilogue {ending}"
 
 
-def launch_tiles(b: PlanBuilder, o: Operands) -> None:
+def launch_tiles(b: LaunchPlanBuilder, o: Operands) -> None:
     """Launch a product with the chosen candidate."""
     b.choose(o.site(), candidates_of(o.p, b.facts), lambda b, candidate: _launch(b, o, candidate))
 
 
-def _launch(b: PlanBuilder, o: Operands, candidate: Candidate) -> None:
+def _launch(b: LaunchPlanBuilder, o: Operands, candidate: Candidate) -> None:
     if isinstance(candidate, Tile):
         _launch_tile(b, o, candidate)
     elif isinstance(candidate, Narrow):
@@ -78,7 +78,7 @@ def _launch(b: PlanBuilder, o: Operands, candidate: Candidate) -> None:
         _launch_direct(b, o, candidate)
 
 
-def _launch_direct(b: PlanBuilder, o: Operands, candidate: Direct) -> None:
+def _launch_direct(b: LaunchPlanBuilder, o: Operands, candidate: Direct) -> None:
     p = o.p
     source = HELPERS + kernel_source(
         "gemm",
@@ -91,7 +91,7 @@ def _launch_direct(b: PlanBuilder, o: Operands, candidate: Direct) -> None:
     b.launch(source, "gemm", [o.x, o.y, o.result, *o.added], size)
 
 
-def _launch_narrow(b: PlanBuilder, o: Operands, n: Narrow) -> None:
+def _launch_narrow(b: LaunchPlanBuilder, o: Operands, n: Narrow) -> None:
     p = o.p
     side = long_side(p)
     rows_are_short = p.m <= p.n
@@ -111,7 +111,7 @@ def _launch_narrow(b: PlanBuilder, o: Operands, n: Narrow) -> None:
     b.launch(source, "narrow", [long, short, o.result, *o.added], (groups * n.items,), (n.items,))
 
 
-def _launch_tile(b: PlanBuilder, o: Operands, t: Tile) -> None:
+def _launch_tile(b: LaunchPlanBuilder, o: Operands, t: Tile) -> None:
     p = o.p
     left = _arranged(b, Operand(o.x, p.m, p.k, *p.a, p.batch, p.a_batch))
     right = _arranged(b, Operand(o.y, p.n, p.k, p.b[1], p.b[0], p.batch, p.b_batch))
@@ -167,7 +167,7 @@ class Operand:
         return widest(self.length + self.padding, self.k_step, *self.batch_steps, most=most)
 
 
-def _arranged(b: PlanBuilder, x: Operand) -> Operand:
+def _arranged(b: LaunchPlanBuilder, x: Operand) -> Operand:
     """A constant rearranged with neighbours along its length for loads of four; other operands unchanged."""
     if x.buffer.weight is None or (not x.along_k and x.width(4) == 4):
         return x
