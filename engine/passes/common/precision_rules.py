@@ -20,15 +20,16 @@ _ELEMENTWISE: Final = frozenset({
     "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu",
     "Where",
 })  # fmt: skip
-_MOVEMENT: Final = frozenset({
+MOVEMENT: Final = frozenset({
     "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Pad", "Reshape",
     "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
 })  # fmt: skip
+"""They only move elements, so their results have no rounding."""
 _REDUCTIONS: Final = frozenset({
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",
 })  # fmt: skip
-_LOCAL: Final = _ELEMENTWISE | _MOVEMENT | _REDUCTIONS
+_LOCAL: Final = _ELEMENTWISE | MOVEMENT | _REDUCTIONS
 _WIDENING: Final = frozenset({
     "CumProd", "CumSum", "Exp", "Pow", "ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 })  # fmt: skip

@@ -25,6 +25,7 @@ from engine.passes.common.gelu_fusion import GeluFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.swish_fusion import SwishFusion
+from engine.passes.common.widen_precision import WidenPrecision
 from engine.passes.rewrite import GraphRewrite
 from engine.passes.runtime_info import FUSED_NAMES
 
@@ -42,7 +43,9 @@ def test_every_transformation_is_in_it_and_runs_by_default_as_its_class_says() -
     found = dict(leaves(CommonOptimizations()))
     assert {kind: kind.by_default for kind in found} == found
     ready = [info.cls for info in list_passes() if info.cls.is_transformation and not issubclass(info.cls, Manager)]
-    assert set(ready) - set(found) == {ConvertPrecision}, "which type a device computes in is for the device to say"
+    assert set(ready) - set(found) == {ConvertPrecision, WidenPrecision}, (
+        "which type a device computes in is for the device to say"
+    )
 
 
 @pytest.mark.parametrize("kind", [DivideToMultiply, RelaxedAttentionFusion, SwishDecomposition, MatMulBiasFusion])

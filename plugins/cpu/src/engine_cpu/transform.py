@@ -16,6 +16,7 @@ from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.residual_fusion import ResidualFusion
+from engine.passes.common.widen_precision import WidenPrecision
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.einsum_forms import stays_whole
@@ -29,6 +30,7 @@ def prepare_model(model: Model) -> CpuGraph:
 
 
 def _register(manager: Manager) -> None:
+    manager.register_pass(WidenPrecision(accepts=lambda node: LOWERINGS.decide(node).refusal is None))
     manager.register_pass(CommonOptimizations)
     manager.register_pass(ScaleShiftFusion)
     manager.register_pass(ChannelShuffleFusion)

@@ -1,0 +1,83 @@
+"""`WidenPrecision`: a model stored in f16 or bf16 computes in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.ir import Constant, Model, Node, Output, Parameter, Result, TensorType, f32
+from engine.ir.element_type import bf16, f16
+from engine.ops import find_op
+from engine.passes.base import ModelPass
+from engine.passes.common.precision_rules import MOVEMENT
+from engine.passes.type_conversion import TypeConversion
+
+NARROW: Final = frozenset({f16, bf16})
+
+
+class WidenPrecision(ModelPass):
+    """Computes values of f16 and bf16 in f32, for devices whose kernels take f32; inputs and outputs keep their types.
+
+    Constants are widened once. Network outputs are rounded to their types, but inner values only where the model has a
+    Cast, a node with bodies or an operator without f32: results are at least as accurate as with all values rounded.
+
+    Args:
+        accepts: whether the device has a kernel for a node as it is. Casts, and nodes that only move elements and are
+            accepted, stay unless they read a converted value: the table of an embedding is not widened.
+    """
+
+    by_default = False
+
+    def __init__(self, accepts: Callable[[Node], bool] = lambda node: False) -> None:
+        self._accepts = accepts
+
+    def run_on_model(self, model: Model) -> bool:
+        """Linear in the number of nodes and, when they are read, the bytes of constants; True if anything changed."""
+        conversion = _Widening()
+        for node in model.ordered_nodes():
+            if isinstance(node, (Parameter, Constant)):
+                continue
+            reads_converted = any(value in conversion.changed for value in node.input_values)
+            converted = conversion.converted(node) if self._may_change(node, reads_converted) else None
+            if converted is None:
+                conversion.restore(node)
+            else:
+                conversion.replace(node, converted)
+                self.rewrites += 1
+        return self.rewrites > 0
+
+    def _may_change(self, node: Node, reads_converted: bool) -> bool:
+        if isinstance(node, Result) or node.bodies or self.transformation_callback(node):
+            return False
+        moves = node.op_type in MOVEMENT and not node.domain and self._accepts(node)
+        return reads_converted or not (moves or node.op_type == "Cast")
+
+
+class _Widening(TypeConversion):
+    """From f16 and bf16 to f32, which holds all their values."""
+
+    def __init__(self) -> None:
+        super().__init__(f32)
+
+    def is_source(self, value: Output | None) -> bool:
+        return value is not None and isinstance(value.type, TensorType) and value.type.element_type in NARROW
+
+    def movable(self, node: Node) -> set[int]:
+        """All inputs of a narrower type, if the operator takes f32 for every one of them."""
+        op = find_op(node.op_type, node.domain)
+        if op is None or not op.inputs:
+            return set()
+        found = {i for i, value in enumerate(node.input_values) if value in self.changed or self.is_source(value)}
+        return found if all(f32 in op.input_port(index).elements for index in found) else set()
+
+    def constant(self, constant: Constant) -> Constant:
+        value_type = constant.output(0).type
+        assert isinstance(value_type, TensorType)
+
+        def widened(data: NDArray[Any]) -> NDArray[Any]:
+            return np.ascontiguousarray(data.astype(np.float32))
+
+        return Constant.derived([constant], TensorType(f32, value_type.shape), widened)
