@@ -41,6 +41,7 @@ from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.pad_conv_fusion import PadConvFusion
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting, QuantizePairElimination
 from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
+from engine.passes.common.quantization_decomposition import QuantizationDecomposition
 from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.rms_normalization_fusion import RMSNormalizationFusion
@@ -139,6 +140,7 @@ def _canonical() -> list[Pass | type[Pass]]:
         DivideToMultiply,
         BatchNormalizationDecomposition,
         SwishDecomposition,
+        QuantizationDecomposition,
     ]
 
 

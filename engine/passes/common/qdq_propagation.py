@@ -86,7 +86,7 @@ class QuantizePairElimination(MatcherPass):
     def _replace(self, m: Matcher) -> bool:
         node = m.match_root
         source = operation(node.input_value(0), "DequantizeLinear")
-        if source is None or not _have_equal_parameters(source, node) or self.transformation_callback(node):
+        if source is None or not have_equal_parameters(source, node) or self.transformation_callback(node):
             return False
         value = source.input_value(0)
         if value.element_type is not node.output(0).element_type or value.element_type.bits > _BITS:
@@ -110,7 +110,7 @@ def _has_positive_scale(node: Node) -> bool:
     return scale is not None and bool((scale > 0).all())
 
 
-def _have_equal_parameters(dequantize: Node, quantize: Node) -> bool:
+def have_equal_parameters(dequantize: Node, quantize: Node) -> bool:
     """True if both have the same positive scale and the same zero point, along the same axis."""
     if not _has_positive_scale(dequantize):
         return False
