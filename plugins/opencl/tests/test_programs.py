@@ -66,6 +66,17 @@ def notices(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtu
         yield caplog
 
 
+def test_a_program_compiled_with_other_options_has_another_key(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyopencl adds options from the environment; a network must not load what they made after they are gone."""
+    keys = []
+    for options in ("", "-cl-opt-disable", "-g"):
+        monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", options)
+        keys.append(programs.key("kernel void k() {}"))
+    assert len(set(keys)) == 3
+
+
 def launch(mark: str, *, body: str = "x[get_global_id(0)] += n;") -> Launch:
     """A kernel that no other test compiles."""
     source = f"// {mark}\n__kernel void add(__global float* x, int n) {{ {body} }}\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import threading
 import warnings
 import weakref
@@ -60,7 +61,8 @@ class Programs:
 
     def key(self, source: str) -> str:
         """The key of a program: a hash of its source, the options, the device and the driver."""
-        parts = (self.device.identity, *OPTIONS, source)
+        added = os.environ.get("PYOPENCL_BUILD_OPTIONS", "")  # pyopencl appends them to every build
+        parts = (self.device.identity, *OPTIONS, *([added] if added else []), source)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def build(
