@@ -140,7 +140,7 @@ class HearsNothingInLoops(TemplateInferRequest):
     def start_pipeline(self) -> None:
         self.rounds = 0
         with interruptible(self.count):
-            self._run_steps()
+            self._run_operations()
 
     def count(self) -> None:
         self.rounds += 1

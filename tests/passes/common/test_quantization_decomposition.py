@@ -104,6 +104,16 @@ def test_a_constant_is_computed_when_it_is_read(block_size: int) -> None:
     np.testing.assert_array_equal(constant.data, weights.data.astype(np.float32) * np.float32(0.3))
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.5, 1e-40, np.inf, -np.inf, np.nan])
+def test_scales_that_make_no_sense(scale: float) -> None:
+    """The result is that of the specification's formula, whatever it is worth."""
+    x, parameters = Parameter(f32, [len(VALUES)], "x"), [Constant(np.float32(scale)), Constant(np.uint8(7))]
+    codes = ops.QuantizeLinear(x, *parameters)
+    with np.errstate(all="ignore"):
+        assert_equal(codes, x, VALUES)
+        assert_equal(ops.DequantizeLinear(ops.QuantizeLinear(x, *parameters), *parameters), x, VALUES)
+
+
 def test_one_scale_that_is_computed() -> None:
     x, scale = Parameter(f32, [3], "x"), Parameter(f32, [], "scale")
     zero = Parameter(u8, [], "zero")
