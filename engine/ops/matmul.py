@@ -98,8 +98,9 @@ def qlinear_matmul(
 ) -> Array:
     """The product of quantized matrices, quantized (ONNX QLinearMatMul-21)."""
     product = _centered(a, a_zero_point, -1) @ _centered(b, b_zero_point, -2)
-    scale = _along(a_scale, a.ndim, -1) * _along(b_scale, b.ndim, -2) / y_scale
-    return requantize(product, scale, y_zero_point)
+    scale = _along(a_scale, a.ndim, -1) * _along(b_scale, b.ndim, -2) / _along(y_scale, a.ndim, -1)
+    result = requantize(product, scale, _along(y_zero_point, a.ndim, -1))
+    return result.reshape(product.shape)  # a vector's product with a matrix has no axis of rows
 
 
 def _centered(x: Array, zero_point: Array | None, summed: int) -> Array:

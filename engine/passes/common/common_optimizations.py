@@ -41,6 +41,7 @@ from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.pad_conv_fusion import PadConvFusion
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting, QuantizePairElimination
 from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
+from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
 from engine.passes.common.quantization_decomposition import QuantizationDecomposition
 from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
@@ -108,6 +109,7 @@ def _canonical() -> list[Pass | type[Pass]]:
         GraphRewrite([IdentityElimination, MaskSimplification, TransposeMerge, ReshapeMerge], "Simplifications"),
         CommonSubexpressionSharing,
         DeadCodeElimination,
+        QOperatorDecomposition,
         GraphRewrite([DequantizeSinking, QuantizeHoisting, QuantizePairElimination], "Quantization"),
         GraphRewrite([PadConvFusion, ConvBatchNormFusion, ConvMultiplyFusion, ConvBiasFusion], "Convolutions"),
         # From the results up, so that a form with a bias is matched before the one without.

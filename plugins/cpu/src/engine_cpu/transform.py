@@ -16,6 +16,7 @@ from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting
+from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
 from engine.passes.common.quantization_decomposition import QuantizationDecomposition
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.widen_precision import WidenPrecision
@@ -41,7 +42,7 @@ def _register(manager: Manager) -> None:
         FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
     )
     manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
-    manager.pass_config.enable(QuantizationDecomposition)
+    manager.pass_config.enable(QOperatorDecomposition, QuantizationDecomposition)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
     # Quantized values are computed in f32, so each pair of quantization and dequantization stays together.
     manager.pass_config.disable(DequantizeSinking, QuantizeHoisting)

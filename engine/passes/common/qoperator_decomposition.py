@@ -1,0 +1,106 @@
+"""`QOperatorDecomposition`: QLinearConv and QLinearMatMul as operators of f32 between quantized values."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from engine import ops
+from engine.ir import Constant, ElementType, Node, Output, f32, i8, u8
+from engine.ops.tensors import Array
+from engine.passes.fusion import FusionPass, constant_data, dims_of
+from engine.passes.pattern import wrap_type
+
+_CODES: Final[frozenset[ElementType]] = frozenset({i8, u8})
+
+
+class QOperatorDecomposition(FusionPass):
+    """Decomposes QLinearConv and QLinearMatMul into DequantizeLinear, Conv or MatMul, and QuantizeLinear.
+
+    Models quantized in either format (QDQ, QOperator) then have the same form. The result is within one quantum of the
+    operator's: the sums are the same but for rounding in f32, and one near the middle of two codes may become either.
+
+    A node stays if its scales are not of f32, if the scales or zero points of an input are neither one number nor one
+    for each output channel, row of a or column of b, or if it has a bias and bias or scales are not constants.
+    """
+
+    by_default = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_fusion(wrap_type(["QLinearConv", "QLinearMatMul"]), lambda m: _decomposed(m.match_root))
+
+
+def _decomposed(node: Node) -> list[Node] | None:
+    return _conv(node) if node.op_type == "QLinearConv" else _product(node)
+
+
+def _conv(node: Node) -> list[Node] | None:
+    x, weights = _dequantized(node, 0, None), _dequantized(node, 3, 0)
+    if x is None or weights is None or dims_of(node.output(0)) is None:
+        return None
+    operands: list[Node] = [x, weights]
+    if node.has_input(8):
+        bias = _bias(node)
+        if bias is None:
+            return None
+        operands.append(bias)
+    return _quantized(node, [*operands, ops.create("Conv", operands, node.attributes)], None)
+
+
+def _product(node: Node) -> list[Node] | None:
+    a, b = _dequantized(node, 0, -2), _dequantized(node, 3, -1)
+    if a is None or b is None or dims_of(node.output(0)) is None:
+        return None
+    return _quantized(node, [a, b, ops.MatMul(a, b)], -2)
+
+
+def _dequantized(node: Node, index: int, axis: int | None) -> Node | None:
+    """The values of input `index`, whose scale and zero point are the next two inputs."""
+    value = node.input_value(index)
+    parameters = _parameters(node, index + 1, value, axis)
+    if parameters is None or value.element_type not in _CODES:
+        return None
+    return ops.DequantizeLinear(value, *parameters, axis=1 if axis is None else axis)
+
+
+def _quantized(node: Node, made: list[Node], axis: int | None) -> list[Node] | None:
+    """`made`, and the codes of its last value."""
+    parameters = _parameters(node, 6, made[-1].output(0), axis)
+    if parameters is None or node.output(0).element_type not in _CODES:
+        return None
+    return [*made, ops.QuantizeLinear(made[-1], *parameters, axis=1 if axis is None else axis)]
+
+
+def _parameters(node: Node, index: int, value: Output, axis: int | None) -> tuple[Output, Output] | None:
+    """Scale and zero point, inputs `index` and the next one, of equal shapes as ONNX's quantization requires."""
+    scale, zero_point, dims = node.input_value(index), node.input_value(index + 1), dims_of(value)
+    if scale.element_type is not f32 or not scale.shape.is_static or not zero_point.shape.is_static:
+        return None
+    sizes = scale.shape.size(), zero_point.shape.size()
+    if max(len(scale.shape), len(zero_point.shape)) > 1 or 0 in sizes:
+        return None
+    if sizes == (1, 1):
+        return scale, zero_point
+    if axis is None or dims is None or not -len(dims) <= axis < len(dims) or len(dims) < 2:
+        return None
+    if sizes[0] == sizes[1]:
+        return scale, zero_point
+    scales, zero_points = constant_data(scale), constant_data(zero_point)
+    if 1 not in sizes or scales is None or zero_points is None:
+        return None
+    return _repeated(scales, max(sizes)), _repeated(zero_points, max(sizes))
+
+
+def _repeated(numbers: Array, count: int) -> Output:
+    return Constant(np.broadcast_to(numbers.reshape(-1), count).copy()).output(0)
+
+
+def _bias(node: Node) -> Constant | None:
+    """The bias of a QLinearConv, whose scale is x_scale * w_scale: computed in f64, and rounded once."""
+    bias, x_scale, w_scale = (constant_data(node.input_value(index)) for index in (8, 1, 4))
+    if bias is None or x_scale is None or w_scale is None:
+        return None
+    scale = x_scale.astype(np.float64).reshape(()) * w_scale.astype(np.float64).reshape(-1)
+    return Constant((bias * scale).astype(np.float32))
