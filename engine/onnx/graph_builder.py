@@ -26,6 +26,7 @@ from engine.ir import (
 from engine.onnx.annotations import annotated, is_sink
 from engine.onnx.attributes import attribute_type, read_attribute, read_constant
 from engine.onnx.calls import opset_of
+from engine.onnx.contrib import ContribCall, expand, is_known
 from engine.onnx.functions import describe
 from engine.onnx.hazards import check_call
 from engine.onnx.input_checks import InputChecker
@@ -145,6 +146,11 @@ class GraphBuilder:
                 return
             name = self._names.take(proto.name or next(filter(None, outputs), op_type))
             attributes = self._attributes(proto, inputs)
+            if is_known(op_type, domain) and not self._context.exact:
+                values_found = expand(ContribCall(op_type, domain, 1, tuple(inputs), attributes, len(outputs), name))
+                if values_found is not None:
+                    self._adopt_values(values_found, outputs, proto, name)
+                    return
             if self._context.exact or domain not in ops.CANONICAL_VERSIONS:
                 types = [self._stated_type(output) for output in outputs]
                 node = Node(op_type, inputs, attributes, domain=domain, types=types, friendly_name=name)
