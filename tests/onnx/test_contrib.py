@@ -196,6 +196,25 @@ def _to_float(x: Inputs, scale: Any = 0.03) -> dict[str, Any]:
 CASES["MatMulIntegerToFloat/per-column"] = "MatMulIntegerToFloat", lambda x: _to_float(x, np.linspace(0.01, 0.04, 5))
 
 
+def attention(x: Inputs, weight_scale: Any = 0.01, mask: Any = None, **attributes: Any) -> dict[str, Any]:
+    x.add(x.codes(2, 4, 6, dtype=np.uint8))
+    x.add(x.codes(6, 24), is_constant=True)
+    x.add(x.random.normal(size=24).astype(np.float32), is_constant=True)
+    x.add(np.float32(0.01), is_constant=True)
+    x.add(np.asarray(weight_scale, np.float32), is_constant=True)
+    x.add(mask if mask is None else np.asarray(mask, np.int32))
+    x.add(x.codes(dtype=np.uint8), is_constant=True)
+    x.add(x.codes(*np.shape(weight_scale)), is_constant=True)
+    return {"num_heads": 2, **attributes}
+
+
+CASES["QAttention"] = "QAttention", attention
+CASES["QAttention/causal"] = "QAttention", lambda x: attention(x, np.linspace(0.01, 0.02, 24), unidirectional=1)
+CASES["QAttention/lengths"] = "QAttention", lambda x: attention(x, mask=[4, 2])
+CASES["QAttention/mask"] = "QAttention", lambda x: attention(x, mask=[[1, 1, 0, 1], [0, 1, 1, 0]])
+CASES["QAttention/scale"] = "QAttention", lambda x: attention(x, scale=0.2)
+
+
 @case("QuantizeLinear")
 def _quantize(x: Inputs) -> dict[str, Any]:
     x.add((50 * x.random.normal(size=(3, 4))).astype(np.float32))
@@ -324,6 +343,14 @@ def test_others_of_the_domain_stay_nodes_of_it() -> None:
     assert (node.op_type, node.domain) == ("Unheard", DOMAIN)
 
 
+def test_an_attention_with_a_past_stays_a_node() -> None:
+    def with_past(x: Inputs, _: dict[str, Any]) -> None:
+        x.add(np.zeros((2, 2, 2, 3, 4), np.float32))
+
+    model = read_model(changed("QAttention", with_past))
+    assert [node.op_type for node in model.ordered_nodes() if node.domain] == ["QAttention"]
+
+
 def test_names_and_metadata_are_those_of_the_node() -> None:
     proto = changed("QLinearAdd", lambda *_: None)
     proto.graph.node[0].metadata_props.add(key="affinity", value="CPU")
@@ -365,7 +392,8 @@ def network() -> onnx.ModelProto:
         ("Add", "m r1", "a", {}),
         ("LeakyRelu", "a", "l", {"alpha": 0.1}),
         ("Concat", "l r1", "cat", {"axis": 1}),
-        ("AveragePool", "cat", "p", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ("MaxPool", "cat", "mp", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ("AveragePool", "mp", "p", {"kernel_shape": [2, 2], "strides": [2, 2]}),
         ("GlobalAveragePool", "p", "g", {}),
         ("Flatten", "g", "f", {}),
         ("Gemm", "f w3 b3", "h", {"transB": 1}),

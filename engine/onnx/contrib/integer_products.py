@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from engine import ops
-from engine.ir import Output, f32
+from engine.ir import Output, f32, i32, i64
 from engine.onnx.contrib.call import BYTES, ContribCall, contrib
-from engine.onnx.upgrades.emit import cast, emit
+from engine.onnx.upgrades.emit import cast, emit, i64_scalar, i64s, rank_of, scalar_f32
 
 
 @contrib("DynamicQuantizeMatMul", "A B b_scale b_zero_point? bias?")
@@ -19,6 +19,44 @@ def _dynamic_quantize_matmul(call: ContribCall) -> list[Output]:
 def _matmul_integer_to_float(call: ContribCall) -> list[Output] | None:
     a = _quantized_input(call, 0, 2, 4)
     return [_product(call, a, b=1, b_scale=3, b_zero_point=5, bias=6)]
+
+
+@contrib(
+    "QAttention",
+    "input weight bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?",
+    "do_rotary mask_filter_value num_heads past_present_share_buffer scale unidirectional",
+    outputs=2,
+)
+def _attention(call: ContribCall) -> list[Output] | None:
+    """Self-attention whose queries, keys and values are one product; None if it has a past or rotates its input."""
+    heads = call.integer("num_heads")
+    if call.has_input(8) or call.num_outputs > 1 or call.integer("do_rotary", 0):
+        return None
+    mask = _mask(call) if call.has_input(5) else None
+    if call.has_input(5) and mask is None:
+        return None
+    operand = _quantized_input(call, 0, 3, 6)
+    projected = _product(call, operand, b=1, b_scale=4, b_zero_point=7, bias=2)
+    parts = ops.create("Split", [projected], {"axis": -1, "num_outputs": 3}, num_outputs=3).outputs
+    options = {"scale": call.number("scale")} if call.attributes.get("scale") else {}
+    causal = int(bool(call.integer("unidirectional", 0)))
+    return [emit("Attention", *parts, mask, q_num_heads=heads, kv_num_heads=heads, is_causal=causal, **options)]
+
+
+def _mask(call: ContribCall) -> Output | None:
+    """What a mask [B, S], or numbers of valid keys, [B], add to the scores: [B, 1, 1, S]; None for other masks."""
+    given, x = call.typed(5, {i32}), call.input(0)
+    rank = rank_of(given)
+    if rank_of(x) != 3 or rank not in (1, 2) or any(given.shape[i] != x.shape[i] for i in range(rank)):
+        return None
+    if rank == 1:
+        length = emit("Squeeze", emit("Shape", x, start=1, end=2), i64s([0]))
+        positions = emit("Range", i64_scalar(0), length, i64_scalar(1))
+        valid = emit("Less", positions, emit("Unsqueeze", cast(given, i64), i64s([1])))
+    else:
+        valid = emit("Greater", cast(given, i64), i64_scalar(0))
+    added = emit("Where", valid, scalar_f32(0.0), scalar_f32(call.number("mask_filter_value", -10000.0)))
+    return emit("Unsqueeze", added, i64s([1, 2]))
 
 
 def _quantized_input(
