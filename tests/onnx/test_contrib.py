@@ -5,6 +5,7 @@ If one fails, models that onnxruntime's tools quantized cannot be read, or give 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 from engine import Core
-from engine.errors import ModelError
+from engine.errors import EngineError, ModelError
 from engine.onnx import read_model
 from engine.onnx.contrib import DOMAIN, OPERATORS
 from engine.plugin_api import SupportLevel
@@ -330,6 +333,28 @@ def test_what_an_operator_does_not_accept(name: str, change: Any, words: str) ->
     assert words in str(found.value)
 
 
+ARRAYS = st.builds(
+    lambda shape, dtype: np.ones(shape, dtype),
+    st.lists(st.integers(0, 5), max_size=4),
+    st.sampled_from([np.uint8, np.int8, np.int32, np.int64, np.float32, np.float16, np.bool_]),
+)
+VALUES = st.one_of(st.integers(-9, 30), st.floats(-2, 2), st.text(max_size=3), st.lists(st.integers(-3, 9), min_size=1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(CASES)), st.data())
+def test_any_other_call_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    def change(x: Inputs, attributes: dict[str, Any]) -> None:
+        for index in data.draw(st.sets(st.integers(0, len(x.arrays) - 1), max_size=2)):
+            x.arrays[index] = data.draw(st.one_of(st.none(), ARRAYS))
+        for key in data.draw(st.sets(st.sampled_from(OPERATORS[CASES[name][0]].attributes or ("none",)), max_size=2)):
+            attributes[key] = data.draw(VALUES)
+        x.add(None if any(a is not None for a in x.arrays) else np.ones(1, np.float32))
+
+    with contextlib.suppress(EngineError):
+        read_model(changed(name, change))
+
+
 def test_an_operator_has_one_output() -> None:
     with pytest.raises(ModelError, match="it has 2 outputs; expected at most 1"):
         read_model(changed("QLinearAdd", lambda *_: None, outputs=2))
@@ -434,11 +459,12 @@ def test_a_network_quantized_in_qoperator_format(types: tuple[str, str], per_cha
     written = {node.op_type for node in model.graph.node}
     assert written >= {"QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd", "QLinearConcat", "QLinearSoftmax"}
     expected = onnxruntime_answer(model, image(9))
-    for device in DEVICES:
+    others = [device for device in ("OPENCL",) if device in Core().available_devices and types[0] != types[1]]
+    for device in (*DEVICES, *others):
         (got,) = Core().compile_model(model, device)(image(9)).values()
         assert np.abs(got - expected).max() <= 2 / 256, device  # one quantum of the last layer, and what it changes
-    answer = Core().query_model(model, "CPU")
-    assert {support.level for support in answer.nodes.values()} == {SupportLevel.NATIVE}
+        levels = {support.level for support in Core().query_model(model, device).nodes.values()}
+        assert levels == {SupportLevel.NATIVE}, device
 
 
 @pytest.mark.filterwarnings("ignore")

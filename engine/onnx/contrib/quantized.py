@@ -133,10 +133,10 @@ def _gemm(call: ContribCall) -> list[Output]:
     return [call.quantized(value, 7, like=None) if call.has_input(7) else value]
 
 
-def _sums(c: Output, *scales: Output) -> Output:
-    """`c`, whose scale is the product of `scales`: constants are computed in f64, and rounded once."""
-    arrays = [constant_value(value) for value in (c, *scales)]
-    if all(array is not None for array in arrays):
-        product = np.prod(np.broadcast_arrays(*[np.asarray(array, np.float64) for array in arrays]), axis=0)
-        return Constant(product.astype(np.float32)).output(0)
-    return emit("Mul", cast(c, f32), emit("Mul", *scales))
+def _sums(c: Output, a_scale: Output, b_scale: Output) -> Output:
+    """`c` with the scale `a_scale * b_scale`: constants are computed in f64, and rounded once."""
+    product = emit("Mul", cast(c, f32), emit("Mul", a_scale, b_scale))  # raises if the shapes do not fit
+    numbers, a, b = (constant_value(value) for value in (c, a_scale, b_scale))
+    if numbers is None or a is None or b is None:
+        return product
+    return Constant((numbers * (a.astype(np.float64) * b.astype(np.float64))).astype(np.float32)).output(0)
