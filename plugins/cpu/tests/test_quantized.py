@@ -43,7 +43,7 @@ def small(name: str) -> SeededNetwork:
     return seeded_network(name, small=True)
 
 
-def quantized(name: str, types: str, folder: Path) -> onnx.ModelProto:
+def quantized(name: str, types: str, folder: Path, form: QuantFormat = QuantFormat.QDQ) -> onnx.ModelProto:
     activations, weights = TYPES[types]
     source, target = folder / "source.onnx", folder / "quantized.onnx"
     onnx.save(small(name).model, source)
@@ -51,7 +51,7 @@ def quantized(name: str, types: str, folder: Path) -> onnx.ModelProto:
         source,
         target,
         Sample(dict(small(name).inputs)),
-        quant_format=QuantFormat.QDQ,
+        quant_format=form,
         per_channel=name != "bert_base",
         activation_type=activations,
         weight_type=weights,
@@ -78,7 +78,18 @@ def onnxruntime_answer(model: onnx.ModelProto, inputs: Any) -> np.ndarray:
 )  # fmt: skip
 def test_the_answer_is_that_of_the_quantized_network(name: str, types: str, tmp_path: Path) -> None:
     """A sum near the middle of two codes may be rounded to either: a tenth of what quantization changes is allowed."""
-    model, inputs = quantized(name, types, tmp_path), small(name).inputs
+    check(name, quantized(name, types, tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["squeezenet", "efficientnet_b0", "bert_base"])
+def test_the_answer_is_that_of_the_network_in_qoperator_format(name: str, tmp_path: Path) -> None:
+    check(name, quantized(name, "u8s8", tmp_path, QuantFormat.QOperator))
+
+
+def check(name: str, model: onnx.ModelProto) -> None:
+    """Assert that CPU computes a quantized network natively, and its answer."""
+    inputs = small(name).inputs
     answer = Core().query_model(model, "CPU")
     assert not {n: s for n, s in answer.nodes.items() if s.level is not SupportLevel.NATIVE}
     (got, *_) = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})(inputs).values()
