@@ -9,13 +9,20 @@ namespace {
 
 using simd::kLanes;
 
-// One worker's state for a step. Tile has the type of a kernel call, the values of depth that kernels process at a
-// time, and a lookup of kernels: struct { using Call; static constexpr int kDepthStep; static kernel(vectors, pixels,
-// step) }.
+// One worker's state for a step. Tile describes the kernels: struct {
+//   using Call;                            the type of a kernel call
+//   static constexpr int kDepthStep;       the values of depth that a kernel processes at a time
+//   static constexpr bool kIsPaddingZero;  whether taps in the padding may be skipped
+//   static constexpr PixelStep kStep1, kStep2;  the steps between pixels for strides of 1 and 2
+//   struct More;                           what `complete` needs
+//   static kernel(vectors, pixels, step);
+//   static complete(more, channel, call);  sets what only this type of call has, for a tile from `channel` on
+// }.
 template <class Tile>
 struct ConvWalk {
   using Call = typename Tile::Call;
   const ConvArgs* args;
+  typename Tile::More more;
   const typename Call::ElementType *x, *w;
   const float *bias, *scale;
   decltype(Call::residual) residual;
@@ -47,15 +54,16 @@ ENGINE_INLINE WorkRange inside(std::int64_t start, std::int64_t size, std::int64
   return {min64(begin, kernel), max64(min64(begin, kernel), min64(end, kernel))};
 }
 
-void fill_offsets(const ConvShape& s, std::int64_t first_pixel, int pixels, WorkRange rows, std::int64_t* to) {
+void fill_offsets(const ConvArgs& args, std::int64_t first_pixel, int pixels, WorkRange rows, std::int64_t* to) {
+  const ConvShape& s = args.shape;
   for (std::int64_t kh = rows.begin; kh < rows.end; ++kh)
-    for (std::int64_t kw = 0; kw < s.kernel_w; ++kw)
+    for (std::int64_t kw = 0; kw < args.pack.cols; ++kw)
       for (int p = 0; p < pixels; ++p) {
         const std::int64_t pixel = first_pixel + p;
         const std::int64_t ih = pixel / s.out_w * s.stride_h - s.pad_top + kh * s.dilation_h;
         const std::int64_t iw = pixel % s.out_w * s.stride_w - s.pad_left + kw * s.dilation_w;
         const bool is_inside = ih >= 0 && ih < s.in_h && iw >= 0 && iw < s.in_w;
-        *to++ = is_inside ? (ih * s.in_w + iw) * 16 : kPaddingOffset;
+        *to++ = is_inside ? (ih * s.in_w + iw) * args.x_pixel : kPaddingOffset;
       }
 }
 
@@ -85,17 +93,18 @@ void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange
 
   const bool is_pointwise = s.kernel_h == 1 && s.kernel_w == 1 && s.pad_top == 0 && s.pad_left == 0;
   const bool spans_rows = ow + pixels > s.out_w;
-  const WorkRange rows = spans_rows ? WorkRange{0, s.kernel_h} : inside(ih, s.in_h, s.kernel_h, s.dilation_h);
+  const bool has_all_rows = ih >= 0 && ih + (s.kernel_h - 1) * s.dilation_h < s.in_h;
+  const WorkRange rows =
+      spans_rows || !Tile::kIsPaddingZero ? WorkRange{0, s.kernel_h} : inside(ih, s.in_h, s.kernel_h, s.dilation_h);
   const std::int64_t last_iw = iw + (pixels - 1) * s.stride_w + (s.kernel_w - 1) * s.dilation_w;
-  const bool is_dense = spans_rows ? is_pointwise && s.stride_h == 1 && s.stride_w == 1 && s.out_w == s.in_w
-                                   : iw >= 0 && last_iw < s.in_w && s.stride_w <= 2;
-  const PixelStep step = !is_dense         ? PixelStep::kIndirect
-                         : s.stride_w == 1 ? PixelStep::kBlocked1
-                                           : PixelStep::kBlocked2;
+  const bool is_dense = spans_rows
+                            ? is_pointwise && s.stride_h == 1 && s.stride_w == 1 && s.out_w == s.in_w
+                            : iw >= 0 && last_iw < s.in_w && s.stride_w <= 2 && (Tile::kIsPaddingZero || has_all_rows);
+  const PixelStep step = !is_dense ? PixelStep::kIndirect : s.stride_w == 1 ? Tile::kStep1 : Tile::kStep2;
   const std::int64_t slot = tile % walk.slots;
   std::int64_t* offsets = walk.offsets + slot * walk.slot_size;
   if (!is_dense && walk.filled[slot] != tile) {
-    fill_offsets(s, first_pixel, pixels, rows, offsets);
+    fill_offsets(args, first_pixel, pixels, rows, offsets);
     walk.filled[slot] = tile;
   }
 
@@ -104,13 +113,13 @@ void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange
   const std::int64_t last_depth = (pack.last_depth + Tile::kDepthStep - 1) / Tile::kDepthStep * Tile::kDepthStep;
   const std::int64_t reduction = (std::int64_t{16} * (pack.blocks - 1) + last_depth) * pack.rows * pack.cols;
   const std::int64_t group_size = ((channel_tiles - 1) * pack.tile_channels + pack.tail_channels) * reduction;
-  const std::int64_t in_map = s.in_h * s.in_w * 16;
+  const std::int64_t in_map = s.in_h * s.in_w * args.x_pixel;
   const std::int64_t first_output = args.y_offset + oh * args.y_row + ow * args.y_pixel;
 
   typename Tile::Call call = {};
   call.x_block = in_map;
-  call.x_row = s.dilation_h * s.in_w * 16;
-  call.x_col = s.dilation_w * 16;
+  call.x_row = s.dilation_h * s.in_w * args.x_pixel;
+  call.x_col = s.dilation_w * args.x_pixel;
   call.offsets = offsets;
   call.blocks = pack.blocks;
   call.rows = static_cast<std::int32_t>(rows.end - rows.begin);
@@ -132,7 +141,7 @@ void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange
                             group % args.y_group_columns * args.y_group + in_channel / 16 * args.y_block +
                             in_channel % 16 + first_output;
     call.x = walk.x + n * args.x_batch + group * args.x_group;
-    if (is_dense) call.x += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * 16;
+    if (is_dense) call.x += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * args.x_pixel;
     call.w = walk.w + group * group_size + in_group * pack.tile_channels * reduction;
     call.w_block = 16 * width * pack.rows * pack.cols;
     call.w_lead = rows.begin * pack.cols * 16 * width;
@@ -142,6 +151,7 @@ void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange
     call.next_step = 0;
     call.scale = walk.scale ? walk.scale + channel : nullptr;
     if (args.operands.has_residual) call.residual = walk.residual + (n * args.residual_batch + at);
+    Tile::complete(walk.more, channel, call);
     ask_for_next(walk, t + 1, channel_tiles, reduction, group_size, call);
     (is_tail ? tail : full)(call);
   }

@@ -95,6 +95,11 @@ struct Range<std::int64_t> {
 
 template <class T, class Real>
 ENGINE_CAST_INLINE T saturate(Real value) {
+  if constexpr (sizeof(T) == 1) {  // in the form that compilers vectorize
+    constexpr Real kLeast = static_cast<Real>(Range<T>::kLow), kMost = static_cast<Real>(Range<T>::kLargest);
+    const Real above = value > kLeast ? value : kLeast, clipped = above < kMost ? above : kMost;
+    return static_cast<T>(static_cast<std::int32_t>(value == value ? clipped : Real(0)));
+  }
   constexpr Real kLow = static_cast<Real>(Range<T>::kLow), kEnd = static_cast<Real>(Range<T>::kEnd);
   const bool inside = value > kLow && value < kEnd;
   const T whole = static_cast<T>(inside ? value : Real(0));

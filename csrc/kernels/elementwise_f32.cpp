@@ -122,9 +122,13 @@ void where(const StripCall& call) {
 
 // Rounds to even by adding a number whose last place is 1; larger values are integers already. Keeps the sign of zero.
 ENGINE_INLINE Vec round_even(Vec x) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_roundscale_ps((__mmask16)-1, (__m512)x, 8);
+#else
   constexpr float kUnit = 8388608.0f;
   const Vec magnitude = abs(x);
   return magnitude < kUnit ? copy_sign((magnitude + kUnit) - kUnit, x) : x;
+#endif
 }
 
 ENGINE_INLINE Vec square_root(Vec x) {
@@ -267,6 +271,11 @@ ENGINE_BINARY(LessOrEqual, VecInt, a <= b);
     ENGINE_INLINE Vec apply(Vec a, Vec b, Vec c) { return expression; } \
   }
 ENGINE_TERNARY(Clip, clip(a, b, c));
+ENGINE_INLINE Vec round_clip(Vec a, Vec b, Vec c) {
+  const Vec rounded = clip(round_even(a), b, c);
+  return a == a ? rounded : zero();
+}
+ENGINE_TERNARY(RoundClip, round_clip(a, b, c));
 ENGINE_TERNARY(Selu, c*(a <= 0.0f ? b * (exp(a) - 1.0f) : a));
 ENGINE_TERNARY(HardSigmoid, clip(fma(b, a, c), zero(), broadcast(1.0f)));
 ENGINE_TERNARY(Shrink, a < -b ? a + c : (a > b ? a - c : zero()));
@@ -350,6 +359,7 @@ constexpr StripTable make_table() {
   ENGINE_ROW(LessOrEqual, (vectors2<Booleans, LessOrEqual>));
   ENGINE_ROW(Where, where);
   ENGINE_ROW3(Clip);
+  ENGINE_ROW3(RoundClip);
   ENGINE_ROW3(Selu);
   ENGINE_ROW3(HardSigmoid);
   ENGINE_ROW3(Shrink);

@@ -179,6 +179,7 @@ ENGINE_OP2(Elu, a < 0 ? b * expm1(a) : a)
 ENGINE_OP2(Celu, a < 0 ? b * expm1(a / b) : a)
 ENGINE_OP2(ThresholdedRelu, a > b ? a : 0)
 ENGINE_OP2(Swish, a / (1 + exp(-(a * b))))
+ENGINE_OP3(RoundClip, a != a ? T(0) : Clip::apply(T(nearbyint(a)), b, c))
 ENGINE_OP3(Selu, c*(a <= 0 ? b * expm1(a) : a))
 ENGINE_OP3(HardSigmoid, Clip::apply(b* a + c, 0.0, 1.0))
 ENGINE_OP3(Shrink, a < -b ? a + c : (a > b ? a - c : 0))
@@ -312,6 +313,7 @@ constexpr StripTable f64_table() {
   ENGINE_ROW2(Celu);
   ENGINE_ROW2(ThresholdedRelu);
   ENGINE_ROW2(Swish);
+  ENGINE_ROW3(RoundClip);
   ENGINE_ROW3(Selu);
   ENGINE_ROW3(HardSigmoid);
   ENGINE_ROW3(Shrink);

@@ -1,9 +1,11 @@
-// Converts between plain and blocked maps, and between f32 and bf16; see layout.hpp.
+// Converts between plain and blocked maps, of f32, bf16 or bytes, and between f32 and bf16; see layout.hpp.
 //
 // Operands: source, destination, which must not overlap; element alignment. Lanes beyond the channels are set to zero.
 // Split over (image, channel block, run of pixels). From bf16 to bf16, bits are copied except for NaN; f32 is rounded
 // to nearest, including denormals: this family does not use the rounding instruction, which flushes them.
 #include "kernels/layout.hpp"
+
+#include <cstring>
 
 #include "simd/transpose.hpp"
 #include "simd/vec.hpp"
@@ -35,6 +37,9 @@ ENGINE_INLINE void convert_element(float from, float* to) {
 ENGINE_INLINE void convert_element(Bf16 from, Bf16* to) {
   *to = from;
 }
+ENGINE_INLINE void convert_element(std::uint8_t from, std::uint8_t* to) {
+  *to = from;
+}
 ENGINE_INLINE void convert_element(float from, Bf16* to) {
   *to = to_bf16(from);
 }
@@ -50,12 +55,14 @@ void block_run(const LayoutArgs& args, const From* plain, To* blocked, std::int6
   const From* from = plain + channel * args.pixels;
   To* to = blocked + channel * args.pixels;
   std::int64_t p = begin;
-  if (valid == 16)
-    for (; p + kLanes <= end; p += kLanes)
-      for (int l = 0; l < 16; l += kLanes) transpose(from + l * args.pixels + p, args.pixels, to + p * 16 + l, 16);
+  if constexpr (sizeof(From) > 1)
+    if (valid == 16)
+      for (; p + kLanes <= end; p += kLanes)
+        for (int l = 0; l < 16; l += kLanes) transpose(from + l * args.pixels + p, args.pixels, to + p * 16 + l, 16);
   for (; p < end; ++p) {
-    for (std::int64_t k = 0; k < valid; ++k) convert_element(from[k * args.pixels + p], to + p * 16 + k);
-    for (std::int64_t k = valid; k < 16; ++k) to[p * 16 + k] = To{};
+    To pixel[16] = {};
+    for (std::int64_t k = 0; k < valid; ++k) convert_element(from[k * args.pixels + p], pixel + k);
+    std::memcpy(to + p * 16, pixel, sizeof pixel);
   }
 }
 
@@ -66,9 +73,10 @@ void plain_run(const LayoutArgs& args, const From* blocked, To* plain, std::int6
   const From* from = blocked + channel * args.pixels;
   To* to = plain + channel * args.pixels;
   std::int64_t p = begin;
-  if (valid == 16)
-    for (; p + kLanes <= end; p += kLanes)
-      for (int l = 0; l < 16; l += kLanes) transpose(from + p * 16 + l, 16, to + l * args.pixels + p, args.pixels);
+  if constexpr (sizeof(From) > 1)
+    if (valid == 16)
+      for (; p + kLanes <= end; p += kLanes)
+        for (int l = 0; l < 16; l += kLanes) transpose(from + p * 16 + l, 16, to + l * args.pixels + p, args.pixels);
   for (; p < end; ++p)
     for (std::int64_t k = 0; k < valid; ++k) convert_element(from[p * 16 + k], to + k * args.pixels + p);
 }
@@ -113,6 +121,8 @@ extern const KernelEntry layout_kernels[] = {{"to_blocked_f32", convert<true, fl
                                              {"from_blocked_bf16_f32", convert<false, Bf16, float>, nullptr},
                                              {"to_blocked_bf16_f32", convert<true, Bf16, float>, nullptr},
                                              {"from_blocked_f32_bf16", convert<false, float, Bf16>, nullptr},
+                                             {"to_blocked_byte", convert<true, std::uint8_t, std::uint8_t>, nullptr},
+                                             {"from_blocked_byte", convert<false, std::uint8_t, std::uint8_t>, nullptr},
                                              {"convert_f32_bf16", convert_all<float, Bf16>, nullptr},
                                              {"convert_bf16_f32", convert_all<Bf16, float>, nullptr},
                                              {nullptr, nullptr, nullptr}};

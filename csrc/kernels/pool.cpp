@@ -1,5 +1,5 @@
-// max_pool_f32, average_pool_f32 and the same on bf16 maps: pooling on NCHWc16; for global pooling, the kernel has the
-// size of the map. Sums are f32.
+// max_pool_f32, average_pool_f32 and the same on bf16 maps, and max_pool_u8 and max_pool_i8: pooling on NCHWc16; for
+// global pooling, the kernel has the size of the map. Sums are f32.
 //
 // Operands: x, y; element alignment; y must not overlap x. Split over (image, channel block, output row). A NaN in a
 // window makes its maximum NaN. A window entirely outside the input yields -inf (maximum) or zero (average).
@@ -82,6 +82,22 @@ ENGINE_INLINE WorkRange inner_outputs(const ConvShape& s) {
   return {begin, end};
 }
 
+// The same for bytes, 16 channels at once.
+template <class Element>
+struct ByteMaximum {
+  typedef Element Lanes __attribute__((vector_size(16), aligned(1), may_alias));
+  static ENGINE_ALWAYS_INLINE void run(const Window<Element>& window, Element* out) {
+    Lanes best = (sizeof(Element) && Element(-1) < 0 ? -128 : 0) - Lanes{};
+    const Element* row = window.x;
+    for (std::int64_t r = 0; r < window.rows; ++r, row += window.row_step)
+      for (std::int64_t c = 0; c < window.cols; ++c) {
+        const Lanes value = *reinterpret_cast<const Lanes*>(row + c * window.col_step);
+        best = value > best ? value : best;
+      }
+    *reinterpret_cast<Lanes*>(out) = best;
+  }
+};
+
 template <bool kAverage, int kCols, class Map>
 ENGINE_INLINE void pool_outputs(const Row<Map>& row, std::int64_t begin, std::int64_t end) {
   const PoolArgs& args = *row.args;
@@ -92,16 +108,22 @@ ENGINE_INLINE void pool_outputs(const Row<Map>& row, std::int64_t begin, std::in
     const WorkRange cols = is_inner ? WorkRange{0, s.kernel_w} : taps(left, s.kernel_w, s.dilation_w, 0, s.in_w);
     const std::int64_t at = (row.top + row.rows.begin * s.dilation_h) * s.in_w + left + cols.begin * s.dilation_w;
     Map* out = row.out + ow * 16;
-    for (int l = 0; l < 16; l += kLanes) {
-      const Window<Map> window = {row.map + at * 16 + l, row.rows.end - row.rows.begin, cols.end - cols.begin,
-                                  s.dilation_h * s.in_w * 16, s.dilation_w * 16};
-      if constexpr (kAverage) {
-        const WorkRange counted =
-            args.counts_padding ? taps(left, s.kernel_w, s.dilation_w, -s.pad_left, s.in_w + args.pad_right) : cols;
-        const std::int64_t count = (row.counted_rows.end - row.counted_rows.begin) * (counted.end - counted.begin);
-        store(out + l, count == 0 ? zero() : sum(window) / static_cast<float>(count));
-      } else {
-        store(out + l, maximum<kCols>(window));
+    if constexpr (sizeof(Map) == 1) {
+      ByteMaximum<Map>::run({row.map + at * 16, row.rows.end - row.rows.begin, cols.end - cols.begin,
+                             s.dilation_h * s.in_w * 16, s.dilation_w * 16},
+                            out);
+    } else {
+      for (int l = 0; l < 16; l += kLanes) {
+        const Window<Map> window = {row.map + at * 16 + l, row.rows.end - row.rows.begin, cols.end - cols.begin,
+                                    s.dilation_h * s.in_w * 16, s.dilation_w * 16};
+        if constexpr (kAverage) {
+          const WorkRange counted =
+              args.counts_padding ? taps(left, s.kernel_w, s.dilation_w, -s.pad_left, s.in_w + args.pad_right) : cols;
+          const std::int64_t count = (row.counted_rows.end - row.counted_rows.begin) * (counted.end - counted.begin);
+          store(out + l, count == 0 ? zero() : sum(window) / static_cast<float>(count));
+        } else {
+          store(out + l, maximum<kCols>(window));
+        }
       }
     }
   }
@@ -148,6 +170,8 @@ extern const KernelEntry pool_kernels[] = {{"max_pool_f32", pool<false, float>, 
                                            {"average_pool_f32", pool<true, float>, nullptr},
                                            {"max_pool_bf16", pool<false, Bf16>, nullptr},
                                            {"average_pool_bf16", pool<true, Bf16>, nullptr},
+                                           {"max_pool_u8", pool<false, std::uint8_t>, nullptr},
+                                           {"max_pool_i8", pool<false, std::int8_t>, nullptr},
                                            {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

@@ -99,6 +99,10 @@ ENGINE_ALWAYS_INLINE void prefetch_part(Call& call, const typename Call::Element
 struct TileF32 {
   using Call = TileCall;
   static constexpr int kDepthStep = 1;
+  static constexpr bool kIsPaddingZero = true;
+  static constexpr PixelStep kStep1 = PixelStep::kBlocked1, kStep2 = PixelStep::kBlocked2;
+  struct More {};
+  static ENGINE_ALWAYS_INLINE void complete(const More&, std::int64_t, TileCall&) {}
   static ENGINE_ALWAYS_INLINE TileFn kernel(int vectors, int pixels, PixelStep step) {
     return tile_kernel(vectors, pixels, step);
   }

@@ -71,8 +71,14 @@ Fault run_bytes(const Target& target, const OperationEntry* operations, const st
   for (const ByteVector& input : inputs) add(input, input_bytes);
   for (const ByteVector& output : outputs) add(output, output_bytes);
   const PreparedStep step = prepare(target, operations, name, attributes, input_bytes, output_bytes);
+  std::vector<std::unique_ptr<Block>> temporaries;
+  for (const std::size_t bytes : step.temporaries) {
+    temporaries.push_back(std::make_unique<Block>(ByteVector(bytes, '\x77'), 64 - kGuard / 2 % 64));
+    buffers.push_back(temporaries.back()->data());
+  }
   Fault fault;
   for (const PreparedPhase& phase : step.phases) run_phase(phase, buffers, workers, fault);
+  for (const auto& temporary : temporaries) expect(temporary->intact(), name + ": overrun of a temporary");
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     expect(blocks[i]->intact(), name + ": overrun of operand " + std::to_string(i));
     if (i < inputs.size())

@@ -86,6 +86,8 @@ const RealOperation kReal[] = {
     {Opcode::kThresholdedRelu, "thresholded relu", 0, [](double a, double b, double) { return a > b ? a : 0; }, 2},
     {Opcode::kSwish, "swish", 2 * kFunction, [](double a, double b, double) { return a / (1 + std::exp(-a * b)); }, 2},
     {Opcode::kClip, "clip", 0, [](double a, double b, double c) { return clip(a, b, c); }, 3},
+    {Opcode::kRoundClip, "round and clip", 0,
+     [](double a, double b, double c) { return std::isnan(a) ? 0 : clip(std::nearbyint(a), b, c); }, 3},
     {Opcode::kSelu, "selu", 2 * kFunction,
      [](double a, double b, double c) { return c * (a <= 0 ? b * std::expm1(a) : a); }, 3},
     {Opcode::kHardSigmoid, "hard sigmoid", 2 * kRounding,

@@ -19,12 +19,12 @@ from engine.ops.spec import evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
 from engine.ops.windows import Window, WindowGeometry, WindowSpec, infer_spatial, offsets, padded, split_same
 
-_WEIGHTS: Final = {"QLinearConv": 3}
+_WEIGHTS: Final = {"QLinearConv": 3, "QuantizedConv": 3}
 """The index of the weights for operators for which it is not 1."""
 
 
 @specifies("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
-@specifies("FusedConv", domain=INTERNAL_DOMAIN)
+@specifies("FusedConv", "QuantizedConv", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvSpec(WindowSpec):
     """A convolution of [N, C, ...] with weights [M, C/group, ...], or a transposed one, [C, M/group, ...].
@@ -34,7 +34,7 @@ class ConvSpec(WindowSpec):
         transposed: whether it is a ConvTranspose, or a FusedConv with `transposed`.
         output_padding: for a transposed one, positions added at the end of each spatial axis; empty like `strides`.
         output_shape: for a transposed one, the lengths of the output's spatial axes, if the model gives them.
-        activation: the activation of a FusedConv.
+        activation: the activation of a FusedConv or QuantizedConv.
     """
 
     group: int

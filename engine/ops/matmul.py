@@ -18,14 +18,14 @@ from engine.ops.tensors import Array
 
 
 @specifies("MatMul")
-@specifies("FusedMatMul", domain=INTERNAL_DOMAIN)
+@specifies("FusedMatMul", "QuantizedMatMul", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatMulSpec(OperatorSpec):
-    """numpy's matmul, with the fused parts of a FusedMatMul, which a MatMul does not have.
+    """numpy's matmul, with the fused parts of a FusedMatMul or QuantizedMatMul, which a MatMul does not have.
 
     Attributes:
         trans_b: B, a matrix, is stored [N, K].
-        activation: the activation of a FusedMatMul.
+        activation: the activation of a fused operator.
     """
 
     trans_b: bool

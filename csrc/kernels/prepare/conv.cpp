@@ -69,6 +69,7 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
   pack.depth_stride = taps;
 
   args.x_at = 0;
+  args.x_pixel = kChannelBlock;
   args.y_at = 2 + operands.has_bias + operands.has_scale + operands.has_residual;
   args.y_pixel = kChannelBlock;
   args.y_row = shape.out_w * args.y_pixel;

@@ -61,6 +61,12 @@ PreparedStep prepare_to_blocked_bf16_f32(const StepRequest& request) {
 PreparedStep prepare_from_blocked_f32_bf16(const StepRequest& request) {
   return prepare_layout(request, "from_blocked_f32_bf16", false, 4, 2);
 }
+PreparedStep prepare_to_blocked_byte(const StepRequest& request) {
+  return prepare_layout(request, "to_blocked_byte", true, 1, 1);
+}
+PreparedStep prepare_from_blocked_byte(const StepRequest& request) {
+  return prepare_layout(request, "from_blocked_byte", false, 1, 1);
+}
 PreparedStep prepare_convert_f32_bf16(const StepRequest& request) {
   return prepare_convert(request, "convert_f32_bf16", 4, 2);
 }
@@ -78,6 +84,8 @@ extern const OperationEntry layout_operations[] = {{"to_blocked_f32", prepare_to
                                                    {"from_blocked_bf16_f32", prepare_from_blocked_bf16_f32},
                                                    {"to_blocked_bf16_f32", prepare_to_blocked_bf16_f32},
                                                    {"from_blocked_f32_bf16", prepare_from_blocked_f32_bf16},
+                                                   {"to_blocked_byte", prepare_to_blocked_byte},
+                                                   {"from_blocked_byte", prepare_from_blocked_byte},
                                                    {"convert_f32_bf16", prepare_convert_f32_bf16},
                                                    {"convert_bf16_f32", prepare_convert_bf16_f32},
                                                    {}};

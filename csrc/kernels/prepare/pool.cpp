@@ -48,6 +48,12 @@ PreparedStep prepare_max_pool_bf16(const StepRequest& request) {
 PreparedStep prepare_average_pool_bf16(const StepRequest& request) {
   return prepare_pool(request, "average_pool_bf16", 2);
 }
+PreparedStep prepare_max_pool_u8(const StepRequest& request) {
+  return prepare_pool(request, "max_pool_u8", 1);
+}
+PreparedStep prepare_max_pool_i8(const StepRequest& request) {
+  return prepare_pool(request, "max_pool_i8", 1);
+}
 
 }  // namespace
 
@@ -55,6 +61,8 @@ extern const OperationEntry pool_operations[] = {{"max_pool_f32", prepare_max_po
                                                  {"average_pool_f32", prepare_average_pool_f32},
                                                  {"max_pool_bf16", prepare_max_pool_bf16},
                                                  {"average_pool_bf16", prepare_average_pool_bf16},
+                                                 {"max_pool_u8", prepare_max_pool_u8},
+                                                 {"max_pool_i8", prepare_max_pool_i8},
                                                  {}};
 
 }  // namespace engine

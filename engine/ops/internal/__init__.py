@@ -11,11 +11,12 @@ from engine.ops.internal.definition import as_onnx, decompose, has_internal_node
 from engine.ops.internal.fused_attention import FusedAttention, FusedAttentionSpec
 from engine.ops.internal.fused_conv import FusedConv
 from engine.ops.internal.fused_matmul import FusedMatMul
+from engine.ops.internal.quantized import Quantized, QuantizedConv, QuantizedMatMul
 from engine.ops.internal.scale_shift import ScaleShift
 from engine.ops.registry import INTERNAL_DOMAIN
 
 __all__ = [
     "ACTIVATIONS", "INTERNAL_DOMAIN", "Activation", "ChannelNormalization", "ChannelShuffle", "FusedAttention",
-    "FusedAttentionSpec", "FusedConv", "FusedMatMul", "ScaleShift", "activation_of", "apply_activation", "as_onnx",
-    "decompose", "has_internal_nodes", "is_internal",
+    "FusedAttentionSpec", "FusedConv", "FusedMatMul", "Quantized", "QuantizedConv", "QuantizedMatMul", "ScaleShift",
+    "activation_of", "apply_activation", "as_onnx", "decompose", "has_internal_nodes", "is_internal",
 ]  # fmt: skip

@@ -30,6 +30,7 @@ def define(
     decomposer: Decomposer,
     doc: str,
     types: Mapping[str, Sequence[str]] | None = None,
+    results: Sequence[str] | None = None,
 ) -> None:
     """Register the operator `name`, which has one output.
 
@@ -39,6 +40,7 @@ def define(
         decomposer: the operator's definition by ONNX operators.
         doc: the documentation.
         types: the allowed types of inputs whose type may differ from the others.
+        results: the types of the output, unless it is that of the inputs.
     """
     schema = onnx.defs.OpSchema
     option = schema.FormalParameterOption
@@ -56,10 +58,11 @@ def define(
             1,
             doc,
             inputs=ports,
-            outputs=[schema.FormalParameter("Y", "T")],
+            outputs=[schema.FormalParameter("Y", "T" if results is None else "T_Y")],
             type_constraints=[
                 ("T", FLOATS, "floating-point numbers"),
                 *((f"T_{port}", list(allowed), f"the types of {port}") for port, allowed in others.items()),
+                *([] if results is None else [("T_Y", list(results), "the types of the result")]),
             ],
             attributes=[_attribute(attribute, default) for attribute, default in attributes.items()],
         )

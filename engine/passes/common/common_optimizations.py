@@ -42,7 +42,12 @@ from engine.passes.common.pad_conv_fusion import PadConvFusion
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting, QuantizePairElimination
 from engine.passes.common.qkv_projection_fusion import QKVProjectionFusion
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
-from engine.passes.common.quantization_decomposition import QuantizationDecomposition
+from engine.passes.common.quantization_decomposition import (
+    DequantizedConstantFolding,
+    DynamicQuantizationDecomposition,
+    QuantizationDecomposition,
+)
+from engine.passes.common.quantized_fusion import QuantizedFusion
 from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.rms_normalization_fusion import RMSNormalizationFusion
@@ -142,7 +147,8 @@ def _canonical() -> list[Pass | type[Pass]]:
         DivideToMultiply,
         BatchNormalizationDecomposition,
         SwishDecomposition,
-        QuantizationDecomposition,
+        DynamicQuantizationDecomposition,
+        DequantizedConstantFolding,
     ]
 
 
@@ -152,5 +158,8 @@ _INTERNAL: Final[tuple[type[Pass], ...]] = (
     MatMulBiasFusion,
     ResidualFusion,
     ActivationFusion,
+    QuantizedFusion,
+    # What is left of quantization.
+    QuantizationDecomposition,
 )
 """The passes that make internal operators, in order."""

@@ -50,7 +50,8 @@ class DequantizeSinking(MatcherPass):
 class QuantizeHoisting(MatcherPass):
     """Turns QuantizeLinear(Reshape(x)) into Reshape(QuantizeLinear(x)), likewise for every operator of `MOVERS`.
 
-    Only if nothing else reads the operator's result, and the result has no more elements than the input.
+    Only if nothing else reads the operator's result, and the result has no more elements than the input. It also moves
+    past a Concat of which an input is dequantized.
     """
 
     def __init__(self) -> None:
@@ -59,6 +60,8 @@ class QuantizeHoisting(MatcherPass):
 
     def _replace(self, m: Matcher) -> bool:
         node = m.match_root
+        if operation(node.input_value(0), "Concat"):
+            return not self.transformation_callback(node) and _hoist_past_concat(node)
         mover = operation(node.input_value(0), *[kind for kind in MOVERS if kind not in ("Expand", "Gather")])
         if mover is None or mover.output(0).num_consumers != 1 or not is_per_tensor(node):
             return False
@@ -71,6 +74,18 @@ class QuantizeHoisting(MatcherPass):
         quantized = ops.create("QuantizeLinear", [mover.input_value(0), *node.input_values[1:]], node.attributes)
         moved = ops.create(mover.op_type, [quantized, *mover.input_values[1:]], mover.attributes)
         return replace_by(node, [mover, node], [quantized, moved])
+
+
+def _hoist_past_concat(node: Node) -> bool:
+    concat = node.input_value(0).node
+    if concat.output(0).num_consumers != 1 or not is_per_tensor(node):
+        return False
+    sources = [value for value in concat.input_values if value is not None]
+    if not any(operation(value, "DequantizeLinear") for value in sources):
+        return False
+    quantized = [ops.create("QuantizeLinear", [v, *node.input_values[1:]], node.attributes) for v in sources]
+    joined = ops.create("Concat", quantized, concat.attributes)
+    return replace_by(node, [concat, node], [*quantized, joined])
 
 
 class QuantizePairElimination(MatcherPass):

@@ -1,4 +1,4 @@
-"""`QOperatorDecomposition`: QLinearConv, QLinearMatMul and MaxPool of codes as operators of f32."""
+"""`QOperatorDecomposition`: QLinearConv and QLinearMatMul as operators of f32."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, ElementType, Node, Output, f32, i8, u8
-from engine.ops.pool import PoolSpec
 from engine.ops.tensors import Array
 from engine.passes.fusion import FusionPass, constant_data, dims_of
 from engine.passes.pattern import wrap_type
@@ -24,22 +23,16 @@ class QOperatorDecomposition(FusionPass):
 
     A node stays if its scales are not of f32, if the scales or zero points of an input are neither one number nor one
     for each output channel, row of a or column of b, or if it has a bias and bias or scales are not constants.
-
-    A MaxPool of 8-bit codes, without indices, is computed in f32 between two Casts, and gives the same codes.
     """
 
     by_default = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_fusion(
-            wrap_type(["QLinearConv", "QLinearMatMul", "MaxPool"]), lambda m: _decomposed(m.match_root)
-        )
+        self.register_fusion(wrap_type(["QLinearConv", "QLinearMatMul"]), lambda m: _decomposed(m.match_root))
 
 
 def _decomposed(node: Node) -> list[Node] | None:
-    if node.op_type == "MaxPool":
-        return _max_pool(node)
     return _conv(node) if node.op_type == "QLinearConv" else _product(node)
 
 
@@ -61,19 +54,6 @@ def _product(node: Node) -> list[Node] | None:
     if a is None or b is None or dims_of(node.output(0)) is None:
         return None
     return _quantized(node, [a, b, ops.MatMul(a, b)], -2)
-
-
-def _max_pool(node: Node) -> list[Node] | None:
-    codes, spec = node.input_value(0), PoolSpec.of(node)
-    if codes.element_type not in _CODES or spec.is_read(1) or dims_of(node.output(0)) is None:
-        return None
-    # Each window must contain an element: the largest of none is the lowest code, but infinite in f32.
-    pads = zip(spec.pads or (), spec.kernel_shape * 2, strict=False)
-    if max(spec.dilations) > 1 or any(pad >= length for pad, length in pads):
-        return None
-    wide = ops.Cast(codes, to=f32.onnx)
-    pooled = ops.create("MaxPool", [wide], node.attributes)
-    return [wide, pooled, ops.Cast(pooled, to=codes.element_type.onnx)]
 
 
 def _dequantized(node: Node, index: int, axis: int | None) -> Node | None:

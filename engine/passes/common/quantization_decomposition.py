@@ -7,17 +7,86 @@ from typing import Final
 import numpy as np
 
 from engine import ops
-from engine.ir import Constant, ElementType, Model, Node, Output, TensorType, f32
+from engine.ir import Constant, ElementType, Model, Node, Output, TensorType, f32, u8
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.reference import evaluate
 from engine.ops.tensors import Array
 from engine.passes.common.qdq_propagation import have_equal_parameters
-from engine.passes.fusion import dims_of, operation, replace_by
+from engine.passes.fusion import dims_of, fits, operation, replace_by
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import BackwardGraphRewrite, MatcherPass
+from engine.passes.runtime_info import copy_runtime_info
 from engine.passes.surgery import replace_node
 
 _MAX_BITS: Final = 16
+_BYTE: Final = 8
+_PRODUCTS: Final = frozenset({"Conv", "MatMul", "Gemm"})
+
+
+class DequantizedConstantFolding(MatcherPass):
+    """Turns DequantizeLinear of a constant into a constant, computed when it is read, except for 8-bit weights.
+
+    Weights of convolutions and matrix products stay as they are, for `QuantizedFusion`; other passes see constants. For
+    devices that compute what is not fused in f32, so disabled unless a `PassConfig` enables it.
+    """
+
+    by_default = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_matcher(Matcher(wrap_type("DequantizeLinear"), "DequantizedConstantFolding"), self._replace)
+
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        if self.transformation_callback(node) or not all(isinstance(v.node, Constant) for v in _inputs(node)):
+            return False
+        if node.input_value(0).element_type.bits <= _BYTE and any(
+            target.node.op_type in _PRODUCTS and target.index == 1 for target in node.output(0).target_inputs
+        ):
+            return False
+        return _replace_by_constant(node)
+
+
+class DynamicQuantizationDecomposition(MatcherPass):
+    """Turns DynamicQuantizeLinear into the computation of its scale and zero point, and a QuantizeLinear.
+
+    The same numbers as ONNX's definition. For devices that have no kernel for the operator, so disabled unless a
+    `PassConfig` enables it.
+    """
+
+    by_default = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        root = wrap_type("DynamicQuantizeLinear")
+        self.register_matcher(Matcher(root, "DynamicQuantizationDecomposition"), self._replace)
+
+    def _replace(self, m: Matcher) -> bool:
+        node = m.match_root
+        x = node.input_value(0)
+        if self.transformation_callback(node) or x.element_type is not f32 or dims_of(x) is None:
+            return False
+        zero = Constant(0.0, f32)
+        least, most = ops.ReduceMin(x, keepdims=0), ops.ReduceMax(x, keepdims=0)
+        low, high = ops.Min(least, zero), ops.Max(most, zero)
+        is_zero, span = ops.Equal(high, low), ops.Sub(high, low)
+        range_ = ops.Where(is_zero, Constant(1.0, f32), span)
+        scale = ops.Div(range_, Constant(255.0, f32))
+        steps = ops.Div(low, scale)
+        start = ops.Sub(zero, steps)
+        clipped = ops.Clip(start, zero, Constant(255.0, f32))
+        rounded = ops.Round(clipped)
+        zero_point = ops.Cast(rounded, to=u8.onnx)
+        codes = ops.QuantizeLinear(x, scale, zero_point)
+        results = [made.output(0) for made in (codes, scale, zero_point)]
+        if not all(map(fits, node.outputs, results)):
+            return False
+        codes.friendly_name = node.friendly_name
+        between = [least, most, low, high, is_zero, span, range_, scale, steps, start, clipped, rounded, zero_point]
+        copy_runtime_info([node], [*between, codes])
+        for old, new in zip(node.outputs, results, strict=True):
+            old.replace(new)
+        return True
 
 
 class QuantizationDecomposition(MatcherPass):

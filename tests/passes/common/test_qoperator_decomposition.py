@@ -104,27 +104,6 @@ def test_a_bias_is_rounded_once() -> None:
     assert folded.data.tolist() == [np.float32((2**30 + 1) * 2.0**-30)]
 
 
-@pytest.mark.parametrize("element_type", BYTES, ids=str)
-@pytest.mark.parametrize(
-    "attributes", [{}, {"pads": [1, 0, 2, 1], "ceil_mode": 1}, {"auto_pad": "SAME_LOWER"}], ids=str
-)
-def test_the_largest_codes(element_type: ElementType, attributes: dict[str, Any]) -> None:
-    x = Parameter(element_type, [1, 2, 5, 6], "x")
-    node = ops.MaxPool(x, kernel_shape=[3, 2], strides=[2, 2], **attributes)
-    original = Model([node], [x]).clone()
-    model = applied(node, x)
-    assert kinds(model) == {"Cast", "MaxPool"}
-    limits = np.iinfo(element_type.numpy)
-    value = np.random.default_rng(0).integers(limits.min, limits.max, (1, 2, 5, 6)).astype(element_type.numpy)
-    np.testing.assert_array_equal(evaluate_model(model, [value])[0], evaluate_model(original, [value])[0])
-
-
-@pytest.mark.parametrize("attributes", [{"pads": [3, 0, 0, 0]}, {"dilations": [2, 1], "pads": [2, 0, 2, 0]}], ids=str)
-def test_a_window_of_codes_that_may_be_empty_stays(attributes: dict[str, Any]) -> None:
-    x = Parameter(u8, [1, 2, 5, 6], "x")
-    assert kinds(applied(ops.MaxPool(x, kernel_shape=[2, 2], **attributes), x)) == {"MaxPool"}
-
-
 def scales(*kinds: ElementType) -> list[Parameter]:
     """Parameters of a tensor: a scale and a zero point that are inputs of the model."""
     return [Parameter(kind, []) for kind in kinds]

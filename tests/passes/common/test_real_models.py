@@ -36,7 +36,12 @@ from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
-from engine.passes.common.quantization_decomposition import QuantizationDecomposition
+from engine.passes.common.quantization_decomposition import (
+    DequantizedConstantFolding,
+    DynamicQuantizationDecomposition,
+    QuantizationDecomposition,
+)
+from engine.passes.common.quantized_fusion import QuantizedFusion
 from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.shape_simplification import ShapeSimplification
@@ -211,6 +216,9 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("case/test_mvn", (), MeanVarianceNormalizationDecomposition, 1),
     ("case/test_center_crop_pad_crop", (), FunctionDecomposition, 1),
     ("quantized.ort17.static", (), QuantizationDecomposition, 41),
+    ("quantized.ort17.static", (), QuantizedFusion, 28),
+    ("quantized.ort17.static", (), DequantizedConstantFolding, 12),
+    ("case/test_dynamicquantizelinear", (), DynamicQuantizationDecomposition, 1),
     ("case/test_qlinearconv", (), QOperatorDecomposition, 1),
 ]
 _CLEANING = frozenset(

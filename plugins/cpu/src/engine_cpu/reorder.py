@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from engine.errors import UnsupportedError
-from engine.ir.element_type import f32
+from engine.ir.element_type import ElementType, f32
 from engine.native import pack
 from engine_cpu.layout import Layout, item_size, layout_bytes
 
@@ -31,9 +31,16 @@ _KERNELS: Final[dict[tuple[Layout, Layout], str]] = {
 }
 
 
-def reorder_kernel(source: Layout, target: Layout) -> str:
+_BYTE_KERNELS: Final[dict[tuple[Layout, Layout], str]] = {
+    (Layout.PLAIN, Layout.BLOCKED): "to_blocked_byte",
+    (Layout.BLOCKED, Layout.PLAIN): "from_blocked_byte",
+}
+
+
+def reorder_kernel(source: Layout, target: Layout, element_type: ElementType = f32) -> str:
     """The kernel that converts between two layouts."""
-    kernel = _KERNELS.get((source, target))
+    kernels = _BYTE_KERNELS if item_size(element_type) == 1 else _KERNELS
+    kernel = kernels.get((source, target))
     if kernel is None:
         raise UnsupportedError(f"no kernel reorders from {source.value} to {target.value}")
     return kernel
@@ -48,6 +55,7 @@ def reorder_attributes(source: Layout, target: Layout, shape: Sequence[int]) -> 
 
 def reordered_array(array: Array, layout: Layout, isa: str) -> Array:
     """A constant in another layout."""
-    kernel = reorder_kernel(Layout.PLAIN, layout)
-    source = np.ascontiguousarray(array, np.float32)
+    is_byte = array.dtype.itemsize == 1
+    kernel = reorder_kernel(Layout.PLAIN, layout, ElementType.from_numpy(array.dtype) if is_byte else f32)
+    source = np.ascontiguousarray(array if is_byte else array.astype(np.float32, copy=False))
     return pack(kernel, [source], reorder_attributes(Layout.PLAIN, layout, array.shape), isa=isa)

@@ -271,7 +271,7 @@ class SegmentBuilder:
         source = self._buffers[value][made]
         target = self._new_buffer(value, layout)
         shape = static_shape(value)
-        kernel = reorder_kernel(made, layout)
+        kernel = reorder_kernel(made, layout, value.element_type)
         self._plan.add_step(
             kernel, [source], [target], reorder_attributes(made, layout, shape), f"{value.name} (reorder)"
         )

@@ -17,12 +17,18 @@ from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
-from engine.passes.common.quantization_decomposition import QuantizationDecomposition
+from engine.passes.common.quantization_decomposition import (
+    DequantizedConstantFolding,
+    DynamicQuantizationDecomposition,
+    QuantizationDecomposition,
+)
+from engine.passes.common.quantized_fusion import QuantizedFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.widen_precision import WidenPrecision
 from engine_cpu.lowering import LOWERINGS, CpuGraph
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.einsum_forms import stays_whole
+from engine_cpu.passes.quantized_forms import stays_in_f32, stays_in_place
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
@@ -42,10 +48,13 @@ def _register(manager: Manager) -> None:
         FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
     )
     manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
-    manager.pass_config.enable(QOperatorDecomposition, QuantizationDecomposition)
+    manager.pass_config.enable(QOperatorDecomposition, DynamicQuantizationDecomposition)
+    manager.pass_config.enable(DequantizedConstantFolding)
+    manager.pass_config.enable(QuantizedFusion, QuantizationDecomposition)
+    manager.pass_config.set_callback(QuantizedFusion, callback=stays_in_f32)
+    for moving in (DequantizeSinking, QuantizeHoisting):
+        manager.pass_config.set_callback(moving, callback=stays_in_place)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
-    # Quantized values are computed in f32, so each pair of quantization and dequantization stays together.
-    manager.pass_config.disable(DequantizeSinking, QuantizeHoisting)
 
 
 PASSES: Final = PassPipeline(_register)

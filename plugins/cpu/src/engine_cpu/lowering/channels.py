@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from engine.ir import Node
-from engine.ir.element_type import f32
+from engine.ir.element_type import ElementType, f32
 from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
 from engine_cpu.segment import SegmentBuilder
 
@@ -35,14 +35,16 @@ def select_channels(
     )
 
 
-def channel_offset(shape: Sequence[int], channel: int, layout: Layout = Layout.BLOCKED) -> int:
+def channel_offset(
+    shape: Sequence[int], channel: int, layout: Layout = Layout.BLOCKED, element_type: ElementType = f32
+) -> int:
     """The byte offset of a channel that starts a block, in the first image of a blocked map."""
-    return channel * math.prod(shape[2:]) * item_size(f32, layout)
+    return channel * math.prod(shape[2:]) * item_size(element_type, layout)
 
 
-def image_bytes(shape: Sequence[int], layout: Layout = Layout.BLOCKED) -> int:
+def image_bytes(shape: Sequence[int], layout: Layout = Layout.BLOCKED, element_type: ElementType = f32) -> int:
     """Bytes of one image of a blocked map."""
-    return padded_channels(shape[1]) * math.prod(shape[2:]) * item_size(f32, layout)
+    return padded_channels(shape[1]) * math.prod(shape[2:]) * item_size(element_type, layout)
 
 
 def starts_of(counts: Sequence[int]) -> list[int]:

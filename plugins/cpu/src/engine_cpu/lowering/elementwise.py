@@ -13,6 +13,7 @@ from engine.ops.spec import OperatorSpec
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, static_shape
 from engine_cpu.lowering.elementwise_operands import (
+    BLOCKED_TYPES,
     blocked_constant,
     blocked_read,
     is_kept_plain,
@@ -48,16 +49,20 @@ class ElementwiseLowering(OpLowering[OperatorSpec]):
         """Plain; or blocked, if all inputs can be read in blocks."""
         plain = LayoutOption.uniform(Layout.PLAIN, len(item.inputs), len(item.outputs))
         rank = len(static_shape(item.outputs[0]))
-        if not 3 <= rank < _MAX_RANK or any(value.element_type is not f32 for value in item.outputs):
+        if not 3 <= rank < _MAX_RANK or any(value.element_type not in BLOCKED_TYPES for value in item.outputs):
             return (plain,)
         reads = [Layout.PLAIN if value is None else blocked_read(value, rank) for value in item.inputs]
         if any(read is None for read in reads):
             return (plain,)
         inputs = tuple(read for read in reads if read is not None)
+        blocked = LayoutOption(inputs, (Layout.BLOCKED,) * len(item.outputs))
+        read = (value for value in item.inputs if value is not None)
+        if any(value.element_type is not f32 for value in (*read, *item.outputs)):
+            return (plain, blocked)
         halves = tuple(Layout.BLOCKED_BF16 if read is Layout.BLOCKED else read for read in inputs)
         return (
             plain,
-            LayoutOption(inputs, (Layout.BLOCKED,) * len(item.outputs)),
+            blocked,
             LayoutOption(halves, (Layout.BLOCKED_BF16,) * len(item.outputs), precision="bf16"),
         )
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from engine.ir import Constant, Output
-from engine.ir.element_type import f32
+from engine.ir.element_type import f32, i8, u8
 from engine_cpu.layout import BLOCK, Layout, padded_channels, static_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+BLOCKED_TYPES: Final = (f32, u8, i8)
+"""The types of maps in blocks."""
 
 
 def space(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
@@ -60,7 +63,7 @@ def _dense(shape: Sequence[int]) -> list[int]:
 
 def blocked_read(value: Output, rank: int) -> Layout | None:
     """The layout in which a BLOCKED step of `rank` dimensions reads an operand; None if it cannot."""
-    if value.element_type is not f32:
+    if value.element_type not in BLOCKED_TYPES:
         return None
     shape = static_shape(value)
     full = aligned(shape, rank)

@@ -83,6 +83,7 @@ class Opcode(enum.StrEnum):
     SHIFT_RIGHT = enum.auto()
     WHERE = enum.auto()
     CLIP = enum.auto()
+    ROUND_CLIP = enum.auto()
     SELU = enum.auto()
     HARD_SIGMOID = enum.auto()
     SHRINK = enum.auto()
@@ -194,7 +195,8 @@ class ElementwiseProgram:
 
 
 def _fused(instructions: list[_Instruction], outputs: list[Value]) -> list[_Instruction]:
-    """Fuse a product whose only consumer is an f32 sum into it."""
+    """Fuse a product whose only consumer is an f32 sum into it, and the steps of a rounding to codes."""
+    instructions = _with_codes(instructions, outputs)
     reads = Counter(source for each in instructions for source in each.sources)
     reads.update(outputs)
     products = {
@@ -213,3 +215,31 @@ def _fused(instructions: list[_Instruction], outputs: list[Value]) -> list[_Inst
                     break
         fused.append(each)
     return [each for each in fused if each.result not in gone]
+
+
+def _with_codes(instructions: list[_Instruction], outputs: list[Value]) -> list[_Instruction]:
+    """Make one instruction of `where(isnan(v), 0, v)` with v = min(max(round(x), low), high), in f32."""
+    made = {each.result: each for each in instructions}
+    reads = Counter(source for each in instructions for source in each.sources)
+    reads.update(outputs)
+    replaced: dict[Value, _Instruction] = {}
+    gone: set[Value] = set()
+    for each in instructions:
+        if each.opcode is not Opcode.WHERE or each.element_type is not f32:
+            continue
+        condition, zero, below = each.sources
+        is_nan, least = made.get(condition), made.get(below)
+        most = None if least is None else made.get(least.sources[0])
+        rounded = None if most is None else made.get(most.sources[0])
+        if is_nan is None or least is None or most is None or rounded is None:
+            continue
+        opcodes = (is_nan.opcode, least.opcode, most.opcode, rounded.opcode)
+        if opcodes != (Opcode.IS_NAN, Opcode.MIN, Opcode.MAX, Opcode.ROUND) or is_nan.sources != (below,):
+            continue
+        counts = [reads[value] for value in (condition, below, most.result, rounded.result)]
+        if zero.number != 0 or counts != [1, 2, 1, 1]:
+            continue
+        gone |= {condition, below, most.result, rounded.result}
+        sources = (rounded.sources[0], most.sources[1], least.sources[1])
+        replaced[each.result] = replace(each, opcode=Opcode.ROUND_CLIP, sources=sources)
+    return [replaced.get(each.result, each) for each in instructions if each.result not in gone]

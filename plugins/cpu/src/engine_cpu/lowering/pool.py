@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from engine.ir import Node
+from engine.ir.element_type import f32, i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
 from engine.native import Attribute
 from engine.ops.pool import PoolSpec
@@ -16,6 +18,8 @@ from engine_cpu.lowering.conv_geometry import window_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
+_MAXIMA: Final = frozenset({f32, u8, i8})
+
 
 class _MapLowering(OpLowering[SpecT]):
     """Base of poolings."""
@@ -23,6 +27,8 @@ class _MapLowering(OpLowering[SpecT]):
     def layouts(self, spec: SpecT) -> Sequence[LayoutOption]:
         """Blocked maps."""
         outputs = spec.node.num_outputs
+        if spec.output().element_type is not f32:
+            return (LayoutOption.uniform(Layout.BLOCKED, 1, outputs),)
         return tuple(LayoutOption.uniform(layout, 1, outputs) for layout in (Layout.BLOCKED, Layout.BLOCKED_BF16))
 
 
@@ -62,7 +68,9 @@ class GlobalPoolLowering(_MapLowering[OperatorSpec]):
 
 def _check_map(node: Node) -> Refusal | None:
     x = node.input_value(0)
-    if refused := first_refusal(check_types((x, node.output(0)), F32), check_spatial_rank(x)):
+    if refused := first_refusal(
+        check_types((x, node.output(0)), _MAXIMA if node.op_type.endswith("MaxPool") else F32), check_spatial_rank(x)
+    ):
         return refused
     if x.shape[1].is_static and x.shape[1].min == 0:
         return Refusal(RefusalCause.SHAPE, f"X has no channels: {x.shape}")
@@ -73,6 +81,6 @@ def _step(node: Node, b: SegmentBuilder, attributes: dict[str, Attribute]) -> No
     source, out, layout = node.input_value(0), node.output(0), b.option(node).outputs[0]
     batch, channels = b.shape(source)[:2]
     kernel = "max_pool" if node.op_type.endswith("MaxPool") else "average_pool"
-    suffix = "bf16" if layout.is_bf16 else "f32"
+    suffix = "bf16" if layout.is_bf16 else source.element_type.name
     given: dict[str, Attribute] = {"batch": batch, "in_channels": channels, "out_channels": channels, **attributes}
     b.step(node, f"{kernel}_{suffix}", [b.input(source, layout)], [b.output(out, layout)], **given)

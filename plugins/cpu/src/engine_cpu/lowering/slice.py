@@ -11,7 +11,7 @@ from engine.ops.slice import AxisSlice, ConcatSpec, SliceSpec, SplitSpec, TileSp
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, item_size, layout_bytes, static_shape
 from engine_cpu.lowering.channels import channel_offset, image_bytes, select_channels, starts_of, whole_blocks
 from engine_cpu.lowering.registry import OpLowering, given_inputs, lowers
-from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_all, copy_step, is_map, physical
+from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_all, copy_step, is_byte_map, is_map, physical
 from engine_cpu.segment import SegmentBuilder
 
 
@@ -25,19 +25,22 @@ class ConcatLowering(OpLowering[ConcatSpec]):
     def layouts(self, spec: ConcatSpec) -> Sequence[LayoutOption]:
         node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
-        if not is_map(node.output(0)):
+        is_bytes = is_byte_map(node.output(0))
+        if not is_map(node.output(0)) and not is_bytes:
             return (plain,)
         blocked = (plain, LayoutOption.uniform(Layout.BLOCKED, node.num_inputs))
         axis = spec.axis
         counts = [static_shape(value)[axis] for value in given_inputs(node)]
         if axis == 1 and whole_blocks(counts) < len(counts):  # the lane kernel supports only f32
+            return (plain,) if is_bytes else blocked
+        if is_bytes:
             return blocked
         return (*blocked, LayoutOption.uniform(Layout.BLOCKED_BF16, node.num_inputs))
 
     def placements(self, spec: ConcatSpec, option: LayoutOption) -> Sequence[int | None]:
         node = spec.node
         layout, axis = option.outputs[0], spec.axis
-        shape = static_shape(node.output(0))
+        shape, element_type = static_shape(node.output(0)), node.output(0).element_type
         values = given_inputs(node)
         if math.prod(shape[:axis]) != 1:
             return [None] * len(values)
@@ -46,12 +49,13 @@ class ConcatLowering(OpLowering[ConcatSpec]):
             size = item_size(node.output(0).element_type) * math.prod(shape[axis + 1 :])
             return [start * size for start in starts_of(counts)]
         if axis == 0:
-            return [start * image_bytes(shape, layout) for start in starts_of(counts)]
+            return [start * image_bytes(shape, layout, element_type) for start in starts_of(counts)]
         if axis > 1:
             return [None] * len(values)
         whole = whole_blocks(counts)
         return [
-            channel_offset(shape, start, layout) if i < whole else None for i, start in enumerate(starts_of(counts))
+            channel_offset(shape, start, layout, element_type) if i < whole else None
+            for i, start in enumerate(starts_of(counts))
         ]
 
     def lower(self, spec: ConcatSpec, b: SegmentBuilder) -> None:

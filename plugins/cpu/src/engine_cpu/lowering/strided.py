@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.ir import Node, Output
-from engine.ir.element_type import ElementType, f32
+from engine.ir.element_type import ElementType, f32, i8, u8
 from engine.lowering import Refusal, RefusalCause, check_types
 from engine_cpu.layout import BLOCK, Layout, item_size, padded_channels
 from engine_cpu.segment import SegmentBuilder
@@ -167,3 +167,8 @@ def check_movable(*values: Output | None, max_dims: int = MAX_DIMS // 2) -> Refu
 def is_map(value: Output) -> bool:
     """True for f32 tensors [N, C, ...] with at least one spatial axis."""
     return value.element_type is f32 and len(value.shape) > 2
+
+
+def is_byte_map(value: Output) -> bool:
+    """The same for 8-bit integers."""
+    return value.element_type in (i8, u8) and len(value.shape) > 2

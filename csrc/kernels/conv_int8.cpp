@@ -1,0 +1,107 @@
+// conv_blocked_int8, conv_planar_int8, conv_copy_int8: see conv_int8.hpp. y must not overlap x or w; a residual may be
+// y itself.
+#include "kernels/conv_int8.hpp"
+
+#include <cstring>
+
+#include "kernels/conv_walk.hpp"
+#include "kernels/tile_int8.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+template <PixelStep kOne, PixelStep kTwo>
+struct TileInt8 {
+  using Call = TileCallInt8;
+  static constexpr int kDepthStep = 4;
+  static constexpr bool kIsPaddingZero = false;
+  static constexpr PixelStep kStep1 = kOne, kStep2 = kTwo;
+  struct More {
+    const ConvInt8Args* args;
+    const std::int32_t* start;
+  };
+  static ENGINE_ALWAYS_INLINE TileInt8Fn kernel(int vectors, int pixels, PixelStep step) {
+    return tile_int8_kernel(vectors, pixels, step);
+  }
+  static ENGINE_ALWAYS_INLINE void complete(const More& more, std::int64_t channel, TileCallInt8& call) {
+    call.start = more.start + channel;
+    call.padding = more.args->padding;
+    call.requantize = &more.args->requantize;
+  }
+};
+
+template <class Tile>
+void run(const ConvInt8Args& args, void* const* buffers, const KernelContext& context) {
+  ConvWalk<Tile> walk = {};
+  walk.args = &args.conv;
+  walk.more.args = &args;
+  const ConvOperands& operands = args.conv.operands;
+  walk.x = static_cast<const std::uint8_t*>(buffers[args.conv.x_at]);
+  walk.w = static_cast<const std::uint8_t*>(buffers[1]);
+  walk.more.start = static_cast<const std::int32_t*>(buffers[2]);
+  walk.scale = static_cast<const float*>(buffers[3]);
+  int operand = 4;
+  if (operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
+  if (operands.has_residual)
+    walk.residual = {static_cast<const char*>(buffers[operand++]), element_bytes_of(args.requantize.residual)};
+  walk.y = {static_cast<char*>(buffers[operand]), element_bytes_of(args.requantize.y)};
+  run_conv(walk, context);
+}
+
+void conv_blocked_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  using Tile = TileInt8<PixelStep::kBlocked1, PixelStep::kBlocked2>;
+  run<Tile>(*static_cast<const ConvInt8Args*>(raw_args), buffers, context);
+}
+
+void conv_planar_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  using Tile = TileInt8<PixelStep::kPlanar1, PixelStep::kPlanar2>;
+  run<Tile>(*static_cast<const ConvInt8Args*>(raw_args), buffers, context);
+}
+
+// A row of a plain image as pixels of four bytes.
+void copy_plain_row(const ConvInt8Args& args, const std::uint8_t* x, std::int64_t width, std::uint8_t* to) {
+  const std::int64_t channels = args.plain_channels, map = args.in_h * args.in_w;
+  for (std::int64_t p = 0; p < width; ++p) {
+    std::uint32_t pixel = 0;
+    for (std::int64_t c = 0; c < channels; ++c) pixel |= static_cast<std::uint32_t>(x[c * map + p]) << (8 * c);
+    std::memcpy(to + p * 4, &pixel, 4);
+  }
+}
+
+// The copy of x with its padding. Split over rows.
+void conv_copy_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ConvInt8Args& args = *static_cast<const ConvInt8Args*>(raw_args);
+  const ConvShape& s = args.conv.shape;
+  const std::int64_t pixel = args.conv.x_pixel, row = s.in_w * pixel;
+  const std::int64_t maps = s.batch * (args.is_plain ? 1 : (s.in_channels + 15) / 16);
+  const std::uint8_t* x = static_cast<const std::uint8_t*>(buffers[0]);
+  std::uint8_t* copy = static_cast<std::uint8_t*>(buffers[args.copy_at]);
+  const WorkRange range = split_work(maps * s.in_h, context.worker, context.workers);
+  for (std::int64_t item = range.begin; item < range.end; ++item) {
+    const std::int64_t map = item / s.in_h, ih = item % s.in_h - args.pad_top;
+    std::uint8_t* to = copy + item * row;
+    if (ih < 0 || ih >= args.in_h) {
+      std::memset(to, args.padding[0], static_cast<std::size_t>(row));
+      continue;
+    }
+    // The copy ends with the last window, which may be inside x.
+    const std::int64_t left = min64(args.pad_left, s.in_w), width = min64(args.in_w, s.in_w - left);
+    const std::int64_t right = left + width;
+    std::memset(to, args.padding[0], static_cast<std::size_t>(left * pixel));
+    if (args.is_plain)
+      copy_plain_row(args, x + (map * args.plain_channels * args.in_h + ih) * args.in_w, width, to + left * pixel);
+    else
+      std::memcpy(to + left * pixel, x + (map * args.in_h + ih) * args.in_w * pixel,
+                  static_cast<std::size_t>(width * pixel));
+    std::memset(to + right * pixel, args.padding[0], static_cast<std::size_t>((s.in_w - right) * pixel));
+  }
+}
+
+}  // namespace
+
+extern const KernelEntry conv_int8_kernels[] = {{"conv_blocked_int8", conv_blocked_int8, &tile_int8_traits},
+                                                {"conv_planar_int8", conv_planar_int8, &tile_int8_traits},
+                                                {"conv_copy_int8", conv_copy_int8, nullptr},
+                                                {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

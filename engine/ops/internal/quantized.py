@@ -1,0 +1,171 @@
+"""`QuantizedConv` and `QuantizedMatMul`: operators on 8-bit integers, with everything up to the next quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import onnx.defs
+
+from engine.ir import Node, Output, OutputLike
+from engine.ops.conv import ConvSpec
+from engine.ops.create import create
+from engine.ops.fused_activation import Activation, apply_activation
+from engine.ops.internal.definition import define, padded
+from engine.ops.matmul import MatMulSpec
+from engine.ops.registry import INTERNAL_DOMAIN
+from engine.ops.rules import fail
+
+_CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_BYTES: Final = ["tensor(uint8)", "tensor(int8)"]
+_INTS: Final = onnx.defs.OpSchema.AttrType.INTS
+_PORTS: Final = (
+    "X", "X_scale", "X_zero_point", "W", "W_scale", "B", "residual", "residual_scale", "residual_zero_point",
+    "middle_scale", "middle_zero_point", "Y_scale", "Y_zero_point",
+)  # fmt: skip
+_REQUIRED: Final = frozenset({"X", "X_scale", "X_zero_point", "W", "W_scale"})
+_TYPES: Final = {
+    "X": _BYTES, "X_zero_point": _BYTES, "W": ["tensor(int8)"],
+    "residual": [*_BYTES, "tensor(float)"], "residual_zero_point": _BYTES, "middle_zero_point": _BYTES,
+    "Y_zero_point": _BYTES,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The operands of a QuantizedConv or QuantizedMatMul.
+
+    Attributes:
+        x: u8 or i8, with one scale and zero point.
+        weights: i8, with zero point 0 and one scale, or one for each output channel or column.
+        bias: f32, [output channels or columns].
+        residual: a tensor of the output's shape: f32, or u8 or i8 with one scale and zero point.
+        middle_scale: if not None, the sum with the bias is quantized and dequantized before the residual is added, with
+            this scale and `middle_zero_point`.
+        y_scale: if not None, the result is quantized with this scale and `y_zero_point`, whose type it has; else f32.
+    """
+
+    x: OutputLike
+    x_scale: OutputLike
+    x_zero_point: OutputLike
+    weights: OutputLike
+    weights_scale: OutputLike
+    bias: OutputLike | None = None
+    residual: OutputLike | None = None
+    residual_scale: OutputLike | None = None
+    residual_zero_point: OutputLike | None = None
+    middle_scale: OutputLike | None = None
+    middle_zero_point: OutputLike | None = None
+    y_scale: OutputLike | None = None
+    y_zero_point: OutputLike | None = None
+
+    @classmethod
+    def of(cls, node: Node, inputs: Sequence[Output | None] | None = None) -> Quantized:
+        """The operands of a node, or `inputs` in their place."""
+        given = padded(node.input_values if inputs is None else inputs, len(_PORTS))
+        return cls(*given)  # type: ignore[arg-type]  # those without a default are never omitted
+
+    @property
+    def inputs(self) -> list[OutputLike | None]:
+        """The inputs of the node, in order."""
+        return [getattr(self, name) for name in self.__dataclass_fields__]
+
+
+def QuantizedConv(  # noqa: N802 - constructors of operators are called as the operators are
+    operands: Quantized, *, activation: Activation | None = None, **attributes: Any
+) -> Node:
+    """`Q(activation(DQ(Q(Conv(DQ(x), DQ(weights), bias))) + DQ(residual)))`; all but the convolution are optional.
+
+    Args:
+        operands: x is [N, C, ...], the weights are as for Conv.
+        activation: applied before the result is quantized.
+        attributes: the attributes of Conv.
+    """
+    return create("QuantizedConv", operands.inputs, _activated(attributes, activation), domain=INTERNAL_DOMAIN)
+
+
+def QuantizedMatMul(  # noqa: N802
+    operands: Quantized, *, activation: Activation | None = None, trans_b: bool = False
+) -> Node:
+    """The same with a MatMul of x, [..., M, K], and the weights, [K, N], or [N, K] with `trans_b`."""
+    own = _activated({"trans_b": int(trans_b)}, activation)
+    return create("QuantizedMatMul", operands.inputs, own, domain=INTERNAL_DOMAIN)
+
+
+def _activated(attributes: dict[str, Any], activation: Activation | None) -> dict[str, Any]:
+    if activation is None:
+        return attributes
+    return {**attributes, "activation": activation.name, "activation_parameters": activation.parameters or None}
+
+
+def _decompose_conv(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
+    operands, spec = Quantized.of(node, inputs), ConvSpec.of(node)
+    attributes: dict[str, Any] = {name: node.attributes[name] for name in _CONV if name in node.attributes}
+    x, weights = _dequantized_operands(operands, 0)
+    sums = create("Conv", [x, weights, operands.bias], attributes).output(0)
+    return [_finish(node, sums, operands, spec.activation)]
+
+
+def _decompose_matmul(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
+    operands, spec = Quantized.of(node, inputs), MatMulSpec.of(node)
+    x, weights = _dequantized_operands(operands, 0 if spec.trans_b else 1)
+    if spec.trans_b:
+        weights = create("Transpose", [weights], {"perm": (1, 0)}).output(0)
+    sums = create("MatMul", [x, weights]).output(0)
+    if operands.bias is not None:
+        sums = create("Add", [sums, operands.bias]).output(0)
+    return [_finish(node, sums, operands, spec.activation)]
+
+
+def _dequantized_operands(operands: Quantized, axis: int) -> tuple[Output, Output]:
+    x = create("DequantizeLinear", [operands.x, operands.x_scale, operands.x_zero_point])
+    weights = create("DequantizeLinear", [operands.weights, operands.weights_scale], {"axis": axis})
+    return x.output(0), weights.output(0)
+
+
+def _finish(node: Node, value: Output, operands: Quantized, activation: Activation | None) -> Output:
+    if operands.middle_scale is not None:
+        middle = [operands.middle_scale, operands.middle_zero_point]
+        codes = create("QuantizeLinear", [value, *middle])
+        value = create("DequantizeLinear", [codes, *middle]).output(0)
+    residual = operands.residual
+    if residual is not None:
+        if operands.residual_scale is not None:
+            given = [residual, operands.residual_scale, operands.residual_zero_point]
+            residual = create("DequantizeLinear", given).output(0)
+        assert isinstance(residual, Output)
+        if not residual.shape.compatible(value.shape):
+            fail(node, f"the residual is {residual.type} and must have the type of the sums, {value.type}")
+        value = create("Add", [value, residual]).output(0)
+    if activation is not None:
+        value = apply_activation(value, activation)
+    if operands.y_scale is None:
+        return value
+    return create("QuantizeLinear", [value, operands.y_scale, operands.y_zero_point]).output(0)
+
+
+define(
+    "QuantizedConv",
+    [(name, name not in _REQUIRED) for name in _PORTS],
+    {
+        "activation": "",
+        "activation_parameters": (),
+        "auto_pad": "NOTSET",
+        "group": 1,
+        **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), _INTS),
+    },
+    _decompose_conv,
+    "A convolution of 8-bit integers: Q(activation(DQ(Q(Conv(DQ(X), DQ(W), B))) + DQ(residual))).",
+    _TYPES,
+    ["tensor(uint8)", "tensor(int8)", "tensor(float)"],
+)
+define(
+    "QuantizedMatMul",
+    [(name, name not in _REQUIRED) for name in _PORTS],
+    {"trans_b": 0, "activation": "", "activation_parameters": ()},
+    _decompose_matmul,
+    "A product of 8-bit matrices: Q(activation(DQ(Q(MatMul(DQ(X), DQ(W)) + B)) + DQ(residual))).",
+    _TYPES,
+    ["tensor(uint8)", "tensor(int8)", "tensor(float)"],
+)

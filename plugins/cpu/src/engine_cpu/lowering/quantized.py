@@ -1,0 +1,332 @@
+"""QuantizedConv and QuantizedMatMul, by kernels that multiply 8-bit integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from engine.ir import Constant, Node, Output
+from engine.ir.element_type import f32, i8, i32
+from engine.lowering import Refusal, RefusalCause, first_refusal
+from engine.native import Attribute, pack
+from engine.ops.conv import ConvSpec
+from engine.ops.fused_activation import Activation
+from engine.ops.internal import INTERNAL_DOMAIN, Quantized
+from engine.ops.matmul import MatMulSpec
+from engine.ops.spec import SpecT
+from engine_cpu.layout import Layout, LayoutOption, layout_bytes, padded_channels, static_shape
+from engine_cpu.lowering.checks import check_spatial_rank, check_steps
+from engine_cpu.lowering.conv_geometry import conv_geometry
+from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode
+from engine_cpu.lowering.epilogue import activation_attributes
+from engine_cpu.lowering.registry import OpLowering, lowers
+from engine_cpu.segment import SegmentBuilder
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
+"""Sums of up to this many products of u8 and i8 cannot overflow i32."""
+PLANAR_CHANNELS: Final = 4
+"""Maps with up to this many channels are read PLAIN."""
+_RESIDUAL: Final = 6
+_CLIPS: Final = (None, "Relu", "Clip")
+_UNSIGNED: Final = 128
+
+
+class _QuantizedLowering(OpLowering[SpecT]):
+    """Base: all operands but X and the residual must be constants; for f32 results of products, not those of X."""
+
+    def check(self, spec: SpecT) -> Refusal | None:
+        """See `OpLowering`."""
+        operands = Quantized.of(spec.node)
+        is_real = operands.y_scale is None and operands.middle_scale is None
+        computed = {0, _RESIDUAL} | ({1, 2} if is_real and spec.op_type == "QuantizedMatMul" else set())
+        for index, value in enumerate(spec.node.input_values):
+            if value is not None and index not in computed and not isinstance(value.node, Constant):
+                return Refusal(RefusalCause.CONSTANT, f"input {index} is computed; expected a constant")
+        return None
+
+
+@lowers("QuantizedConv", domain=INTERNAL_DOMAIN, spec=ConvSpec)
+class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
+    """Direct or depthwise kernels on maps in blocks of 16 channels."""
+
+    def check(self, spec: ConvSpec) -> Refusal | None:
+        """See `OpLowering`."""
+        x = spec.node.input_value(0)
+        return first_refusal(
+            super().check(spec), check_spatial_rank(x), check_steps(spec), check_integer_conv(spec, spec.weights)
+        )
+
+    def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
+        """Blocked maps; x is PLAIN if it has few channels."""
+        inputs = [Layout.PLAIN] * spec.node.num_inputs
+        if static_shape(spec.node.input_value(0))[1] > PLANAR_CHANNELS or spec.group > 1:
+            inputs[0] = Layout.BLOCKED
+        if spec.node.num_inputs > _RESIDUAL:
+            inputs[_RESIDUAL] = Layout.BLOCKED
+        return (LayoutOption(tuple(inputs), (Layout.BLOCKED,)),)
+
+    def lower(self, spec: ConvSpec, b: SegmentBuilder) -> None:
+        """See `OpLowering`."""
+        node = spec.node
+        operands = _Operands(node, Quantized.of(node), spec.activation, b)
+        geometry = conv_geometry(spec, b.shape(node.input_value(0)), b.shape(spec.weights))
+        layout = b.option(node).inputs[0]
+        kernel = "depthwise_int8" if geometry.is_depthwise else "conv_blocked_int8"
+        if layout is Layout.PLAIN:
+            kernel = "conv_planar_int8"
+        attributes = {**geometry.attributes(), **operands.attributes(), "x_zero_point": operands.x_zero_point}
+        inputs = [_unsigned_map(spec, layout, b), _packed(f"pack_{kernel}", spec.weights, geometry.attributes(), b)]
+        inputs += operands.vectors()
+        residual = spec.input(_RESIDUAL)
+        if residual is not None:
+            inputs.append(b.input(residual, Layout.BLOCKED))
+        b.step(node, kernel, inputs, [b.output(spec.output(), Layout.BLOCKED)], **attributes)
+
+
+@lowers("QuantizedMatMul", domain=INTERNAL_DOMAIN, spec=MatMulSpec)
+class QuantizedMatMulLowering(_QuantizedLowering[MatMulSpec]):
+    """Products of rows with one matrix."""
+
+    def check(self, spec: MatMulSpec) -> Refusal | None:
+        """See `OpLowering`."""
+        return first_refusal(super().check(spec), check_integer_product(spec, spec.node.input_value(3)))
+
+    def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
+        """See `OpLowering`."""
+        node = spec.node
+        x, weights = node.input_value(0), node.input_value(3)
+        n, k = b.shape(weights)[:: 1 if spec.trans_b else -1]
+        operands = _Operands(node, Quantized.of(node), spec.activation, b, axis=0 if spec.trans_b else 1)
+        packing: dict[str, Attribute] = {"n": n, "k": k, "transposed": int(spec.trans_b)}
+        inputs = [b.input(x), _packed("pack_gemm_int8", weights, packing, b), *operands.vectors()]
+        residual = spec.input(_RESIDUAL)
+        if residual is not None:
+            inputs.append(b.input(residual))
+        rows = math.prod(b.shape(x)[:-1])
+        attributes = operands.attributes()
+        attributes |= {"m": rows, "n": n, "k": k, "a_signed": int(x.element_type is i8)}
+        b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
+
+
+def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
+    """A refusal if no integer kernel computes a convolution with these weights."""
+    if spec.transposed:
+        return Refusal(RefusalCause.OP, "there is no integer kernel for transposed convolutions")
+    shape = weights.shape.get_shape()
+    outputs, inputs, *kernel = shape
+    if math.prod(shape) == 0:
+        return Refusal(RefusalCause.SHAPE, f"W is {weights.shape}; expected channels and a kernel")
+    is_depthwise = inputs == 1 and outputs == spec.group
+    if spec.group > 1 and not is_depthwise and (inputs % 16 or outputs // spec.group % 16):
+        return Refusal(
+            RefusalCause.ATTRIBUTE,
+            f"groups of {inputs} input and {outputs // spec.group} output channels; expected multiples of 16, or one",
+        )
+    if is_depthwise and spec.group > 1 and any(dilation != 1 for dilation in spec.window(kernel).dilations):
+        return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for dilated depthwise convolutions")
+    return _check_terms(math.prod((inputs, *kernel)))
+
+
+def check_integer_product(spec: MatMulSpec, weights: Output) -> Refusal | None:
+    """A refusal if no integer kernel computes a product with these weights."""
+    shape, x = weights.shape.get_shape(), spec.node.input_value(0).shape
+    if x.rank.is_dynamic or x.rank.min < 2 or len(shape) != 2:
+        return Refusal(RefusalCause.RANK, f"A is {x}, B is {weights.shape}; expected rows and a matrix")
+    return _check_terms(shape[1 if spec.trans_b else 0])
+
+
+def _check_terms(count: int) -> Refusal | None:
+    if count > MAX_TERMS:
+        return Refusal(
+            RefusalCause.SHAPE, f"sums of {count} products may overflow 32 bits; expected at most {MAX_TERMS}"
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The numbers of a step's epilogue, as `requantize.hpp` defines them."""
+
+    node: Node
+    given: Quantized
+    activation: Activation | None
+    b: SegmentBuilder
+    axis: int = 0
+
+    def number(self, value: Any) -> float:
+        return float(self.b.value(value).item())
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.given.y_scale is not None
+
+    @property
+    def unit(self) -> float:
+        """The factor from real values to the units of the sum before the activation."""
+        return 1 / self.number(self.given.y_scale) if self.is_quantized and self._commutes else 1.0
+
+    @property
+    def _commutes(self) -> bool:
+        return (self.activation.name if self.activation else None) in _CLIPS
+
+    @property
+    def x_zero_point(self) -> int:
+        """The zero point of x as u8."""
+        zero = int(self.number(self.given.x_zero_point))
+        return zero + _UNSIGNED if _output(self.given.x).element_type is i8 else zero
+
+    def attributes(self) -> dict[str, Attribute]:
+        """The attributes of the epilogue."""
+        given = self.given
+        made: dict[str, Attribute] = {}
+        epilogue = activation_attributes(self.activation)
+        if self._commutes:
+            made |= {name: v * self.unit if isinstance(v, float) else v for name, v in epilogue.items()}
+        else:
+            made |= epilogue
+            if self.is_quantized:
+                made["factor"] = 1 / self.number(given.y_scale)
+        if given.bias is not None:
+            made["bias"] = 1
+        if given.residual is not None:
+            made |= {
+                "residual": 1,
+                "residual_type": _output(given.residual).element_type.name,
+                "residual_scale": self.unit,
+            }
+        if given.residual_scale is not None:
+            made["residual_scale"] = self.number(given.residual_scale) * self.unit
+            made["residual_zero_point"] = int(self.number(given.residual_zero_point))
+        if given.middle_scale is not None:
+            zero, scale = self.number(given.middle_zero_point), self.number(given.middle_scale)
+            limits = np.iinfo(_output(given.middle_zero_point).element_type.numpy)
+            made["middle"] = [limits.min - zero, limits.max - zero, scale * self.unit]
+        made["y"] = "f32"
+        if self.is_quantized:
+            made["y"] = _output(given.y_zero_point).element_type.name
+            made["zero_point"] = int(self.number(given.y_zero_point))
+        return made
+
+    def vectors(self) -> list[int]:
+        """The buffers of start, scale, and bias if there is one; a value for each output channel or column."""
+        given = self.given
+        weights, weights_scale = _output(given.weights), _output(given.weights_scale)
+        if not self.b.is_constant(_output(given.x_scale)) or not self.b.is_constant(_output(given.x_zero_point)):
+            return self._computed_vectors()
+        units = [given.x_scale, given.middle_scale if given.middle_scale is not None else given.y_scale]
+        sources = [weights, weights_scale, _output(given.x_zero_point), *(_output(v) for v in units if v is not None)]
+        key = f"axis {self.axis} {self._first_unit != 1.0} {_output(given.x).element_type.name}"
+
+        def start() -> Array:
+            data = self.b.value(weights).astype(np.int64)
+            sums = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis))
+            return _blocks(-self.x_zero_point * sums, np.int32)
+
+        def scale() -> Array:
+            count = self.b.shape(weights)[self.axis]
+            scales = np.broadcast_to(self.b.value(weights_scale).astype(np.float64), (count,))
+            return _blocks(scales * self.number(given.x_scale) * self._first_unit, np.float32)
+
+        def bias() -> Array:
+            return _blocks(self.b.value(_output(given.bias)).astype(np.float64) * self._first_unit, np.float32)
+
+        made = [self.b.weights(sources, f"start {key}", start), self.b.weights(sources, f"scale {key}", scale)]
+        if given.bias is not None:
+            made.append(self.b.weights([*sources, _output(given.bias)], f"bias {key}", bias))
+        return made
+
+    def _computed_vectors(self) -> list[int]:
+        """The same if the scale or the zero point of x is computed: two steps of a value for each column."""
+        given, b = self.given, self.b
+        weights, weights_scale = _output(given.weights), _output(given.weights_scale)
+        x_scale, x_zero_point = _output(given.x_scale), _output(given.x_zero_point)
+        count = b.shape(weights)[self.axis]
+
+        def sums() -> Array:
+            data = b.value(weights).astype(np.int64)
+            return _blocks(-data.sum(axis=1 - self.axis), np.int32)
+
+        def scales() -> Array:
+            return _blocks(np.broadcast_to(b.value(weights_scale), (count,)), np.float32)
+
+        start = ElementwiseProgram()
+        zero = start.cast(start.input(x_zero_point.element_type), i32)
+        if _output(given.x).element_type is i8:
+            zero = start.op(Opcode.ADD, zero, start.constant(_UNSIGNED, i32))
+        start_result = start.op(Opcode.MUL, zero, start.input(i32))
+        scale = ElementwiseProgram()
+        scale_result = scale.op(Opcode.MUL, scale.input(f32), scale.input(f32))
+        made = []
+        for value, constant, program, result in (
+            (x_zero_point, b.weights([weights], f"sums {self.axis}", sums), start, start_result),
+            (x_scale, b.weights([weights, weights_scale], f"scales {self.axis}", scales), scale, scale_result),
+        ):
+            made.append(b.temporary(4 * padded_channels(count)))
+            b.step(
+                self.node,
+                "elementwise",
+                [b.input(value), constant],
+                [made[-1]],
+                dims=[padded_channels(count)],
+                input_strides=[0, 1],
+                **program.attributes([result]),
+            )
+        if given.bias is not None:
+            bias = _output(given.bias)
+            made.append(b.weights([bias], "bias", lambda: _blocks(b.value(bias), np.float32)))
+        return made
+
+    @property
+    def _first_unit(self) -> float:
+        """The factor from real values to the units of the sum with the bias."""
+        if self.given.middle_scale is not None:
+            return 1 / self.number(self.given.middle_scale)
+        return self.unit
+
+
+def _output(value: Any) -> Output:
+    assert isinstance(value, Output)
+    return value
+
+
+def _blocks(values: Array, dtype: Any) -> Array:
+    """Values padded to whole blocks of channels."""
+    return np.pad(values, (0, padded_channels(len(values)) - len(values))).astype(dtype)
+
+
+def _packed(kernel: str, weights: Output, attributes: dict[str, Attribute], b: SegmentBuilder) -> int:
+    shape = "x".join(map(str, b.shape(weights)))
+    groups = attributes.get("groups", 1)
+    recipe = f"{kernel} {shape} {groups}{' transposed' if attributes.get('transposed') else ''}"
+
+    def make() -> Array:
+        data = b.value(weights)
+        if kernel == "pack_conv_planar_int8":
+            data = np.moveaxis(data.reshape(*data.shape[:2], -1, data.shape[-1]), 1, -1)
+            data = np.pad(data, [(0, 0)] * 3 + [(0, PLANAR_CHANNELS - data.shape[-1])])
+        return pack(kernel, [np.ascontiguousarray(data)], attributes, isa=b.isa)
+
+    return b.weights([weights], recipe, make)
+
+
+def _unsigned_map(spec: ConvSpec, layout: Layout, b: SegmentBuilder) -> int:
+    """The buffer of x as u8: i8 plus 128."""
+    x = spec.node.input_value(0)
+    source = b.input(x, layout)
+    if x.element_type is not i8:
+        return source
+    count = layout_bytes(b.shape(x), i8, layout)
+    flipped = b.temporary(count)
+    program = ElementwiseProgram()
+    value = program.input(i8)
+    result = program.op(Opcode.BIT_XOR, value, program.constant(-_UNSIGNED, i8))
+    b.step(
+        spec.node, "elementwise", [source], [flipped], dims=[count], input_strides=[1], **program.attributes([result])
+    )
+    return flipped
