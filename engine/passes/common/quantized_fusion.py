@@ -7,9 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from engine.ir import Constant, Node, Output, f32, i8, u8
+from engine.ir import Constant, Node, Output, TensorType, f32, i8, u8
 from engine.ops.conv import ConvSpec
-from engine.ops.create import create
 from engine.ops.fused_activation import Activation, activation_of
 from engine.ops.internal import ACTIVATIONS, INTERNAL_DOMAIN, Quantized, QuantizedConv, QuantizedMatMul
 from engine.ops.matmul import MatMulSpec
@@ -87,8 +86,13 @@ def _add(node: Node) -> bool:
         if source is not None:
             if operands.y_scale is None or not _has_parameters(source, operands):
                 continue
-            middle = {"middle_scale": operands.y_scale, "middle_zero_point": operands.y_zero_point}
-            operands = replace(operands, **middle, y_scale=None, y_zero_point=None)
+            operands = replace(
+                operands,
+                middle_scale=operands.y_scale,
+                middle_zero_point=operands.y_zero_point,
+                y_scale=None,
+                y_zero_point=None,
+            )
         elif operands.y_scale is not None:
             continue
         made = _copy(inner.node, _with_residual(operands, other), None)
@@ -304,7 +308,7 @@ def _signed(weights: Constant) -> Constant:
     """Weights of u8 with zero point 128 as i8 with zero point 0."""
     return Constant.derived(
         [weights],
-        create("Cast", [weights], {"to": i8.onnx}).output(0).type,
+        TensorType(i8, weights.output(0).shape),
         lambda data: (data.astype(np.int16) - 128).astype(np.int8),
     )
 
