@@ -17,11 +17,12 @@ import numpy as np
 import onnx
 
 from comparison.engines import Setup
+from comparison.quantized import quantized
 from comparison.worker import Worker, WorkerError
 from engine.testing.networks import SeededNetwork, floating_point_operations, rounding_tolerance
 
-# The share of the output's standard deviation that a deep network may lose with bfloat16's 8 bits.
-_BF16_TOLERANCE = 0.1
+# The share of the output's standard deviation that a deep network may lose with 8 bits, of bfloat16 or of integers.
+_REDUCED_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Procedure:
     loads: int = 3
     clock: str = "wall"
     """Either "wall", or "cpu", the CPU time of the process."""
+    quantize: str = ""
+    """One of `comparison.quantized.FORMS`; empty: models as they are."""
 
 
 @dataclass(slots=True)
@@ -82,16 +85,20 @@ class ModelResult:
 def measure_model(name: str, network: SeededNetwork, procedure: Procedure) -> ModelResult:
     """Measure one model; an engine that cannot run it is skipped, and its result says why."""
     streams, precision = procedure.setup.streams, procedure.setup.precision
-    tolerance = _BF16_TOLERANCE if precision == "bf16" else rounding_tolerance(network.model)
+    is_exact = precision == "f32" and not procedure.quantize
+    tolerance = rounding_tolerance(network.model) if is_exact else _REDUCED_TOLERANCE
+    operations = floating_point_operations(network.model)
+    if procedure.quantize:
+        network = quantized(network, procedure.quantize)
     results = {engine: EngineResult() for engine in procedure.engines}
-    found = ModelResult(name, floating_point_operations(network.model), tolerance, results)
+    found = ModelResult(name, operations, tolerance, results)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         files = _Files(Path(folder), network)
         workers = {engine: stack.enter_context(Worker(engine, procedure.setup)) for engine in procedure.engines}
         for engine in procedure.engines:
             with _problems_of(results[engine], workers, engine):
                 _load(workers[engine], results[engine], files)
-        _check_answers(workers, results, files, precision, tolerance)
+        _check_answers(workers, results, files, "f32" if is_exact else "bf16", tolerance)
         if streams:
             _measure_rates(workers, results, procedure)
         else:
