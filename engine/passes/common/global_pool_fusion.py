@@ -14,7 +14,8 @@ _GLOBAL = {"AveragePool": "GlobalAveragePool", "MaxPool": "GlobalMaxPool"}
 class GlobalPoolFusion(FusionPass):
     """Turns AveragePool and MaxPool without padding, and with one window that covers the image, into global ones.
 
-    A window larger than the image, which `ceil_mode` allows, counts as covering it: EfficientNet ends with one.
+    A window larger than the image, which `ceil_mode` allows, counts as covering it: EfficientNet ends with one. MaxPool
+    of integers stays: GlobalMaxPool has no integers.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class GlobalPoolFusion(FusionPass):
         node, data = m.match_root, m.pattern_value_map[self._x]
         spec = PoolSpec.of(node)
         dims, result = dims_of(data), dims_of(node.output(0))
-        if dims is None or result is None or any(dim != 1 for dim in result[2:]):
+        if not data.element_type.is_real or dims is None or result is None or any(dim != 1 for dim in result[2:]):
             return None
         if spec.pads is None or any(spec.pads) or any(step != 1 for step in spec.dilations):
             return None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import Constant, ElementType, Model, Node, Parameter, f32
+from engine.ir import Constant, ElementType, Model, Node, Parameter, f32, u8
 from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
 from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFusion
 from engine.passes.common.decompositions import BatchNormalizationDecomposition, SwishDecomposition
@@ -162,3 +162,10 @@ def test_pooling_over_everything_is_global(
     x = Parameter(f32, ["N", C, SIZE, SIZE], "x")
     operators = apply(Model([ops.create(kind, [x], attributes)], [x]), GlobalPoolFusion, modified=is_global)
     assert operators == {f"Global{kind}" if is_global else kind: 1}
+
+
+def test_pooling_of_integers_over_everything_stays(apply: Apply) -> None:
+    """GlobalMaxPool has no integers, and quantized maps are pooled as integers."""
+    x = Parameter(u8, [N, C, SIZE, SIZE], "x")
+    model = Model([ops.MaxPool(x, kernel_shape=[SIZE, SIZE])], [x])
+    assert apply(model, GlobalPoolFusion, modified=False) == {"MaxPool": 1}
