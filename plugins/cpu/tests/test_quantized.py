@@ -96,3 +96,38 @@ def check(name: str, model: onnx.ModelProto) -> None:
     exact, unquantized = onnxruntime_answer(model, inputs), onnxruntime_answer(small(name).model, inputs)
     assert relative_error(exact, unquantized) > 0
     assert relative_error(got, exact) <= 0.1 * relative_error(exact, unquantized)
+
+
+@pytest.mark.parametrize("channels", [3, 20])
+@pytest.mark.parametrize("dilations", [(2, 1), (1, 2)])
+def test_dilated_convolutions_of_integers(channels: int, dilations: tuple[int, int]) -> None:
+    """Maps of few channels have a kernel of their own, which reads runs of pixels."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 256, (2, channels, 9, 11)).astype(np.uint8)
+    constants = {
+        "x_scale": np.float32(0.02), "x_zero": np.uint8(100), "w_scale": np.float32(0.01),
+        "w": rng.integers(-127, 128, (17, channels, 3, 3)).astype(np.int8),
+    }  # fmt: skip
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real"]),
+        onnx.helper.make_node("DequantizeLinear", ["w", "w_scale"], ["weights"]),
+        onnx.helper.make_node("Conv", ["real", "weights"], ["y"], dilations=dilations, pads=[1, 2, 2, 1]),
+    ]
+    check_small(nodes, constants, {"x": x})
+
+
+def check_small(nodes: list[onnx.NodeProto], constants: dict[str, Any], inputs: dict[str, np.ndarray]) -> None:
+    """Assert that CPU computes the result y, of f32, as onnxruntime does."""
+    graph = onnx.helper.make_graph(
+        nodes,
+        "graph",
+        [
+            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in inputs.items()
+        ],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    (got,) = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})(inputs).values()
+    np.testing.assert_allclose(got, onnxruntime_answer(model, inputs), rtol=1e-4, atol=1e-4)

@@ -63,9 +63,10 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
         )
 
     def layouts(self, spec: ConvSpec) -> Sequence[LayoutOption]:
-        """Blocked maps; x is PLAIN if it has few channels."""
+        """Blocked maps; x is PLAIN if it has few channels and the windows read runs of pixels."""
         inputs = [Layout.PLAIN] * spec.node.num_inputs
-        if static_shape(spec.node.input_value(0))[1] > PLANAR_CHANNELS or spec.group > 1:
+        dilations = spec.window(static_shape(spec.weights)[2:]).dilations
+        if static_shape(spec.node.input_value(0))[1] > PLANAR_CHANNELS or spec.group > 1 or dilations[-1] != 1:
             inputs[0] = Layout.BLOCKED
         if spec.node.num_inputs > _RESIDUAL:
             inputs[_RESIDUAL] = Layout.BLOCKED
