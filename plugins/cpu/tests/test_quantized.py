@@ -116,6 +116,24 @@ def test_dilated_convolutions_of_integers(channels: int, dilations: tuple[int, i
     check_small(nodes, constants, {"x": x})
 
 
+def test_clip_with_a_minimum_above_the_maximum_gives_the_maximum() -> None:
+    rng = np.random.default_rng(2)
+    constants = {
+        "x_scale": np.float32(0.02), "x_zero": np.uint8(100), "w_scale": np.float32(0.01), "y_scale": np.float32(0.03),
+        "y_zero": np.int8(5), "w": rng.integers(-127, 128, (6, 7)).astype(np.int8), "low": np.float32(1),
+        "high": np.float32(0.5),
+    }  # fmt: skip
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real"]),
+        onnx.helper.make_node("DequantizeLinear", ["w", "w_scale"], ["weights"]),
+        onnx.helper.make_node("MatMul", ["real", "weights"], ["product"]),
+        onnx.helper.make_node("Clip", ["product", "low", "high"], ["clipped"]),
+        onnx.helper.make_node("QuantizeLinear", ["clipped", "y_scale", "y_zero"], ["codes"]),
+        onnx.helper.make_node("DequantizeLinear", ["codes", "y_scale", "y_zero"], ["y"]),
+    ]
+    check_small(nodes, constants, {"x": rng.integers(0, 256, (3, 6)).astype(np.uint8)})
+
+
 def check_small(nodes: list[onnx.NodeProto], constants: dict[str, Any], inputs: dict[str, np.ndarray]) -> None:
     """Assert that CPU computes the result y, of f32, as onnxruntime does."""
     graph = onnx.helper.make_graph(

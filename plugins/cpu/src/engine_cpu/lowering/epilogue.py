@@ -27,10 +27,15 @@ _ACTIVATIONS: Final[dict[str, tuple[str, float | None, float | None]]] = {
 
 
 def activation_attributes(activation: Activation | None) -> dict[str, Attribute]:
-    """The kernel attributes `activation`, `alpha` and `beta`; empty without an activation."""
+    """The kernel attributes `activation`, `alpha` and `beta`; empty without an activation.
+
+    A Clip whose minimum is above its maximum gives the maximum; kernels need ordered limits.
+    """
     if activation is None:
         return {}
     kernels_name, *fixed = _ACTIVATIONS[activation.name]
     given = iter(activation.parameters)
     alpha, beta = (float(next(given)) if value is None else value for value in fixed)
+    if kernels_name == "clip" and alpha > beta:
+        alpha = beta
     return {"activation": kernels_name, "alpha": alpha, "beta": beta}
