@@ -26,6 +26,9 @@ _PRODUCTS: Final = ("Conv", "MatMul", "Gemm", f"{INTERNAL_DOMAIN}.FusedConv", f"
 _ACTIVATIONS: Final = tuple(name for name in ACTIVATIONS if name != "GeluTanh")  # an attribute of Gelu
 _BYTES: Final = (u8, i8)
 _MAX_TERMS: Final = (2**31 - 1) // (255 * 128)  # sums of more products of u8 and i8 may overflow i32
+_LARGEST_SCALE: Final = 2.0**40
+_LEAST_SCALE: Final = 2.0**-40
+_TINY: Final = float(np.finfo(np.float32).tiny)  # scales of weights whose channel is almost zero
 
 
 class QuantizedFusion(MatcherPass):
@@ -38,9 +41,9 @@ class QuantizedFusion(MatcherPass):
       that are computed, as in dynamic quantization.
 
     Except for those, scales and zero points must be constants, of 8-bit integers, one for each tensor; weights may have
-    one scale for each output channel or column, and must be symmetric: i8 with zero point 0, or u8 with 128. Sums of
-    products are then exact integers; results differ from those in f32 by at most one quantum. Needs device kernels, so
-    disabled unless a `PassConfig` enables it.
+    one scale for each output channel or column, and must be symmetric: i8 with zero point 0, or u8 with 128. Products
+    and quotients of scales must not overflow. Sums of products are then exact integers; results differ from those in
+    f32 by at most one quantum. Needs device kernels, so disabled unless a `PassConfig` enables it.
     """
 
     by_default = False
@@ -240,15 +243,14 @@ def _is_byte_quantization(node: Node) -> bool:
     if integers.element_type not in _BYTES or real.element_type is not f32 or spec.precision not in (None, f32):
         return False
     scale = constant_data(node.input_value(1))
-    if scale is None or scale.dtype != np.float32 or not is_per_tensor(node) or not _is_valid(scale):
+    if scale is None or scale.dtype != np.float32 or not is_per_tensor(node) or not _are_within(scale, _LEAST_SCALE):
         return False
     return not node.has_input(2) or constant_data(node.input_value(2)) is not None
 
 
-def _is_valid(scale: Array) -> bool:
-    """Whether scales are positive, finite, and normal numbers, as their reciprocals must be."""
-    tiny = float(np.finfo(np.float32).tiny)
-    return bool(np.isfinite(scale).all() and (scale >= tiny).all() and (scale <= 1 / tiny).all())
+def _are_within(scales: Array, least: float) -> bool:
+    """Whether scales are from `least` to `_LARGEST_SCALE`, so that no product or quotient of them overflows."""
+    return bool(((scales >= least) & (scales <= _LARGEST_SCALE)).all())
 
 
 def _zero_point(node: Node, codes: Output) -> Output:
@@ -285,7 +287,7 @@ def _weights(value: Output, axis: int, rank: int | None) -> tuple[Output, Output
 def _symmetric(weights: Output, zero_point: Output | None, scale: Output, axis: int) -> tuple[Output, Output] | None:
     """Weights as i8 with zero point 0, and their scales."""
     data, scales = constant_data(weights), constant_data(scale)
-    if data is None or scales is None or scales.dtype != np.float32 or not _is_valid(scales):
+    if data is None or scales is None or scales.dtype != np.float32 or not _are_within(scales, _TINY):
         return None
     if weights.element_type not in _BYTES or data.size // max(1, data.shape[axis]) > _MAX_TERMS:
         return None

@@ -134,6 +134,29 @@ def test_clip_with_a_minimum_above_the_maximum_gives_the_maximum() -> None:
     check_small(nodes, constants, {"x": rng.integers(0, 256, (3, 6)).astype(np.uint8)})
 
 
+@pytest.mark.parametrize(("residual_scale", "middle_scale"), [(1e30, 0.02), (0.02, 1e30)])
+def test_scales_whose_quotient_overflows(residual_scale: float, middle_scale: float) -> None:
+    rng = np.random.default_rng(3)
+    constants = {
+        "x_scale": np.float32(0.02), "zero": np.uint8(100), "w_scale": np.float32(0.01), "y_scale": np.float32(1e-30),
+        "residual_scale": np.float32(residual_scale), "middle_scale": np.float32(middle_scale),
+        "w": rng.integers(-127, 128, (6, 7)).astype(np.int8),
+    }  # fmt: skip
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["x", "x_scale", "zero"], ["real"]),
+        onnx.helper.make_node("DequantizeLinear", ["w", "w_scale"], ["weights"]),
+        onnx.helper.make_node("MatMul", ["real", "weights"], ["product"]),
+        onnx.helper.make_node("QuantizeLinear", ["product", "middle_scale", "zero"], ["middle_codes"]),
+        onnx.helper.make_node("DequantizeLinear", ["middle_codes", "middle_scale", "zero"], ["middle"]),
+        onnx.helper.make_node("DequantizeLinear", ["residual_codes", "residual_scale", "zero"], ["residual"]),
+        onnx.helper.make_node("Add", ["middle", "residual"], ["sum"]),
+        onnx.helper.make_node("QuantizeLinear", ["sum", "y_scale", "zero"], ["codes"]),
+        onnx.helper.make_node("DequantizeLinear", ["codes", "y_scale", "zero"], ["y"]),
+    ]
+    inputs = {"x": (3, 6), "residual_codes": (3, 7)}
+    check_small(nodes, constants, {k: rng.integers(0, 256, shape).astype(np.uint8) for k, shape in inputs.items()})
+
+
 def check_small(nodes: list[onnx.NodeProto], constants: dict[str, Any], inputs: dict[str, np.ndarray]) -> None:
     """Assert that CPU computes the result y, of f32, as onnxruntime does."""
     graph = onnx.helper.make_graph(
