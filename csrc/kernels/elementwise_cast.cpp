@@ -93,6 +93,27 @@ struct Range<std::int64_t> {
   static constexpr std::int64_t kLargest = INT64_MAX;
 };
 
+template <>
+struct Range<std::int16_t> {
+  static constexpr double kLow = -0x1p15, kEnd = 0x1p15;
+  static constexpr std::int16_t kLargest = INT16_MAX;
+};
+template <>
+struct Range<std::uint16_t> {
+  static constexpr double kLow = 0, kEnd = 0x1p16;
+  static constexpr std::uint16_t kLargest = UINT16_MAX;
+};
+template <>
+struct Range<std::uint32_t> {
+  static constexpr double kLow = 0, kEnd = 0x1p32;
+  static constexpr std::uint32_t kLargest = UINT32_MAX;
+};
+template <>
+struct Range<std::uint64_t> {
+  static constexpr double kLow = 0, kEnd = 0x1p64;
+  static constexpr std::uint64_t kLargest = UINT64_MAX;
+};
+
 template <class T, class Real>
 ENGINE_CAST_INLINE T saturate(Real value) {
   if constexpr (sizeof(T) == 1) {  // in the form that compilers vectorize
@@ -110,23 +131,27 @@ ENGINE_CAST_INLINE T saturate(Real value) {
 template <class R>
 struct Cast;
 
-#define ENGINE_CAST_TO_INTEGER(type)                                               \
-  template <>                                                                      \
-  struct Cast<type> {                                                              \
-    ENGINE_CAST_INLINE type apply(float v) { return saturate<type>(v); }           \
-    ENGINE_CAST_INLINE type apply(double v) { return saturate<type>(v); }          \
-    ENGINE_CAST_INLINE type apply(Half v) { return saturate<type>(widen(v)); }     \
-    ENGINE_CAST_INLINE type apply(BFloat v) { return saturate<type>(widen(v)); }   \
-    ENGINE_CAST_INLINE type apply(Bool v) { return v.value != 0; }                 \
-    ENGINE_CAST_INLINE type apply(std::int8_t v) { return static_cast<type>(v); }  \
-    ENGINE_CAST_INLINE type apply(std::uint8_t v) { return static_cast<type>(v); } \
-    ENGINE_CAST_INLINE type apply(std::int32_t v) { return static_cast<type>(v); } \
-    ENGINE_CAST_INLINE type apply(std::int64_t v) { return static_cast<type>(v); } \
+#define ENGINE_CAST_TO_INTEGER(type)                                             \
+  template <>                                                                    \
+  struct Cast<type> {                                                            \
+    template <class Integer>                                                     \
+    ENGINE_CAST_INLINE type apply(Integer v) {                                   \
+      return static_cast<type>(v);                                               \
+    }                                                                            \
+    ENGINE_CAST_INLINE type apply(float v) { return saturate<type>(v); }         \
+    ENGINE_CAST_INLINE type apply(double v) { return saturate<type>(v); }        \
+    ENGINE_CAST_INLINE type apply(Half v) { return saturate<type>(widen(v)); }   \
+    ENGINE_CAST_INLINE type apply(BFloat v) { return saturate<type>(widen(v)); } \
+    ENGINE_CAST_INLINE type apply(Bool v) { return v.value != 0; }               \
   };
 ENGINE_CAST_TO_INTEGER(std::int8_t)
 ENGINE_CAST_TO_INTEGER(std::uint8_t)
 ENGINE_CAST_TO_INTEGER(std::int32_t)
 ENGINE_CAST_TO_INTEGER(std::int64_t)
+ENGINE_CAST_TO_INTEGER(std::int16_t)
+ENGINE_CAST_TO_INTEGER(std::uint16_t)
+ENGINE_CAST_TO_INTEGER(std::uint32_t)
+ENGINE_CAST_TO_INTEGER(std::uint64_t)
 
 #define ENGINE_CAST_TO_REAL(type)                                                      \
   template <>                                                                          \
@@ -175,6 +200,10 @@ constexpr void add_row(CastTable& table, ElementCode from) {
   ENGINE_CAST(kU8, std::uint8_t);
   ENGINE_CAST(kI32, std::int32_t);
   ENGINE_CAST(kI64, std::int64_t);
+  ENGINE_CAST(kI16, std::int16_t);
+  ENGINE_CAST(kU16, std::uint16_t);
+  ENGINE_CAST(kU32, std::uint32_t);
+  ENGINE_CAST(kU64, std::uint64_t);
   ENGINE_CAST(kBool, Bool);
   ENGINE_CAST(kF16, Half);
   ENGINE_CAST(kBF16, BFloat);
@@ -188,6 +217,10 @@ constexpr CastTable make_table() {
   add_row<std::uint8_t>(table, ElementCode::kU8);
   add_row<std::int32_t>(table, ElementCode::kI32);
   add_row<std::int64_t>(table, ElementCode::kI64);
+  add_row<std::int16_t>(table, ElementCode::kI16);
+  add_row<std::uint16_t>(table, ElementCode::kU16);
+  add_row<std::uint32_t>(table, ElementCode::kU32);
+  add_row<std::uint64_t>(table, ElementCode::kU64);
   add_row<Bool>(table, ElementCode::kBool);
   add_row<Half>(table, ElementCode::kF16);
   add_row<BFloat>(table, ElementCode::kBF16);

@@ -19,6 +19,10 @@ template <>
 struct Unsigned<std::int64_t> {
   using Type = std::uint64_t;
 };
+template <>
+struct Unsigned<std::uint64_t> {
+  using Type = std::uint64_t;
+};
 template <class T>
 using UnsignedOf = typename Unsigned<T>::Type;
 
@@ -346,14 +350,20 @@ constexpr StripTable kI8 = integer_table<std::int8_t, std::uint8_t>();
 constexpr StripTable kU8 = integer_table<std::uint8_t, std::uint8_t>();
 constexpr StripTable kI32 = integer_table<std::int32_t, std::uint32_t>();
 constexpr StripTable kI64 = integer_table<std::int64_t, std::uint64_t>();
+constexpr StripTable kI16 = integer_table<std::int16_t, std::uint16_t>();
+constexpr StripTable kU16 = integer_table<std::uint16_t, std::uint16_t>();
+constexpr StripTable kU32 = integer_table<std::uint32_t, std::uint32_t>();
+constexpr StripTable kU64 = integer_table<std::uint64_t, std::uint64_t>();
 constexpr StripTable kBool = bool_table();
 constexpr StripTable kHalf = half_table();
 
 }  // namespace
 
 extern const KernelEntry elementwise_scalar_kernels[] = {
-    {"elementwise_f64", nullptr, &kF64},  {"elementwise_i8", nullptr, &kI8},     {"elementwise_u8", nullptr, &kU8},
-    {"elementwise_i32", nullptr, &kI32},  {"elementwise_i64", nullptr, &kI64},   {"elementwise_bool", nullptr, &kBool},
-    {"elementwise_f16", nullptr, &kHalf}, {"elementwise_bf16", nullptr, &kHalf}, {nullptr, nullptr, nullptr}};
+    {"elementwise_f64", nullptr, &kF64}, {"elementwise_i8", nullptr, &kI8},    {"elementwise_u8", nullptr, &kU8},
+    {"elementwise_i32", nullptr, &kI32}, {"elementwise_i64", nullptr, &kI64},  {"elementwise_bool", nullptr, &kBool},
+    {"elementwise_i16", nullptr, &kI16}, {"elementwise_u16", nullptr, &kU16},  {"elementwise_u32", nullptr, &kU32},
+    {"elementwise_u64", nullptr, &kU64}, {"elementwise_f16", nullptr, &kHalf}, {"elementwise_bf16", nullptr, &kHalf},
+    {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

@@ -8,11 +8,12 @@ namespace engine::ENGINE_ISA_NS::simd {
 typedef uint8_t BytesUnaligned __attribute__((vector_size(kLanes), aligned(1), may_alias));
 typedef int32_t Int32Unaligned __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
 typedef int16_t VecShort __attribute__((vector_size(kVectorBytes), aligned(kVectorBytes)));
+typedef int32_t QuadsUnaligned __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
 typedef int32_t Byte4 __attribute__((aligned(1), may_alias));
 
 // Four bytes for each lane: adjacent ones, and the same four in all lanes.
 ENGINE_INLINE VecInt load_byte_quads(const uint8_t* from) {
-  return *reinterpret_cast<const IntUnaligned*>(from);
+  return *reinterpret_cast<const QuadsUnaligned*>(from);
 }
 ENGINE_INLINE VecInt broadcast_byte_quad(const uint8_t* from) {
   return *reinterpret_cast<const Byte4*>(from) - VecInt{};

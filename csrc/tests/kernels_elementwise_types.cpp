@@ -12,6 +12,11 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
+// Modulo 2^128: products of two numbers of u64 do not fit a signed one.
+__int128 wrapped_product(__int128 a, __int128 b) {
+  return static_cast<__int128>(static_cast<unsigned __int128>(a) * static_cast<unsigned __int128>(b));
+}
+
 // The result of an integer operation in 128 bits, before wrapping.
 __int128 exact_integer(Opcode opcode, __int128 a, __int128 b, int bits) {
   const __int128 floor_rest = b == 0 ? 0 : ((a % b) + b) % b;
@@ -21,7 +26,7 @@ __int128 exact_integer(Opcode opcode, __int128 a, __int128 b, int bits) {
     case Opcode::kSub:
       return a - b;
     case Opcode::kMul:
-      return a * b;
+      return wrapped_product(a, b);
     case Opcode::kDiv:
       return b == 0 ? 0 : a / b;
     case Opcode::kMod:
@@ -39,7 +44,7 @@ __int128 exact_integer(Opcode opcode, __int128 a, __int128 b, int bits) {
     case Opcode::kBitXor:
       return a ^ b;
     case Opcode::kShiftLeft:
-      return b < 0 || b >= bits ? 0 : a * (static_cast<__int128>(1) << static_cast<int>(b));
+      return b < 0 || b >= bits ? 0 : wrapped_product(a, static_cast<__int128>(1) << static_cast<int>(b));
     case Opcode::kShiftRight:
       return b < 0 || b >= bits ? 0 : a >> static_cast<int>(b);
     case Opcode::kNeg:
@@ -61,7 +66,7 @@ __int128 exact_integer(Opcode opcode, __int128 a, __int128 b, int bits) {
     case Opcode::kPow: {
       if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
       __int128 y = 1;
-      for (__int128 i = 0; i < b; ++i) y = static_cast<std::int64_t>(static_cast<std::uint64_t>(y * a));
+      for (__int128 i = 0; i < b; ++i) y = static_cast<std::int64_t>(static_cast<std::uint64_t>(wrapped_product(y, a)));
       return y;
     }
     default:
@@ -127,6 +132,10 @@ void integer_operations(const Target& target) {
   check_integers(target, ElementCode::kU8, u8);
   check_integers(target, ElementCode::kI32, edges<std::int32_t>());
   check_integers(target, ElementCode::kI64, edges<std::int64_t>());
+  check_integers(target, ElementCode::kI16, edges<std::int16_t>());
+  check_integers(target, ElementCode::kU16, edges<std::uint16_t>());
+  check_integers(target, ElementCode::kU32, edges<std::uint32_t>());
+  check_integers(target, ElementCode::kU64, edges<std::uint64_t>());
 }
 
 // The nearest f16 or bf16 of a value, ties to even, by search.
@@ -231,6 +240,9 @@ void casts(const Target& target) {
   check_to_integer<std::uint8_t>(target, ElementCode::kU8, "cast to u8");
   check_to_integer<std::int32_t>(target, ElementCode::kI32, "cast to i32");
   check_to_integer<std::int64_t>(target, ElementCode::kI64, "cast to i64");
+  check_to_integer<std::int16_t>(target, ElementCode::kI16, "cast to i16");
+  check_to_integer<std::uint16_t>(target, ElementCode::kU16, "cast to u16");
+  check_to_integer<std::uint32_t>(target, ElementCode::kU32, "cast to u32");
   const auto to_bool =
       apply<std::uint8_t>(target, cast_to(ElementCode::kBool), kF32,
                           std::vector<std::vector<float>>{{0.0f, -0.0f, 0.1f, kNan, -2.0f}}, "to bool");

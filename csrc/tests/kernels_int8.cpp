@@ -209,7 +209,7 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
   const std::size_t room =
       static_cast<std::size_t>(padded(c.out + 64) * (padded(own) + 3) * c.kernel * (c.kernel + 12) * 4);
   std::vector<ByteVector> packed{ByteVector(room, 1)};
-  run_bytes(target, table, "pack_" + name, shape, {source}, packed, 1, 2);
+  run_bytes(target, table, "pack_" + name, shape, {source}, packed, 4, 2);
 
   AttributeMap attributes = shape, more = attributes_of(e);
   attributes.merge(more);
@@ -220,7 +220,7 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
                                : to_blocked(residual, c.batch, c.out, out_h * out_w, bytes_of(e.residual_type));
   std::vector<ByteVector> results{
       ByteVector(static_cast<std::size_t>(c.batch * padded(c.out) * out_h * out_w * bytes_of(e.y)), 7)};
-  run_bytes(target, table, name, attributes, operands(input, packed[0], v, e, added), results, 1,
+  run_bytes(target, table, name, attributes, operands(input, packed[0], v, e, added), results, 4,
             static_cast<int>(1 + dice.roll(4)));
   const ByteVector y = from_blocked(results[0], c.batch, c.out, out_h * out_w, bytes_of(e.y));
 
@@ -331,14 +331,14 @@ void products(const Target& target) {
     if (e.residual_type == "f32") residual = bytes_of_values(random_floats(static_cast<std::size_t>(m * n), seed + 13));
     AttributeMap packing{{"n", n}, {"k", k}, {"transposed", std::int64_t{is_transposed}}};
     std::vector<ByteVector> packed{ByteVector(static_cast<std::size_t>(padded(n + 64) * (padded(k) + 16)), 1)};
-    run_bytes(target, gemm_int8_operations, "pack_gemm_int8", packing, {b}, packed, 1, 2);
+    run_bytes(target, gemm_int8_operations, "pack_gemm_int8", packing, {b}, packed, 4, 2);
 
     AttributeMap attributes{{"m", m},         {"n", n},         {"k", k},
                             {"a_row", a_row}, {"c_row", c_row}, {"a_signed", std::int64_t{is_signed}}};
     AttributeMap more = attributes_of(e);
     attributes.merge(more);
     std::vector<ByteVector> results{ByteVector(static_cast<std::size_t>(((m - 1) * c_row + n) * bytes_of(e.y)), 7)};
-    run_bytes(target, gemm_int8_operations, "gemm_int8", attributes, operands(a, packed[0], v, e, residual), results, 1,
+    run_bytes(target, gemm_int8_operations, "gemm_int8", attributes, operands(a, packed[0], v, e, residual), results, 4,
               static_cast<int>(1 + dice.roll(4)));
     for (std::int64_t row = 0; row < m; ++row)
       for (std::int64_t column = 0; column < n; ++column) {

@@ -33,6 +33,7 @@ from engine.passes.common.group_normalization_fusion import GroupNormalizationFu
 from engine.passes.common.grouped_query_fusion import GroupedQueryFusion
 from engine.passes.common.hard_swish_fusion import HardSwishFusion
 from engine.passes.common.identity_elimination import IdentityElimination
+from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.layer_normalization_fusion import LayerNormalizationFusion
 from engine.passes.common.mask_simplification import MaskSimplification
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
@@ -160,6 +161,7 @@ _INTERNAL: Final[tuple[type[Pass], ...]] = (
     ActivationFusion,
     QuantizedFusion,
     # What is left of quantization.
+    IntegerProductDecomposition,
     QuantizationDecomposition,
 )
 """The passes that make internal operators, in order."""

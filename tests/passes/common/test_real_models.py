@@ -33,6 +33,7 @@ from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.identity_elimination import IdentityElimination
+from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
@@ -219,6 +220,7 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("quantized.ort17.static", (), QuantizedFusion, 28),
     ("quantized.ort17.static", (), DequantizedConstantFolding, 12),
     ("case/test_dynamicquantizelinear", (), DynamicQuantizationDecomposition, 1),
+    ("case/test_convinteger_with_padding", (), IntegerProductDecomposition, 1),
     ("case/test_qlinearconv", (), QOperatorDecomposition, 1),
 ]
 _CLEANING = frozenset(

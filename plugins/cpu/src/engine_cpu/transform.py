@@ -13,6 +13,7 @@ from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
+from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting
@@ -50,7 +51,7 @@ def _register(manager: Manager) -> None:
     manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
     manager.pass_config.enable(QOperatorDecomposition, DynamicQuantizationDecomposition)
     manager.pass_config.enable(DequantizedConstantFolding)
-    manager.pass_config.enable(QuantizedFusion, QuantizationDecomposition)
+    manager.pass_config.enable(QuantizedFusion, IntegerProductDecomposition, QuantizationDecomposition)
     manager.pass_config.set_callback(QuantizedFusion, callback=stays_in_f32)
     for moving in (DequantizeSinking, QuantizeHoisting):
         manager.pass_config.set_callback(moving, callback=stays_in_place)

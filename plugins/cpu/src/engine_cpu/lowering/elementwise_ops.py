@@ -10,14 +10,15 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from engine.ir import ElementType
-from engine.ir.element_type import bf16, boolean, f16, f32, f64, i8, i32, i64, u8
+from engine.ir.element_type import bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from engine.ops.activations import ActivationSpec, GeluSpec
 from engine.ops.elementwise import BitShiftSpec, IsInfSpec, ModSpec
 from engine.ops.spec import OperatorSpec
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode, Value
 
 REALS: Final = frozenset({f32, f64, f16, bf16})
-INTEGERS: Final = frozenset({i8, u8, i32, i64})
+UNSIGNED: Final = frozenset({u8, u16, u32, u64})
+INTEGERS: Final = UNSIGNED | {i8, i16, i32, i64}
 NUMBERS: Final = REALS | INTEGERS
 ALL: Final = NUMBERS | {boolean}
 BOOLEANS: Final = frozenset({boolean})
@@ -127,7 +128,7 @@ def _mod(p: ElementwiseProgram, spec: ModSpec, x: Sequence[Value]) -> Value:
     return p.op(Opcode.FMOD if spec.fmod else Opcode.MOD, *x)
 
 
-@_emits("BitShift", frozenset({u8}))
+@_emits("BitShift", UNSIGNED)
 def _bit_shift(p: ElementwiseProgram, spec: BitShiftSpec, x: Sequence[Value]) -> Value:
     return p.op(Opcode.SHIFT_LEFT if spec.direction == "LEFT" else Opcode.SHIFT_RIGHT, *x)
 

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.ir import Constant, Node, Output
-from engine.ir.element_type import f32, i8, i32
+from engine.ir import Constant, ElementType, Node, Output
+from engine.ir.element_type import f32, i8, i32, u8
 from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.native import Attribute, pack
 from engine.ops.conv import ConvSpec
 from engine.ops.fused_activation import Activation
 from engine.ops.internal import INTERNAL_DOMAIN, Quantized
 from engine.ops.matmul import MatMulSpec
-from engine.ops.spec import SpecT
+from engine.ops.spec import OperatorSpec, SpecT
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, padded_channels, static_shape
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_geometry import conv_geometry
@@ -113,6 +113,69 @@ class QuantizedMatMulLowering(_QuantizedLowering[MatMulSpec]):
         attributes = operands.attributes()
         attributes |= {"m": rows, "n": n, "k": k, "a_signed": int(x.element_type is i8)}
         b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
+
+
+@lowers("MatMulInteger")
+class MatMulIntegerLowering(OpLowering[OperatorSpec]):
+    """Products of rows with one constant matrix that is symmetric, as sums of i32."""
+
+    def check(self, spec: OperatorSpec) -> Refusal | None:
+        """See `OpLowering`."""
+        a, weights, a_zero, b_zero = (spec.input(index) for index in range(4))
+        assert a is not None
+        assert weights is not None
+        if not isinstance(weights.node, Constant) or not isinstance(b_zero.node if b_zero else weights.node, Constant):
+            return Refusal(RefusalCause.CONSTANT, "B or its zero point is computed; expected constants")
+        center = _UNSIGNED if weights.element_type is u8 else 0
+        if b_zero is not None and not (b_zero.node.data == center).all():  # type: ignore[attr-defined]
+            return Refusal(RefusalCause.ATTRIBUTE, f"the zero point of B is not {center} everywhere")
+        if a.shape.rank.is_dynamic or a.shape.rank.min < 2 or len(weights.shape) != 2:
+            return Refusal(RefusalCause.RANK, f"A is {a.shape}, B is {weights.shape}; expected rows and a matrix")
+        if a_zero is not None and (not a_zero.shape.is_static or a_zero.shape.size() != 1):
+            return Refusal(RefusalCause.SHAPE, f"the zero point of A is {a_zero.shape}; expected one number")
+        return _check_terms(weights.shape.get_shape()[0])
+
+    def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
+        """See `OpLowering`."""
+        node = spec.node
+        x, weights = node.input_value(0), node.input_value(1)
+        k, n = b.shape(weights)
+        packing: dict[str, Attribute] = {"n": n, "k": k}
+
+        def signed() -> Array:
+            data = b.value(weights)
+            return data if data.dtype == np.int8 else (data.astype(np.int16) - _UNSIGNED).astype(np.int8)
+
+        def packed() -> Array:
+            return pack("pack_gemm_int8", [np.ascontiguousarray(signed())], packing, isa=b.isa)
+
+        def sums() -> Array:
+            return _blocks(-signed().astype(np.int64).sum(axis=0), np.int32)
+
+        zero = spec.input(2)
+        zero_point = b.constant(np.zeros(1, x.element_type.numpy)) if zero is None else b.input(zero)
+        start = _computed_start(node, b, x.element_type, zero_point, b.weights([weights], "integer sums", sums), n)
+        ones = b.constant(np.ones(padded_channels(n), np.float32))  # not used by results of i32
+        inputs = [b.input(x), b.weights([weights], f"integer {n}x{k}", packed), start, ones]
+        attributes: dict[str, Attribute] = {**packing, "m": math.prod(b.shape(x)[:-1]), "y": "i32"}
+        attributes["a_signed"] = int(x.element_type is i8)
+        b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
+
+
+def _computed_start(
+    node: Node, b: SegmentBuilder, x_type: ElementType, zero_point: int, sums: int, columns: int
+) -> int:
+    """The buffer of what sums start with: a zero point, as u8, times the negative sums of the weights."""
+    program = ElementwiseProgram()
+    zero = program.cast(program.input(x_type), i32)
+    if x_type is i8:
+        zero = program.op(Opcode.ADD, zero, program.constant(_UNSIGNED, i32))
+    result = program.op(Opcode.MUL, zero, program.input(i32))
+    count = padded_channels(columns)
+    start = b.temporary(4 * count)
+    attributes = program.attributes([result])
+    b.step(node, "elementwise", [zero_point, sums], [start], dims=[count], input_strides=[0, 1], **attributes)
+    return start
 
 
 def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
@@ -256,28 +319,17 @@ class _Operands:
         def scales() -> Array:
             return _blocks(np.broadcast_to(b.value(weights_scale), (count,)), np.float32)
 
-        start = ElementwiseProgram()
-        zero = start.cast(start.input(x_zero_point.element_type), i32)
-        if _output(given.x).element_type is i8:
-            zero = start.op(Opcode.ADD, zero, start.constant(_UNSIGNED, i32))
-        start_result = start.op(Opcode.MUL, zero, start.input(i32))
-        scale = ElementwiseProgram()
-        scale_result = scale.op(Opcode.MUL, scale.input(f32), scale.input(f32))
-        made = []
-        for value, constant, program, result in (
-            (x_zero_point, b.weights([weights], f"sums {self.axis}", sums), start, start_result),
-            (x_scale, b.weights([weights, weights_scale], f"scales {self.axis}", scales), scale, scale_result),
-        ):
-            made.append(b.temporary(4 * padded_channels(count)))
-            b.step(
-                self.node,
-                "elementwise",
-                [b.input(value), constant],
-                [made[-1]],
-                dims=[padded_channels(count)],
-                input_strides=[0, 1],
-                **program.attributes([result]),
-            )
+        x_type, constant = x_zero_point.element_type, b.weights([weights], f"sums {self.axis}", sums)
+        made = [_computed_start(self.node, b, x_type, b.input(x_zero_point), constant, count)]
+        program = ElementwiseProgram()
+        attributes = program.attributes([program.op(Opcode.MUL, program.input(f32), program.input(f32))])
+        factors = b.weights([weights, weights_scale], f"scales {self.axis}", scales)
+        scale, length = b.temporary(4 * padded_channels(count)), padded_channels(count)
+        b.step(
+            self.node, "elementwise", [b.input(x_scale), factors], [scale], dims=[length], input_strides=[0, 1],
+            **attributes,
+        )  # fmt: skip
+        made.append(scale)
         if given.bias is not None:
             bias = _output(given.bias)
             made.append(b.weights([bias], "bias", lambda: _blocks(b.value(bias), np.float32)))
