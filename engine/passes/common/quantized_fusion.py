@@ -123,6 +123,8 @@ def _quantize(node: Node) -> bool:
         return False
     if operands.residual is not None and operands.residual_scale is None:
         return False  # an f32 residual may hold NaN and infinity
+    if not all(isinstance(value.node, Constant) for value in source.node.input_values[1:3] if value is not None):
+        return False  # a scale that is computed cannot be folded into that of the result
     operands = replace(operands, y_scale=node.input_value(1), y_zero_point=_zero_point(node, node.output(0)))
     made = _copy(source.node, operands, spec_activation(source.node))
     return replace_by(node, [source.node, node], [made])

@@ -157,6 +157,26 @@ def test_scales_whose_quotient_overflows(residual_scale: float, middle_scale: fl
     check_small(nodes, constants, {k: rng.integers(0, 256, shape).astype(np.uint8) for k, shape in inputs.items()})
 
 
+def test_a_dynamic_product_whose_result_is_quantized() -> None:
+    """The scale of x is computed, so the result is quantized by a step of its own."""
+    rng = np.random.default_rng(4)
+    constants = {
+        "w": rng.integers(-127, 128, (6, 7)).astype(np.int8), "w_scale": np.float32(0.01), "y_scale": np.float32(0.03),
+        "zero": np.int8(5),
+    }  # fmt: skip
+    nodes = [
+        onnx.helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "x_scale", "x_zero"]),
+        onnx.helper.make_node("MatMulInteger", ["codes", "w", "x_zero"], ["sums"]),
+        onnx.helper.make_node("Cast", ["sums"], ["real_sums"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Mul", ["x_scale", "w_scale"], ["scale"]),
+        onnx.helper.make_node("Mul", ["real_sums", "scale"], ["product"]),
+        onnx.helper.make_node("Relu", ["product"], ["active"]),
+        onnx.helper.make_node("QuantizeLinear", ["active", "y_scale", "zero"], ["y_codes"]),
+        onnx.helper.make_node("DequantizeLinear", ["y_codes", "y_scale", "zero"], ["y"]),
+    ]
+    check_small(nodes, constants, {"x": rng.standard_normal((3, 6)).astype(np.float32)})
+
+
 def check_small(nodes: list[onnx.NodeProto], constants: dict[str, Any], inputs: dict[str, np.ndarray]) -> None:
     """Assert that CPU computes the result y, of f32, as onnxruntime does."""
     graph = onnx.helper.make_graph(
