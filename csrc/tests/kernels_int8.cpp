@@ -367,6 +367,11 @@ void refusals(const Target& target) {
   refused({{"middle", std::vector<double>{1, 0, 1}}}, "middle");
   refused({{"factor", std::numeric_limits<double>::quiet_NaN()}}, "factor");
   refused({{"scale", std::int64_t{1}}}, "not optional");
+  const std::vector<std::int64_t> five{5, 5}, three{3, 3}, one{1, 1};
+  AttributeMap plain{{"batch", std::int64_t{1}}, {"in_channels", std::int64_t{3}}, {"out_channels", std::int64_t{16}}};
+  plain.merge(
+      AttributeMap{{"in", five}, {"out", one}, {"kernel", three}, {"dilations", std::vector<std::int64_t>{2, 2}}});
+  expect_refused(target, conv_int8_operations, "conv_planar_int8", plain, {75, 4096, 64, 64}, {64}, "dilation");
 }
 
 }  // namespace

@@ -42,6 +42,10 @@ ConvInt8Args read_conv(const StepRequest& request, bool is_plain) {
     throw PlanError(std::to_string(shape.in_channels) + " input channels in " + std::to_string(shape.groups) +
                     " groups; expected at most " + std::to_string(kPlainChannels) + " in one for a plain input");
   }
+  if (is_plain && shape.dilation_w != 1) {
+    throw PlanError("the horizontal dilation is " + std::to_string(shape.dilation_w) +
+                    "; expected 1 for a plain input");
+  }
   ConvInt8Args args = {};
   const bool is_copied = is_plain || is_padded(shape);
   const ConvShape read = is_copied ? padded_shape(shape) : shape;
