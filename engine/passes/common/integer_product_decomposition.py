@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import numpy as np
+
 from engine import ops
-from engine.ir import Node, Output, f32, i8, i32, u8
+from engine.ir import Constant, Node, Output, f32, i8, i32, u8
 from engine.passes.fusion import FusionPass
 from engine.passes.pattern import wrap_type
 
@@ -60,10 +62,10 @@ def _centered(node: Node, index: int, axes: list[int], made: list[Node]) -> Node
     wide: Node = ops.Cast(zero, to=f32.onnx)
     made.append(wide)
     if zero.shape.size() != 1 and axes:
-        wide = ops.Unsqueeze(wide, axes)
+        wide = ops.Unsqueeze(wide, Constant(np.array(axes, np.int64)))
         made.append(wide)
     elif zero.shape.rank == 1 and zero.shape.size() == 1:
-        wide = ops.Squeeze(wide, [0])
+        wide = ops.Squeeze(wide, Constant(np.array([0], np.int64)))
         made.append(wide)
     made.append(ops.Sub(value, wide))
     return made[-1]

@@ -220,7 +220,7 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("quantized.ort17.static", (), QuantizedFusion, 28),
     ("quantized.ort17.static", (), DequantizedConstantFolding, 12),
     ("case/test_dynamicquantizelinear", (), DynamicQuantizationDecomposition, 1),
-    ("case/test_convinteger_with_padding", (), IntegerProductDecomposition, 1),
+    ("case/test_matmulinteger", (), IntegerProductDecomposition, 1),
     ("case/test_qlinearconv", (), QOperatorDecomposition, 1),
 ]
 _CLEANING = frozenset(

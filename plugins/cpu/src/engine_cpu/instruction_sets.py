@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from engine.ir import Model
 from engine.native import isas_within, kernel_isas
 
+_INTEGER: Final = frozenset({"QuantizedConv", "QuantizedMatMul", "MatMulInteger"})
 
-def needed_isa(precision: str, available: str) -> str:
-    """The lowest instruction set with the same kernels for networks of this precision as `available`.
+
+def needed_isa(graph: Model, precision: str, available: str) -> str:
+    """The lowest instruction set with the same kernels for a graph in this precision as `available`.
 
     Blobs have weights packed for one instruction set, and run on all CPUs that support it.
     """
+    is_integer = _multiplies_integers(graph)
     known = isas_within(available)
     used = {
         isa
         for kernel, isas in kernel_isas().items()
-        if precision == "bf16" or "bf16" not in kernel
+        if (precision == "bf16" or "bf16" not in kernel) and (is_integer or "int8" not in kernel)
         for isa in isas
         if isa in known
     }
     return next(isa for isa in known if used.issubset(isas_within(isa)))
+
+
+def _multiplies_integers(graph: Model) -> bool:
+    """Whether the graph, or a body in it, has a node with an integer kernel."""
+    return any(
+        node.op_type in _INTEGER or any(_multiplies_integers(body) for body in node.bodies.values())
+        for node in graph.ordered_nodes()
+    )

@@ -55,7 +55,7 @@ class CpuNetwork(GraphNetwork):
         cache = TuningCache(folder) if folder and effort != "none" else None
         threads = threads_of(config)
         precision = precision_of(config, default_isa())
-        weights = WeightStore(needed_isa(precision, default_isa()))
+        weights = WeightStore(needed_isa(prepared.graph, precision, default_isa()))
         network._load(prepared, weights, CpuTuner(threads, budget=BUDGETS[effort], cache=cache), precision)
         if cache is not None:
             cache.save()

@@ -81,7 +81,7 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
         kernel = "depthwise_int8" if geometry.is_depthwise else "conv_blocked_int8"
         if layout is Layout.PLAIN:
             kernel = "conv_planar_int8"
-        attributes = {**geometry.attributes(), **operands.attributes(), "x_zero_point": operands.x_zero_point}
+        attributes = {**geometry.attributes(), **operands.epilogue(), "x_zero_point": operands.x_zero_point}
         inputs = [_unsigned_map(spec, layout, b), _packed(f"pack_{kernel}", spec.weights, geometry.attributes(), b)]
         inputs += operands.vectors()
         residual = spec.input(_RESIDUAL)
@@ -110,7 +110,7 @@ class QuantizedMatMulLowering(_QuantizedLowering[MatMulSpec]):
         if residual is not None:
             inputs.append(b.input(residual))
         rows = math.prod(b.shape(x)[:-1])
-        attributes = operands.attributes()
+        attributes = operands.epilogue()
         attributes |= {"m": rows, "n": n, "k": k, "a_signed": int(x.element_type is i8)}
         b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
 
@@ -245,7 +245,7 @@ class _Operands:
         zero = int(self.number(self.given.x_zero_point))
         return zero + _UNSIGNED if _output(self.given.x).element_type is i8 else zero
 
-    def attributes(self) -> dict[str, Attribute]:
+    def epilogue(self) -> dict[str, Attribute]:
         """The attributes of the epilogue."""
         given = self.given
         made: dict[str, Attribute] = {}
