@@ -2,7 +2,7 @@
 
     python benchmarks/compare.py                                 # f32 latency, 2 threads, all models
     python benchmarks/compare.py --precision bf16                # against openvino, which supports bf16
-    python benchmarks/compare.py --quantize static               # models quantized to 8 bits by onnxruntime
+    python benchmarks/compare.py --form static                   # models quantized to 8 bits by onnxruntime
     python benchmarks/compare.py --streams 2 --models resnet50,mobilenet_v2
     python benchmarks/compare.py --small --rounds 1              # a quick check that takes seconds
 
@@ -21,16 +21,16 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from comparison.engines import CLOCKS, ENGINES, Setup
+from comparison.forms import FORMS
 from comparison.measure import ModelResult, Procedure, measure_model
 from comparison.peak import Peak
-from comparison.quantized import FORMS
 from comparison.report import cost_table, problems, speed_table, write_json
 
 from engine.testing.networks import NETWORKS, seeded_network
 
 MODELS = (
-    "resnet50", "mobilenet_v2", "efficientnet_b0", "unet", "squeezenet", "densenet121", "vgg19", "bert_base",
-    "gpt2_blocks", "vit_b16", "convnext_t", "lstm", "mlp",
+    "resnet50", "mobilenet_v2", "efficientnet_b0", "efficientnet_lite0", "unet", "squeezenet", "densenet121", "vgg19",
+    "bert_base", "gpt2_blocks", "vit_b16", "convnext_t", "lstm", "mlp",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def main() -> int:
     options = parsed()
     setup = Setup(options.threads, options.precision, options.streams, options.device, options.effort)
     procedure = Procedure(options.engines, setup, options.rounds, options.block_seconds, options.rest, options.loads,
-                          options.clock, options.quantize)  # fmt: skip
+                          options.clock, options.form)  # fmt: skip
     results = []
     with Peak(options.threads) as peak:
         peak.measure()
@@ -47,7 +47,7 @@ def main() -> int:
             results.append(measure_model(name, seeded_network(name, small=options.small), procedure))
             peak.measure()
             report_progress(results[-1], time.perf_counter() - begin)
-    kind = f"int8, {options.quantize}" if options.quantize else options.precision
+    kind = options.form or options.precision
     print(f"\n{cpu_model()}, {options.threads} threads, {kind}, " + ", ".join(
         f"{precision} peak {figure:.0f} GFLOP/s" for precision, figure in peak.best.items()))  # fmt: skip
     print(f"\n{speed_table(results, options.precision, peak.best, options.streams)}\n")
@@ -74,7 +74,9 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
-    parser.add_argument("--quantize", choices=FORMS, default="", help="quantize the models to 8 bits first")
+    parser.add_argument(
+        "--form", choices=FORMS, default="", help="quantize or convert the models first; the f32 models run, too"
+    )
     parser.add_argument("--streams", type=int, default=0, help="measure throughput with this many inferences in flight")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each engine")
     parser.add_argument("--block-seconds", type=float, default=0.4)

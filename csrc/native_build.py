@@ -1,8 +1,8 @@
 """Compiles the native core incrementally: every kernel file once for each instruction set, all other files once.
 
 Used by `setup.py` for the extension module and by `csrc/sanitize.py` for the C++ tests; needs only a compiler with the
-command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, ENGINE_BUILD_OBJECTS and
-ENGINE_WERROR=1.
+command line of GCC or Clang. The environment may set CXX, CXXFLAGS, ENGINE_BUILD_JOBS, ENGINE_BUILD_OBJECTS,
+ENGINE_WERROR=1 and ENGINE_EMULATE_AMX=1, which makes a core that runs the kernels for AMX on any CPU with AVX2, slowly.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "csrc"
 # Objects refer to their sources relative to the root, so another copy of the same sources can reuse them.
 _FOLDER = Path(os.environ.get("ENGINE_BUILD_OBJECTS") or ROOT / "build" / "native")
+EMULATE_AMX = ("-DENGINE_EMULATE_AMX",)
+_IS_EMULATED = os.environ.get("ENGINE_EMULATE_AMX") == "1"
+if _IS_EMULATED:
+    _FOLDER /= "emulated"
 OBJECTS = _FOLDER / f"{sysconfig.get_platform()}-{sysconfig.get_config_var('SOABI') or 'python'}"
 
 WARNINGS = ("-Wall", "-Wextra")
@@ -69,7 +73,7 @@ class Variant:
     flags: tuple[str, ...]
 
 
-RELEASE = Variant(OBJECTS, ("-O3", "-DNDEBUG"))
+RELEASE = Variant(OBJECTS, ("-O3", "-DNDEBUG", *(EMULATE_AMX if _IS_EMULATED else ())))
 
 
 def build_extension(target: Path, include: Sequence[str]) -> None:
@@ -94,7 +98,7 @@ def build_kernels() -> list[Path]:
 def kernel_rows() -> list[tuple[str, str]]:
     """Return the (family, instruction set) rows of families.def that this architecture builds."""
     rows = re.findall(r"^ENGINE_KERNELS\((\w+), (\w+)\)$", _families(), re.MULTILINE)
-    isas = {isa.name: isa for isa in instruction_sets()}
+    isas = {isa.name: isa for isa in instruction_sets(RELEASE)}
     for family, name in rows:
         if name not in isas:
             raise BuildError(f"families.def: {family} names instruction set `{name}`; expected one of {list(isas)}")
@@ -102,16 +106,18 @@ def kernel_rows() -> list[tuple[str, str]]:
     return [(family, name) for family, name in rows if isas[name].architecture in ("any", machine)]
 
 
-def instruction_sets() -> list[InstructionSet]:
-    """Return the rows of isas.def, ascending."""
+def instruction_sets(variant: Variant) -> list[InstructionSet]:
+    """Return the rows of isas.def for a way to compile, ascending."""
     text = (SOURCES / "isas.def").read_text(encoding="utf-8")
+    chosen = r"\1" if set(EMULATE_AMX) <= set(variant.flags) else r"\2"
+    text = re.sub(r"^#ifdef ENGINE_EMULATE_AMX$(.*?)^#else$(.*?)^#endif$", chosen, text, flags=re.DOTALL | re.MULTILINE)
     rows = re.findall(r'^ENGINE_ISA\((\w+), (\w+), "([^"]*)",', text, re.MULTILINE)
     return [InstructionSet(name, architecture, tuple(flags.split())) for name, architecture, flags in rows]
 
 
 def kernel_units(variant: Variant) -> list[Unit]:
     """Return one unit for each kernel file and instruction set."""
-    flags = {isa.name: isa.flags for isa in instruction_sets()}
+    flags = {isa.name: isa.flags for isa in instruction_sets(variant)}
     common = KERNEL_FLAGS + (GCC_KERNEL_FLAGS if _is_gcc() else ())
     return [
         Unit(

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from native_build import (
+    EMULATE_AMX,
     OBJECTS,
     RELEASE,
     BuildError,
@@ -32,7 +33,11 @@ from engine.native import cpu_features, isas_within
 
 COMMON = ("-O1", "-g1", "-fno-omit-frame-pointer")
 VARIANTS = {
-    "address": Variant(OBJECTS / "address", (*COMMON, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")),
+    # Tiles are emulated: this tests their kernels on any CPU, and instruments their reads and writes.
+    "address": Variant(
+        OBJECTS / "address",
+        (*COMMON, *EMULATE_AMX, "-DENGINE_SMALL_TILES", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    ),
     "thread": Variant(OBJECTS / "thread", (*COMMON, "-fsanitize=thread")),
     "plain": RELEASE,
 }
@@ -77,10 +82,13 @@ def _run(name: str, only: str) -> list[str]:
     def has_passed(program: Unit) -> bool:
         target = variant.objects / program.source.stem
         link_program([unit.object for unit in (*instrumented, *others, *core, program)], target, variant)
+        start = time.monotonic()
         done = subprocess.run(
             [target], env=OPTIONS | os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
-        print(f"{name}: {program.source.stem}\n{done.stdout.decode(errors='replace')}", end="", flush=True)
+        seconds = time.monotonic() - start
+        printed = done.stdout.decode(errors="replace")
+        print(f"{name}: {program.source.stem}, {seconds:.0f} s\n{printed}", end="", flush=True)
         return done.returncode == 0
 
     with ThreadPoolExecutor(max_workers=jobs()) as pool:
@@ -92,9 +100,10 @@ def _kernels(variant: Variant) -> tuple[list[Unit], list[Unit]]:
     """The kernels to instrument, and the others, from the release build.
 
     Each family is instrumented for its first and its last instruction set that this CPU has. Between them it differs
-    only in the number of lanes, and the tests look for overruns themselves.
+    only in the number of lanes, and the tests look for overruns themselves. Kernels that use tiles must be, since those
+    of the release are not emulated.
     """
-    isas = isas_within(cpu_features().isa)
+    isas = {*isas_within(cpu_features().isa), "amx"}
     rows: dict[str, list[str]] = {}
     for family, isa in kernel_rows():
         if isa in isas:

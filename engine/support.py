@@ -43,11 +43,17 @@ class Support:
     """How a device runs one node, and why not natively.
 
     `cause` is for programs; `reason` is for people: what was found, what is supported, and how to change the model.
+
+    `precision` names the element type that the device computes the node in, such as "f32", or "u8" for products of
+    8-bit integers; it is empty if the device does not say. `precision_reason` is not empty if the node's operands are
+    quantized, but the device computes it on their real values: why.
     """
 
     level: SupportLevel
     cause: RefusalCause | None = None
     reason: str = ""
+    precision: str = ""
+    precision_reason: str = ""
 
     def __post_init__(self) -> None:
         is_refused = self.level is SupportLevel.REFUSED
@@ -58,9 +64,9 @@ class Support:
             )
 
     @classmethod
-    def native(cls) -> Support:
+    def native(cls, precision: str = "", precision_reason: str = "") -> Support:
         """The device runs the node itself."""
-        return cls(SupportLevel.NATIVE)
+        return cls(SupportLevel.NATIVE, precision=precision, precision_reason=precision_reason)
 
     @classmethod
     def reference(cls, cause: RefusalCause | None = None, reason: str = "") -> Support:

@@ -219,3 +219,18 @@ def test_a_branch_that_is_never_taken_may_not_fit(table: LoweringTable[F32Loweri
     bound = prepare(Core().read_model(proto), table).at(((), (3,)))
     assert [node.op_type for node in bound.refusals()] == ["If"]
     assert bound.graph.results[0].input_value(0).shape == PartialShape([3])
+
+
+@pytest.mark.parametrize("order", [("Erf", "Relu"), ("Relu", "Erf")])
+def test_an_operation_runs_as_badly_as_the_worst_of_those_that_replace_it(order: tuple[str, str]) -> None:
+    x = Parameter(f32, [2], "x")
+    model = Model([ops.Gelu(x, friendly_name="a")], [x])
+    inner = ops.create(order[0], [x])
+    outer = ops.create(order[1], [inner], friendly_name="a")
+    for node in (inner, outer):
+        node.rt_info[FUSED_NAMES] = ("a",)
+
+    def support(node: Node) -> Support:
+        return Support.native() if node.op_type == "Relu" else Support.refused(RefusalCause.OP, "no kernel")
+
+    assert answer_query(model, Model([outer], [x]), support)["a"].level.value == "refused"

@@ -17,9 +17,12 @@ import numpy as np
 import onnx
 
 from comparison.engines import Setup
-from comparison.quantized import quantized
+from comparison.forms import in_form
 from comparison.worker import Worker, WorkerError
 from engine.testing.networks import SeededNetwork, floating_point_operations, rounding_tolerance
+
+OURS, OURS_IN_F32 = "engine", "engine in f32"
+"""This engine, and with a form, this engine on the f32 model beside it."""
 
 # The share of the output's standard deviation that a deep network may lose with 8 bits, of bfloat16 or of integers.
 _REDUCED_TOLERANCE = 0.1
@@ -37,8 +40,8 @@ class Procedure:
     loads: int = 3
     clock: str = "wall"
     """Either "wall", or "cpu", the CPU time of the process."""
-    quantize: str = ""
-    """One of `comparison.quantized.FORMS`; empty: models as they are."""
+    form: str = ""
+    """One of `comparison.forms.FORMS`; empty: models as they are."""
 
 
 @dataclass(slots=True)
@@ -85,19 +88,18 @@ class ModelResult:
 def measure_model(name: str, network: SeededNetwork, procedure: Procedure) -> ModelResult:
     """Measure one model; an engine that cannot run it is skipped, and its result says why."""
     streams, precision = procedure.setup.streams, procedure.setup.precision
-    is_exact = precision == "f32" and not procedure.quantize
+    is_exact = precision == "f32" and not procedure.form
     tolerance = rounding_tolerance(network.model) if is_exact else _REDUCED_TOLERANCE
     operations = floating_point_operations(network.model)
-    if procedure.quantize:
-        network = quantized(network, procedure.quantize)
-    results = {engine: EngineResult() for engine in procedure.engines}
+    engines = [*procedure.engines, *([OURS_IN_F32] if procedure.form and OURS in procedure.engines else [])]
+    results = {engine: EngineResult() for engine in engines}
     found = ModelResult(name, operations, tolerance, results)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        files = _Files(Path(folder), network)
-        workers = {engine: stack.enter_context(Worker(engine, procedure.setup)) for engine in procedure.engines}
-        for engine in procedure.engines:
+        files = _Files(Path(folder), network, procedure.form)
+        workers = {engine: stack.enter_context(_worker(engine, procedure)) for engine in engines}
+        for engine in engines:
             with _problems_of(results[engine], workers, engine):
-                _load(workers[engine], results[engine], files)
+                _load(workers[engine], results[engine], files.model(engine), files.inputs)
         _check_answers(workers, results, files, "f32" if is_exact else "bf16", tolerance)
         if streams:
             _measure_rates(workers, results, procedure)
@@ -119,11 +121,18 @@ def measure_model(name: str, network: SeededNetwork, procedure: Procedure) -> Mo
 class _Files:
     """The files of one model in one folder: the model, its inputs, and the engines' outputs."""
 
-    def __init__(self, folder: Path, network: SeededNetwork) -> None:
+    def __init__(self, folder: Path, network: SeededNetwork, form: str) -> None:
         self.folder = folder
-        self.model, self.inputs = str(folder / "model.onnx"), str(folder / "inputs.npz")
-        onnx.save(network.model, self.model)
+        self._model, self._f32 = str(folder / "model.onnx"), str(folder / "f32.onnx")
+        self.inputs = str(folder / "inputs.npz")
+        if form:
+            onnx.save(network.model, self._f32)
+            network = in_form(network, form)
+        onnx.save(network.model, self._model)
         np.savez(self.inputs, **network.inputs)
+
+    def model(self, engine: str) -> str:
+        return self._f32 if engine == OURS_IN_F32 else self._model
 
     def answer(self, engine: str) -> str:
         return str(self.folder / f"{engine}.npz")
@@ -142,12 +151,16 @@ def _problems_of(result: EngineResult, workers: dict[str, Worker], engine: str) 
         workers.pop(engine).__exit__()
 
 
-def _load(worker: Worker, result: EngineResult, files: _Files) -> None:
+def _worker(engine: str, procedure: Procedure) -> Worker:
+    return Worker(OURS if engine == OURS_IN_F32 else engine, procedure.setup)
+
+
+def _load(worker: Worker, result: EngineResult, model: str, inputs: str) -> None:
     started = worker.start()
     result.version, result.configuration = started["version"], started["configuration"]
     result.model_megabytes = started.get("peak")
-    result.load_seconds = worker.call("load", path=files.model)["seconds"]
-    result.first_seconds = worker.call("bind", inputs=files.inputs)["seconds"]
+    result.load_seconds = worker.call("load", path=model)["seconds"]
+    result.first_seconds = worker.call("bind", inputs=inputs)["seconds"]
 
 
 def _check_answers(
@@ -160,10 +173,12 @@ def _check_answers(
             worker.call("answer", path=files.answer(engine))
             with np.load(files.answer(engine)) as arrays:
                 answers[engine] = [arrays[key] for key in sorted(arrays)]
-    expected = next((answers[engine] for engine in ("onnxruntime", "openvino", "engine") if engine in answers), [])
+    expected = next((answers[engine] for engine in ("onnxruntime", "openvino", OURS) if engine in answers), [])
     for engine, answer in answers.items():
         result = results[engine]
         result.error = max(deviation(a, e, precision) for a, e in zip(answer, expected, strict=True))
+        if engine == OURS_IN_F32:  # its error shows how much the form of the model loses
+            continue
         result.agrees = result.error <= tolerance
         if not result.agrees:
             result.problem = f"deviates by {result.error:.1e} of the outputs' scale; expected at most {tolerance:.1e}"
@@ -227,7 +242,7 @@ def _measure_loads(
     for _ in range(procedure.loads):
         for engine in list(workers):
             with _problems_of(results[engine], workers, engine):
-                loads[engine].append(_fresh(engine, procedure, "load", files.model))
+                loads[engine].append(_fresh(engine, procedure, "load", files.model(engine)))
                 if files.compiled(engine).exists():
                     imports[engine].append(_fresh(engine, procedure, "import_network", str(files.compiled(engine))))
     for engine in workers:
@@ -239,6 +254,6 @@ def _measure_loads(
 
 def _fresh(engine: str, procedure: Procedure, command: str, path: str) -> float:
     time.sleep(procedure.rest_seconds)
-    with Worker(engine, procedure.setup) as worker:
+    with _worker(engine, procedure) as worker:
         worker.start()
         return float(worker.call(command, path=path)["seconds"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -27,7 +28,15 @@ class Peak:
         if compiler is None:
             return self
         self._folder = tempfile.TemporaryDirectory()
-        command = [compiler, "-O2", "-std=c++17", "-march=native", "-ffp-contract=fast", "-pthread", str(_SOURCE)]
+        command = [
+            *shlex.split(compiler),
+            "-O2",
+            "-std=c++17",
+            "-march=native",
+            "-ffp-contract=fast",
+            "-pthread",
+            str(_SOURCE),
+        ]
         subprocess.run([*command, "-o", str(self._program)], check=True)
         return self
 

@@ -8,16 +8,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comparison.measure import EngineResult, ModelResult
-
-OURS = "engine"
+from comparison.measure import OURS, OURS_IN_F32, EngineResult, ModelResult
 
 
 def ratio_to_peers(result: ModelResult, figure: Callable[[EngineResult], float | None]) -> float | None:
     """The best peer's figure divided by ours, where less is better: above 1, this engine is better."""
     ours = figure(result.engines[OURS]) if OURS in result.engines else None
-    peers = [value for name, r in result.engines.items() if name != OURS and (value := figure(r)) is not None]
+    peers = [
+        value
+        for name, r in result.engines.items()
+        if name not in (OURS, OURS_IN_F32) and (value := figure(r)) is not None
+    ]
     return min(peers) / ours if ours and peers else None
+
+
+def ratio_to_f32(result: ModelResult) -> float | None:
+    """The time of this engine on the f32 model divided by that on the model compared; None if either is unknown."""
+    ours, f32 = (_time(result.engines[name]) if name in result.engines else None for name in (OURS, OURS_IN_F32))
+    return f32 / ours if ours and f32 else None
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
@@ -30,6 +38,7 @@ def speed_table(results: Sequence[ModelResult], precision: str, peak: Mapping[st
     engines = list(results[0].engines) if results else []
     unit = "inferences/s" if streams else "ms"
     header = ["model", *(f"{engine} ({unit})" for engine in engines), "to the faster peer", "share of peak"]
+    header += ["to our f32"] if OURS_IN_F32 in engines else []
     rows, ratios = [], []
     for result in results:
         ratio = ratio_to_peers(result, _time)
@@ -37,7 +46,9 @@ def speed_table(results: Sequence[ModelResult], precision: str, peak: Mapping[st
         cells = [_number((r.rate if streams else r.milliseconds), r.problem) for r in result.engines.values()]
         share = _share(result, peak.get(precision))
         rows.append([result.name, *cells, _times(ratio), "-" if share is None else f"{share:.0%}"])
+        rows[-1] += [_times(ratio_to_f32(result))] if OURS_IN_F32 in engines else []
     rows.append(["geometric mean", *("" for _ in engines), _times(geometric_mean(ratios)), ""])
+    rows[-1] += [""] if OURS_IN_F32 in engines else []
     return markdown(header, rows)
 
 

@@ -19,6 +19,7 @@
 #include "executor/core_set.hpp"
 #include "executor/cpu_features.hpp"
 #include "executor/plan.hpp"
+#include "executor/product_rates.hpp"
 #include "kernels/prepare/codes.hpp"
 
 namespace py = pybind11;
@@ -222,6 +223,10 @@ PYBIND11_MODULE(_core, module) {
   KernelRegistry::built_in();
 
   module.def("cpu_features", features_dict);
+  module.def("product_rates", []() -> py::object {
+    const std::optional<ProductRates> rates = product_rates();
+    return rates ? py::object(py::make_tuple(rates->f32, rates->bf16)) : py::none();
+  });
   module.def("default_isa", [] { return isa_name(default_isa()); });
   module.def("built_isas", [] {
     std::vector<std::string> names;

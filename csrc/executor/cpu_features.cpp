@@ -19,6 +19,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 namespace engine {
 namespace {
@@ -36,8 +39,14 @@ struct Rows {
   };
 };
 
+FeatureSet detected_features();
+
 FeatureSet features_of(Isa isa) {
-  return Rows::kFeatures[static_cast<std::size_t>(isa)];
+  const FeatureSet features = Rows::kFeatures[static_cast<std::size_t>(isa)];
+#if defined(ENGINE_EMULATE_AMX)
+  if (isa == Isa::amx) return features | detected_features();
+#endif
+  return features;
 }
 
 #if defined(__x86_64__)
@@ -60,6 +69,18 @@ std::uint64_t saved_states() {
   return (static_cast<std::uint64_t>(high) << 32) | low;
 }
 
+// Asks Linux to save a state of this process that it does not save by default, because it is large. Fails on older
+// kernels, and while a thread has a signal stack that is too small for the state.
+[[maybe_unused]] bool request_state(int bit) {
+#if defined(__linux__)
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, bit) == 0;
+#else
+  static_cast<void>(bit);
+  return false;
+#endif
+}
+
 FeatureSet detect_features() {
   constexpr std::uint32_t kSavesStates = 1u << 27;  // OSXSAVE: xgetbv is available
   const std::uint64_t states = (cpuid(1).ecx & kSavesStates) != 0 ? saved_states() : 0;
@@ -70,6 +91,12 @@ FeatureSet detect_features() {
 #define ENGINE_CPUID(feature, leaf, subleaf, output, bit) require(Rows::feature, cpuid(leaf, subleaf).output, bit);
 #define ENGINE_SAVED_STATE(feature, bit) require(Rows::feature, states, bit);
 #include "isas.def"
+#define ENGINE_REQUESTED_STATE(feature, bit) \
+  if ((missing & Rows::feature) == 0 && !request_state(bit)) missing |= Rows::feature;
+#include "isas.def"
+#if defined(ENGINE_EMULATE_AVXVNNI)  // for tests: the same instruction in the encoding of AVX-512
+  if ((missing & (Rows::avx512 | Rows::vnni)) == 0) missing &= ~Rows::avxvnni;
+#endif
   return ~missing;
 }
 
@@ -102,6 +129,11 @@ std::string detect_model() {
 }
 
 #endif
+
+FeatureSet detected_features() {
+  static const FeatureSet features = detect_features();
+  return features;
+}
 
 std::size_t cache_bytes([[maybe_unused]] int level) {
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
@@ -158,9 +190,8 @@ int quota_cores() {
 
 CpuFeatures detect() {
   CpuFeatures features;
-  const FeatureSet detected = detect_features();
   for (const Isa isa : built_isas())
-    if ((features_of(isa) & ~detected) == 0) features.best = isa;
+    if (is_available(isa)) features.best = isa;
   features.model = detect_model();
   features.l1d_bytes = cache_bytes(1);
   features.l2_bytes = cache_bytes(2);
@@ -175,7 +206,7 @@ CpuFeatures detect() {
 std::string available_names() {
   std::string names;
   for (const Isa isa : built_isas()) {
-    if (!includes(cpu_features().best, isa)) continue;
+    if (!is_available(isa)) continue;
     names += (names.empty() ? "" : ", ") + std::string(isa_name(isa));
   }
   return names;
@@ -205,6 +236,10 @@ std::vector<const char*> feature_names(Isa isa) {
 
 bool includes(Isa limit, Isa isa) {
   return is_built(isa) && (features_of(isa) & ~features_of(limit)) == 0;
+}
+
+bool is_available(Isa isa) {
+  return is_built(isa) && (features_of(isa) & ~detected_features()) == 0;
 }
 
 Isa find_isa(std::string_view name) {
@@ -246,7 +281,7 @@ Isa default_isa() {
     // The limit may exceed this CPU's features, so that one setting serves several generations of machines.
     Isa best = Isa::generic;
     for (const Isa isa : built_isas())
-      if (includes(named, isa) && includes(cpu_features().best, isa)) best = isa;
+      if (includes(named, isa) && is_available(isa)) best = isa;
     return best;
   }
   throw SettingError("ENGINE_MAX_ISA is \"" + std::string(limit) + "\"; expected one of " + available_names());
@@ -254,7 +289,7 @@ Isa default_isa() {
 
 Isa parse_isa(std::string_view name) {
   for (const Isa isa : built_isas()) {
-    if (name == isa_name(isa) && includes(cpu_features().best, isa)) return isa;
+    if (name == isa_name(isa) && is_available(isa)) return isa;
   }
   throw SettingError("instruction set \"" + std::string(name) + "\" is not available; this CPU and build have " +
                      available_names());

@@ -51,6 +51,9 @@ std::vector<const char*> feature_names(Isa isa);
 // Whether `limit` has all features of `isa`, so that code compiled for `isa` runs on every CPU with `limit`.
 bool includes(Isa limit, Isa isa);
 
+// Whether this build has kernels for it and this CPU runs them.
+bool is_available(Isa isa);
+
 // Throws SettingError if isas.def has no row of that name.
 Isa find_isa(std::string_view name);
 

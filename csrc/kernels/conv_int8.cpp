@@ -6,11 +6,12 @@
 
 #include "kernels/conv_walk.hpp"
 #include "kernels/tile_int8.hpp"
+#include "simd/bytes.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
-template <PixelStep kOne, PixelStep kTwo>
+template <PixelStep kOne, PixelStep kTwo, bool kPairsFit>
 struct TileInt8 {
   using Call = TileCallInt8;
   static constexpr int kDepthStep = 4;
@@ -21,7 +22,7 @@ struct TileInt8 {
     const std::int32_t* start;
   };
   static ENGINE_ALWAYS_INLINE TileInt8Fn kernel(int vectors, int pixels, PixelStep step) {
-    return tile_int8_kernel(vectors, pixels, step);
+    return tile_int8_kernel(vectors, pixels, step, kPairsFit);
   }
   static ENGINE_ALWAYS_INLINE void complete(const More& more, std::int64_t channel, TileCallInt8& call) {
     call.start = more.start + channel;
@@ -31,7 +32,7 @@ struct TileInt8 {
 };
 
 template <class Tile>
-void run(const ConvInt8Args& args, void* const* buffers, const KernelContext& context) {
+void run_tiles(const ConvInt8Args& args, void* const* buffers, const KernelContext& context) {
   ConvWalk<Tile> walk = {};
   walk.args = &args.conv;
   walk.more.args = &args;
@@ -44,31 +45,59 @@ void run(const ConvInt8Args& args, void* const* buffers, const KernelContext& co
   if (operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
   if (operands.has_residual)
     walk.residual = {static_cast<const char*>(buffers[operand++]), element_bytes_of(args.requantize.residual)};
+  if (args.zero_at != 0) ++operand;
   walk.y = {static_cast<char*>(buffers[operand]), element_bytes_of(args.requantize.y)};
   run_conv(walk, context);
 }
 
-void conv_blocked_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  using Tile = TileInt8<PixelStep::kBlocked1, PixelStep::kBlocked2>;
-  run<Tile>(*static_cast<const ConvInt8Args*>(raw_args), buffers, context);
+template <PixelStep kOne, PixelStep kTwo>
+void run(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ConvInt8Args& args = *static_cast<const ConvInt8Args*>(raw_args);
+  if (args.pairs_fit && simd::kHasPairProducts)
+    run_tiles<TileInt8<kOne, kTwo, simd::kHasPairProducts>>(args, buffers, context);
+  else
+    run_tiles<TileInt8<kOne, kTwo, false>>(args, buffers, context);
 }
 
-void conv_planar_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  using Tile = TileInt8<PixelStep::kPlanar1, PixelStep::kPlanar2>;
-  run<Tile>(*static_cast<const ConvInt8Args*>(raw_args), buffers, context);
+void conv_blocked_int8(const void* args, void* const* buffers, const KernelContext& context) {
+  run<PixelStep::kBlocked1, PixelStep::kBlocked2>(args, buffers, context);
 }
 
-// A row of a plain image as pixels of four bytes.
+void conv_planar_int8(const void* args, void* const* buffers, const KernelContext& context) {
+  run<PixelStep::kPlanar1, PixelStep::kPlanar2>(args, buffers, context);
+}
+
+// A row of a plain image as pixels of four bytes; those beyond the channels are zero.
 void copy_plain_row(const ConvInt8Args& args, const std::uint8_t* x, std::int64_t width, std::uint8_t* to) {
   const std::int64_t channels = args.plain_channels, map = args.in_h * args.in_w;
-  for (std::int64_t p = 0; p < width; ++p) {
+  std::int64_t p = 0;
+#if defined(__SSE2__)
+  for (; p + 16 <= width; p += 16) {
+    __m128i rows[4];
+    for (std::int64_t c = 0; c < 4; ++c)
+      rows[c] = c < channels ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + c * map + p)) : _mm_setzero_si128();
+    const __m128i lower01 = _mm_unpacklo_epi8(rows[0], rows[1]), upper01 = _mm_unpackhi_epi8(rows[0], rows[1]);
+    const __m128i lower23 = _mm_unpacklo_epi8(rows[2], rows[3]), upper23 = _mm_unpackhi_epi8(rows[2], rows[3]);
+    __m128i* pixels = reinterpret_cast<__m128i*>(to + p * 4);
+    _mm_storeu_si128(pixels, _mm_unpacklo_epi16(lower01, lower23));
+    _mm_storeu_si128(pixels + 1, _mm_unpackhi_epi16(lower01, lower23));
+    _mm_storeu_si128(pixels + 2, _mm_unpacklo_epi16(upper01, upper23));
+    _mm_storeu_si128(pixels + 3, _mm_unpackhi_epi16(upper01, upper23));
+  }
+#endif
+  for (; p < width; ++p) {
     std::uint32_t pixel = 0;
     for (std::int64_t c = 0; c < channels; ++c) pixel |= static_cast<std::uint32_t>(x[c * map + p]) << (8 * c);
     std::memcpy(to + p * 4, &pixel, 4);
   }
 }
 
-// The copy of x with its padding. Split over rows.
+// Every `step`th pixel of a row of 16 channels.
+void copy_pixels(const std::uint8_t* x, std::int64_t step, std::int64_t width, std::uint8_t* to) {
+  for (std::int64_t p = 0; p < width; ++p) std::memcpy(to + p * 16, x + p * step * 16, 16);
+}
+
+// The copy of x with its padding, or of the pixels that are read. Split over rows.
 void conv_copy_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const ConvInt8Args& args = *static_cast<const ConvInt8Args*>(raw_args);
   const ConvShape& s = args.conv.shape;
@@ -76,24 +105,30 @@ void conv_copy_int8(const void* raw_args, void* const* buffers, const KernelCont
   const std::int64_t maps = s.batch * (args.is_plain ? 1 : (s.in_channels + 15) / 16);
   const std::uint8_t* x = static_cast<const std::uint8_t*>(buffers[0]);
   std::uint8_t* copy = static_cast<std::uint8_t*>(buffers[args.copy_at]);
+  std::uint8_t zero = args.padding[0];
+  if (args.zero_at != 0) zero = *static_cast<const std::uint8_t*>(buffers[args.zero_at]) ^ args.zero_flip;
   const WorkRange range = split_work(maps * s.in_h, context.worker, context.workers);
   for (std::int64_t item = range.begin; item < range.end; ++item) {
-    const std::int64_t map = item / s.in_h, ih = item % s.in_h - args.pad_top;
+    const std::int64_t map = item / s.in_h, ih = item % s.in_h * args.step_h - args.pad_top;
     std::uint8_t* to = copy + item * row;
     if (ih < 0 || ih >= args.in_h) {
-      std::memset(to, args.padding[0], static_cast<std::size_t>(row));
+      std::memset(to, zero, static_cast<std::size_t>(row));
+      continue;
+    }
+    if (args.step_w > 1) {
+      copy_pixels(x + (map * args.in_h + ih) * args.in_w * pixel, args.step_w, s.in_w, to);
       continue;
     }
     // The copy ends with the last window, which may be inside x.
     const std::int64_t left = min64(args.pad_left, s.in_w), width = min64(args.in_w, s.in_w - left);
     const std::int64_t right = left + width;
-    std::memset(to, args.padding[0], static_cast<std::size_t>(left * pixel));
+    std::memset(to, zero, static_cast<std::size_t>(left * pixel));
     if (args.is_plain)
       copy_plain_row(args, x + (map * args.plain_channels * args.in_h + ih) * args.in_w, width, to + left * pixel);
     else
       std::memcpy(to + left * pixel, x + (map * args.in_h + ih) * args.in_w * pixel,
                   static_cast<std::size_t>(width * pixel));
-    std::memset(to + right * pixel, args.padding[0], static_cast<std::size_t>((s.in_w - right) * pixel));
+    std::memset(to + right * pixel, zero, static_cast<std::size_t>((s.in_w - right) * pixel));
   }
 }
 

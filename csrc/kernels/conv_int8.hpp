@@ -6,13 +6,14 @@
 
 namespace engine {
 
-// Operands: x (u8), w (packed, pack_int8.hpp), start (i32), scale (f32), [bias] (f32), [residual], y; last, if x is
-// padded, the temporary. Start, scale and bias have a value for each output channel, padded to a multiple of 16.
-// Strides in `conv` are in elements.
+// Operands: x (u8), w (packed, pack_int8.hpp), start (i32), scale (f32), [bias] (f32), [residual], [zero point of x],
+// y; last, if x is padded, the temporary. The zero point is there if it is computed. Start, scale and bias have a value
+// for each output channel, padded to a multiple of 16. Strides in `conv` are in elements.
 //
 // The tiles read x without tests for padding: a map with padding, and a plain x of up to four channels, is copied by
 // the step's first phase. `conv.shape` is that of the copy, whose pads are 0. From a plain x, pixels of the copy have
 // four bytes, and the taps of a kernel row are one run of depth: weights are [out, kernel height, kernel width, 4].
+// For a strided 1x1 kernel, the copy has only the pixels that are read, so that tiles may span rows.
 struct ConvInt8Args {
   ConvArgs conv;
   RequantizeArgs requantize;
@@ -21,7 +22,11 @@ struct ConvInt8Args {
   std::int64_t plain_channels;  // of a plain x
   std::int64_t in_h, in_w;      // of x
   std::int64_t pad_top, pad_left;
-  std::int32_t copy_at;  // the index of the temporary
+  std::int64_t step_h, step_w;  // in x, between rows and pixels of the copy
+  std::int32_t copy_at;         // the index of the temporary
+  bool pairs_fit;               // see requantize_request.hpp
+  std::int32_t zero_at;         // the index of a computed zero point, or 0
+  std::uint8_t zero_flip;       // 128 if that is of i8
 };
 
 }  // namespace engine

@@ -36,8 +36,11 @@ struct ConvWalk {
   std::int64_t tiles;  // tiles of a segment: first `wide` tiles of pixels + 1 pixels, then tiles of `pixels`
   std::int64_t wide;
   int pixels;
-  std::int64_t channel_end;  // of this worker's channel tiles
-  std::int64_t part, parts;  // this pixel tile among those that use the same channel tile, and their number
+  std::int64_t channel_tiles;          // of a group
+  std::int64_t last_depth, reduction;  // of the packed weights
+  std::int64_t group_size;             // of the packed weights of a group
+  std::int64_t channel_end;            // of this worker's channel tiles
+  std::int64_t part, parts;            // this pixel tile among those that use the same channel tile, and their number
 };
 
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
@@ -67,52 +70,80 @@ void fill_offsets(const ConvArgs& args, std::int64_t first_pixel, int pixels, Wo
       }
 }
 
-// Makes a pixel tile prefetch its part of the next channel tile's weights.
+// A pixel tile. Positions are advanced rather than computed, since a division takes as long as a part of a tile.
+struct TilePosition {
+  std::int64_t n, oh, ow;  // the image and the first pixel
+  std::int64_t index;      // of the tile in its segment
+  std::int64_t slot;       // of its offsets
+};
+
 template <class Tile>
-ENGINE_INLINE void ask_for_next(const ConvWalk<Tile>& walk, std::int64_t next, std::int64_t channel_tiles,
-                                std::int64_t reduction, std::int64_t group_size, typename Tile::Call& call) {
-  if (next >= walk.channel_end || walk.parts < 2) return;
-  const PackArgs& pack = walk.args->pack;
-  const std::int64_t in_group = next % channel_tiles;
-  const std::int64_t width = in_group == channel_tiles - 1 ? pack.tail_channels : pack.tile_channels;
-  const auto* from = walk.w + next / channel_tiles * group_size + in_group * pack.tile_channels * reduction;
-  prefetch_part(call, from, width, reduction / Tile::kDepthStep, walk.part, walk.parts);
+ENGINE_INLINE TilePosition position_of(const ConvWalk<Tile>& walk, std::int64_t tile) {
+  const std::int64_t image_tiles = walk.segments * walk.tiles, in_image = tile % image_tiles;
+  const std::int64_t segment = in_image / walk.tiles, index = in_image % walk.tiles;
+  const std::int64_t first_pixel = segment * walk.segment_pixels + index * walk.pixels + min64(index, walk.wide);
+  const std::int64_t out_w = walk.args->shape.out_w;
+  return {tile / image_tiles, first_pixel / out_w, first_pixel % out_w, index, 0};
 }
 
-// Runs pixel tile `tile` of image `n` for channel tiles [range.begin, range.end), counted over all groups.
 template <class Tile>
-void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange range) {
+ENGINE_INLINE int pixels_of(const ConvWalk<Tile>& walk, const TilePosition& at) {
+  return walk.pixels + (at.index < walk.wide);
+}
+
+template <class Tile>
+ENGINE_INLINE void advance(const ConvWalk<Tile>& walk, TilePosition& at) {
+  const ConvShape& s = walk.args->shape;
+  at.ow += pixels_of(walk, at);
+  for (; at.ow >= s.out_w; at.ow -= s.out_w) ++at.oh;
+  if (at.oh == s.out_h) {
+    at.oh = 0;
+    ++at.n;
+  }
+  if (++at.index == walk.tiles) at.index = 0;
+  if (++at.slot == walk.slots) at.slot = 0;
+}
+
+// Makes a pixel tile prefetch its part of the next channel tile's weights; `in_group` counts channel tiles of a group.
+template <class Tile>
+ENGINE_INLINE void ask_for_next(const ConvWalk<Tile>& walk, std::int64_t group, std::int64_t in_group,
+                                typename Tile::Call& call) {
+  const PackArgs& pack = walk.args->pack;
+  const std::int64_t width = in_group == walk.channel_tiles - 1 ? pack.tail_channels : pack.tile_channels;
+  const auto* from = walk.w + group * walk.group_size + in_group * pack.tile_channels * walk.reduction;
+  prefetch_part(call, from, width, walk.reduction / Tile::kDepthStep, walk.part, walk.parts);
+}
+
+// Runs a pixel tile for channel tiles [range.begin, range.end), counted over all groups.
+template <class Tile>
+void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange range) {
   const ConvArgs& args = *walk.args;
   const ConvShape& s = args.shape;
-  const std::int64_t segment = tile / walk.tiles, index = tile % walk.tiles;
-  const int pixels = walk.pixels + (index < walk.wide);
-  const std::int64_t start = index * walk.pixels + min64(index, walk.wide);
-  const std::int64_t first_pixel = segment * walk.segment_pixels + start;
-  const std::int64_t oh = first_pixel / s.out_w, ow = first_pixel % s.out_w;
+  const int pixels = pixels_of(walk, position);
+  const std::int64_t n = position.n, oh = position.oh, ow = position.ow;
   const std::int64_t ih = oh * s.stride_h - s.pad_top, iw = ow * s.stride_w - s.pad_left;
 
   const bool is_pointwise = s.kernel_h == 1 && s.kernel_w == 1 && s.pad_top == 0 && s.pad_left == 0;
   const bool spans_rows = ow + pixels > s.out_w;
   const bool has_all_rows = ih >= 0 && ih + (s.kernel_h - 1) * s.dilation_h < s.in_h;
-  const WorkRange rows =
-      spans_rows || !Tile::kIsPaddingZero ? WorkRange{0, s.kernel_h} : inside(ih, s.in_h, s.kernel_h, s.dilation_h);
+  const WorkRange rows = spans_rows || !Tile::kIsPaddingZero || has_all_rows
+                             ? WorkRange{0, s.kernel_h}
+                             : inside(ih, s.in_h, s.kernel_h, s.dilation_h);
   const std::int64_t last_iw = iw + (pixels - 1) * s.stride_w + (s.kernel_w - 1) * s.dilation_w;
   const bool is_dense = spans_rows
                             ? is_pointwise && s.stride_h == 1 && s.stride_w == 1 && s.out_w == s.in_w
                             : iw >= 0 && last_iw < s.in_w && s.stride_w <= 2 && (Tile::kIsPaddingZero || has_all_rows);
   const PixelStep step = !is_dense ? PixelStep::kIndirect : s.stride_w == 1 ? Tile::kStep1 : Tile::kStep2;
-  const std::int64_t slot = tile % walk.slots;
-  std::int64_t* offsets = walk.offsets + slot * walk.slot_size;
-  if (!is_dense && walk.filled[slot] != tile) {
-    fill_offsets(args, first_pixel, pixels, rows, offsets);
-    walk.filled[slot] = tile;
+  std::int64_t* offsets = walk.offsets + position.slot * walk.slot_size;
+  if (!is_dense) {
+    const std::int64_t first_pixel = oh * s.out_w + ow;
+    if (walk.filled[position.slot] != first_pixel) {
+      fill_offsets(args, first_pixel, pixels, rows, offsets);
+      walk.filled[position.slot] = first_pixel;
+    }
   }
 
   const PackArgs& pack = args.pack;
-  const std::int64_t channel_tiles = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
-  const std::int64_t last_depth = (pack.last_depth + Tile::kDepthStep - 1) / Tile::kDepthStep * Tile::kDepthStep;
-  const std::int64_t reduction = (std::int64_t{16} * (pack.blocks - 1) + last_depth) * pack.rows * pack.cols;
-  const std::int64_t group_size = ((channel_tiles - 1) * pack.tile_channels + pack.tail_channels) * reduction;
   const std::int64_t in_map = s.in_h * s.in_w * args.x_pixel;
   const std::int64_t first_output = args.y_offset + oh * args.y_row + ow * args.y_pixel;
 
@@ -132,27 +163,37 @@ void run_tile(ConvWalk<Tile>& walk, std::int64_t n, std::int64_t tile, WorkRange
 
   const auto full = Tile::kernel(pack.tile_channels / kLanes, pixels, step);
   const auto tail = Tile::kernel(pack.tail_channels / kLanes, pixels, step);
+  const auto* image = walk.x + n * args.x_batch;
+  if (is_dense) image += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * args.x_pixel;
+  std::int64_t group = 0, in_group = range.begin;
+  if (pack.groups > 1) {
+    group = range.begin / walk.channel_tiles;
+    in_group = range.begin % walk.channel_tiles;
+  }
   for (std::int64_t t = range.begin; t < range.end; ++t) {
-    const std::int64_t group = t / channel_tiles, in_group = t % channel_tiles;
-    const bool is_tail = in_group == channel_tiles - 1;
+    const bool is_tail = in_group == walk.channel_tiles - 1;
     const std::int64_t width = is_tail ? pack.tail_channels : pack.tile_channels;
     const std::int64_t in_channel = in_group * pack.tile_channels, channel = group * args.channel_group + in_channel;
-    const std::int64_t at = group / args.y_group_columns * args.y_group_row +
-                            group % args.y_group_columns * args.y_group + in_channel / 16 * args.y_block +
-                            in_channel % 16 + first_output;
-    call.x = walk.x + n * args.x_batch + group * args.x_group;
-    if (is_dense) call.x += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * args.x_pixel;
-    call.w = walk.w + group * group_size + in_group * pack.tile_channels * reduction;
+    std::int64_t at = in_channel / 16 * args.y_block + in_channel % 16 + first_output;
+    if (group > 0) at += group / args.y_group_columns * args.y_group_row + group % args.y_group_columns * args.y_group;
+    call.x = image + group * args.x_group;
+    call.w = walk.w + group * walk.group_size + in_channel * walk.reduction;
     call.w_block = 16 * width * pack.rows * pack.cols;
     call.w_lead = rows.begin * pack.cols * 16 * width;
-    call.w_lead_last = rows.begin * pack.cols * last_depth * width;
+    call.w_lead_last = rows.begin * pack.cols * walk.last_depth * width;
     call.y = walk.y + (n * args.y_batch + at);
     call.bias = walk.bias ? walk.bias + channel : nullptr;
     call.next_step = 0;
     call.scale = walk.scale ? walk.scale + channel : nullptr;
     if (args.operands.has_residual) call.residual = walk.residual + (n * args.residual_batch + at);
     Tile::complete(walk.more, channel, call);
-    ask_for_next(walk, t + 1, channel_tiles, reduction, group_size, call);
+    if (is_tail) {
+      ++group;
+      in_group = 0;
+    } else {
+      ++in_group;
+    }
+    if (walk.parts > 1 && t + 1 < walk.channel_end) ask_for_next(walk, group, in_group, call);
     (is_tail ? tail : full)(call);
   }
 }
@@ -162,38 +203,47 @@ template <class Tile>
 void run_conv(ConvWalk<Tile>& walk, const KernelContext& context) {
   const ConvArgs& args = *walk.args;
   const ConvShape& s = args.shape;
-  if (s.batch * s.out_h * s.out_w == 0 || args.pack.channels == 0) return;
+  const PackArgs& pack = args.pack;
+  if (s.batch * s.out_h * s.out_w == 0 || pack.channels == 0) return;
   walk.offsets = static_cast<std::int64_t*>(context.scratch);
   walk.slots = min64(kConvOffsetSlots, args.tiling.tile_block > 0 ? args.tiling.tile_block : kConvOffsetSlots);
   walk.slot_size = s.kernel_h * s.kernel_w * args.tiling.pixels;
-  for (std::int64_t& tile : walk.filled) tile = -1;
+  for (std::int64_t& first_pixel : walk.filled) first_pixel = -1;
   walk.segments = args.tiling.flat ? 1 : s.out_h;
   walk.segment_pixels = args.tiling.flat ? s.out_h * s.out_w : s.out_w;
   walk.tiles = (walk.segment_pixels + args.tiling.pixels - 1) / args.tiling.pixels;
   walk.pixels = static_cast<int>(walk.segment_pixels / walk.tiles);
   walk.wide = walk.segment_pixels % walk.tiles;
+  walk.channel_tiles = (pack.channels + pack.tile_channels - 1) / pack.tile_channels;
+  walk.last_depth = (pack.last_depth + Tile::kDepthStep - 1) / Tile::kDepthStep * Tile::kDepthStep;
+  walk.reduction = (std::int64_t{16} * (pack.blocks - 1) + walk.last_depth) * pack.rows * pack.cols;
+  walk.group_size = ((walk.channel_tiles - 1) * pack.tile_channels + pack.tail_channels) * walk.reduction;
 
   int channel_split = args.tiling.channel_split;
   if (channel_split > context.workers) channel_split = context.workers;
   while (context.workers % channel_split != 0) --channel_split;
-  const std::int64_t channel_tiles =
-      args.pack.groups * ((args.pack.channels + args.pack.tile_channels - 1) / args.pack.tile_channels);
-  const WorkRange channels = split_work(channel_tiles, context.worker % channel_split, channel_split);
+  const WorkRange channels =
+      split_work(pack.groups * walk.channel_tiles, context.worker % channel_split, channel_split);
   walk.channel_end = channels.end;
-  const std::int64_t image_tiles = walk.segments * walk.tiles;
   const WorkRange pixels =
-      split_work(s.batch * image_tiles, context.worker / channel_split, context.workers / channel_split);
+      split_work(s.batch * walk.segments * walk.tiles, context.worker / channel_split, context.workers / channel_split);
   const std::int64_t step = args.tiling.tile_block > 0 ? args.tiling.tile_block : max64(1, pixels.end - pixels.begin);
+  TilePosition start = position_of(walk, pixels.begin);
   for (std::int64_t first = pixels.begin; first < pixels.end; first += step) {
     const std::int64_t last = min64(first + step, pixels.end);
     walk.parts = last - first;
     // A single tile needs its offsets only once for all channels.
     const std::int64_t channel_step = last - first == 1 ? channels.end - channels.begin : 1;
-    for (std::int64_t c = channels.begin; c < channels.end; c += channel_step)
-      for (std::int64_t tile = first; tile < last; ++tile) {
-        walk.part = tile - first;
-        run_tile(walk, tile / image_tiles, tile % image_tiles, {c, c + channel_step});
+    TilePosition at = start;
+    for (std::int64_t c = channels.begin; c < channels.end; c += channel_step) {
+      at = start;
+      for (walk.part = 0; walk.part < walk.parts; ++walk.part) {
+        run_tile(walk, at, {c, c + channel_step});
+        advance(walk, at);
       }
+    }
+    start = at;
+    start.slot = 0;
   }
 }
 

@@ -13,37 +13,56 @@ namespace {
 
 using namespace simd;
 
-constexpr int kPixels = 8;                // outputs at a time
+// Outputs at a time: of long rows, and of short ones and the rest of long ones.
+#if defined(__AVX512BW__)
+constexpr int kManyPixels = 16;
+#else
+constexpr int kManyPixels = 8;
+#endif
+constexpr int kFewPixels = 8;
 constexpr int kQuad = 64;                 // bytes of a quad of 16 channels
 constexpr int kPartBytes = kVectorBytes;  // of a vector of quads
 
-// Four pixels of 16 channels as [16][4].
-ENGINE_INLINE void store_quad(std::uint8_t* to, const std::uint8_t* const (&pixel)[4]) {
-#if defined(__SSE2__)
-  const auto read = [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(pixel[i])); };
-  const __m128i a = read(0), b = read(1), c = read(2), d = read(3);
-  const __m128i ab0 = _mm_unpacklo_epi8(a, b), ab1 = _mm_unpackhi_epi8(a, b);
-  const __m128i cd0 = _mm_unpacklo_epi8(c, d), cd1 = _mm_unpackhi_epi8(c, d);
-  __m128i* out = reinterpret_cast<__m128i*>(to);
-  _mm_storeu_si128(out, _mm_unpacklo_epi16(ab0, cd0));
-  _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(ab0, cd0));
-  _mm_storeu_si128(out + 2, _mm_unpacklo_epi16(ab1, cd1));
-  _mm_storeu_si128(out + 3, _mm_unpackhi_epi16(ab1, cd1));
+#if defined(__AVX512BW__)
+// Four pixels of 16 channels as [16][4]: pixels [begin, end) are read from `x`, the others are padding.
+ENGINE_INLINE void store_quad(std::uint8_t* to, const std::uint8_t* x, const std::uint8_t* padding, int begin,
+                              int end) {
+  __m512i pixels;
+  if (begin == 0 && end == 4) {
+    pixels = _mm512_loadu_si512(x);
+  } else {
+    const std::uint32_t read = (1u << (4 * end)) - (1u << (4 * begin));
+    pixels = _mm512_mask_loadu_epi32(_mm512_set1_epi8(static_cast<char>(padding[0])), static_cast<__mmask16>(read), x);
+  }
+  // Lane i of a pixel's quarters becomes quarter i of the pixels' lanes; then bytes within each lane likewise.
+  const __m512i quarters = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i bytes = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+  pixels = _mm512_maskz_permutexvar_epi32((__mmask16)-1, quarters, pixels);
+  _mm512_storeu_si512(to, _mm512_shuffle_epi8(pixels, bytes));
+}
 #else
-  for (int c = 0; c < 16; ++c)
-    for (int i = 0; i < 4; ++i) to[c * 4 + i] = pixel[i][c];
+ENGINE_INLINE void store_quad(std::uint8_t* to, const std::uint8_t* x, const std::uint8_t* padding, int begin,
+                              int end) {
+  const auto pixel = [&](int i) { return i >= begin && i < end ? x + i * 16 : padding; };
+  const std::uint8_t* const pixels[4] = {pixel(0), pixel(1), pixel(2), pixel(3)};
+  store_byte_quads(to, pixels);
+}
 #endif
+
+ENGINE_INLINE int within(std::int64_t value, int low, int high) {
+  return value < low ? low : value > high ? high : static_cast<int>(value);
 }
 
+// The quads of a row with its padding, or a row of padding only if `x` is null.
 void fill_row(const DepthwiseInt8Args& args, const std::uint8_t* x, const std::uint8_t* padding, std::uint8_t* row) {
-  const std::int64_t width = args.shape.in_w, left = args.shape.pad_left;
+  const std::int64_t width = x != nullptr ? args.shape.in_w : INT64_MIN / 2;
   for (std::int64_t q = 0; q < args.row_quads; ++q) {
-    const std::uint8_t* pixel[4];
-    for (int i = 0; i < 4; ++i) {
-      const std::int64_t column = q * 4 + i - left;
-      pixel[i] = x != nullptr && column >= 0 && column < width ? x + column * 16 : padding;
-    }
-    store_quad(row + q * kQuad, pixel);
+    const std::int64_t column = q * 4 - args.shape.pad_left;
+    const int begin = within(-column, 0, 4), end = within(width - column, 0, 4);
+    if (begin < end)
+      store_quad(row + q * kQuad, x + column * 16, padding, begin, end);
+    else
+      store_quad(row + q * kQuad, padding, padding, 0, 0);
   }
 }
 
@@ -57,68 +76,87 @@ struct Row {
   std::int64_t y_bytes, residual_bytes;  // of an element
 };
 
+// Stores the results of the sums of outputs [first, first + count) of any kind, for vector `v` of the channel block.
+ENGINE_NOINLINE void finish_any(const RequantizeArgs& args, const Row& row, const VecInt* acc, std::int64_t first,
+                                int count, int v) {
+  const Vec scale = load(row.scale + v * kLanes), bias = row.bias ? load(row.bias + v * kLanes) : zero();
+  for (int p = 0; p < count; ++p) {
+    const std::int64_t at = (first + p) * kBlock + v * kLanes;
+    if (args.y == ElementCode::kI32)
+      store_ints(reinterpret_cast<std::int32_t*>(row.y) + at, acc[p]);
+    else
+      requantize(args, fma(to_floats(acc[p]), scale, bias),
+                 row.residual ? row.residual + at * row.residual_bytes : nullptr, row.y + at * row.y_bytes);
+  }
+}
+
+template <int kPixels>
+ENGINE_INLINE void finish_pixels(const RequantizeArgs& args, const Row& row, const VecInt (&acc)[kPixels],
+                                 std::int64_t first, int count, int v) {
+  const bool is_common =
+      args.epilogue.activation == Activation::kClip && !args.has_middle && !row.residual && row.y_bytes == 1;
+  if (!is_common) {
+    VecInt sums[kPixels];  // a copy, so that `acc` itself stays in registers
+#pragma GCC unroll 16
+    for (int p = 0; p < kPixels; ++p) sums[p] = acc[p];
+    return finish_any(args, row, sums, first, count, v);
+  }
+  const Vec scale = load(row.scale + v * kLanes), bias = row.bias ? load(row.bias + v * kLanes) : zero();
+  Vec value[kPixels];
+#pragma GCC unroll 16
+  for (int p = 0; p < kPixels; ++p) value[p] = fma(to_floats(acc[p]), scale, bias);
+  std::uint8_t* y = reinterpret_cast<std::uint8_t*>(row.y) + first * kBlock + v * kLanes;
+  if (count == kPixels) return store_pixels(args, value, y, kBlock);
+  alignas(64) std::uint8_t codes[kPixels * kBlock];
+  store_pixels(args, value, codes, kBlock);
+  for (int p = 0; p < count; ++p) std::memcpy(y + p * kBlock, codes + p * kBlock, kLanes);
+}
+
 // Outputs [first, first + count) of a row, `count` at most kPixels. kWidth and kStride: 0 if not constants.
-template <int kWidth, int kStride>
+template <int kWidth, int kStride, int kPixels, bool kPairsFit>
 ENGINE_INLINE void run_pixels(const DepthwiseInt8Args& args, const Row& row, std::int64_t first, int count) {
   const std::int64_t width = kWidth ? kWidth : args.shape.kernel_w, stride = kStride ? kStride : args.shape.stride_w;
   const std::int64_t quads = (width + 6) / 4;
   for (int v = 0; v < kVectorsPerBlock; ++v) {
     VecInt acc[kPixels];
     const VecInt start = load_ints(row.start + v * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int p = 0; p < kPixels; ++p) acc[p] = start;
     for (std::int64_t r = 0; r < args.shape.kernel_h; ++r) {
       const std::uint8_t* x = row.quads[r] + first * stride / 4 * kQuad + v * kPartBytes;
       const std::uint8_t* w = row.w + r * 4 * quads * kQuad + v * kPartBytes;
       const std::int64_t lead = kStride ? 0 : first * stride % 4;  // a constant stride has `first` at a quad
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int p = 0; p < kPixels; ++p) {
         if (!kStride && p >= count) break;
         const std::int64_t at = lead + p * stride, shift = at % 4, used = (shift + width + 3) / 4;
 #pragma GCC unroll 3
         for (std::int64_t q = 0; q < used; ++q)
-          acc[p] = dot_bytes(load_byte_quads(x + (at / 4 + q) * kQuad),
-                             load_byte_quads(w + (shift * quads + q) * kQuad), acc[p]);
+          acc[p] = dot_bytes<kPairsFit>(load_byte_quads(x + (at / 4 + q) * kQuad),
+                                        load_byte_quads(w + (shift * quads + q) * kQuad), acc[p]);
       }
     }
-    const RequantizeArgs& requantized = args.requantize;
-    const Vec scale = load(row.scale + v * kLanes), bias = row.bias ? load(row.bias + v * kLanes) : zero();
-    const bool is_common = requantized.epilogue.activation == Activation::kClip && !requantized.has_middle &&
-                           !row.residual && row.y_bytes == 1;
-    const Vec low = broadcast(requantized.low), high = broadcast(requantized.high);
-    const VecInt zero_point = requantized.zero_point - VecInt{};
-#pragma GCC unroll 8
-    for (int p = 0; p < kPixels; ++p) {
-      if (p >= count) break;
-      const std::int64_t at = (first + p) * 16 + v * kLanes;
-      if (is_common) {
-        const VecInt codes = round_to_ints(min(high, max(low, fma(to_floats(acc[p]), scale, bias))));
-        store_bytes(reinterpret_cast<std::uint8_t*>(row.y) + at, codes + zero_point);
-      } else if (requantized.y == ElementCode::kI32) {
-        store_ints(reinterpret_cast<std::int32_t*>(row.y) + at, acc[p]);
-      } else {
-        requantize(requantized, fma(to_floats(acc[p]), scale, bias),
-                   row.residual ? row.residual + at * row.residual_bytes : nullptr, row.y + at * row.y_bytes);
-      }
-    }
+    finish_pixels(args.requantize, row, acc, first, count, v);
   }
 }
 
-template <int kWidth, int kStride>
+template <int kWidth, int kStride, bool kPairsFit>
 ENGINE_NOINLINE void run_row(const DepthwiseInt8Args& args, const Row& row) {
-  for (std::int64_t first = 0; first < args.shape.out_w; first += kPixels) {
-    const std::int64_t rest = args.shape.out_w - first;
-    run_pixels<kWidth, kStride>(args, row, first, rest < kPixels ? static_cast<int>(rest) : kPixels);
-  }
+  std::int64_t first = 0;
+  for (std::int64_t rest = args.shape.out_w; rest > kFewPixels; first += kManyPixels, rest -= kManyPixels)
+    run_pixels<kWidth, kStride, kManyPixels, kPairsFit>(args, row, first, within(rest, 0, kManyPixels));
+  if (first < args.shape.out_w)
+    run_pixels<kWidth, kStride, kFewPixels, kPairsFit>(args, row, first, static_cast<int>(args.shape.out_w - first));
 }
 
+template <bool kPairsFit>
 void run_row(const DepthwiseInt8Args& args, const Row& row) {
   const std::int64_t width = args.shape.kernel_w, stride = args.shape.stride_w;
-  if (width == 3 && stride == 1) return run_row<3, 1>(args, row);
-  if (width == 3 && stride == 2) return run_row<3, 2>(args, row);
-  if (width == 5 && stride == 1) return run_row<5, 1>(args, row);
-  if (width == 5 && stride == 2) return run_row<5, 2>(args, row);
-  return run_row<0, 0>(args, row);
+  if (width == 3 && stride == 1) return run_row<3, 1, kPairsFit>(args, row);
+  if (width == 3 && stride == 2) return run_row<3, 2, kPairsFit>(args, row);
+  if (width == 5 && stride == 1) return run_row<5, 1, kPairsFit>(args, row);
+  if (width == 5 && stride == 2) return run_row<5, 2, kPairsFit>(args, row);
+  return run_row<0, 0, kPairsFit>(args, row);
 }
 
 void depthwise_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
@@ -148,21 +186,23 @@ void depthwise_int8(const void* raw_args, void* const* buffers, const KernelCont
   fill_row(args, nullptr, padding, outside);
   row.quads = quads;
 
+  // Positions are advanced rather than computed: a division takes as long as several outputs.
   const WorkRange range = split_work(s.batch * blocks * s.out_h, context.worker, context.workers);
-  std::int64_t map = -1;
+  std::int64_t map = range.begin / s.out_h, oh = range.begin % s.out_h, block = map % blocks, first_slot = 0;
+  bool is_new_map = true;
   for (std::int64_t item = range.begin; item < range.end; ++item) {
-    const std::int64_t oh = item % s.out_h, block = item / s.out_h % blocks;
-    if (map != item / s.out_h) {
-      map = item / s.out_h;
+    const std::int64_t top = oh * s.stride_h - s.pad_top;
+    if (is_new_map) {
       for (std::int64_t r = 0; r < s.kernel_h; ++r) held[r] = -1;
+      first_slot = 0;
+      is_new_map = false;
     }
-    for (std::int64_t r = 0; r < s.kernel_h; ++r) {
-      const std::int64_t ih = oh * s.stride_h - s.pad_top + r;
+    for (std::int64_t r = 0, slot = first_slot; r < s.kernel_h; ++r, slot = slot + 1 == s.kernel_h ? 0 : slot + 1) {
+      const std::int64_t ih = top + r;
       if (ih < 0 || ih >= s.in_h) {
         quads[r] = outside;
         continue;
       }
-      const std::int64_t slot = ih % s.kernel_h;
       if (held[slot] != ih) {
         fill_row(args, x + (map * s.in_h + ih) * s.in_w * 16, padding, ring + slot * row_bytes);
         held[slot] = ih;
@@ -176,7 +216,17 @@ void depthwise_int8(const void* raw_args, void* const* buffers, const KernelCont
     row.bias = bias ? bias + block * 16 : nullptr;
     row.residual = residual ? residual + at * row.residual_bytes : nullptr;
     row.y = y + at * row.y_bytes;
-    run_row(args, row);
+    if (args.pairs_fit && kHasPairProducts)
+      run_row<kHasPairProducts>(args, row);
+    else
+      run_row<false>(args, row);
+    for (first_slot += s.stride_h; first_slot >= s.kernel_h;) first_slot -= s.kernel_h;
+    if (++oh == s.out_h) {
+      oh = 0;
+      ++map;
+      block = block + 1 == blocks ? 0 : block + 1;
+      is_new_map = true;
+    }
   }
 }
 

@@ -18,6 +18,7 @@ struct DepthwiseInt8Args {
   RequantizeArgs requantize;
   std::int64_t row_quads;  // quads of an input row with its padding, and those that the last windows read beyond
   std::uint8_t zero_point;
+  bool pairs_fit;  // see requantize_request.hpp
 };
 
 // The quads that a window of any shift spans.

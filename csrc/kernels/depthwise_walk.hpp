@@ -204,8 +204,16 @@ void run_depthwise(const DepthwiseArgs& args, void* const* buffers, const Kernel
   row.high = broadcast(is_clip ? epilogue.beta : __builtin_inff());
   const std::int64_t blocks = (s.out_channels + 15) / 16;
   const WorkRange range = split_work(s.batch * blocks * s.out_h, context.worker, context.workers);
-  for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const std::int64_t n = i / (blocks * s.out_h), block = i / s.out_h % blocks, oh = i % s.out_h;
+  // Positions are advanced rather than computed: a division takes as long as several outputs.
+  std::int64_t n = range.begin / (blocks * s.out_h), block = range.begin / s.out_h % blocks, oh = range.begin % s.out_h;
+  const auto advance = [&] {
+    if (++oh < s.out_h) return;
+    oh = 0;
+    if (++block < blocks) return;
+    block = 0;
+    ++n;
+  };
+  for (std::int64_t i = range.begin; i < range.end; ++i, advance()) {
     const std::int64_t top = oh * s.stride_h - s.pad_top;
     std::int64_t begin = 0, end = s.kernel_h;
     while (begin < end && top + begin * s.dilation_h < 0) ++begin;

@@ -24,10 +24,27 @@ using StripFn = void (*)(const StripCall& call);
 // The operations of one element type; null if there is none.
 struct StripTable {
   StripFn run[kOpcodes];
-  bool takes_step[kOpcodes];  // sources of the table's type may have step 0; otherwise every step must be 1
+  bool takes_step[kOpcodes];  // sources may have step 0, except for conditions; otherwise every step must be 1
 };
+// Floating-point types of 4 to 8 bits, in a byte each: their values are u8 in programs, and casts state the format. The
+// bias is 1 less the exponent of the least normal number.
+constexpr std::int64_t small_format(int exponent_bits, int mantissa_bits, int bias) {
+  return exponent_bits | mantissa_bits << 4 | bias << 8;
+}
+// Casts to powers of two, of 8 bits of exponent, state how they round the magnitude, too; `nearest` rounds ties up.
+// What rounds above 2^127 becomes NaN, or 2^127 if it saturates. NaN and infinity are NaN.
+enum class PowerRounding { kDown = 1, kUp = 2, kNearest = 3 };
+constexpr std::int64_t power_format(PowerRounding rounding, bool saturates) {
+  return small_format(8, 0, 128) | static_cast<std::int64_t>(rounding) << 16 | (saturates ? 1 : 0) << 18;
+}
+struct SmallCasts {
+  std::int64_t format;
+  StripFn to_f32, from_f32, from_f64;  // null if there is none
+};
+constexpr int kSmallFormats = 14;
 struct CastTable {
   StripFn run[kElementCodes][kElementCodes];  // [from][to]
+  SmallCasts small[kSmallFormats];
 };
 
 constexpr int kElementwiseMaxRank = 8;

@@ -17,6 +17,34 @@ struct BFloat {
   std::uint16_t bits;
 };
 
+// A number of 4 to 8 bits: [sign] exponent mantissa. kUnsignedZero: there is no -0, and its code is NaN.
+enum class Specials { kNone, kNan, kInfinity, kUnsignedZero };
+template <int kExponentBits, int kMantissaBits, int kExponentBias, Specials kWhich>
+struct Small {
+  static constexpr int kMantissa = kMantissaBits, kBias = kExponentBias, kBits = kExponentBits + kMantissaBits;
+  static constexpr Specials kSpecials = kWhich;
+  static constexpr std::int64_t kFormat = small_format(kExponentBits, kMantissaBits, kExponentBias);
+  static constexpr std::uint32_t kMagnitude = (1u << kBits) - 1, kSign = 1u << kBits;
+  static constexpr std::uint32_t kNan = kWhich == Specials::kUnsignedZero ? kSign : kMagnitude;
+  static constexpr std::uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissaBits;
+  // The magnitude that follows the largest number, and what it becomes.
+  static constexpr std::uint32_t kEnd = kWhich == Specials::kInfinity ? kInfinity
+                                        : kWhich == Specials::kNan    ? kNan
+                                                                      : kMagnitude + 1;
+  static constexpr std::uint32_t kAbove = kWhich == Specials::kNone ? kMagnitude : kEnd;
+  std::uint8_t bits;
+};
+using F8E4M3FN = Small<4, 3, 7, Specials::kNan>;
+using F8E4M3FNUZ = Small<4, 3, 8, Specials::kUnsignedZero>;
+using F8E5M2 = Small<5, 2, 15, Specials::kInfinity>;
+using F8E5M2FNUZ = Small<5, 2, 16, Specials::kUnsignedZero>;
+using F6E2M3 = Small<2, 3, 1, Specials::kNone>;
+using F6E3M2 = Small<3, 2, 3, Specials::kNone>;
+using F4E2M1 = Small<2, 1, 1, Specials::kNone>;
+struct PowerOfTwo {
+  std::uint8_t exponent;
+};
+
 #define ENGINE_CAST_INLINE static inline __attribute__((always_inline))
 
 ENGINE_CAST_INLINE std::uint32_t bits_of(float value) {
@@ -40,6 +68,59 @@ ENGINE_CAST_INLINE float widen(Half half) {
 }
 ENGINE_CAST_INLINE float widen(BFloat value) {
   return float_of(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+// As for Half.
+template <int kExponentBits, int kMantissaBits, int kExponentBias, Specials kWhich>
+ENGINE_CAST_INLINE float widen(Small<kExponentBits, kMantissaBits, kExponentBias, kWhich> value) {
+  using S = Small<kExponentBits, kMantissaBits, kExponentBias, kWhich>;
+  const std::uint32_t magnitude = value.bits & S::kMagnitude;
+  const float correction = float_of(static_cast<std::uint32_t>(254 - S::kBias) << 23);
+  std::uint32_t result = bits_of(float_of(magnitude << (23 - S::kMantissa)) * correction);
+  if constexpr (kWhich == Specials::kInfinity)
+    result = magnitude >= S::kInfinity ? 0x7f800000u | (magnitude << (23 - S::kMantissa)) : result;
+  if constexpr (kWhich == Specials::kNan) result = magnitude == S::kNan ? 0x7fc00000u : result;
+  if constexpr (kWhich == Specials::kUnsignedZero) result = value.bits == S::kNan ? 0x7fc00000u : result;
+  return float_of(result | (static_cast<std::uint32_t>(value.bits & S::kSign) << (31 - S::kBits)));
+}
+ENGINE_CAST_INLINE float widen(PowerOfTwo value) {
+  const std::uint32_t normal = static_cast<std::uint32_t>(value.exponent) << 23;
+  return float_of(value.exponent == 0 ? 0x00400000u : value.exponent == 255 ? 0x7fc00000u : normal);
+}
+
+template <class S>
+ENGINE_CAST_INLINE S to_small(float value) {
+  const std::uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffffu, sign = bits >> 31 << S::kBits;
+  constexpr int kDropped = 23 - S::kMantissa;
+  // The last place of subnormal numbers is 2^(1 - kBias - kMantissa): sums with 2^23 times that are multiples of it.
+  constexpr std::uint32_t kRounder = static_cast<std::uint32_t>(127 + 1 - S::kBias - S::kMantissa + 23) << 23;
+  constexpr std::uint32_t kLeastNormal = static_cast<std::uint32_t>(127 + 1 - S::kBias) << 23;
+  const std::uint32_t small = bits_of(float_of(magnitude) + float_of(kRounder)) - kRounder;
+  const std::uint32_t half = (1u << (kDropped - 1)) - 1, odd = (magnitude >> kDropped) & 1u;
+  const std::uint32_t normal =
+      (magnitude + half + odd - (static_cast<std::uint32_t>(127 - S::kBias) << 23)) >> kDropped;
+  std::uint32_t result = magnitude < kLeastNormal ? small : normal;
+  const bool is_above = result >= S::kEnd;
+  if constexpr (S::kSpecials == Specials::kUnsignedZero)
+    result = is_above ? S::kNan : (result == 0 ? 0 : result | sign);
+  else
+    result = (is_above ? S::kAbove : result) | sign;
+  result = magnitude > 0x7f800000u ? (S::kSpecials == Specials::kNone ? S::kSign : S::kNan | sign) : result;
+  return {static_cast<std::uint8_t>(result)};
+}
+
+// f32 has 0 where this type has 2^-127. ONNX rounds to it the subnormal numbers up to the middle between 0 and 2^-126,
+// and other ties up.
+template <PowerRounding kRounding, bool kSaturates>
+ENGINE_CAST_INLINE PowerOfTwo to_power(float value) {
+  const std::uint32_t magnitude = bits_of(value) & 0x7fffffffu, exponent = magnitude >> 23;
+  const std::uint32_t fraction = magnitude & 0x7fffffu;
+  const std::uint32_t half = exponent == 0 ? 0x400001u : 0x400000u;
+  std::uint32_t next = 0;
+  if constexpr (kRounding == PowerRounding::kUp) next = fraction != 0 ? 1 : 0;
+  if constexpr (kRounding == PowerRounding::kNearest) next = fraction >= half ? 1 : 0;
+  if constexpr (kSaturates) next = exponent >= 254 ? 0 : next;
+  return {static_cast<std::uint8_t>(exponent == 255 ? 255 : exponent + next)};
 }
 
 ENGINE_CAST_INLINE Half to_half(float value) {
@@ -190,6 +271,34 @@ struct Cast<Bool> {
   ENGINE_CAST_INLINE Bool apply(Bool v) { return {static_cast<std::uint8_t>(v.value != 0)}; }
 };
 
+template <class S>
+struct ToSmall {
+  ENGINE_CAST_INLINE S apply(float v) { return to_small<S>(v); }
+  ENGINE_CAST_INLINE S apply(double v) { return to_small<S>(round_to_odd(v)); }
+};
+struct FromSmall {
+  template <class S>
+  ENGINE_CAST_INLINE float apply(S v) {
+    return widen(v);
+  }
+};
+
+template <PowerRounding kRounding, bool kSaturates>
+struct ToPower {
+  ENGINE_CAST_INLINE PowerOfTwo apply(float v) { return to_power<kRounding, kSaturates>(v); }
+};
+
+template <PowerRounding kRounding, bool kSaturates>
+constexpr SmallCasts power_cast() {
+  return {power_format(kRounding, kSaturates), nullptr, strip1<PowerOfTwo, float, ToPower<kRounding, kSaturates>>,
+          nullptr};
+}
+
+template <class S>
+constexpr SmallCasts small_casts() {
+  return {S::kFormat, strip1<float, S, FromSmall>, strip1<S, float, ToSmall<S>>, strip1<S, double, ToSmall<S>>};
+}
+
 template <class From>
 constexpr void add_row(CastTable& table, ElementCode from) {
   StripFn* const row = table.run[static_cast<int>(from)];
@@ -224,6 +333,23 @@ constexpr CastTable make_table() {
   add_row<Bool>(table, ElementCode::kBool);
   add_row<Half>(table, ElementCode::kF16);
   add_row<BFloat>(table, ElementCode::kBF16);
+  const SmallCasts all[kSmallFormats] = {
+      small_casts<F8E4M3FN>(),
+      small_casts<F8E4M3FNUZ>(),
+      small_casts<F8E5M2>(),
+      small_casts<F8E5M2FNUZ>(),
+      small_casts<F6E2M3>(),
+      small_casts<F6E3M2>(),
+      small_casts<F4E2M1>(),
+      {small_format(8, 0, 128), strip1<float, PowerOfTwo, FromSmall>, nullptr, nullptr},
+      power_cast<PowerRounding::kDown, false>(),
+      power_cast<PowerRounding::kDown, true>(),
+      power_cast<PowerRounding::kUp, false>(),
+      power_cast<PowerRounding::kUp, true>(),
+      power_cast<PowerRounding::kNearest, false>(),
+      power_cast<PowerRounding::kNearest, true>(),
+  };
+  for (int i = 0; i < kSmallFormats; ++i) table.small[i] = all[i];
   return table;
 }
 

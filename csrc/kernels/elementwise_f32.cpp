@@ -3,8 +3,10 @@
 // Uses the functions of simd/vec.hpp, with their accuracy; functions missing there use the C library, one element at a
 // time.
 #include <cmath>
+#include <cstring>
 
 #include "kernels/elementwise_strip.hpp"
+#include "kernels/quantize_vector.hpp"
 #include "simd/vec.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -118,6 +120,87 @@ void where(const StripCall& call) {
     for (std::int64_t i = 0; i < left; ++i) chosen[i] = condition[i];
     y.put_rest(chosen != 0 ? b.rest(left) : c.rest(left), left);
   }
+}
+
+// Quantizes a strip. Of Next, codes() returns those of the next vector, and codes_of_rest(count) those of the last
+// elements; they are saturated here.
+template <bool kIsSigned, class Next>
+ENGINE_INLINE void store_strip(const StripCall& call, Next next) {
+  constexpr std::int64_t kRun = 4 * kLanes;
+  std::uint8_t* y = static_cast<std::uint8_t*>(call.y);
+  std::int64_t left = call.count;
+  for (; left >= kRun; left -= kRun, y += kRun) {
+    const VecInt codes[4] = {next.codes(), next.codes(), next.codes(), next.codes()};
+    store_saturated_codes<kIsSigned>(y, codes);
+  }
+  if (left == 0) return;
+  VecInt codes[4] = {};
+  for (int v = 0; v < 4 && left > v * kLanes; ++v)
+    codes[v] = left >= (v + 1) * kLanes ? next.codes() : next.codes_of_rest(left - v * kLanes);
+  std::uint8_t last[kRun];
+  store_saturated_codes<kIsSigned>(last, codes);
+  std::memcpy(y, last, static_cast<std::size_t>(left));
+}
+
+// A source of 8-bit integers, as f32.
+template <class Byte>
+struct ByteSource {
+  const Byte* at;
+  std::int64_t step;
+
+  ENGINE_ALWAYS_INLINE ByteSource(const void* from, std::int64_t step)
+      : at(static_cast<const Byte*>(from)), step(step * kLanes) {}
+  ENGINE_ALWAYS_INLINE Vec next() {
+    const Vec value = load_bytes(at);
+    at += step;
+    return value;
+  }
+  ENGINE_ALWAYS_INLINE Vec rest(std::int64_t count) const {
+    Byte last[kLanes] = {};
+    std::memcpy(last, at, static_cast<std::size_t>(count));
+    return load_bytes(last);
+  }
+};
+
+template <class Byte>
+void quantize(const StripCall& call) {
+  constexpr bool kIsSigned = std::int8_t(-1) == Byte(-1);
+  const Source a = Source::of(call.a, call.a_step), b = Source::of(call.b, call.b_step);
+  const ByteSource<Byte> c(call.c, call.c_step);
+  if (call.b_step == 0 && call.c_step == 0 && Quantizer::fits(*b.at)) {
+    struct Next {
+      Source a;
+      Quantizer to;
+      ENGINE_ALWAYS_INLINE VecInt codes() { return to.codes(a.next()); }
+      ENGINE_ALWAYS_INLINE VecInt codes_of_rest(std::int64_t count) { return to.codes(a.rest(count)); }
+    };
+    return store_strip<kIsSigned>(call, Next{a, Quantizer(*b.at, *c.at)});
+  }
+  struct Next {
+    Source a, b;
+    ByteSource<Byte> c;
+    ENGINE_ALWAYS_INLINE VecInt codes() {
+      const Vec x = a.next(), scale = b.next();
+      return Quantizer::divided(x, scale, c.next());
+    }
+    ENGINE_ALWAYS_INLINE VecInt codes_of_rest(std::int64_t count) {
+      return Quantizer::divided(a.rest(count), b.rest(count), c.rest(count));
+    }
+  };
+  store_strip<kIsSigned>(call, Next{a, b, c});
+}
+
+template <class Byte>
+void dequantize(const StripCall& call) {
+  Reals y = {static_cast<float*>(call.y)};
+  ByteSource<Byte> a(call.a, call.a_step), c(call.c, call.c_step);
+  Source b = Source::of(call.b, call.b_step);
+  std::int64_t left = call.count;
+  for (; left >= kLanes; left -= kLanes) {
+    const Vec difference = a.next() - c.next();
+    y.put(difference * b.next());
+  }
+  if (left > 0) y.put_rest((a.rest(left) - c.rest(left)) * b.rest(left), left);
 }
 
 // Rounds to even by adding a number whose last place is 1; larger values are integers already. Keeps the sign of zero.
@@ -364,6 +447,10 @@ constexpr StripTable make_table() {
   ENGINE_ROW3(HardSigmoid);
   ENGINE_ROW3(Shrink);
   ENGINE_ROW3(MulAdd);
+  ENGINE_ROW(QuantizeU8, quantize<std::uint8_t>);
+  ENGINE_ROW(QuantizeI8, quantize<std::int8_t>);
+  ENGINE_ROW(DequantizeU8, dequantize<std::uint8_t>);
+  ENGINE_ROW(DequantizeI8, dequantize<std::int8_t>);
   ENGINE_LIBRARY_ROW(Sin);
   ENGINE_LIBRARY_ROW(Cos);
   ENGINE_LIBRARY_ROW(Tan);

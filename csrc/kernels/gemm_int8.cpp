@@ -40,17 +40,24 @@ void gemm_panel_int8(const void* raw_args, void* const* buffers, const KernelCon
     const std::int64_t first = tiles.first_row(t), rows = tiles.rows(t);
     const std::uint8_t* a = static_cast<const std::uint8_t*>(buffers[0]) + first * args.a_row;
     std::uint8_t* to = static_cast<std::uint8_t*>(buffers[args.panel_at]) + first * ((args.k + 15) / 16 * 16);
-    for (std::int64_t k = 0; k < args.k; k += 16)
-      for (std::int64_t r = 0; r < rows; ++r, to += 16) {
-        std::uint64_t values[2] = {0, 0};
-        if (k + 16 <= args.k)
-          std::memcpy(values, a + r * args.a_row + k, 16);
-        else
-          std::memcpy(values, a + r * args.a_row + k, static_cast<std::size_t>(args.k - k));
+    const std::int64_t whole = args.k / 16 * 16;
+    // Along rows: reads that are far apart would miss the cache.
+    for (std::int64_t r = 0; r < rows; ++r, a += args.a_row, to += 16) {
+      std::uint8_t* block = to;
+      std::uint64_t values[2];
+      for (std::int64_t k = 0; k < whole; k += 16, block += rows * 16) {
+        std::memcpy(values, a + k, 16);
         values[0] ^= flip;
         values[1] ^= flip;
-        std::memcpy(to, values, 16);
+        std::memcpy(block, values, 16);
       }
+      if (whole == args.k) continue;
+      values[0] = values[1] = 0;
+      std::memcpy(values, a + whole, static_cast<std::size_t>(args.k - whole));
+      values[0] ^= flip;
+      values[1] ^= flip;
+      std::memcpy(block, values, 16);
+    }
   }
 }
 
@@ -58,7 +65,7 @@ struct Walk {
   const GemmInt8Args* args;
   const std::uint8_t *panel, *b;
   const std::int32_t* start;
-  const float *scale, *bias;
+  const float *scale, *bias, *middle_bias;
   SizedPointer<const char> residual;
   SizedPointer<char> c;
   char* aside;  // [2][pixels][64] values: temporary tiles of C and of the residual
@@ -122,13 +129,15 @@ void run_tile(const Walk& walk, std::int64_t index, std::int64_t t, std::int64_t
   call.start = walk.start + column;
   call.scale = walk.scale + column;
   call.bias = walk.bias ? walk.bias + column : nullptr;
+  call.middle_bias = walk.middle_bias ? walk.middle_bias + column : nullptr;
   if (args.operands.has_residual) {
     call.residual = walk.residual + (row * args.residual_row + column);
     call.residual_pixel = args.residual_row;
   }
   call.requantize = &args.requantize;
   ask_for_next(walk, index, t, column_tiles, call);
-  const TileInt8Fn tile = tile_int8_kernel(static_cast<int>(width / kLanes), pixels, PixelStep::kBlocked1);
+  const TileInt8Fn tile =
+      tile_int8_kernel(static_cast<int>(width / kLanes), pixels, PixelStep::kBlocked1, args.pairs_fit);
   if (valid < width)
     run_partial(walk, tile, call, pixels, width, valid);
   else
@@ -148,6 +157,7 @@ void gemm_int8(const void* raw_args, void* const* buffers, const KernelContext& 
   walk.scale = static_cast<const float*>(buffers[3]);
   int operand = 4;
   if (args.operands.has_bias) walk.bias = static_cast<const float*>(buffers[operand++]);
+  if (args.has_middle_bias) walk.middle_bias = static_cast<const float*>(buffers[operand++]);
   if (args.operands.has_residual)
     walk.residual = {static_cast<const char*>(buffers[operand++]), element_bytes_of(args.requantize.residual)};
   walk.c = {static_cast<char*>(buffers[args.c_at]), element_bytes_of(args.requantize.y)};

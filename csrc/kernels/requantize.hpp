@@ -7,8 +7,8 @@
 namespace engine {
 
 // value = sum * scale[c] + bias[c], in f32
-// value = min(max(round(value), middle_low), middle_high) * middle_scale, if has_middle: a result that the model rounds
-//         to integers before it adds the residual
+// value = min(max(round(value), middle_low), middle_high) * middle_scale + middle_bias[c], if has_middle: a result that
+//         the model rounds to integers before it adds a bias or the residual; the bias is 0 where a kernel has none
 // value += (residual - residual_zero_point) * residual_scale, activated as EpilogueArgs says
 // y     = value; or as 8-bit integers, min(max(value, low), high), rounded half to even, + zero_point
 //

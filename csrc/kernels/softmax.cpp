@@ -4,11 +4,16 @@
 // softmax_sum_f32, softmax_apply_f32: the same for few long rows, in two phases split over chunks of a row. Operands:
 // x, y, and a temporary [outer][maximum, sum][chunks].
 //
+// softmax_bytes: rows of f32 or of 8-bit integers, as 8-bit integers; y may be x if it has its size. Split over rows.
+// Scratch: a row of floats.
+//
 // A row with a NaN or +inf, or with only -inf, is NaN, as the formula implies.
 #include "kernels/softmax.hpp"
 
 #include <cmath>
+#include <cstring>
 
+#include "kernels/quantize_vector.hpp"
 #include "simd/partial.hpp"
 
 namespace engine::ENGINE_ISA_NS {
@@ -17,6 +22,8 @@ namespace {
 using namespace simd;
 
 constexpr int kUnroll = 4;
+// The exponent of terms that change neither a sum of at least 1 nor an 8-bit integer; e^-88 is a denormal.
+constexpr float kLeast = -87.0f;
 
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
   return a < b ? a : b;
@@ -201,11 +208,133 @@ void softmax_apply_f32(const void* raw, void* const* buffers, const KernelContex
   }
 }
 
+template <class Byte>
+Byte row_max_of_bytes(const Byte* x, std::int64_t count) {
+  typedef Byte Run __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
+  Run best = x[0] - Run{};
+  std::int64_t i = 0;
+  for (; i + kVectorBytes <= count; i += kVectorBytes) {
+    const Run values = *reinterpret_cast<const Run*>(x + i);
+    best = values > best ? values : best;
+  }
+  if (i < count) {
+    Run values = best;
+    std::memcpy(&values, x + i, static_cast<std::size_t>(count - i));
+    best = values > best ? values : best;
+  }
+  typedef Byte Part __attribute__((vector_size(16)));
+  Byte lanes[kVectorBytes];
+  std::memcpy(lanes, &best, sizeof lanes);
+  Part top, other;
+  std::memcpy(&top, lanes, sizeof top);
+  for (int l = 16; l < kVectorBytes; l += 16) {
+    std::memcpy(&other, lanes + l, sizeof other);
+    top = other > top ? other : top;
+  }
+  other = __builtin_shufflevector(top, top, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+  top = other > top ? other : top;
+  other = __builtin_shufflevector(top, top, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3);
+  top = other > top ? other : top;
+  Byte most = top[0];
+  for (int l = 1; l < 4; ++l) most = top[l] > most ? top[l] : most;
+  return most;
+}
+
+// The sum of exp((x - top) * scale), whose terms are stored.
+template <class Byte>
+float row_exp_of_bytes(const Byte* x, float scale, float* y, std::int64_t count) {
+  const float bias = row_max_of_bytes(x, count);
+  Vec total[kUnroll] = {};
+  std::int64_t i = 0;
+  for (; i + kUnroll * kLanes <= count; i += kUnroll * kLanes)
+    for (int u = 0; u < kUnroll; ++u) {
+      const Vec value = exp((load_bytes(x + i + u * kLanes) - bias) * scale, kLeast);
+      store(y + i + u * kLanes, value);
+      total[u] += value;
+    }
+  for (; i < count; i += kLanes) {
+    const std::int64_t rest = min64(kLanes, count - i);
+    Byte last[kLanes] = {};
+    std::memcpy(last, x + i, static_cast<std::size_t>(rest));
+    const Vec value = exp((load_bytes(last) - bias) * scale, kLeast);
+    store_partial(y + i, value, rest);
+    total[0] += (Vec)((VecInt)value & first_lanes(rest));
+  }
+  return reduce_add((total[0] + total[1]) + (total[2] + total[3]));
+}
+
+float row_exp_of(const SoftmaxBytesArgs&, const float* x, float* y, std::int64_t count) {
+  return row_exp<true>(x, row_max(x, count), y, count);
+}
+template <class Byte>
+float row_exp_of(const SoftmaxBytesArgs& args, const Byte* x, float* y, std::int64_t count) {
+  return row_exp_of_bytes(x, args.x_scale, y, count);
+}
+
+// The codes of x * factor; code(x) gives those of a vector.
+template <bool kIsSigned, class Code>
+ENGINE_INLINE void row_codes(const float* x, float factor, std::uint8_t* y, std::int64_t count, Code code) {
+  constexpr std::int64_t kRun = 4 * kLanes;
+  std::int64_t i = 0;
+  for (; i + kRun <= count; i += kRun) {
+    VecInt codes[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) codes[v] = code(load(x + i + v * kLanes) * factor);
+    store_saturated_codes<kIsSigned>(y + i, codes);
+  }
+  if (i == count) return;
+  VecInt codes[4] = {};
+  for (int v = 0; i + v * kLanes < count; ++v)
+    codes[v] = code(load_partial(x + i + v * kLanes, min64(kLanes, count - i - v * kLanes), zero()) * factor);
+  std::uint8_t last[kRun];
+  store_saturated_codes<kIsSigned>(last, codes);
+  std::memcpy(y + i, last, static_cast<std::size_t>(count - i));
+}
+
+template <class X, bool kIsSigned>
+void softmax_rows(const SoftmaxBytesArgs& args, const X* x, std::uint8_t* y, const KernelContext& context) {
+  float* const terms = static_cast<float*>(context.scratch);
+  const WorkRange range = split_work(args.outer, context.worker, context.workers);
+  const Quantizer quantizer(args.y_scale, args.y_zero_point);
+  const Vec scale = broadcast(args.y_scale), zero_point = broadcast(static_cast<float>(args.y_zero_point));
+  for (std::int64_t row = range.begin; row < range.end; ++row) {
+    const float factor = 1.0f / row_exp_of(args, x + row * args.axis, terms, args.axis);
+    std::uint8_t* to = y + row * args.axis;
+    if (Quantizer::fits(args.y_scale))
+      row_codes<kIsSigned>(terms, factor, to, args.axis, [&](Vec value) { return quantizer.codes(value); });
+    else
+      row_codes<kIsSigned>(terms, factor, to, args.axis,
+                           [&](Vec value) { return Quantizer::divided(value, scale, zero_point); });
+  }
+}
+
+template <class X>
+void softmax_rows(const SoftmaxBytesArgs& args, const void* x, void* y, const KernelContext& context) {
+  const X* from = static_cast<const X*>(x);
+  std::uint8_t* to = static_cast<std::uint8_t*>(y);
+  if (args.y == ElementCode::kI8)
+    softmax_rows<X, true>(args, from, to, context);
+  else
+    softmax_rows<X, false>(args, from, to, context);
+}
+
+void softmax_bytes(const void* raw, void* const* buffers, const KernelContext& context) {
+  const auto& args = *static_cast<const SoftmaxBytesArgs*>(raw);
+  if (args.axis == 0) return;
+  if (args.x == ElementCode::kF32)
+    softmax_rows<float>(args, buffers[0], buffers[1], context);
+  else if (args.x == ElementCode::kI8)
+    softmax_rows<std::int8_t>(args, buffers[0], buffers[1], context);
+  else
+    softmax_rows<std::uint8_t>(args, buffers[0], buffers[1], context);
+}
+
 }  // namespace
 
 extern const KernelEntry softmax_kernels[] = {{"softmax_f32", softmax_f32, nullptr},
                                               {"softmax_sum_f32", softmax_sum_f32, nullptr},
                                               {"softmax_apply_f32", softmax_apply_f32, nullptr},
+                                              {"softmax_bytes", softmax_bytes, nullptr},
                                               {nullptr, nullptr, nullptr}};
 
 }  // namespace engine::ENGINE_ISA_NS

@@ -1,6 +1,7 @@
-// Softmax and its logarithm over one axis of [outer, axis, inner].
+// Softmax and its logarithm over one axis of [outer, axis, inner]; and Softmax of rows, as 8-bit integers.
 #pragma once
 
+#include "kernels/codes.hpp"
 #include "kernels/kernel.hpp"
 
 namespace engine {
@@ -14,6 +15,15 @@ struct SoftmaxArgs {
   std::int64_t outer, axis, inner;
   std::int64_t chunks;  // of a row; only for softmax_sum_f32 and softmax_apply_f32
   bool is_log;
+};
+
+// y = quantize(softmax(x)) for rows [outer, axis].
+struct SoftmaxBytesArgs {
+  std::int64_t outer, axis;
+  ElementCode x, y;  // x: f32, u8 or i8; y: u8 or i8
+  float x_scale;     // of integers; their zero point is irrelevant
+  float y_scale;
+  std::int32_t y_zero_point;
 };
 
 }  // namespace engine

@@ -16,11 +16,11 @@ using namespace simd;
 
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int kMaxVectors = 4;
-constexpr int kMaxPixels[5] = {0, 28, 14, 9, 6};
+constexpr int kMaxPixels[5] = {0, tile_pixels(28), tile_pixels(14), tile_pixels(9), tile_pixels(6)};
 constexpr int kBestVectors = 2;
 #else
 constexpr int kMaxVectors = 2;
-constexpr int kMaxPixels[5] = {0, 12, 6, 0, 0};
+constexpr int kMaxPixels[5] = {0, tile_pixels(12), tile_pixels(6), 0, 0};
 constexpr int kBestVectors = 2;
 #endif
 

@@ -12,11 +12,11 @@ using namespace simd;
 
 #if defined(__AVX512BF16__)
 constexpr int kMaxVectors = 4;
-constexpr int kMaxPixels[5] = {0, 28, 14, 9, 6};
+constexpr int kMaxPixels[5] = {0, tile_pixels(28), tile_pixels(14), tile_pixels(9), tile_pixels(6)};
 #define ENGINE_TILE_INLINE ENGINE_ALWAYS_INLINE  // the step between pixels is a constant of each function
 #else
 constexpr int kMaxVectors = 2;
-constexpr int kMaxPixels[5] = {0, 6, 6, 0, 0};
+constexpr int kMaxPixels[5] = {0, tile_pixels(6), tile_pixels(6), 0, 0};
 #define ENGINE_TILE_INLINE ENGINE_NOINLINE  // all steps share one function
 #endif
 constexpr int kBestVectors = 2;

@@ -28,6 +28,7 @@ ENGINE_INLINE SizedPointer<Byte> operator+(SizedPointer<Byte> pointer, std::int6
 struct TileCallInt8 : TileCallOf<std::uint8_t, SizedPointer<char>, SizedPointer<const char>> {
   const std::int32_t* start;    // [vectors * lanes]: the sums begin with these
   const std::uint8_t* padding;  // 16 values that taps in the padding read: the zero point of x
+  const float* middle_bias;     // [vectors * lanes], or null
   const RequantizeArgs* requantize;
 };
 using TileInt8Fn = void (*)(const TileCallInt8& call);
@@ -35,9 +36,12 @@ using TileInt8Fn = void (*)(const TileCallInt8& call);
 namespace ENGINE_ISA_NS {
 
 extern const TileTraits tile_int8_traits;
+// Those of weights whose pairs fit (see tile_int8_kernel), as the entry "tile_pairs_int8": there may be more pixels.
+extern const TileTraits tile_pairs_int8_traits;
 
 // The kernel for a tile of exactly this shape; null if there is none. Planar steps are for pixels of four bytes.
-TileInt8Fn tile_int8_kernel(int vectors, int pixels, PixelStep step);
+// pairs_fit: the weights are such that no sum of two adjacent products exceeds 16 bits, which may be faster.
+TileInt8Fn tile_int8_kernel(int vectors, int pixels, PixelStep step, bool pairs_fit);
 
 }  // namespace ENGINE_ISA_NS
 }  // namespace engine

@@ -6,8 +6,10 @@
 namespace engine::ENGINE_ISA_NS::simd {
 
 typedef uint8_t BytesUnaligned __attribute__((vector_size(kLanes), aligned(1), may_alias));
+typedef int8_t SignedBytesUnaligned __attribute__((vector_size(kLanes), aligned(1), may_alias));
 typedef int32_t Int32Unaligned __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
 typedef int16_t VecShort __attribute__((vector_size(kVectorBytes), aligned(kVectorBytes)));
+typedef uint16_t VecHalf __attribute__((vector_size(kVectorBytes), aligned(kVectorBytes)));
 typedef int32_t QuadsUnaligned __attribute__((vector_size(kVectorBytes), aligned(1), may_alias));
 typedef int32_t Byte4 __attribute__((aligned(1), may_alias));
 
@@ -28,7 +30,11 @@ ENGINE_INLINE Vec to_floats(VecInt value) {
   return __builtin_convertvector(value, Vec);
 }
 
-#if !defined(__AVX512VNNI__)
+// Whether one instruction computes four products for each lane.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr bool kHasDotProducts = true;
+#else
+constexpr bool kHasDotProducts = false;
 // The sums of adjacent products of 16-bit integers, two for each lane.
 ENGINE_INLINE VecInt multiply_shorts(VecInt a, VecInt b) {
 #if defined(__AVX512BW__)
@@ -43,14 +49,36 @@ ENGINE_INLINE VecInt multiply_shorts(VecInt a, VecInt b) {
 }
 #endif
 
+// Whether products of bytes in pairs, whose sums have 16 bits, are faster than exact ones for all weights.
+#if defined(__AVX2__)
+constexpr bool kHasPairProducts = !kHasDotProducts;
+#else
+constexpr bool kHasPairProducts = false;
+#endif
+
 // c plus, in each lane, the sum of the products of four unsigned bytes of `a` and four signed bytes of `b`; exact.
+// kPairsFit: the caller has proven that the sums of two adjacent products fit into 16 bits.
+template <bool kPairsFit = false>
 ENGINE_INLINE VecInt dot_bytes(VecInt a, VecInt b, VecInt c) {
 #if defined(__AVX512VNNI__)
   // Not the intrinsic: GCC 12 copies its accumulator.
   __asm__("vpdpbusd %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
   return c;
+#elif defined(__AVXVNNI__) && defined(ENGINE_EMULATE_AVXVNNI)
+  __asm__("vpdpbusd %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));  // the encoding of AVX-512, for tests
+  return c;
+#elif defined(__AVXVNNI__)
+  __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+  return c;
 #else
-  const VecInt a_even = a & 0x00ff00ff, a_odd = (VecInt)((VecBits)a >> 8) & 0x00ff00ff;
+#if defined(__AVX512BW__)
+  if constexpr (kPairsFit)
+    return c + multiply_shorts((VecInt)_mm512_maddubs_epi16((__m512i)a, (__m512i)b), 0x00010001 - VecInt{});
+#elif defined(__AVX2__)
+  if constexpr (kPairsFit)
+    return c + multiply_shorts((VecInt)_mm256_maddubs_epi16((__m256i)a, (__m256i)b), 0x00010001 - VecInt{});
+#endif
+  const VecInt a_even = a & 0x00ff00ff, a_odd = (VecInt)((VecHalf)a >> 8);
   const VecInt b_even = (VecInt)((VecShort)((VecShort)b << 8) >> 8), b_odd = (VecInt)((VecShort)b >> 8);
   return c + multiply_shorts(a_even, b_even) + multiply_shorts(a_odd, b_odd);
 #endif
@@ -74,20 +102,59 @@ ENGINE_INLINE VecInt round_to_ints(Vec x) {
 ENGINE_INLINE void store_bytes(uint8_t* to, VecInt value) {
 #if defined(__AVX512F__)
   *reinterpret_cast<BytesUnaligned*>(to) = (BytesUnaligned)_mm512_maskz_cvtepi32_epi8((__mmask16)-1, (__m512i)value);
+#elif defined(__AVX2__)
+  // The extensions would convert one element at a time.
+  const __m256i low = (__m256i)(value & 255);
+  const __m128i shorts = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(shorts, shorts));
+#elif defined(__SSE2__)
+  const __m128i shorts = _mm_packs_epi32((__m128i)(value & 255), (__m128i)(value & 255));
+  *reinterpret_cast<Byte4*>(to) = _mm_cvtsi128_si32(_mm_packus_epi16(shorts, shorts));
 #else
   *reinterpret_cast<BytesUnaligned*>(to) = __builtin_convertvector(value, BytesUnaligned);
 #endif
 }
-// kLanes unsigned bytes, after an exclusive or with the lowest byte of `flip`, in f32: 0 for u8; 128 adds 128 to i8.
-ENGINE_INLINE Vec load_bytes(const uint8_t* from, int32_t flip) {
+// kLanes bytes in f32.
+ENGINE_INLINE Vec load_bytes(const uint8_t* from) {
 #if defined(__AVX512F__)
-  const VecInt value = (VecInt)_mm512_maskz_cvtepu8_epi32((__mmask16)-1, _mm_loadu_si128((const __m128i*)from));
+  return to_floats((VecInt)_mm512_maskz_cvtepu8_epi32((__mmask16)-1, _mm_loadu_si128((const __m128i*)from)));
 #elif defined(__AVX2__)
-  const VecInt value = (VecInt)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+  return to_floats((VecInt)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from)));
 #else
-  const VecInt value = __builtin_convertvector(*reinterpret_cast<const BytesUnaligned*>(from), VecInt);
+  return to_floats(__builtin_convertvector(*reinterpret_cast<const BytesUnaligned*>(from), VecInt));
 #endif
-  return to_floats(value ^ flip);
+}
+ENGINE_INLINE Vec load_bytes(const int8_t* from) {
+#if defined(__AVX512F__)
+  return to_floats((VecInt)_mm512_maskz_cvtepi8_epi32((__mmask16)-1, _mm_loadu_si128((const __m128i*)from)));
+#elif defined(__AVX2__)
+  return to_floats((VecInt)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+#else
+  return to_floats(__builtin_convertvector(*reinterpret_cast<const SignedBytesUnaligned*>(from), VecInt));
+#endif
+}
+
+// The same after an exclusive or with the lowest byte of `flip`: 128 adds 128 to i8.
+ENGINE_INLINE Vec load_bytes(const uint8_t* from, int32_t flip) {
+  return flip == 0 ? load_bytes(from) : load_bytes(reinterpret_cast<const int8_t*>(from)) + 128.0f;
+}
+
+// Four rows of 16 bytes as [16][4].
+ENGINE_INLINE void store_byte_quads(uint8_t* to, const uint8_t* const (&row)[4]) {
+#if defined(__SSE2__)
+  const auto read = [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[i])); };
+  const __m128i a = read(0), b = read(1), c = read(2), d = read(3);
+  const __m128i ab0 = _mm_unpacklo_epi8(a, b), ab1 = _mm_unpackhi_epi8(a, b);
+  const __m128i cd0 = _mm_unpacklo_epi8(c, d), cd1 = _mm_unpackhi_epi8(c, d);
+  __m128i* out = reinterpret_cast<__m128i*>(to);
+  _mm_storeu_si128(out, _mm_unpacklo_epi16(ab0, cd0));
+  _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(ab0, cd0));
+  _mm_storeu_si128(out + 2, _mm_unpacklo_epi16(ab1, cd1));
+  _mm_storeu_si128(out + 3, _mm_unpackhi_epi16(ab1, cd1));
+#else
+  for (int c = 0; c < 16; ++c)
+    for (int i = 0; i < 4; ++i) to[c * 4 + i] = row[i][c];
+#endif
 }
 
 }  // namespace engine::ENGINE_ISA_NS::simd

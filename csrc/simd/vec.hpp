@@ -208,16 +208,22 @@ ENGINE_INLINE Vec exp_tail(Vec r) {
 }
 
 // e^x = 2^n e^r. Results below the normal range become denormals: by a scaling instruction, or by applying 2^n as two
-// factors.
-ENGINE_INLINE Vec exp(Vec x) {
-  const Reduced parts = reduce_exponent(min(broadcast(89.0f), max(broadcast(-105.0f), x)));
-  const Vec p = fma(fma(exp_tail(parts.r), parts.r, broadcast(1.0f)), parts.r, broadcast(1.0f));
+// factors. Below `least` the result is 0, but is not computed: CPUs take a hundred cycles for an underflow, or a
+// denormal (e^-88).
+ENGINE_INLINE Vec exp(Vec x, float least = -104.0f) {
 #if defined(__AVX512F__)
-  return (Vec)_mm512_maskz_scalef_ps((__mmask16)-1, (__m512)p, (__m512)parts.n);
+  const Reduced parts = reduce_exponent(min(broadcast(89.0f), x));
+  const Vec p = fma(fma(exp_tail(parts.r), parts.r, broadcast(1.0f)), parts.r, broadcast(1.0f));
+  const __mmask16 is_result = _mm512_cmp_ps_mask((__m512)x, (__m512)broadcast(least), _CMP_NLT_UQ);
+  return (Vec)_mm512_maskz_scalef_ps(is_result, (__m512)p, (__m512)parts.n);
 #else
+  const VecInt is_result = ~(x < least);
+  const Reduced parts = reduce_exponent(min(broadcast(89.0f), (Vec)((VecInt)x & is_result)));
+  const Vec p = fma(fma(exp_tail(parts.r), parts.r, broadcast(1.0f)), parts.r, broadcast(1.0f));
   const VecInt exponent = __builtin_convertvector(parts.n, VecInt);
   const VecInt half = exponent >> 1;
-  return p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
+  const Vec result = p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
+  return (Vec)((VecInt)result & is_result);
 #endif
 }
 

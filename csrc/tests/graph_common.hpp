@@ -33,6 +33,15 @@ struct Case {
   std::vector<std::int64_t> bytes;
 };
 
+// How many random cases a test takes: a tenth under sanitizers, which take ten times as long.
+constexpr int random_cases(int count) {
+#if defined(__SANITIZE_ADDRESS__)
+  return count / 10;
+#else
+  return count;
+#endif
+}
+
 // Up to `most_nodes` nodes in a random order, sparse or dense, wide or deep, with 1..`devices` devices that alternate,
 // form blocks, or both.
 Case random_case(std::mt19937_64& random, Node most_nodes, int devices);

@@ -266,12 +266,12 @@ void test_larger_graphs() {
 
 int main() {
   using namespace engine::graph;
-  test_random_graphs(20'000, 30, 1);
-  test_random_graphs(80'000, 9, 2);
-  test_fewest_of_all(6'000);
+  test_random_graphs(random_cases(20'000), 30, 1);
+  test_random_graphs(random_cases(80'000), 9, 2);
+  test_fewest_of_all(random_cases(6'000));
   test_three_devices_are_proven(60);
-  test_atoms(10'000);
-  test_repair(10'000);
+  test_atoms(random_cases(10'000));
+  test_repair(random_cases(10'000));
   test_larger_graphs();
   return report();
 }

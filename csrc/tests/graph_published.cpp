@@ -90,7 +90,7 @@ void play(SelfReferences& references, const Closure& closure, Node nodes, std::m
 
 void test_self_references() {
   std::mt19937_64 random(1);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < random_cases(300); ++round) {
     // Spans several words of 64 bits.
     const Case given = random_case(random, round % 10 == 0 ? 200 : 20, 1);
     const Dag dag(given.nodes, given.edges);
@@ -105,7 +105,7 @@ void test_self_references() {
 
 void test_rollback() {
   std::mt19937_64 random(2);
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < random_cases(1500); ++round) {
     const Case given = random_case(random, round % 50 == 0 ? 150 : 30, 4);
     const Dag dag(given.nodes, given.edges);
     const Closure closure(dag, kPlenty, 1);
@@ -169,7 +169,7 @@ void test_a_trace_that_is_full() {
 
 void test_restriction_map() {
   std::mt19937_64 random(3);
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < random_cases(3000); ++round) {
     const Case given = random_case(random, round % 50 == 0 ? 400 : 30, 4);
     const Dag dag(given.nodes, given.edges);
     const Problem problem = problem_of(given, dag);
@@ -234,7 +234,7 @@ void test_maintained_order() {
 // Random merges and additions of parts, with reachability recomputed each time.
 void test_ordered_quotient() {
   std::mt19937_64 random(4);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < random_cases(300); ++round) {
     OrderedQuotient quotient;
     std::vector<std::pair<Node, Node>> edges;
     const Node rounds = round % 20 == 0 ? 150 : 25;

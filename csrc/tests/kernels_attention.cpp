@@ -20,6 +20,8 @@ using Ints = std::vector<std::int64_t>;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
+bool is_in_bf16 = false;  // whether the cases run attention_bf16
+
 enum class Order { kHeadsFirst, kRowsFirst };  // [B, H, S, D] and [B, S, H * D]
 
 struct Mask {
@@ -173,11 +175,13 @@ void check(const Target& target, const Problem& c, const Inputs& given, int work
   if (!mask.flags.empty()) std::memcpy(flags.data(), mask.flags.data(), mask.flags.size());
   if (c.mask.kind == AttentionMask::kFloat) inputs.push_back(&floats);
   if (c.mask.kind == AttentionMask::kBool) inputs.push_back(&flags);
-  run_operation(target, attention_operations, "attention_f32", attributes_of(c, q, k, v, mask, y), inputs, {&output},
-                workers);
+  run_operation(target, attention_operations, is_in_bf16 ? "attention_bf16" : "attention_f32",
+                attributes_of(c, q, k, v, mask, y), inputs, {&output}, workers);
   expect(output.intact(), describe(c) + ": overrun");
-  // A score has the error of a sum of `size` products, which becomes a relative error of the probability.
-  const double tolerance = 3 * sum_tolerance(c.size) + sum_tolerance(c.keys);
+  // A score has the error of a sum of `size` products, which becomes a relative error of the probability. In bf16, both
+  // operands of each product are rounded to 8 bits.
+  const double tolerance = is_in_bf16 ? std::ldexp(3 + 0.6 * std::sqrt(static_cast<double>(c.size)), -8)
+                                      : 3 * sum_tolerance(c.size) + sum_tolerance(c.keys);
   expect_close(attend(c, q, k, v, mask, y), output.values(), tolerance, describe(c));
 }
 
@@ -234,6 +238,17 @@ void bounds(const Target& target) {
               if (is_masked) c.mask.kind = AttentionMask::kFloat;
               check(target, c);
             }
+}
+
+// More keys than have their scores in scratch at a time.
+void long_rows(const Target& target) {
+  for (const std::int64_t keys : {256, 257, 600})
+    for (const std::int64_t before : {-1, 300}) {
+      Problem c{1, 2, 2, 40, keys, 64, 64};
+      c.before = before;
+      c.offset = keys - 40;
+      check(target, c);
+    }
 }
 
 void large_scores(const Target& target) {
@@ -334,13 +349,12 @@ void refused(const Target& target) {
 }  // namespace
 
 int main() {
-  return run_cases({{"tails", tails},
-                    {"layouts", layouts},
-                    {"masks", masks},
-                    {"bounds", bounds},
-                    {"large scores", large_scores},
-                    {"not finite", not_finite},
-                    {"workers", workers},
-                    {"empty", empty},
-                    {"refused", refused}});
+  std::vector<Case> cases = {{"tails", tails},           {"layouts", layouts}, {"masks", masks},
+                             {"bounds", bounds},         {"long", long_rows},  {"large scores", large_scores},
+                             {"not finite", not_finite}, {"workers", workers}, {"empty", empty}};
+  is_in_bf16 = true;
+  const int failed = run_cases(cases, {"attention_amx_bf16"});
+  is_in_bf16 = false;
+  cases.push_back({"refused", refused});
+  return failed + run_cases(cases);
 }

@@ -62,14 +62,16 @@ const std::vector<Target>& targets() {
   static const std::vector<Target> all = [] {
     std::vector<Target> found;
     for (const Isa isa : built_isas())
-      if (includes(cpu_features().best, isa)) found.push_back({isa_name(isa), {}});
+      if (is_available(isa)) found.push_back({isa_name(isa), {}});
 #define ENGINE_KERNELS(family, isa) \
   if constexpr (is_built(Isa::isa)) add_table(found, Isa::isa, engine::isa::family##_kernels);
 #include "kernels/families.def"
 #undef ENGINE_KERNELS
     const auto is_empty = [](const Target& target) { return target.tables.empty(); };
     found.erase(std::remove_if(found.begin(), found.end(), is_empty), found.end());
-    for (std::size_t i = 1; i < found.size(); ++i) found[i].below = &found[i - 1];
+    for (std::size_t i = 1; i < found.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j)
+        if (includes(find_isa(found[i].isa), find_isa(found[j].isa))) found[i].below = &found[j];
     return found;
   }();
   return all;
@@ -140,10 +142,13 @@ double sum_tolerance(std::int64_t length) {
   return 4 * 1.2e-7 * (2 + std::sqrt(static_cast<double>(length)));
 }
 
-int run_cases(const std::vector<Case>& cases, const std::string& kernel) {
+int run_cases(const std::vector<Case>& cases, const std::vector<std::string>& kernels) {
   for (const Target& target : targets()) {
-    const bool is_extension = has_feature(find_isa(target.isa), Feature::vnni);
-    if (kernel.empty() ? is_extension : !target.has_own(kernel)) continue;
+    const Isa isa = find_isa(target.isa);
+    const bool is_extension = has_feature(isa, Feature::vnni) || has_feature(isa, Feature::amx_tile);
+    const bool has_any =
+        std::any_of(kernels.begin(), kernels.end(), [&](const std::string& kernel) { return target.has_own(kernel); });
+    if (kernels.empty() ? is_extension : !has_any) continue;
     for (const Case& test_case : cases) {
       current = std::string(test_case.name) + " [" + target.isa + "]";
       const int before = failures;

@@ -64,8 +64,8 @@ struct Case {
   std::function<void(const Target&)> run;
 };
 
-// Runs the cases on every target that has its own version of `kernel` (if empty: of any kernel, below the extensions of
-// AVX-512), and prints failures. Returns the exit status of the program.
-int run_cases(const std::vector<Case>& cases, const std::string& kernel = "");
+// Runs the cases on every target that has its own version of one of `kernels` (if empty: of any kernel, below the
+// extensions of AVX-512), and prints failures. Returns the exit status of the program.
+int run_cases(const std::vector<Case>& cases, const std::vector<std::string>& kernels = {});
 
 }  // namespace engine::test

@@ -225,5 +225,5 @@ int main() {
                     {"empty and single", empty_and_single},
                     {"activations", activations},
                     {"not finite", not_finite}},
-                   "conv_blocked_bf16");
+                   {"conv_blocked_bf16"});
 }

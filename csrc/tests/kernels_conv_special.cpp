@@ -153,5 +153,5 @@ std::vector<Case> cases() {
 }  // namespace
 
 int main() {
-  return run_cases(cases<false>()) + run_cases(cases<true>(), "depthwise_bf16");
+  return run_cases(cases<false>()) + run_cases(cases<true>(), {"depthwise_bf16"});
 }

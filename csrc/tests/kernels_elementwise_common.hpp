@@ -59,14 +59,14 @@ inline std::int64_t code(ElementCode element) {
 }
 constexpr auto kF32 = static_cast<std::int64_t>(ElementCode::kF32);
 
-// An opcode and, for a cast, the type of the result.
+// An opcode and, for a cast, the type of the result, and the format of small floating-point numbers.
 struct Operation {
   Operation(std::int64_t number) : opcode(number) {}
-  Operation(std::int64_t number, std::int64_t type) : opcode(number), target(type) {}
-  std::int64_t opcode, target = -1;
+  Operation(std::int64_t number, std::int64_t type, std::int64_t small) : opcode(number), target(type), format(small) {}
+  std::int64_t opcode, target = -1, format = -1;
 };
-inline Operation cast_to(ElementCode element) {
-  return {code(Opcode::kCast), code(element)};
+inline Operation cast_to(ElementCode element, std::int64_t format = -1) {
+  return {code(Opcode::kCast), code(element), format};
 }
 
 Integers dense(const Integers& dims);
@@ -109,7 +109,10 @@ std::vector<R> apply(const Target& target, Operation operation, std::int64_t typ
     step.constants.insert(step.constants.end(), {type, bits});
   }
   ids.resize(3, -1);
-  if (operation.target >= 0) ids[1] = operation.target;
+  if (operation.target >= 0) {
+    ids[1] = operation.target;
+    ids[2] = operation.format;
+  }
   step.program = {operation.opcode, type, ids[0], ids[1], ids[2]};
   step.outputs = {next_constant};
   GuardedBytes y(count * sizeof(R), sizeof(R));

@@ -1,4 +1,5 @@
 // Elementwise operations on integers and booleans, and casts between all types.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,6 +11,7 @@ using namespace engine::test;
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr auto kU8 = static_cast<std::int64_t>(ElementCode::kU8);
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // Modulo 2^128: products of two numbers of u64 do not fit a signed one.
@@ -207,6 +209,129 @@ void narrow_reals(const Target& target) {
   }
 }
 
+// A floating-point type of 4 to 8 bits, by its definition.
+struct Format {
+  int exponent_bits, mantissa_bits, bias;
+  enum { kFinite, kNan, kInfinity, kUnsignedZero } specials;
+  std::int64_t format() const { return small_format(exponent_bits, mantissa_bits, bias); }
+  int magnitude() const { return (1 << (exponent_bits + mantissa_bits)) - 1; }
+};
+
+double widen(int bits, const Format& f) {
+  const int exponent = (bits & f.magnitude()) >> f.mantissa_bits, mantissa = bits & ((1 << f.mantissa_bits) - 1);
+  const bool is_negative = bits > f.magnitude(), is_last = exponent == (1 << f.exponent_bits) - 1;
+  if (f.specials == Format::kUnsignedZero && bits == f.magnitude() + 1) return NAN;
+  if (f.specials == Format::kNan && (bits & f.magnitude()) == f.magnitude()) return NAN;
+  if (f.specials == Format::kInfinity && is_last) return mantissa ? NAN : is_negative ? -HUGE_VAL : HUGE_VAL;
+  const int one = exponent == 0 ? 0 : 1 << f.mantissa_bits;
+  const double value = std::ldexp(one + mantissa, std::max(exponent, 1) - f.bias - f.mantissa_bits);
+  return is_negative ? -value : value;
+}
+
+// By search, the nearest number, of two the even one. The number after the largest one overflows.
+double nearest(double value, const Format& f) {
+  int last = f.magnitude();
+  while (!std::isfinite(widen(last, f))) --last;
+  const double magnitude = std::fabs(value), largest = widen(last, f);
+  const double end = largest + (largest - widen(last - 1, f));
+  const bool is_above = magnitude > (largest + end) / 2 || (magnitude == (largest + end) / 2 && last % 2 == 1);
+  double result = f.specials == Format::kFinite ? largest : f.specials == Format::kInfinity ? HUGE_VAL : NAN;
+  if (!is_above) {
+    int best = 0;
+    for (int i = 1; i <= last; ++i) {
+      const double now = std::fabs(widen(i, f) - magnitude), before = std::fabs(widen(best, f) - magnitude);
+      if (now < before || (now == before && i % 2 == 0)) best = i;
+    }
+    result = widen(best, f);
+  }
+  return std::copysign(result, f.specials == Format::kUnsignedZero && result == 0 ? 0.0 : value);
+}
+
+// By search: the exponent of the largest power of two up to the magnitude, or of the next one.
+int power(double value, PowerRounding rounding, bool saturates) {
+  if (!std::isfinite(value)) return 255;
+  const double magnitude = std::fabs(value);
+  int below = 0;
+  while (below < 254 && std::ldexp(1.0, below - 126) <= magnitude) ++below;
+  // Numbers of the exponent 0 are multiples of 2^-149; the format of f32 has 0 where this type has 2^-127.
+  const double low = below == 0 ? 0 : std::ldexp(1.0, below - 127), high = std::ldexp(1.0, below - 126);
+  const double middle = (low + high) / 2;
+  bool is_next = rounding == PowerRounding::kUp && magnitude > low;
+  if (rounding == PowerRounding::kNearest) is_next = below == 0 ? magnitude > middle : magnitude >= middle;
+  if (below == 254 && saturates) is_next = false;
+  return below + (is_next ? 1 : 0);
+}
+
+void to_powers(const Target& target) {
+  std::vector<float> x = {0.0f, -0.0f, kInf, -kInf, kNan, 1e-45f, -1e-45f, 3.4e38f, -3.4e38f, 1e-40f};
+  for (int exponent = -149; exponent < 128; ++exponent) {
+    for (const double factor : {1.0, 1.25, 1.5, 1.75}) {
+      const float v = static_cast<float>(std::ldexp(factor, exponent));
+      for (const float near : {v, std::nextafter(v, 0.0f), -std::nextafter(v, kInf)}) x.push_back(near);
+    }
+  }
+  for (const PowerRounding rounding : {PowerRounding::kDown, PowerRounding::kUp, PowerRounding::kNearest}) {
+    for (const bool saturates : {false, true}) {
+      const auto actual = apply<std::uint8_t>(target, cast_to(ElementCode::kU8, power_format(rounding, saturates)),
+                                              kF32, std::vector<std::vector<float>>{x}, "to powers of two");
+      for (std::size_t i = 0; i < x.size(); ++i)
+        expect(actual[i] == power(x[i], rounding, saturates), "to a power of two: " + std::to_string(x[i]));
+    }
+  }
+}
+
+void small_reals(const Target& target) {
+  const Format formats[] = {
+      {4, 3, 7, Format::kNan},           {4, 3, 8, Format::kUnsignedZero}, {5, 2, 15, Format::kInfinity},
+      {5, 2, 16, Format::kUnsignedZero}, {2, 3, 1, Format::kFinite},       {3, 2, 3, Format::kFinite},
+      {2, 1, 1, Format::kFinite},
+  };
+  const auto is_same = [](double a, double b) {
+    return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
+  };
+  for (const Format& f : formats) {
+    const std::string what = "format " + std::to_string(f.format());
+    std::vector<std::uint8_t> all;
+    for (int i = 0; i < 2 * (f.magnitude() + 1); ++i) all.push_back(static_cast<std::uint8_t>(i));
+    const std::vector<std::vector<std::uint8_t>> source = {all};
+    const auto as_f32 = apply<float>(target, cast_to(ElementCode::kF32, f.format()), kU8, source, what);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      expect(is_same(as_f32[i], widen(all[i], f)), what + " to f32: " + std::to_string(i));
+    }
+    std::vector<float> x = {0.0f, -0.0f, kInf, -kInf, 1e-45f, -1e-45f, 3e38f, -3e38f, 1e6f};
+    std::vector<double> wide = {0.0, -0.0, 1e300, -1e300, 1e-300, -1e-300, HUGE_VAL};
+    for (int i = 0; i < f.magnitude(); ++i) {
+      const double low = widen(i, f), next = widen(i + 1, f), high = std::isfinite(next) ? next : 2 * low;
+      if (!std::isfinite(low)) break;
+      for (const double v : {low, (low + high) / 2}) {
+        const float s = static_cast<float>(v);
+        for (const float near : {s, std::nextafter(s, kInf), -std::nextafter(s, -kInf)}) x.push_back(near);
+        for (const double near : {v, std::nextafter(v, HUGE_VAL), -std::nextafter(v, -HUGE_VAL)}) wide.push_back(near);
+      }
+    }
+    const auto narrow = [&](const auto& values, ElementCode type) {
+      const auto actual = apply<std::uint8_t>(target, cast_to(ElementCode::kU8, f.format()), code(type),
+                                              std::vector<std::decay_t<decltype(values)>>(1, values), what);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        if (!expect(is_same(widen(actual[i], f), nearest(values[i], f)), what + " of " + std::to_string(values[i])))
+          return;
+    };
+    narrow(x, ElementCode::kF32);
+    narrow(wide, ElementCode::kF64);
+    const auto nan = apply<std::uint8_t>(target, cast_to(ElementCode::kU8, f.format()), kF32,
+                                         std::vector<std::vector<float>>{{kNan}}, what);
+    const double expected = f.specials == Format::kFinite ? 0.0 : NAN;
+    expect(std::isnan(expected) ? std::isnan(widen(nan[0], f)) : widen(nan[0], f) == 0, what + " of NaN");
+  }
+  std::vector<std::uint8_t> exponents;
+  for (int i = 0; i < 256; ++i) exponents.push_back(static_cast<std::uint8_t>(i));
+  const auto powers = apply<float>(target, cast_to(ElementCode::kF32, small_format(8, 0, 128)), kU8,
+                                   std::vector<std::vector<std::uint8_t>>{exponents}, "powers of two");
+  for (int i = 0; i < 256; ++i)
+    expect(is_same(powers[static_cast<std::size_t>(i)], i == 255 ? NAN : std::ldexp(1.0, i - 127)), "powers of two");
+  to_powers(target);
+}
+
 template <class R>
 void check_to_integer(const Target& target, ElementCode to, const std::string& what) {
   const double low = static_cast<double>(std::numeric_limits<R>::min());
@@ -279,6 +404,7 @@ void booleans(const Target& target) {
 int main() {
   return run_cases({{"integer operations", integer_operations},
                     {"narrow reals", narrow_reals},
+                    {"small reals", small_reals},
                     {"casts", casts},
                     {"booleans", booleans}});
 }

@@ -1,6 +1,8 @@
 // bf16 matrix products against a scalar reference on the rounded operands: tails, layouts, types and epilogues, on
 // every instruction set.
+#include <algorithm>
 #include <limits>
+
 #include "kernels/gemm_bf16.hpp"
 #include "kernels/prepare/codes.hpp"
 #include "kernels/reference.hpp"
@@ -107,7 +109,7 @@ void check(const Target& target, const Gemm& g, int workers = 3, std::vector<flo
     }
 
   Guarded source(b);
-  GuardedBf16 packed(std::vector<float>((g.n + 15) / 16 * 16 * ((g.k + 1) / 2 * 2), kNan));
+  GuardedBf16 packed(std::vector<float>((g.n + 31) / 32 * 32 * std::max<std::int64_t>(32, (g.k + 31) / 32 * 32), kNan));
   AttributeMap pack_map{{"n", g.n}, {"k", g.k}, {"transposed", std::int64_t{g.transposed}}};
   if (!g.tiling.empty()) pack_map["vectors"] = g.tiling[0];
   run_operation(target, gemm_bf16_operations, "pack_gemm_bf16", pack_map, {bytes_of(source)}, {bytes_of(packed)}, 2);
@@ -224,5 +226,5 @@ int main() {
                     {"empty and activated", empty_and_activated},
                     {"not finite", not_finite},
                     {"refusals", refusals}},
-                   "gemm_bf16");
+                   {"gemm_bf16", "gemm_amx_bf16"});
 }

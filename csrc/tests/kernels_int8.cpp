@@ -9,6 +9,7 @@ using namespace engine;
 using namespace engine::test;
 
 namespace engine {
+extern const OperationEntry conv_amx_operations[];
 extern const OperationEntry conv_int8_operations[];
 extern const OperationEntry depthwise_int8_operations[];
 extern const OperationEntry gemm_int8_operations[];
@@ -50,6 +51,14 @@ ByteVector from_blocked(const ByteVector& blocked, std::int64_t batch, std::int6
 std::int64_t byte_at(const ByteVector& bytes, std::int64_t index, bool is_signed) {
   const char value = bytes[static_cast<std::size_t>(index)];
   return is_signed ? static_cast<std::int64_t>(static_cast<signed char>(value)) : static_cast<unsigned char>(value);
+}
+
+// Random weights; if pairs_fit, from -64 to 64, so that two adjacent products with any u8 fit into 16 bits.
+ByteVector random_weights(std::size_t count, bool pairs_fit, std::uint32_t seed) {
+  ByteVector weights = random_bytes(count, seed);
+  if (pairs_fit)
+    for (char& weight : weights) weight = static_cast<char>(static_cast<signed char>(weight) / 2);
+  return weights;
 }
 
 // Everything after the sums; channel-wise numbers are for the output channels or columns.
@@ -168,11 +177,12 @@ struct Conv {
   std::int64_t batch = 1, groups = 1, in = 16, out = 16, h = 5, w = 5, kernel = 1, stride = 1, pad = 0, dilation = 1;
 };
 
-// `family`: blocked, planar or depthwise.
+// `family`: blocked, planar, depthwise; or tiles, planar tiles.
 void check_conv(const Target& target, const std::string& family, const Conv& c, const Epilogue& e, AttributeMap tiling,
                 std::uint32_t seed) {
   Dice dice(seed);
-  const bool is_depthwise = family == "depthwise", is_planar = family == "planar";
+  const bool is_depthwise = family == "depthwise", is_planar = family.find("planar") == 0;
+  const bool is_on_tiles = family.find("tiles") != std::string::npos;
   const std::int64_t span = c.dilation * (c.kernel - 1) + 1, own = c.in / c.groups;
   const std::int64_t out_h = (c.h + 2 * c.pad - span) / c.stride + 1, out_w = (c.w + 2 * c.pad - span) / c.stride + 1;
   const std::int64_t zero_point = dice.roll(256);
@@ -188,14 +198,19 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
                      {"pads", std::vector<std::int64_t>(4, c.pad)}};
   shape.merge(tiling);
   const ByteVector x = random_bytes(static_cast<std::size_t>(c.batch * c.in * c.h * c.w), seed + 1);
-  const ByteVector weights = random_bytes(static_cast<std::size_t>(c.out * own * c.kernel * c.kernel), seed + 2);
+  const bool pairs_fit = dice.roll(3) == 0;
+  const ByteVector weights =
+      random_weights(static_cast<std::size_t>(c.out * own * c.kernel * c.kernel), pairs_fit, seed + 2);
   const Vectors v = vectors_of(c.out, dice);
   const std::int64_t outputs = c.batch * c.out * out_h * out_w;
   ByteVector residual = random_bytes(static_cast<std::size_t>(outputs), seed + 3);
   if (e.residual_type == "f32") residual = bytes_of_values(random_floats(static_cast<std::size_t>(outputs), seed + 3));
 
-  const OperationEntry* table = is_depthwise ? depthwise_int8_operations : conv_int8_operations;
-  const std::string name = is_depthwise ? "depthwise_int8" : "conv_" + family + "_int8";
+  const OperationEntry* table = is_depthwise  ? depthwise_int8_operations
+                                : is_on_tiles ? conv_amx_operations
+                                              : conv_int8_operations;
+  const std::string name = is_depthwise ? "depthwise_int8" : is_on_tiles ? "conv_amx_int8" : "conv_" + family + "_int8";
+  if (is_on_tiles) shape["plain"] = std::int64_t{is_planar};
   ByteVector source = weights;
   if (is_planar) {
     source.assign(static_cast<std::size_t>(c.out * c.kernel * c.kernel * 4), 0);
@@ -214,14 +229,23 @@ void check_conv(const Target& target, const std::string& family, const Conv& c, 
   AttributeMap attributes = shape, more = attributes_of(e);
   attributes.merge(more);
   attributes["x_zero_point"] = zero_point;
+  attributes["pairs_fit"] = std::int64_t{pairs_fit};
+  const bool is_computed = (family == "blocked" || family == "planar") && dice.roll(3) == 0,
+             is_zero_signed = dice.roll(2) == 1;
+  if (is_computed) {
+    attributes["x_zero_point"] = std::int64_t{1};
+    attributes["x_zero_computed"] = std::int64_t{1};
+    attributes["x_signed"] = std::int64_t{is_zero_signed};
+  }
   const ByteVector input = is_planar ? x : to_blocked(x, c.batch, c.in, c.h * c.w);
   const ByteVector added = e.residual_type.empty()
                                ? residual
                                : to_blocked(residual, c.batch, c.out, out_h * out_w, bytes_of(e.residual_type));
   std::vector<ByteVector> results{
       ByteVector(static_cast<std::size_t>(c.batch * padded(c.out) * out_h * out_w * bytes_of(e.y)), 7)};
-  run_bytes(target, table, name, attributes, operands(input, packed[0], v, e, added), results, 4,
-            static_cast<int>(1 + dice.roll(4)));
+  std::vector<ByteVector> inputs = operands(input, packed[0], v, e, added);
+  if (is_computed) inputs.push_back({static_cast<char>(zero_point ^ (is_zero_signed ? 128 : 0))});
+  run_bytes(target, table, name, attributes, inputs, results, 4, static_cast<int>(1 + dice.roll(4)));
   const ByteVector y = from_blocked(results[0], c.batch, c.out, out_h * out_w, bytes_of(e.y));
 
   for (std::int64_t index = 0; index < outputs; ++index) {
@@ -267,9 +291,8 @@ void blocked(const Target& target) {
 }
 
 void every_tile(const Target& target) {
-  const int most[] = {0, 28, 14, 9, 6};
-  for (std::int64_t vectors = 1; vectors <= 4; ++vectors)
-    for (std::int64_t width = 1; width <= most[vectors]; ++width) {
+  for (std::int64_t vectors = 1; vectors <= 2; ++vectors)
+    for (std::int64_t width = 1; width <= 14; ++width) {
       Conv c;
       c.in = 20;
       c.out = 48;
@@ -302,6 +325,31 @@ void planar(const Target& target) {
   }
 }
 
+void on_tiles(const Target& target) {
+  if (!target.has_own("conv_amx_int8")) return;
+  Dice dice(9);
+  for (std::uint32_t seed = 0; seed < 120; ++seed) {
+    Conv c;
+    c.batch = 1 + dice.roll(2);
+    c.kernel = 1 + dice.roll(4);
+    c.dilation = 1 + dice.roll(3);
+    c.stride = 1 + dice.roll(4);
+    c.pad = dice.roll(c.dilation * c.kernel + 1);
+    c.in = 1 + dice.roll(150);
+    c.out = 1 + dice.roll(80);
+    c.h = c.dilation * c.kernel + dice.roll(12);
+    c.w = c.dilation * c.kernel + dice.roll(40);
+    check_conv(target, "tiles", c, random_epilogue(dice), {}, 3000 + seed);
+    c.in = 1 + dice.roll(4);
+    c.kernel = 1 + dice.roll(16);
+    c.dilation = 1;
+    c.pad = dice.roll(c.kernel);
+    c.h = c.kernel + dice.roll(12);
+    c.w = c.kernel + dice.roll(40);
+    check_conv(target, "planar tiles", c, random_epilogue(dice), {}, 4000 + seed);
+  }
+}
+
 void depthwise(const Target& target) {
   Dice dice(7);
   for (std::uint32_t seed = 0; seed < 120; ++seed) {
@@ -321,20 +369,25 @@ void products(const Target& target) {
   Dice dice(8);
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
     const std::int64_t m = 1 + dice.roll(40), n = 1 + dice.roll(90), k = dice.roll(100);
-    const bool is_transposed = dice.roll(2) == 1, is_signed = dice.roll(2) == 1;
+    const bool is_transposed = dice.roll(2) == 1, is_signed = dice.roll(2) == 1, pairs_fit = dice.roll(3) == 0;
     const Epilogue e = random_epilogue(dice);
     const std::int64_t a_row = k + dice.roll(9), c_row = n + dice.roll(9);
     const ByteVector a = random_bytes(static_cast<std::size_t>((m - 1) * a_row + k), seed + 11);
-    const ByteVector b = random_bytes(static_cast<std::size_t>(n * k), seed + 12);
+    const ByteVector b = random_weights(static_cast<std::size_t>(n * k), pairs_fit, seed + 12);
     const Vectors v = vectors_of(n, dice);
     ByteVector residual = random_bytes(static_cast<std::size_t>(m * n), seed + 13);
     if (e.residual_type == "f32") residual = bytes_of_values(random_floats(static_cast<std::size_t>(m * n), seed + 13));
     AttributeMap packing{{"n", n}, {"k", k}, {"transposed", std::int64_t{is_transposed}}};
-    std::vector<ByteVector> packed{ByteVector(static_cast<std::size_t>(padded(n + 64) * (padded(k) + 16)), 1)};
+    std::vector<ByteVector> packed{ByteVector(static_cast<std::size_t>(padded(n + 64) * (padded(k) + 64)), 1)};
     run_bytes(target, gemm_int8_operations, "pack_gemm_int8", packing, {b}, packed, 4, 2);
 
-    AttributeMap attributes{{"m", m},         {"n", n},         {"k", k},
-                            {"a_row", a_row}, {"c_row", c_row}, {"a_signed", std::int64_t{is_signed}}};
+    AttributeMap attributes{{"m", m},
+                            {"n", n},
+                            {"k", k},
+                            {"a_row", a_row},
+                            {"c_row", c_row},
+                            {"a_signed", std::int64_t{is_signed}},
+                            {"pairs_fit", std::int64_t{pairs_fit}}};
     AttributeMap more = attributes_of(e);
     attributes.merge(more);
     std::vector<ByteVector> results{ByteVector(static_cast<std::size_t>(((m - 1) * c_row + n) * bytes_of(e.y)), 7)};
@@ -381,7 +434,8 @@ int main() {
                     {"every tile", every_tile},
                     {"planar", planar},
                     {"depthwise", depthwise},
+                    {"on tiles", on_tiles},
                     {"products", products},
                     {"refusals", refusals}},
-                   "gemm_int8");
+                   {"gemm_int8", "gemm_amx_int8"});
 }

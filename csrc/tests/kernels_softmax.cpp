@@ -1,10 +1,11 @@
-// Softmax and LogSoftmax against the formula in double: rows, columns, rows shared by workers, and NaN.
+// Softmax and LogSoftmax against the formula in double: rows, columns, rows shared by workers, rows as 8-bit integers,
+// and NaN.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "kernels/softmax.hpp"
-#include "kernels_common.hpp"
+#include "kernels_elementwise_common.hpp"
 
 using namespace engine;
 using namespace engine::test;
@@ -96,8 +97,76 @@ void not_finite(const Target& target) {
       }
 }
 
+// Rows as codes: each within half a unit of the exact share, but for rounding errors.
+template <class X>
+void check_codes(const Target& target, const SoftmaxBytesArgs& args, const std::vector<X>& x) {
+  const std::size_t count = x.size();
+  std::vector<float> real(count);
+  const float factor = args.x == ElementCode::kF32 ? 1.0f : args.x_scale;
+  for (std::int64_t row = 0; row < args.outer; ++row) {
+    const auto begin = x.begin() + row * args.axis;
+    const X top = args.axis == 0 ? X(0) : *std::max_element(begin, begin + args.axis);
+    for (std::int64_t k = 0; k < args.axis; ++k)
+      real[row * args.axis + k] = (static_cast<float>(begin[k]) - static_cast<float>(top)) * factor;
+  }
+  const auto shares = reference_softmax(real, {args.outer, args.axis, 1, 0, false});
+  const bool is_signed = args.y == ElementCode::kI8;
+  const double low = is_signed ? -128 : 0, high = is_signed ? 127 : 255;
+  for (const int workers : {1, 3}) {
+    GuardedBytes source(x), y(count, 1);
+    run(target.find("softmax_bytes"), &args, {source.data(), y.data()}, workers,
+        static_cast<std::size_t>(args.axis) * sizeof(float));
+    const std::string what = "codes of " + std::to_string(args.outer) + "x" + std::to_string(args.axis);
+    expect(source.intact() && y.intact(), what + ": overrun");
+    const auto codes = y.values<std::uint8_t>();
+    for (std::size_t i = 0; i < count; ++i) {
+      const int code = is_signed ? static_cast<std::int8_t>(codes[i]) : codes[i];
+      const double exact = shares[i] / static_cast<double>(args.y_scale) + args.y_zero_point;
+      if (!expect(std::abs(code - std::min(std::max(exact, low), high)) < 0.5 + 1e-3,
+                  what + ": " + std::to_string(code) + " for " + std::to_string(exact)))
+        return;
+    }
+  }
+}
+
+void codes(const Target& target) {
+  for (std::int64_t axis = 0; axis <= 140; ++axis) {
+    const auto values = scaled(static_cast<std::size_t>(3 * axis), 7, 4.0f);
+    std::vector<std::uint8_t> bytes;
+    std::vector<std::int8_t> signed_bytes;
+    for (const float value : values) {
+      bytes.push_back(static_cast<std::uint8_t>(128 + value * 30));
+      signed_bytes.push_back(static_cast<std::int8_t>(value * 30));
+    }
+    for (const float scale : {0.03f, 1.0f, 1.3e36f}) {
+      check_codes(target, {3, axis, ElementCode::kU8, ElementCode::kU8, scale, 1 / 255.0f, 0}, bytes);
+      check_codes(target, {3, axis, ElementCode::kI8, ElementCode::kI8, scale, 1 / 255.0f, -128}, signed_bytes);
+    }
+    check_codes(target, {3, axis, ElementCode::kF32, ElementCode::kU8, 1.0f, 0.01f, 3}, values);
+    check_codes(target, {3, axis, ElementCode::kF32, ElementCode::kI8, 1.0f, 1e-33f, 5}, values);
+  }
+}
+
+// The code of NaN is the zero point.
+void codes_of_nan(const Target& target) {
+  for (const float value : {kNan, kInf, -kInf}) {
+    std::vector<float> x(2 * 37, value == -kInf ? -kInf : 1.0f);
+    x[40] = value;
+    const SoftmaxBytesArgs args = {2, 37, ElementCode::kF32, ElementCode::kU8, 1.0f, 1 / 255.0f, 9};
+    GuardedBytes source(x), y(x.size(), 1);
+    run(target.find("softmax_bytes"), &args, {source.data(), y.data()}, 1, 37 * sizeof(float));
+    const auto result = y.values<std::uint8_t>();
+    expect(std::all_of(result.begin() + 37, result.end(), [](std::uint8_t code) { return code == 9; }), "NaN");
+  }
+}
+
 }  // namespace
 
 int main() {
-  return run_cases({{"rows", rows}, {"columns", columns}, {"shared rows", shared_rows}, {"not finite", not_finite}});
+  return run_cases({{"rows", rows},
+                    {"columns", columns},
+                    {"shared rows", shared_rows},
+                    {"not finite", not_finite},
+                    {"codes", codes},
+                    {"codes of NaN", codes_of_nan}});
 }

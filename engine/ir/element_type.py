@@ -59,6 +59,11 @@ class ElementType:
         """Whether ONNX stores several elements in one byte."""
         return 0 < self.bits < 8
 
+    @property
+    def finfo(self) -> Any:
+        """Limits and format of a floating-point type, as `numpy.finfo` has them."""
+        return ml_dtypes.finfo(self.numpy)  # type: ignore[no-untyped-call]
+
     def byte_size(self, count: int) -> int:
         """Bytes that `count` elements take in ONNX's raw storage; 0 for strings."""
         return (self.bits * count + 7) // 8

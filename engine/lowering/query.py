@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Generic
 
-from engine.ir import Model, Node
+from engine.ir import Constant, Model, Node, Output, Parameter, TensorType
 from engine.lowering.decisions import Decisions
 from engine.lowering.prepare import prepare
 from engine.lowering.refusal import Refusal
 from engine.lowering.table import LoweringT, LoweringTable
+from engine.ops.registry import INTERNAL_DOMAIN
 from engine.passes import PassPipeline
+from engine.passes.common.qdq_propagation import MOVERS
+from engine.passes.common.quantized_operands import WHY_REAL, RealReason
 from engine.passes.runtime_info import FUSED_NAMES, is_operation
 from engine.plugin_api import QueryResult, Support, SupportLevel
+
+_CODES: Final = frozenset({"u8", "i8"})
+_REALS: Final = frozenset({"f64", "f32", "f16", "bf16"})
+_ON_CODES: Final = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"})
+_PRODUCTS: Final = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "Attention"}) | _ON_CODES
+_MOVES: Final = frozenset({*MOVERS, "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
 
 def query(
@@ -22,13 +33,18 @@ def query(
 ) -> QueryResult:
     """The support of the operations of `model`, as `prepare(model, table, passes)` decides it.
 
-    `without_kernel` gives the support of an operation without a kernel; by default it is refused.
+    `without_kernel` gives the support of an operation without a kernel; by default it is refused. Each answer names the
+    precision of the operation, and for products of quantized values that are not computed on integers, the reason.
     """
-    prepared, alone = prepare(model, table, passes, keep_names=True), Decisions(table)
+    prepared, alone = prepare(model, table, passes, keep_names=True), _Alone(table, passes)
     refusals, answer = prepared.refusals(), without_kernel or _refused
 
     def support(node: Node, why: Refusal | None) -> Support:
-        return Support.native() if why is None else answer(node, why)
+        given = Support.native() if why is None else answer(node, why)
+        if given.level is SupportLevel.REFUSED:
+            return given
+        precision = precision_of(node)
+        return replace(given, precision=precision, precision_reason=why_real(node) if precision in _REALS else "")
 
     return answer_query(
         model,
@@ -42,6 +58,45 @@ def _refused(node: Node, why: Refusal) -> Support:
     return Support.refused(why.cause, why.reason)
 
 
+class _Alone(Generic[LoweringT]):
+    """How single operations of a model would run, each as a model of its own."""
+
+    def __init__(self, table: LoweringTable[LoweringT], passes: PassPipeline | None) -> None:
+        self._table, self._passes = table, passes
+        self._decisions = Decisions(table)
+        self._known: dict[object, Refusal | None] = {}
+
+    def refusal(self, node: Node) -> Refusal | None:
+        """Why the device has no kernel for `node`, nor for what its passes make of it; None if it has one."""
+        why = self._decisions.refusal(node)
+        if why is None or self._passes is None or node.bodies:
+            return why
+        values = [value for value in node.input_values if value is not None]
+        if any(not isinstance(value.type, TensorType) for value in values):
+            return why
+        key = node.domain, node.op_type, repr(node.attributes), tuple(map(_key_of, node.input_values))
+        if key not in self._known:
+            refusals = prepare(_single(node), self._table, self._passes).refusals()
+            self._known[key] = next(iter(refusals.values()), None)
+        return self._known[key]
+
+
+def _key_of(value: Output | None) -> object:
+    return None if value is None else (value.type, isinstance(value.node, Constant))
+
+
+def _single(node: Node) -> Model:
+    """A model of one operation, with its constants."""
+    inputs: list[Node | None] = []
+    for value in node.input_values:
+        if value is None or isinstance(value.node, Constant):
+            inputs.append(None if value is None else value.node)
+        else:
+            inputs.append(Parameter(value.element_type, value.shape))
+    copy = node.clone_with_new_inputs(inputs)
+    return Model(list(copy.outputs), [given for given in inputs if isinstance(given, Parameter)])
+
+
 def answer_query(
     model: Model, graph: Model, support: Callable[[Node], Support], alone: Callable[[Node], Support] | None = None
 ) -> QueryResult:
@@ -53,17 +108,72 @@ def answer_query(
     may be separated.
     """
     named = {node.friendly_name: node for node in model.ordered_nodes() if is_operation(node)}
-    answers = dict.fromkeys(named, Support.native())
+    answers: dict[str, Support] = {}
     atoms = []
     for node in graph.ordered_nodes():
         if not is_operation(node):
             continue
         names = {*node.rt_info.get(FUSED_NAMES, ()), node.friendly_name} & named.keys()
         together = support(node)
-        answers |= dict.fromkeys(names, together)
+        answers |= {name: _joined(answers.get(name), together, named[name]) for name in names}
         if len(names) > 1 and any(_is_worse((alone or support)(named[name]), together) for name in names):
             atoms.append(names)
-    return QueryResult(answers, _disjoint(atoms))
+    nodes = {name: _with_reason(node, answers.get(name, Support.native())) for name, node in named.items()}
+    return QueryResult(nodes, _disjoint(atoms))
+
+
+def _joined(first: Support | None, support: Support, node: Node) -> Support:
+    """The support of an operation of the model that several of the graph replace: the worst of them.
+
+    The precision is that of products.
+    """
+    if first is not None and _is_worse(first, support):
+        return first
+    if first is not None and _is_worse(support, first):
+        return support
+    if not _is_product(node):
+        support = replace(support, precision_reason="")
+    if first is None or support.precision in _CODES:
+        return support
+    if first.precision in _CODES or first.precision_reason:
+        return replace(support, precision=first.precision, precision_reason=first.precision_reason)
+    return support
+
+
+def _with_reason(node: Node, support: Support) -> Support:
+    """`support` of an operation of the model, with a reason if the operation is quantized and computed on reals."""
+    if support.precision not in _REALS or support.precision_reason or node.op_type in _MOVES:
+        return support
+    sources = [value.node for value in node.input_values if value is not None]
+    is_quantized = any(source.op_type == "DequantizeLinear" and not _is_constant(source) for source in sources)
+    if not is_quantized and not node.op_type.startswith("QLinear"):
+        return support
+    return replace(support, precision_reason=f"the device has no kernel that computes {node.op_type} on integers here")
+
+
+def _is_product(node: Node) -> bool:
+    return node.op_type in _PRODUCTS or bool(node.domain)
+
+
+def _is_constant(dequantize: Node) -> bool:
+    return isinstance(dequantize.input_value(0).node, Constant)
+
+
+def precision_of(node: Node) -> str:
+    """The element type in which a node of a prepared graph is computed, by name; empty if it computes no numbers."""
+    if node.op_type in _ON_CODES or (node.domain == INTERNAL_DOMAIN and node.op_type.startswith("Quantized")):
+        return node.input_value(0).element_type.name
+    kinds = [value.type for value in node.outputs]
+    if node.op_type == "QuantizeLinear":
+        kinds = [node.input_value(1).type]
+    first = kinds[0] if kinds else None
+    return first.element_type.name if isinstance(first, TensorType) else ""
+
+
+def why_real(node: Node) -> str:
+    """Why a node of a prepared graph, a product of quantized values, is computed on reals; empty if it is not."""
+    reason = node.annotations.get(WHY_REAL)
+    return reason.text if isinstance(reason, RealReason) else ""
 
 
 def _is_worse(alone: Support, together: Support) -> bool:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "StepInfo", "built_isas", "codes", "cores",
-    "cpu_features", "default_isa", "empty_aligned", "features", "has_feature", "isas_within", "kernel_isas", "kernels",
-    "lay_out_arena", "pack", "run_kernel", "started_threads",
+    "CancelFlag", "Context", "CpuFeatures", "Plan", "PlanBuilder", "ProductRates", "StepInfo", "built_isas", "codes",
+    "cores", "cpu_features", "default_isa", "empty_aligned", "features", "has_feature", "isas_within", "kernel_isas",
+    "kernels", "lay_out_arena", "pack", "product_rates", "run_kernel", "started_threads",
 ]  # fmt: skip
 
 Attribute: TypeAlias = "int | float | str | Sequence[int] | Sequence[float]"
@@ -57,6 +57,14 @@ class CpuFeatures:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductRates:
+    """Multiplications of one core in a nanosecond, by vector instructions with operands of f32 and of bf16."""
+
+    f32: float
+    bf16: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepInfo:
     """A step of a plan: its name, its kernel, the kernel's instruction set, and its cost."""
 
@@ -71,6 +79,16 @@ class StepInfo:
 def cpu_features() -> CpuFeatures:
     """Return the features of this CPU."""
     return CpuFeatures(**_core.cpu_features())
+
+
+def product_rates() -> ProductRates | None:
+    """Return how fast this CPU multiplies, measured once in a process; None if it has no vector products of bf16.
+
+    Having the feature "bf16" does not mean that it is fast: products take twice the time of f32 on some CPUs, and half
+    of it on others.
+    """
+    rates = _core.product_rates()
+    return None if rates is None else ProductRates(*rates)
 
 
 def default_isa() -> str:

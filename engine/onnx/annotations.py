@@ -19,6 +19,9 @@ NAME: Final = "engine.name"
 SINK: Final = "engine.sink"
 """Metadata key of a sink with outputs: a node that is kept for its side effect."""
 
+ACCURACY_LEVEL: Final = "accuracy_level"
+"""Key of a product, in rt_info and metadata: the type to which a device may round its left operand, as 0..4."""
+
 _N = TypeVar("_N", bound=Node)
 
 
@@ -28,6 +31,8 @@ def annotated(node: _N, proto: Any) -> _N:
     for entry in proto.metadata_props:
         if entry.key == "affinity":
             node.rt_info["affinity"] = entry.value
+        elif entry.key == ACCURACY_LEVEL and entry.value in ("1", "2", "3", "4"):
+            node.rt_info[ACCURACY_LEVEL] = int(entry.value)
         elif entry.key == RT_INFO:
             node.rt_info.update(parse_rt_info(entry.value))
         elif entry.key == NAME:
@@ -53,6 +58,8 @@ def annotate(proto: Any, node: Node) -> None:
         return
     if "affinity" in info:
         proto.metadata_props.add(key="affinity", value=str(info["affinity"]))
+    if ACCURACY_LEVEL in info:
+        proto.metadata_props.add(key=ACCURACY_LEVEL, value=str(info[ACCURACY_LEVEL]))
     for key, value in (info.get("metadata") or {}).items():
         proto.metadata_props.add(key=str(key), value=str(value))
     if info.get("doc_string"):

@@ -9,6 +9,7 @@ import onnx.helper
 
 from engine.errors import ModelWriteError
 from engine.ir import Constant, MapType, Model, OptionalType, SequenceType, SparseTensorType, ValueType
+from engine.onnx.annotations import ACCURACY_LEVEL
 from engine.onnx.downgrade import lowest_opsets, opset_range
 from engine.onnx.graph_writer import ExportContext, GraphWriter, TensorWriter
 from engine.onnx.naming import Scope
@@ -107,7 +108,7 @@ def _ir_version(model: Model, proto: onnx.ModelProto) -> int:
             for output in node.outputs:
                 version = max(version, _ir_of(output.type))
             info = node.annotations
-            if info and ("affinity" in info or info.get("metadata")):
+            if info and ("affinity" in info or ACCURACY_LEVEL in info or info.get("metadata")):
                 version = max(version, _IR_OF_METADATA)
             pending.extend(node.bodies.values())
     return max(version, _IR_OF_METADATA) if proto.graph.metadata_props else version

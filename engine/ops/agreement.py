@@ -252,13 +252,41 @@ def _compare_convolution(node: Node) -> None:
         fail(node, f"group {group} does not divide the {weight[0]} output channels of w")
     if data[1].is_static and weight[1].is_static and data[1].min != weight[1].min * group:
         fail(node, f"x has {data[1]} channels; w takes {weight[1]} per group, and group is {group}")
-    per_channel = (3,) if node.op_type == "ConvInteger" else (4, 5, 8)
+    single, per_channel = ((2,), (3,)) if node.op_type == "ConvInteger" else ((1, 2, 6, 7), (4, 5, 8))
+    for index in single:
+        shape = _shape(node, index)
+        if shape is not None and not _is_single(shape):
+            fail(node, f"input {index} has shape {shape}; expected one value")
     for index in per_channel:
         shape = _shape(node, index)
         if shape is None or (index != 8 and _is_single(shape)):
             continue
         if not shape.compatible(PartialShape([weight[0]])):
             fail(node, f"input {index} has shape {shape}; expected one value per output channel, [{weight[0]}]")
+
+
+@compares("MatMulInteger", "QLinearMatMul")
+def _compare_product(node: Node) -> None:
+    """Scales and zero points of a and of the result are one number, or one for each row; of b, for each column."""
+    is_integer = node.op_type == "MatMulInteger"
+    a, b = _shape(node, 0), _shape(node, 1 if is_integer else 3)
+    if a is not None and len(a) > 1:
+        for index in (2,) if is_integer else (1, 2, 6, 7):
+            _compare_lines(node, index, a[-2], -2, "row")
+    if b is not None and len(b) > 1:
+        for index in (3,) if is_integer else (4, 5):
+            _compare_lines(node, index, b[-1], -1, "column")
+
+
+def _compare_lines(node: Node, index: int, count: Dimension, axis: int, line: str) -> None:
+    """Input `index` has one element, or one along `axis` for each of `count` lines of a matrix, or of each matrix."""
+    shape = _shape(node, index)
+    if shape is None or _is_single(shape):
+        return
+    is_vector = len(shape) == 1
+    other = as_dimension(1) if is_vector else shape[-3 - axis]
+    if not shape[0 if is_vector else axis].compatible(count) or not other.accepts(1):
+        fail(node, f"input {index} has shape {shape}; expected one value, or one for each {line}, [{count}]")
 
 
 @compares("ConvTranspose")

@@ -12,7 +12,7 @@ import numpy as np
 from engine.errors import ModelError
 from engine.ir import Dimension, Node, Output, PartialShape, TensorType, ValueType
 from engine.ops.fused_activation import Activation, fused_activation
-from engine.ops.quantize import requantize
+from engine.ops.quantize import are_usual, quantize, requantize, scaled
 from engine.ops.registry import INTERNAL_DOMAIN, get_op, infers
 from engine.ops.rules import check_inputs, fail, tensor_type
 from engine.ops.spec import evaluates_with_spec, refuse, specifies
@@ -101,11 +101,16 @@ class ConvSpec(WindowSpec):
 @infers("Conv")
 def _infer_conv(node: Node) -> Sequence[ValueType]:
     check_inputs(node, get_op("Conv"))
-    spec = ConvSpec.of(node)
+    return (convolved_type(ConvSpec.of(node)),)
+
+
+def convolved_type(spec: ConvSpec) -> TensorType:
+    """The type of a convolution that is not transposed. Raises `TypeInferenceError`."""
+    node = spec.node
     data, weight = tensor_type(node, 0), tensor_type(node, 1)
     if weight.shape.rank.is_dynamic or data.shape.rank.is_dynamic:
         rank = weight.shape.rank if weight.shape.rank.is_static else data.shape.rank
-        return (TensorType(data.element_type, PartialShape.dynamic(rank.min if rank.is_static else None)),)
+        return TensorType(data.element_type, PartialShape.dynamic(rank.min if rank.is_static else None))
     _check_channels(node, spec.group, data.shape, weight.shape)
     kernel = PartialShape(weight.shape.dims[2:])
     if spec.kernel_shape is not None:
@@ -115,7 +120,7 @@ def _infer_conv(node: Node) -> Sequence[ValueType]:
     spatial: Sequence[Dimension | None] = [None] * len(kernel)
     if kernel.is_static:
         spatial = infer_spatial(node, spec.window(kernel.get_shape()), data.shape.dims[2:])
-    return (TensorType(data.element_type, PartialShape([data.shape[0], weight.shape[0], *spatial])),)
+    return TensorType(data.element_type, PartialShape([data.shape[0], weight.shape[0], *spatial]))
 
 
 def _check_channels(node: Node, group: int, data: PartialShape, weight: PartialShape) -> None:
@@ -227,8 +232,11 @@ def col2im(spec: Col2ImSpec, x: Array, image_shape: Array, block_shape: Array) -
 def conv_integer(
     spec: ConvSpec, x: Array, w: Array, x_zero_point: Array | None = None, w_zero_point: Array | None = None
 ) -> Array:
-    """Convolution of 8-bit integers to i32 (ONNX ConvInteger-10); padding has the value of the zero point."""
-    return _convolve(spec, _centered(x, x_zero_point), _centered(w, w_zero_point)).astype(np.int32)
+    """Convolution of 8-bit integers to i32 (ONNX ConvInteger-10); padding has the value of the zero point.
+
+    Sums are exact modulo 2^32, as in kernels that accumulate in 32 bits.
+    """
+    return _convolve(spec, _centered(x, x_zero_point), _centered(w, w_zero_point)).astype(np.int64).astype(np.int32)
 
 
 @evaluates_with_spec("QLinearConv")
@@ -245,12 +253,19 @@ def qlinear_conv(
     b: Array | None = None,
 ) -> Array:
     """Quantized convolution (ONNX QLinearConv-10); `b` has scale x_scale * w_scale and zero point 0."""
-    result = _convolve(spec, _centered(x, x_zero_point), _centered(w, w_zero_point))
+    image, weights = _centered(x, x_zero_point), _centered(w, w_zero_point)
     channels = (-1, *(1,) * (x.ndim - 2))
-    if b is not None:
-        result += b.reshape(channels)
-    scale = w_scale.reshape(channels) if w_scale.ndim else w_scale
-    return requantize(result, x_scale * scale / y_scale, y_zero_point)
+    w_scale = w_scale.reshape(channels) if w_scale.ndim else w_scale
+    factor = x_scale * w_scale / y_scale
+    bias = None if b is None else b.reshape(channels)
+    if are_usual(x_scale, w_scale, y_scale) and np.isfinite(factor).all():
+        result = _convolve(spec, image, weights)
+        return requantize(result if bias is None else result + bias, factor, y_zero_point)
+    each = w_scale.reshape(-1, *(1,) * (x.ndim - 1)) if w_scale.ndim else w_scale
+    result = _convolve(spec, scaled(image, x_scale), scaled(weights, each))
+    if bias is not None:
+        result += (bias * (x_scale.astype(np.float64) * w_scale.astype(np.float64))).astype(np.float32)
+    return quantize(result, y_scale, y_zero_point)
 
 
 def _centered(x: Array, zero_point: Array | None) -> Array:

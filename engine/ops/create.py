@@ -163,6 +163,10 @@ def _check_attributes(op: OpDef, attributes: Mapping[str, Any]) -> dict[str, Any
 
 def _check_attribute(op: OpDef, definition: AttributeDef, value: Any) -> Any:
     kind = definition.kind
+    if _PLAIN_TYPES.get(kind) is type(value):
+        return value
+    if kind == _A.INTS and type(value) is tuple and set(map(type, value)) == {int}:
+        return value
     if kind == _A.INT and isinstance(value, ElementType):
         return value.onnx
     if kind in _ITEMS and isinstance(value, (tuple, list, np.ndarray)) and np.ndim(value) == 1:
@@ -182,6 +186,8 @@ def _check_attribute(op: OpDef, definition: AttributeDef, value: Any) -> Any:
     )
 
 
+_PLAIN_TYPES: Final[dict[int, type]] = {_A.INT: int, _A.FLOAT: float, _A.STRING: str}
+"""The usual types of values, which need no conversion."""
 _ITEMS: Final[dict[int, int]] = {
     _A.INTS: _A.INT,
     _A.FLOATS: _A.FLOAT,

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.ir import Node, PartialShape, TensorType, ValueType, undefined
 from engine.ops.fused_activation import Activation, fused_activation
-from engine.ops.quantize import requantize
+from engine.ops.quantize import are_usual, quantize, requantize, scaled
 from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
 from engine.ops.rules import broadcast_shapes, check_inputs, fail, tensor_type
 from engine.ops.spec import OperatorSpec, specifies
@@ -63,10 +63,14 @@ class GemmSpec(OperatorSpec):
 @infers("MatMul")
 def _infer_matmul(node: Node) -> Sequence[ValueType]:
     check_inputs(node, get_op("MatMul"))
-    a, b = tensor_type(node, 0), tensor_type(node, 1)
+    return (product_type(node, tensor_type(node, 0), tensor_type(node, 1)),)
+
+
+def product_type(node: Node, a: TensorType, b: TensorType) -> TensorType:
+    """The type of the product of two of the node's values. Raises `TypeInferenceError`."""
     element_type = a.element_type if a.element_type is not undefined else b.element_type
     if a.shape.rank.is_dynamic or b.shape.rank.is_dynamic:
-        return (TensorType(element_type, PartialShape.dynamic()),)
+        return TensorType(element_type, PartialShape.dynamic())
     if not len(a.shape) or not len(b.shape):
         fail(node, "a scalar cannot be multiplied; expected rank 1 or more, or use Mul")
     rows, inner = (a.shape.dims[-2:-1], a.shape[-1])
@@ -76,13 +80,16 @@ def _infer_matmul(node: Node) -> Sequence[ValueType]:
         fail(node, f"the last dimension of A ({inner}) and the {'last but one' if columns else 'only'} of B ({other}) "
              "must be equal")  # fmt: skip
     batch = broadcast_shapes(node, (PartialShape(a.shape.dims[:-2]), PartialShape(b.shape.dims[:-2])))
-    return (TensorType(element_type, PartialShape([*batch.dims, *rows, *columns])),)
+    return TensorType(element_type, PartialShape([*batch.dims, *rows, *columns]))
 
 
 @evaluates("MatMulInteger")
 def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
-    """The product of 8-bit matrices as i32 (ONNX MatMulInteger-10); zero points are per row of a, per column of b."""
-    return (_centered(a, a_zero_point, -1) @ _centered(b, b_zero_point, -2)).astype(np.int32)
+    """The product of 8-bit matrices as i32 (ONNX MatMulInteger-10); zero points are per row of a, per column of b.
+
+    Sums are exact modulo 2^32, as in kernels that accumulate in 32 bits.
+    """
+    return (_centered(a, a_zero_point, -1) @ _centered(b, b_zero_point, -2)).astype(np.int64).astype(np.int32)
 
 
 @evaluates("QLinearMatMul")
@@ -97,9 +104,16 @@ def qlinear_matmul(
     y_zero_point: Array,
 ) -> Array:
     """The product of quantized matrices, quantized (ONNX QLinearMatMul-21)."""
-    product = _centered(a, a_zero_point, -1) @ _centered(b, b_zero_point, -2)
-    scale = _along(a_scale, a.ndim, -1) * _along(b_scale, b.ndim, -2) / _along(y_scale, a.ndim, -1)
-    result = requantize(product, scale, _along(y_zero_point, a.ndim, -1))
+    left, right = _centered(a, a_zero_point, -1), _centered(b, b_zero_point, -2)
+    factors, zero_point = (_along(a_scale, a.ndim, -1), _along(b_scale, b.ndim, -2)), _along(y_zero_point, a.ndim, -1)
+    scale = _along(y_scale, a.ndim, -1)
+    factor = factors[0] * factors[1] / scale
+    if are_usual(*factors, scale) and np.isfinite(factor).all():
+        product = left @ right
+        result = requantize(product, factor, zero_point)
+    else:
+        product = scaled(left, factors[0]) @ scaled(right, factors[1])
+        result = quantize(product, scale, zero_point)
     return result.reshape(product.shape)  # a vector's product with a matrix has no axis of rows
 
 
@@ -111,6 +125,8 @@ def _centered(x: Array, zero_point: Array | None, summed: int) -> Array:
 
 def _along(parameter: Array, rank: int, summed: int) -> Array:
     """A scale or zero point in the shape of a matrix: constant along the axis that is summed over."""
-    if parameter.ndim == 1 and parameter.size > 1 and rank > 1:
+    if parameter.size == 1:
+        return parameter.reshape(())
+    if parameter.ndim == 1 and rank > 1:
         return np.expand_dims(parameter, summed)
     return parameter

@@ -12,7 +12,7 @@ import numpy as np
 from engine.errors import ModelError
 from engine.ir import Constant, Node, PartialShape, TensorType, ValueType, i64
 from engine.ops.precision import widened
-from engine.ops.registry import evaluates, get_op, infers
+from engine.ops.registry import INTERNAL_DOMAIN, evaluates, get_op, infers
 from engine.ops.rules import check_inputs, tensor_type
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, refuse, specifies
 from engine.ops.tensors import Array
@@ -20,6 +20,7 @@ from engine.ops.windows import WindowGeometry, WindowSpec, counts, infer_spatial
 
 
 @specifies("AveragePool", "LpPool", "MaxPool")
+@specifies("QuantizedAveragePool", domain=INTERNAL_DOMAIN)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec(WindowSpec):
     """A pooling of [N, C, ...] over windows. Attributes that an operator does not have are at their defaults.

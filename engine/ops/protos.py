@@ -187,6 +187,9 @@ def attribute_to_proto(
 
 def attribute_kind(value: Any) -> int | None:
     """The `AttributeProto.AttributeType` of `value`; None if ONNX has none (an empty tuple counts as INTS)."""
+    usual = _USUAL_KINDS.get(type(value))
+    if usual is not None:
+        return usual
     if isinstance(value, (tuple, list)):
         if not value:
             return _A.INTS
@@ -227,6 +230,7 @@ def _text(data: bytes) -> str | bytes:
         return data
 
 
+_USUAL_KINDS: Final[dict[type, int]] = {int: _A.INT, float: _A.FLOAT, str: _A.STRING}
 _KINDS: Final[list[tuple[Any, int]]] = [
     ((bool, int, np.integer, np.bool_), _A.INT),
     ((float, np.floating), _A.FLOAT),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnx.numpy_helper
 
 from engine.errors import ModelError
 from engine.ir import ElementType, Node, u8
+from engine.ops.registry import evaluates
 from engine.ops.spec import OperatorSpec, evaluates_with_spec, rank_of, refuse, specifies
 from engine.ops.tensors import Array
+
+_LEAST: Final = 2.0**-126
+_MOST: Final = 2.0**40
 
 
 @specifies("DequantizeLinear", "QuantizeLinear")
@@ -67,13 +71,23 @@ def quantize_linear(spec: QuantizeSpec, x: Array, scale: Array, zero_point: Arra
         quotient = x / factor
     if not target.is_integral:
         return _to_narrow_float(quotient, target, spec.saturate)
-    # In f64 every sum is exact, and values far out of range saturate to the correct side.
-    rounded: Array = np.nan_to_num(np.rint(quotient.astype(np.float64)), nan=0.0)
-    if zero_point is not None:
-        rounded = rounded + _spread(zero_point, x.shape, axis, block_size).astype(np.float64)
-    low, high = _limits(target)
-    codes: Array = np.clip(rounded, low, high).astype(np.int64)
-    return codes.astype(target.numpy)
+    return _codes(quotient, None if zero_point is None else _spread(zero_point, x.shape, axis, block_size), target)
+
+
+@evaluates("DynamicQuantizeLinear")
+def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
+    """Codes of u8, scale and zero point over the range of x and 0 (ONNX DynamicQuantizeLinear-11).
+
+    The specification leaves these open: a tensor without elements is quantized as 0 is; a zero point that is NaN, since
+    the scale is infinite, NaN or 0, is 255, and a code that is NaN is 0, as in onnxruntime.
+    """
+    with np.errstate(all="ignore"):
+        low, high = np.min(x, initial=0), np.max(x, initial=0)
+        scale = (np.float32(1) if low == high else high - low).astype(x.dtype) / x.dtype.type(255)
+        start = -low / scale
+        zero_point = np.rint(start) if start <= 255 else np.float32(255)
+        codes = np.clip(np.nan_to_num(np.rint(x / scale) + zero_point, nan=0.0), 0, 255)
+    return codes.astype(np.uint8), np.asarray(scale, x.dtype), np.asarray(zero_point, np.uint8)
 
 
 def _to_narrow_float(x: Array, target: ElementType, saturate: bool) -> Array:
@@ -98,10 +112,36 @@ def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int
     return np.take(repeated, range(shape[axis]), axis=axis) if repeated.shape[axis] != shape[axis] else repeated
 
 
-def requantize(exact: Array, scale: Array, zero_point: Array) -> Array:
-    """`exact * scale + zero_point`, rounded half to even and saturated to the zero point's type."""
-    limits = np.iinfo(zero_point.dtype)
+def are_usual(*scales: Array) -> bool:
+    """Whether integer sums of products may be scaled afterwards: all scales are from 2**-126 to 2**40.
+
+    With others (0, negative ones, NaN, infinity), QLinearConv and QLinearMatMul quantize the product of dequantized
+    operands.
+    """
+    wide = [scale.astype(np.float64) for scale in scales]
+    return all(bool(((each >= _LEAST) & (each <= _MOST)).all()) for each in wide)
+
+
+def scaled(codes: Array, scale: Array) -> Array:
+    """Codes less their zero point as real numbers, in f32."""
+    return codes.astype(np.float32) * scale.astype(np.float32)
+
+
+def requantize(real: Array, scale: Array, zero_point: Array) -> Array:
+    """`real * scale + zero_point`, rounded half to even and saturated to the zero point's type."""
     # The product is rounded to f32 first, as in kernels that scale integers by an f32 factor.
-    rounded = np.rint(exact.astype(np.float32) * scale.astype(np.float32)) + zero_point.astype(np.float32)
-    result: Array = np.clip(rounded, limits.min, limits.max).astype(zero_point.dtype)
-    return result
+    return _codes(scaled(real, scale), zero_point, ElementType.from_numpy(zero_point.dtype))
+
+
+def quantize(real: Array, scale: Array, zero_point: Array) -> Array:
+    """`real / scale + zero_point`, likewise: QuantizeLinear of f32."""
+    return _codes(real / scale.astype(np.float32), zero_point, ElementType.from_numpy(zero_point.dtype))
+
+
+def _codes(quotient: Array, zero_point: Array | None, target: ElementType) -> Array:
+    # In f64 every sum is exact, and values far out of range saturate to the correct side. NaN has the code of 0.
+    rounded: Array = np.nan_to_num(np.rint(quotient.astype(np.float64)), nan=0.0)
+    if zero_point is not None:
+        rounded = rounded + zero_point.astype(np.float64)
+    codes: Array = np.clip(rounded, *_limits(target)).astype(np.int64)
+    return codes.astype(target.numpy)

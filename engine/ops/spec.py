@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 import onnx
@@ -30,7 +31,7 @@ import onnx
 from engine.errors import ModelError, OperatorSpecError
 from engine.ir import Node, Output, TensorType
 from engine.ops.protos import attribute_kind
-from engine.ops.registry import Evaluator, attribute, compiles, find_op, get_op
+from engine.ops.registry import AttributeDef, Evaluator, OpDef, compiles, find_op
 from engine.ops.rules import describe_inputs
 
 _A: Final = onnx.AttributeProto
@@ -75,11 +76,10 @@ class OperatorSpec:
             raise OperatorSpecError(
                 f"{node}: {cls.__name__} describes {operators}, not {_name_of(node.domain, node.op_type)}"
             )
-        names = _attribute_names(found)
         if op is None:  # of a custom domain: fields with defaults may be omitted
-            given = {name: node.attributes[name] for name in names if name in node.attributes}
+            given = {name: node.attributes[name] for name in _attribute_names(found) if name in node.attributes}
         else:
-            given = {name: _read(node, name) for name in names if name in op.attributes}
+            given = {each.name: each.read(node) for each in _readers(found, op)}
         found.resolve(node, given)
         try:
             return found(node=node, **given)
@@ -123,7 +123,6 @@ class OperatorSpec:
 SpecT = TypeVar("SpecT", bound=OperatorSpec)
 
 _classes: dict[tuple[str, str], type[OperatorSpec]] = {}
-_names: dict[type[OperatorSpec], tuple[str, ...]] = {}
 _passed: set[tuple[object, ...]] = set()
 
 
@@ -285,23 +284,39 @@ def _name_of(domain: str, op_type: str) -> str:
     return f"{domain}.{op_type}" if domain else op_type
 
 
+@cache
 def _attribute_names(cls: type[OperatorSpec]) -> tuple[str, ...]:
-    names = _names.get(cls)
-    if names is None:
-        names = _names[cls] = tuple(each.name for each in dataclasses.fields(cls) if each.init and each.name != "node")
-    return names
+    return tuple(each.name for each in dataclasses.fields(cls) if each.init and each.name != "node")
 
 
-def _read(node: Node, name: str) -> Any:
-    try:
-        value = attribute(node, name)
-    except OperatorSpecError:
-        raise
-    except ModelError as e:
-        raise OperatorSpecError(str(e)) from e
-    definition = get_op(node.op_type, node.domain).attributes[name]
-    text, accepted = _KINDS.get(definition.kind, ("", frozenset()))
-    if text and name in node.attributes and attribute_kind(value) not in accepted:
-        refuse(node, name, value, text)
-    convert = _CONVERSIONS.get(definition.kind)
-    return value if value is None or convert is None else convert(value)
+@cache
+def _readers(cls: type[OperatorSpec], op: OpDef) -> tuple[_Reader, ...]:
+    return tuple(_Reader(op.attributes[name]) for name in _attribute_names(cls) if name in op.attributes)
+
+
+class _Reader:
+    """Reads one attribute from nodes of an operator."""
+
+    __slots__ = ("_accepted", "_convert", "_default", "_is_required", "_kind", "_text", "name")
+
+    def __init__(self, definition: AttributeDef) -> None:
+        self.name = definition.name
+        self._kind = definition.kind
+        self._is_required = definition.required
+        self._text, self._accepted = _KINDS.get(definition.kind, ("", frozenset()))
+        self._convert = _CONVERSIONS.get(definition.kind)
+        self._default = self._converted(definition.default)
+
+    def read(self, node: Node) -> Any:
+        """The value for `node`, which is the default if it has none."""
+        value = node.attributes.get(self.name)
+        if value is None:
+            if self._is_required:
+                raise OperatorSpecError(f"{node}: required attribute {self.name!r} is missing")
+            return self._default
+        if self._text and attribute_kind(value) not in self._accepted:
+            refuse(node, self.name, value, self._text)
+        return self._converted(value)
+
+    def _converted(self, value: Any) -> Any:
+        return value if value is None or self._convert is None else self._convert(value)

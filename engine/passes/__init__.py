@@ -26,14 +26,20 @@ if TYPE_CHECKING:
     from engine.passes.common.serialize import Serialize
     from engine.passes.common.visualize_tree import VisualizeTree
     from engine.passes.compare import compare_models
+    from engine.passes.compression import compress_weights
+    from engine.passes.compression_report import CompressedLayer, CompressedModel, SkippedLayer
     from engine.passes.equivalence import check_equivalence
     from engine.passes.explain import explain_pass
+    from engine.passes.layers import LayerError, compare_layers
 
 __all__ = [
     "BackwardGraphRewrite",
+    "CompressedLayer",
+    "CompressedModel",
     "ConstantFolding",
     "GraphRewrite",
     "InitNodeInfo",
+    "LayerError",
     "Manager",
     "MatcherPass",
     "ModelPass",
@@ -44,11 +50,14 @@ __all__ = [
     "PassRecord",
     "RuntimeAttribute",
     "Serialize",
+    "SkippedLayer",
     "Validate",
     "VisualizeTree",
     "check_equivalence",
     "check_rt_info",
+    "compare_layers",
     "compare_models",
+    "compress_weights",
     "constant_fold",
     "copy_runtime_info",
     "explain_pass",
@@ -62,10 +71,16 @@ __all__ = [
 
 # Tools for pass authors, imported on first use to save memory when compiling.
 _HOMES = {
+    "CompressedLayer": "engine.passes.compression_report",
+    "CompressedModel": "engine.passes.compression_report",
     "PassInfo": "engine.passes.catalog",
+    "SkippedLayer": "engine.passes.compression_report",
     "Serialize": "engine.passes.common.serialize",
     "VisualizeTree": "engine.passes.common.visualize_tree",
     "check_equivalence": "engine.passes.equivalence",
+    "LayerError": "engine.passes.layers",
+    "compare_layers": "engine.passes.layers",
+    "compress_weights": "engine.passes.compression",
     "compare_models": "engine.passes.compare",
     "explain_pass": "engine.passes.explain",
     "find_pass": "engine.passes.catalog",

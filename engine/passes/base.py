@@ -48,7 +48,13 @@ class Pass(ABC):
     def transformation_callback(self, node: Node) -> bool:
         """True if the callback set through `PassConfig.set_callback` says to leave `node` unchanged."""
         callback = None if self.config is None else self.config.callback(self)
-        return callback is not None and callback(node)
+        return callback is not None and bool(callback(node))
+
+    def reason_to_skip(self, node: Node) -> str | None:
+        """Why that callback says to leave `node` unchanged; None if it does not."""
+        callback = None if self.config is None else self.config.callback(self)
+        answer = None if callback is None else callback(node)
+        return (answer if isinstance(answer, str) else "the device leaves it") if answer else None
 
     def __repr__(self) -> str:
         return f"<pass {self.name}>"

@@ -13,7 +13,7 @@ from engine.passes.snapshots import Snapshots
 
 PassLike: TypeAlias = type | str
 """A pass class, or the name of a pass."""
-NodeCallback: TypeAlias = Callable[[Node], bool]
+NodeCallback: TypeAlias = Callable[[Node], bool | str | None]
 
 
 class PassConfig:
@@ -46,7 +46,8 @@ class PassConfig:
     def set_callback(self, *passes: PassLike, callback: NodeCallback) -> None:
         """Set the callback that decides, for these passes (or all, if none are given), which roots to skip.
 
-        If it returns True, the node is not changed. A pass calls it through `self.transformation_callback(node)`.
+        If it returns True, or a text with the reason, the node is not changed. A pass calls it through
+        `self.transformation_callback(node)`, or `self.reason_to_skip(node)`.
         """
         if not passes:
             self._shared.default = callback
@@ -55,7 +56,8 @@ class PassConfig:
 
     def callback(self, item: object) -> NodeCallback | None:
         """The callback set for a pass, else the one for all passes, else None."""
-        return self._shared.callbacks.get(_name(item), self._shared.default)
+        shared = self._shared
+        return shared.callbacks.get(_name(item), shared.default) if shared.callbacks else shared.default
 
     def join(self, outer: PassConfig) -> None:
         """Merge with `outer`; where both configure a pass, `outer` takes precedence."""

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,14 +148,21 @@ class Manager(Pass):
         """
         self.records = []
         only = regions.allowed()
+        active = [
+            item
+            for item, enabled in self._passes
+            if self.pass_config.is_enabled(item, enabled)
+            and (only is None or item.name in only or not item.is_transformation or _is_container(item))
+        ]
         with self._running(model) as run:
-            for item, enabled in self._passes:
-                if not self.pass_config.is_enabled(item, enabled):
-                    continue
-                if only is None or item.name in only or not item.is_transformation or _is_container(item):
-                    self._run_one(item, model, run)
+            for item in self._sequence(active):
+                self._run_one(item, model, run)
         self.rewrites = sum(record.rewrites for record in self.records)
         return any(record.changed for record in self.records)
+
+    def _sequence(self, passes: Sequence[Pass]) -> Iterable[Pass]:
+        """The order in which the enabled passes run; each is in `records` before the next is asked for."""
+        return passes
 
     def rewrite_counts(self) -> dict[str, int]:
         """How often each pass changed the model in the last run, by name, nested passes included."""

@@ -199,7 +199,7 @@ class GraphRewrite(Pass):
 
     def _rewrite(self, model: Model, index: _Index, open_roots: list[MatcherPass], timed: bool) -> bool:
         changed = False
-        pending = self._sequence(model)
+        pending = deque(self._sequence(model.ordered_nodes() if open_roots else model.nodes_of(index)))
         while pending:
             node = pending.popleft()
             if changed and not node.is_attached:
@@ -220,15 +220,16 @@ class GraphRewrite(Pass):
                     break
         return changed
 
-    def _sequence(self, model: Model) -> deque[Node]:
-        return deque(model.ordered_nodes())
+    def _sequence(self, nodes: list[Node]) -> list[Node]:
+        """The order in which nodes are visited."""
+        return nodes
 
 
 class BackwardGraphRewrite(GraphRewrite):
     """Like `GraphRewrite`, from the results to the parameters."""
 
-    def _sequence(self, model: Model) -> deque[Node]:
-        return deque(reversed(model.ordered_nodes()))
+    def _sequence(self, nodes: list[Node]) -> list[Node]:
+        return nodes[::-1]
 
 
 def _timed_apply(item: MatcherPass, node: Node) -> bool:

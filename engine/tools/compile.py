@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from engine.drawing.table import byte_count
 from engine.tools.options import UsageError, add_config, add_device, add_json
 from engine.tools.output import print_json
+from engine.tools.weights import add_weights, as_json, check_weights, compressed
+
+if TYPE_CHECKING:
+    from engine.ir import Model
+    from engine.passes import CompressedModel
 
 SUMMARY = "compile a model for a device and write a blob"
 DESCRIPTION = """\
@@ -18,6 +24,7 @@ EXAMPLES = """\
 engine compile model.onnx -d TEMPLATE                     # write model.blob here
 engine compile model.onnx -d TEMPLATE -o /srv/net.blob    # write it elsewhere
 engine compile model.onnx -d TEMPLATE -c PERF_COUNT=true  # the configuration travels with the blob
+engine compile model.onnx -d CPU --weights int4           # with weights of 4 bits
 """
 
 
@@ -26,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="an ONNX model")
     add_device(parser)
     add_config(parser)
+    add_weights(parser, None)
     parser.add_argument("-o", "--output", metavar="FILE", help="the blob (default: the model's name with .blob, here)")
     add_json(parser)
 
@@ -43,12 +51,24 @@ def run(args: argparse.Namespace) -> int:
     if os.path.realpath(target) == os.path.realpath(args.model):
         raise UsageError(f"the blob would replace the model {args.model}; choose another -o FILE")
     require_folder(target)
-    opened = open_network(Core(), args)
+    check_weights(args)
+    reports: list[CompressedModel] = []
+
+    def change(model: Model) -> Model:
+        if args.weights is None:
+            return model
+        reports.append(compressed(model, args))
+        return reports[0].model
+
+    opened = open_network(Core(), args, change)
     opened.network.export_model(target)
     size = os.path.getsize(target)
     device = opened.network.plugin.name
     if args.json:
-        print_json({"file": str(target), "bytes": size, "device": device, "compile_seconds": opened.compile_seconds})
+        facts = {"file": str(target), "bytes": size, "device": device, "compile_seconds": opened.compile_seconds}
+        print_json({**facts, **({"weights": as_json(reports[0])} if reports else {})})
     else:
+        for report in reports:
+            print(report)
         print(f"wrote {target}: {byte_count(size)}, for {device}, compiled in {opened.compile_seconds:.2f} s")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from engine.blob import check_blob, is_blob
 from engine.core import Core
 from engine.errors import InputError
+from engine.ir import Model
 from engine.onnx.value_files import Kind, read_value, read_values
 from engine.plugin_api import CONFIG, ExecutableNetwork, Port
 from engine.runtime.random_inputs import random_inputs
@@ -28,8 +29,10 @@ class OpenedNetwork:
     compile_seconds: float
 
 
-def open_network(core: Core, args: argparse.Namespace) -> OpenedNetwork:
-    """Compile the model, or import the blob, of `args.model`."""
+def open_network(
+    core: Core, args: argparse.Namespace, change: Callable[[Model], Model] = lambda model: model
+) -> OpenedNetwork:
+    """Compile the model, or import the blob, of `args.model`; `change` is applied to a model first."""
     if is_blob(args.model):
         check = check_blob(args.model)
         check.require()
@@ -41,7 +44,7 @@ def open_network(core: Core, args: argparse.Namespace) -> OpenedNetwork:
     device = require_device(core, args)
     config = parse_config(core, device, args.config)
     start = time.perf_counter()
-    model = core.read_model(args.model)
+    model = change(core.read_model(args.model))
     read = time.perf_counter()
     network = core.compile_model(model, device, config)
     return OpenedNetwork(network, read - start, time.perf_counter() - read)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 SUMMARY = "show which nodes of a model a device supports, and how a multi-device plugin places them"
 DESCRIPTION = """\
 Print how a device would run each node of a model: natively, by reference evaluation on the host (correct but slow), or
-not at all. The counts are by operator. The exit code is 1 if a node is refused.
+not at all. The counts are by operator. The exit code is 1 if a node is refused. For a quantized model, `--why` also
+lists each node that the device computes on real values though its operands are quantized, with the reason.
 
 A device that runs on others, such as HETERO:OPENCL,CPU, also reports how it would divide the model. `--why` then prints
 the subgraphs with their operators, the bytes transferred between them and their predicted times, the lower bound on
@@ -43,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_config(parser)
     parser.add_argument(
-        "--why", action="store_true", help="list the nodes that are not native, with reasons, and how nodes are placed"
+        "--why",
+        action="store_true",
+        help="list the nodes that are not native, or not in the model's precision, with the reasons, and how nodes are "
+        "placed",
     )
     parser.add_argument("--nodes", action="store_true", help="list every node, and with --why everything about each")
     parser.add_argument(
@@ -110,6 +114,8 @@ def _nodes(model: Model, answer: QueryResult) -> list[dict[str, Any]]:
             "support": answer[node.friendly_name].level.value,
             "cause": answer[node.friendly_name].cause,
             "reason": answer[node.friendly_name].reason,
+            "precision": answer[node.friendly_name].precision,
+            "precision_reason": answer[node.friendly_name].precision_reason,
         }
         for node in model.ordered_nodes()
         if node.friendly_name in answer.nodes and node.op_type not in ("Parameter", "Constant", "Result")
@@ -128,7 +134,8 @@ def _print(model: Model, nodes: list[dict[str, Any]], answer: QueryResult, args:
     print_table(rows, ("OPERATOR", "NATIVE", "REFERENCE", "REFUSED"))
     if args.nodes:
         print()
-        print_table([(node["name"], node["op"], node["support"]) for node in nodes], ("NODE", "OPERATOR", "SUPPORT"))
+        rows = [[node[key] for key in ("name", "op", "support", "precision")] for node in nodes]
+        print_table(rows, ("NODE", "OPERATOR", "SUPPORT", "PRECISION"))
     if args.why:
         print()
         _print_why(model, nodes, answer, args.nodes)
@@ -143,5 +150,8 @@ def _print_why(model: Model, nodes: list[dict[str, Any]], answer: QueryResult, i
         if node["support"] != "native" and node["name"] not in told:
             cause = f" ({node['cause']})" if node["cause"] else ""
             print(f"{node['support']}: {node['op']} `{node['name']}`{cause}: {node['reason']}")
+    for node in nodes:
+        if node["precision_reason"]:
+            print(f"in {node['precision']}: {node['op']} `{node['name']}`: {node['precision_reason']}")
     for atom in _atoms(answer):
         print(f"together or not at all: {', '.join(atom)}")

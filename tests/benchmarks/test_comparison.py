@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from comparison.engines import Setup, rate  # noqa: E402
-from comparison.measure import EngineResult, ModelResult, deviation  # noqa: E402
+from comparison.measure import OURS_IN_F32, EngineResult, ModelResult, deviation  # noqa: E402
 from comparison.report import cost_table, geometric_mean, problems, ratio_to_peers, speed_table  # noqa: E402
 from comparison.worker import Worker, WorkerError  # noqa: E402
 
@@ -83,22 +83,31 @@ def test_a_worker_that_dies_is_reported() -> None:
             worker.start()
 
 
+def test_the_ratio_to_f32_compares_this_engine_with_itself() -> None:
+    found = result(10.0, 12.0)
+    found.engines[OURS_IN_F32] = EngineResult(milliseconds=25.0, agrees=True)
+    row = speed_table([found], "f32", {}, streams=0).splitlines()[2]
+    assert "1.20x" in row
+    assert "2.50x" in row
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("models", "streams"), [("mlp,gru", 0), ("unet", 2)])
-def test_the_whole_comparison_runs(tmp_path: Path, models: str, streams: int) -> None:
+@pytest.mark.parametrize(("models", "streams", "form"), [("mlp,gru", 0, ""), ("unet", 2, ""), ("mlp", 0, "static")])
+def test_the_whole_comparison_runs(tmp_path: Path, models: str, streams: int, form: str) -> None:
     file = tmp_path / "figures.json"
     command = [
         sys.executable, str(BENCHMARKS / "compare.py"), "--small", "--models", models, "--engines",
         "engine,onnxruntime", "--device", "TEMPLATE", "--rounds", "1", "--loads", "1", "--block-seconds", "0.02",
         "--rest", "0", "--streams", str(streams), "--json", str(file),
+        *(("--form", form) if form else ()),
     ]  # fmt: skip
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "geometric mean" in done.stdout
     document = json.loads(file.read_text())
     assert [model["name"] for model in document["models"]] == models.split(",")
     for model in document["models"]:
-        for engine in model["engines"].values():
+        for name, engine in model["engines"].items():
             assert engine["problem"] == ""
-            assert engine["agrees"]
+            assert engine["agrees"] is (None if name == OURS_IN_F32 else True)
             assert (engine["rate"] if streams else engine["milliseconds"]) > 0
             assert engine["peak_megabytes"] > engine["model_megabytes"] >= 0

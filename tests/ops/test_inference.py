@@ -1,5 +1,7 @@
 """What breaks if these fail: shapes and types that passes, devices and requests rely on are wrong."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -170,6 +172,35 @@ def test_what_cannot_be_is_refused(build: object, message: str) -> None:
     with pytest.raises(TypeInferenceError, match=message) as caught:
         build()  # type: ignore[operator]
     assert "inputs: " in str(caught.value)
+
+
+A, B, ONE, ZERO = p([3, 4], u8), p([4, 5], u8), p([]), p([], u8)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ops.QLinearMatMul(A, p([2]), p([2], u8), B, ONE, ZERO, ONE, ZERO), r"1 has shape \[2\].* row, \[3\]"),
+        (lambda: ops.QLinearMatMul(A, ONE, ZERO, B, p([3]), p([3], u8), ONE, ZERO), r"4 has shape .* column, \[5\]"),
+        (lambda: ops.QLinearMatMul(A, ONE, ZERO, B, ONE, ZERO, p([5]), p([5], u8)), r"6 has shape .* row, \[3\]"),
+        (lambda: ops.QLinearMatMul(A, p([1, 3]), ZERO, B, ONE, ZERO, ONE, ZERO), r"1 has shape \[1,3\].* row, \[3\]"),
+        (lambda: ops.MatMulInteger(A, B, p([4], u8)), r"2 has shape \[4\].* row, \[3\]"),
+        (lambda: ops.MatMulInteger(A, B, ZERO, p([3], u8)), r"3 has shape \[3\].* column, \[5\]"),
+        (lambda: ops.ConvInteger(p([1, 2, 5], u8), p([3, 2, 1], u8), p([2], u8)), "2 has shape .* expected one value"),
+    ],
+)
+def test_scales_and_zero_points_of_the_wrong_length_are_refused(build: Callable[[], Node], message: str) -> None:
+    """Otherwise a device fails on them when it compiles or runs the model."""
+    with pytest.raises(TypeInferenceError, match=message):
+        build()
+
+
+def test_scales_and_zero_points_of_rows_and_columns_are_accepted() -> None:
+    rows, columns = p([3]), p([5])
+    assert t(ops.QLinearMatMul(A, rows, p([3], u8), B, columns, p([5], u8), rows, p([3], u8))) == "u8[3,5]"
+    stacked = p([2, 3, 4], u8), p([2, 4, 5], u8), p([2, 3, 1], u8), p([2, 1, 5], u8)
+    assert t(ops.MatMulInteger(*stacked)) == "i32[2,3,5]"
+    assert t(ops.MatMulInteger(p(["N", 4], u8), B, p([7], u8))) == "i32[N,5]"
 
 
 # -- where ONNX's own inference is wrong or silent ----------------------------------------------------------

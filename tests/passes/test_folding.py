@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.ir import Constant, Model, Node, Parameter, PartialShape, TensorType, boolean, f32, i64
+from engine.ir import Constant, Model, Node, Parameter, PartialShape, TensorType, boolean, f16, f32, i64
 from engine.passes import ConstantFolding, Manager, PassConfig, constant_fold
 
 
@@ -73,6 +73,17 @@ def test_shapes_of_static_tensors_are_constants_though_the_tensors_are_not() -> 
     assert [values[1].data.tolist(), values[3].data.tolist()] == [[4], 35]  # type: ignore[attr-defined]
     assert [values[1].friendly_name, values[3].friendly_name] == ["last", "size"]
     assert values[1].element_type is i64  # type: ignore[attr-defined]
+
+
+def test_a_constant_in_the_type_of_a_computed_value_is_a_constant(x: Parameter) -> None:
+    limit = ops.CastLike(Constant(np.float32(-np.inf)), ops.Cast(x, to=f16.onnx), friendly_name="limit")
+    model = Model([limit], [x])
+    assert ConstantFolding().run_on_model(model)
+    (result,) = (r.input_value(0).node for r in model.results)
+    assert isinstance(result, Constant)
+    assert (result.element_type, result.friendly_name) == (f16, "limit")
+    assert result.data == -np.inf
+    assert not ConstantFolding().run_on_model(model)
 
 
 def test_a_result_that_outgrows_its_inputs_is_bounded() -> None:

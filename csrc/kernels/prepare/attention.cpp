@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention_amx.hpp"
 #include "kernels/prepare.hpp"
 #include "kernels/prepare/codes.hpp"
 
@@ -21,7 +22,7 @@ namespace {
 //   before, after (-1), offset (0): query i attends to keys i + offset - before to i + offset + after; -1: no bound
 //   rows (0): the result of rows whose probabilities would be NaN (AttentionRows)
 //   row_wise (by the number of queries), key_block (by the number of keys): the algorithm
-// Operands: Q, K, V, [mask]; Y.
+// Operands: Q, K, V, [mask]; Y. attention_bf16 has the same, multiplies in bf16, and needs tiles of AMX.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Scores of a block of keys for three vectors of queries then take 48 KB, the size of recent L1 caches.
@@ -147,9 +148,8 @@ void expect_operands(const StepRequest& request, const AttentionArgs& args) {
   request.expect_output(0, view_bytes(args.y, args.batch, args.heads, args.queries, args.value_size));
 }
 
-PreparedStep prepare_attention_f32(const StepRequest& request) {
+AttentionArgs read_attention(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
-  const AttentionTraits& traits = *static_cast<const AttentionTraits*>(request.kernels.find("attention_f32").traits);
   AttentionArgs args = {};
   read_sizes(attributes, args);
   args.q = read_view(attributes, "q", args.heads, args.queries, args.size);
@@ -159,10 +159,29 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   read_restraints(attributes, args);
   expect_apart(args);
   expect_operands(request, args);
+  return args;
+}
 
-  // With fewer queries than a quarter of the lanes, most lanes of query vectors would be unused.
-  const bool is_row_wise =
-      read_or(attributes, "row_wise", 0, 1, args.queries <= std::max(1, traits.lanes / 4) ? 1 : 0) == 1;
+double attention_work(const AttentionArgs& args) {
+  const double work = 2.0 * args.batch * args.heads * args.queries * args.keys * (args.size + args.value_size);
+  return args.after == 0 && args.keys == args.queries ? work / 2 : work;
+}
+
+const AttentionTraits& find_traits(const StepRequest& request) {
+  return *static_cast<const AttentionTraits*>(request.kernels.find("attention_f32").traits);
+}
+
+// With fewer queries than a quarter of the lanes, most lanes of query vectors would be unused.
+bool read_is_row_wise(const StepRequest& request, const AttentionArgs& args) {
+  const bool is_best = args.queries <= std::max(1, find_traits(request).lanes / 4);
+  return read_or(request.attributes, "row_wise", 0, 1, is_best ? 1 : 0) == 1;
+}
+
+PreparedStep prepare_attention_f32(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  const AttentionTraits& traits = find_traits(request);
+  AttentionArgs args = read_attention(request);
+  const bool is_row_wise = read_is_row_wise(request, args);
   const std::int64_t blocks = std::max<std::int64_t>(1, (args.keys + kMostKeys - 1) / kMostKeys);
   args.key_block = std::max<std::int64_t>(1, (args.keys + blocks - 1) / blocks);
   args.key_block = read_or(attributes, "key_block", 1, kLargest, args.key_block);
@@ -180,8 +199,7 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   const char* kernel = is_row_wise ? "attention_rows_f32" : "attention_f32";
   step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
   step.phases[0].scratch_bytes = checked_multiply(checked_product(floats), sizeof(float));
-  step.work = 2.0 * args.batch * args.heads * args.queries * args.keys * (args.size + args.value_size);
-  if (args.after == 0 && args.keys == args.queries) step.work /= 2;
+  step.work = attention_work(args);
   const std::int64_t rows_apart = is_row_wise ? 1 : traits.lanes * traits.block_vectors;
   const double parts = static_cast<double>(args.batch) * args.heads * ((args.queries + rows_apart - 1) / rows_apart);
   step.phases[0].max_workers =
@@ -189,8 +207,35 @@ PreparedStep prepare_attention_f32(const StepRequest& request) {
   return step;
 }
 
+// Few queries, which would leave most of a tile empty, are computed in f32.
+PreparedStep prepare_attention_bf16(const StepRequest& request) {
+  AttentionAmxArgs args = {};
+  args.attention = read_attention(request);
+  AttentionArgs& a = args.attention;
+  if (read_is_row_wise(request, a)) return prepare_attention_f32(request);
+  const auto up = [](std::int64_t value) { return (value + kAttentionTile - 1) / kAttentionTile * kAttentionTile; };
+  args.steps = up(a.size) / kAttentionTile;
+  args.keys = up(a.keys);
+  args.value_size = up(a.value_size);
+  const std::int64_t blocks = std::max<std::int64_t>(1, (a.keys + kMostKeys - 1) / kMostKeys);
+  a.key_block = up(std::max<std::int64_t>(1, (a.keys + blocks - 1) / blocks));
+  a.key_block = up(read_or(request.attributes, "key_block", 1, kMostKeys, a.key_block));
+  args.k_panel = a.mask != AttentionMask::kNone ? 5 : 4;
+  args.v_panel = args.k_panel + 1;
+  const std::int64_t heads = a.batch * a.kv_heads;
+  PreparedStep step;
+  step.temporaries.push_back(checked_product({heads, args.steps, args.keys, 64}));
+  step.temporaries.push_back(checked_product({heads, args.keys / kAttentionTile, args.value_size, 64}));
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("attention_pack_amx_bf16"), args));
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("attention_amx_bf16"), args));
+  step.phases.back().scratch_bytes = static_cast<std::size_t>(attention_scratch_bytes(args));
+  step.work = attention_work(a);
+  return step;
+}
+
 }  // namespace
 
-extern const OperationEntry attention_operations[] = {{"attention_f32", prepare_attention_f32}, {}};
+extern const OperationEntry attention_operations[] = {
+    {"attention_f32", prepare_attention_f32}, {"attention_bf16", prepare_attention_bf16}, {}};
 
 }  // namespace engine

@@ -2,12 +2,14 @@
 // requantize_request.hpp, and
 //
 //   x_zero_point (0): the value of the padding
+//   x_zero_computed (0): the padding's value is the operand before y    x_signed (0): which is of i8
 //
 // conv_planar_int8 reads a plain x of up to four channels.
 #include "kernels/conv_int8.hpp"
 
 #include "kernels/pack_int8.hpp"
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/norm_request.hpp"
 #include "kernels/prepare/requantize_request.hpp"
 
 namespace engine {
@@ -16,7 +18,8 @@ namespace {
 constexpr std::int64_t kPlainChannels = 4;  // bytes of a pixel copied from a plain x
 
 const TileTraits& find_traits(const StepRequest& request) {
-  return *static_cast<const TileTraits*>(request.kernels.find("conv_blocked_int8").traits);
+  const char* const kernel = read_pairs_fit(request.attributes) ? "tile_pairs_int8" : "conv_blocked_int8";
+  return *static_cast<const TileTraits*>(request.kernels.find(kernel).traits);
 }
 
 // The shape of x with its padding, as far as windows reach.
@@ -33,6 +36,18 @@ bool is_padded(const ConvShape& shape) {
   return shape.pad_top > 0 || shape.pad_left > 0 || padded.in_h > shape.in_h || padded.in_w > shape.in_w;
 }
 
+// The shape of a strided 1x1 convolution on the pixels that it reads.
+ConvShape sampled_shape(ConvShape shape) {
+  shape.in_h = shape.out_h;
+  shape.in_w = shape.out_w;
+  shape.stride_h = shape.stride_w = 1;
+  return shape;
+}
+
+bool is_sampled(const ConvShape& shape) {
+  return shape.kernel_h == 1 && shape.kernel_w == 1 && (shape.stride_h > 1 || shape.stride_w > 1);
+}
+
 ConvInt8Args read_conv(const StepRequest& request, bool is_plain) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = find_traits(request);
@@ -47,23 +62,30 @@ ConvInt8Args read_conv(const StepRequest& request, bool is_plain) {
                     "; expected 1 for a plain input");
   }
   ConvInt8Args args = {};
-  const bool is_copied = is_plain || is_padded(shape);
-  const ConvShape read = is_copied ? padded_shape(shape) : shape;
+  const bool has_border = is_plain || is_padded(shape), is_sparse = !has_border && is_sampled(shape);
+  const bool is_copied = has_border || is_sparse;
+  const ConvShape read = is_sparse ? sampled_shape(shape) : has_border ? padded_shape(shape) : shape;
   ConvTiling tiling = read_conv_tiling(attributes, read, traits);
   // Tiles within a row need no test for its end.
-  if (is_copied) tiling.flat = false;
+  if (has_border) tiling.flat = false;
   args.conv = make_conv_args(read, read_conv_operands(attributes), read_epilogue(attributes), tiling, traits);
   args.requantize = read_requantize(attributes);
+  args.pairs_fit = read_pairs_fit(attributes);
   std::memset(args.padding, read_input_zero_point(attributes), sizeof args.padding);
   args.in_h = shape.in_h;
   args.in_w = shape.in_w;
   args.pad_top = shape.pad_top;
   args.pad_left = shape.pad_left;
+  args.step_h = is_sparse ? shape.stride_h : 1;
+  args.step_w = is_sparse ? shape.stride_w : 1;
   args.is_plain = is_plain;
   args.plain_channels = shape.in_channels;
   ConvOperands& operands = args.conv.operands;
   if (operands.has_scale) throw PlanError("attribute \"scale\" is 1, but the scale is not optional");
-  args.copy_at = is_copied ? 5 + operands.has_bias + operands.has_residual : 0;
+  const bool is_computed = read_flag(attributes, "x_zero_computed");
+  args.zero_at = is_computed ? 4 + operands.has_bias + operands.has_residual : 0;
+  args.zero_flip = read_flag(attributes, "x_signed") ? 128 : 0;
+  args.copy_at = is_copied ? 5 + operands.has_bias + operands.has_residual + is_computed : 0;
   args.conv.x_at = args.copy_at;
   if (is_plain) {
     PackArgs& pack = args.conv.pack;
@@ -90,7 +112,8 @@ PreparedStep prepare_conv(const StepRequest& request, bool is_plain) {
   const auto output_bytes = [&](ElementCode code) {
     return blocked_bytes(s.batch, s.out_channels, s.out_h, s.out_w, element_bytes_of(code));
   };
-  request.expect_operands(4 + std::size_t{operands.has_bias} + operands.has_residual, 1);
+  request.expect_operands(4 + std::size_t{operands.has_bias} + operands.has_residual + (args.zero_at != 0), 1);
+  if (args.zero_at != 0) request.expect_input(static_cast<std::size_t>(args.zero_at), 1);
   request.expect_input(0, is_plain ? checked_product({s.batch, s.in_channels, args.in_h, args.in_w})
                                    : blocked_bytes(s.batch, s.in_channels, args.in_h, args.in_w, 1));
   request.expect_input(1, checked_product({weight_bytes(args.conv.pack)}));

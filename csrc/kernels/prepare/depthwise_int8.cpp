@@ -21,6 +21,7 @@ DepthwiseInt8Args read_depthwise(const StepRequest& request) {
   args.shape = shape;
   args.operands = read_conv_operands(request.attributes);
   args.requantize = read_requantize(request.attributes);
+  args.pairs_fit = read_pairs_fit(request.attributes);
   args.zero_point = read_input_zero_point(request.attributes);
   // Tiles of eight outputs are computed whole.
   const std::int64_t windows = (shape.out_w + 7) / 8 * 8;

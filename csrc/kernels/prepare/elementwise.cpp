@@ -97,9 +97,10 @@ std::vector<bool> find_repeated(const Program& program, const std::vector<StripO
   std::vector<bool> is_repeated(static_cast<std::size_t>(program.first_result()) + program.instructions.size(), false);
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    for (const int source : instruction.sources) {
-      if (source < 0) continue;
-      if (!operations[i].takes_step || program.type_of(source) != instruction.type)
+    for (int s = 0; s < 3; ++s) {
+      const int source = instruction.sources[s];
+      const bool is_condition = instruction.opcode == Opcode::kWhere && s == 0;
+      if (source >= 0 && (!operations[i].takes_step || is_condition))
         is_repeated[static_cast<std::size_t>(source)] = true;
     }
   }

@@ -31,6 +31,30 @@ bool is_predicate(Opcode opcode) {
   }
 }
 
+// The type of a source of an instruction of `type`.
+ElementCode source_type(Opcode opcode, int source, ElementCode type) {
+  switch (opcode) {
+    case Opcode::kWhere:
+      return source == 0 ? ElementCode::kBool : type;
+    case Opcode::kQuantizeU8:
+      return source == 2 ? ElementCode::kU8 : type;
+    case Opcode::kQuantizeI8:
+      return source == 2 ? ElementCode::kI8 : type;
+    case Opcode::kDequantizeU8:
+      return source == 1 ? type : ElementCode::kU8;
+    case Opcode::kDequantizeI8:
+      return source == 1 ? type : ElementCode::kI8;
+    default:
+      return type;
+  }
+}
+
+ElementCode result_of(Opcode opcode, ElementCode type) {
+  if (is_predicate(opcode)) return ElementCode::kBool;
+  if (opcode == Opcode::kQuantizeU8) return ElementCode::kU8;
+  return opcode == Opcode::kQuantizeI8 ? ElementCode::kI8 : type;
+}
+
 void check_source(const Program& program, const std::string& where, int source, ElementCode expected) {
   const int known = program.first_result() + static_cast<int>(program.instructions.size());
   if (source < 0 || source >= known) {
@@ -43,7 +67,8 @@ void check_source(const Program& program, const std::string& where, int source, 
   }
 }
 
-// Five integers: opcode, element type, and three sources; for a cast, the second source is the result's type.
+// Five integers: opcode, element type, and three sources; for a cast, the second source is the result's type, and the
+// third one its format or -1.
 Instruction read_instruction(const Program& program, const std::int64_t* fields) {
   const std::string where = "instruction " + std::to_string(program.instructions.size());
   Instruction instruction = {};
@@ -55,20 +80,18 @@ Instruction read_instruction(const Program& program, const std::int64_t* fields)
   instruction.opcode = static_cast<Opcode>(fields[0]);
   const bool is_cast = instruction.opcode == Opcode::kCast;
   const int sources = kSources[fields[0]];
-  instruction.result = is_cast                            ? read_type(fields[3], where.c_str())
-                       : is_predicate(instruction.opcode) ? ElementCode::kBool
-                                                          : instruction.type;
+  instruction.result = is_cast ? read_type(fields[3], where.c_str()) : result_of(instruction.opcode, instruction.type);
+  instruction.format = is_cast ? fields[4] : -1;
   for (int i = 0; i < 3; ++i) {
     const std::int64_t source = fields[2 + i];
     instruction.sources[i] = -1;
     if (i >= sources) {
-      if (is_cast && i == 1) continue;  // the result's type
+      if (is_cast) continue;
       if (source != -1) throw PlanError(where + " has " + std::to_string(sources) + " sources; expected -1 after them");
       continue;
     }
-    const bool is_condition = instruction.opcode == Opcode::kWhere && i == 0;
     const int value = static_cast<int>(std::clamp<std::int64_t>(source, -1, 1 << 20));
-    check_source(program, where, value, is_condition ? ElementCode::kBool : instruction.type);
+    check_source(program, where, value, source_type(instruction.opcode, i, instruction.type));
     instruction.sources[i] = value;
   }
   return instruction;
@@ -91,6 +114,19 @@ int last_direct_read(const Program& program, const std::vector<bool>& direct, co
   for (const int output : program.outputs)
     if (!program.is_result(output)) latest = static_cast<int>(program.instructions.size());
   return latest;
+}
+
+StripFn find_small_cast(const Instruction& instruction, const CastTable& table) {
+  for (const SmallCasts& casts : table.small) {
+    if (casts.format != instruction.format) continue;
+    StripFn run = nullptr;
+    if (instruction.type == ElementCode::kU8 && instruction.result == ElementCode::kF32) run = casts.to_f32;
+    if (instruction.type == ElementCode::kF32 && instruction.result == ElementCode::kU8) run = casts.from_f32;
+    if (instruction.type == ElementCode::kF64 && instruction.result == ElementCode::kU8) run = casts.from_f64;
+    if (run != nullptr) return run;
+  }
+  throw PlanError(std::string("there is no cast from ") + name_of(instruction.type) + " to " +
+                  name_of(instruction.result) + " of format " + std::to_string(instruction.format));
 }
 
 }  // namespace
@@ -139,7 +175,9 @@ StripOperation find_operation(const Instruction& instruction, const KernelLookup
   StripOperation operation = {};
   if (instruction.opcode == Opcode::kCast) {
     const auto& table = *static_cast<const CastTable*>(kernels.find("elementwise_cast").traits);
-    operation.run = table.run[static_cast<int>(instruction.type)][static_cast<int>(instruction.result)];
+    operation.run = instruction.format < 0
+                        ? table.run[static_cast<int>(instruction.type)][static_cast<int>(instruction.result)]
+                        : find_small_cast(instruction, table);
     return operation;
   }
   const KernelEntry& entry = kernels.find(std::string("elementwise_") + name_of(instruction.type));

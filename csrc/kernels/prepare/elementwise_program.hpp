@@ -12,9 +12,10 @@ namespace engine {
 // Values are numbered: the inputs, the constants, then one for each instruction.
 struct Instruction {
   Opcode opcode;     // kCast for all casts
-  ElementCode type;  // of the sources; for Where, of b and c
+  ElementCode type;  // of the sources; for Where, of b and c; for (de)quantizations, of b
   ElementCode result;
-  int sources[3];  // values; -1 if there is none
+  int sources[3];            // values; -1 if there is none
+  std::int64_t format = -1;  // of the u8 that a cast reads or writes, if they are small floating-point numbers; else -1
 };
 
 struct Program {

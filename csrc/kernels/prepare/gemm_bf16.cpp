@@ -7,18 +7,20 @@
 //   vectors (by n), which determines the format of B; pixels, tile_block: the tiling
 //
 // and of pack_gemm_bf16, which packs an f32 B: n, k, vectors; transposed (0): B is [N, K]; b_row (dense): floats
-// between its rows. Its output has at most n rounded up to 16, times k rounded up to 2, bf16 values.
+// between its rows. Its output has at most n and k, both rounded up to 32, bf16 values.
 #include "kernels/gemm_bf16.hpp"
 
 #include <algorithm>
 
 #include "kernels/pack_bf16.hpp"
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/tile_request.hpp"
 
 namespace engine {
 namespace {
 
 constexpr std::int64_t kBlock = 16;
+constexpr std::int32_t kStepDepth = kAmxStepBytes / 2;
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 // The size of a packed B that fits the L2 cache, and of an A that fits the last-level cache.
 constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
@@ -104,7 +106,12 @@ const TileTraits& find_traits(const StepRequest& request) {
   return *static_cast<const TileTraits*>(request.kernels.find("gemm_bf16").traits);
 }
 
-std::size_t packed_bytes(const PackArgs& pack) {
+bool uses_tiles(const StepRequest& request) {
+  return request.kernels.find_or_null("gemm_amx_bf16") != nullptr;
+}
+
+std::size_t packed_bytes(const StepRequest& request, const PackArgs& pack) {
+  if (uses_tiles(request)) return checked_product({pack_amx_bytes(pack)});
   return checked_product({pack_bf16_group_size(pack), 2});
 }
 
@@ -130,6 +137,10 @@ GemmBf16Args read_gemm(const StepRequest& request) {
   if (operands.has_residual) args.residual = read_matrix(attributes, "residual", args.m, args.n);
   args.tiling = read_tiling(attributes, args.m, args.n, args.k, find_traits(request));
   args.pack = packing(args.n, args.k, args.tiling, find_traits(request));
+  if (uses_tiles(request)) {
+    args.pack = pack_for_tiles(args.n, args.k, kStepDepth);
+    args.tiling = tiling_for_tiles(args.m, args.pack);
+  }
   args.panel_block = args.a.row;
   args.c_at = 2 + operands.has_bias + operands.has_scale + operands.has_residual;
   return args;
@@ -140,7 +151,7 @@ PreparedStep prepare_gemm_bf16(const StepRequest& request) {
   const std::size_t column_bytes = blocked_bytes(1, args.n, 1, 1);
   request.expect_operands(static_cast<std::size_t>(args.c_at), 1);
   request.expect_input(0, matrix_bytes(args.a, args.m, args.k));
-  request.expect_input(1, packed_bytes(args.pack));
+  request.expect_input(1, packed_bytes(request, args.pack));
   std::size_t index = 2;
   if (args.operands.has_bias) request.expect_input(index++, column_bytes);
   if (args.operands.has_scale) request.expect_input(index++, column_bytes);
@@ -149,6 +160,11 @@ PreparedStep prepare_gemm_bf16(const StepRequest& request) {
 
   PreparedStep step;
   step.work = 2.0 * args.m * args.n * args.k;
+  if (uses_tiles(request)) {
+    args.panel_at = args.c_at + 1;
+    add_tile_phases(step, request, "gemm_panel_amx_bf16", "gemm_amx_bf16", args);
+    return step;
+  }
   if (args.a.layout != MatrixLayout::kBlocked || args.a.element_bytes != 2) {
     args.panel_at = args.c_at + 1;
     args.panel_block = 0;
@@ -171,13 +187,13 @@ PreparedStep prepare_pack_gemm_bf16(const StepRequest& request) {
   const std::int64_t rows = is_transposed ? n : k, columns = is_transposed ? k : n;
   const std::int64_t row = read_or(attributes, "b_row", columns, std::int64_t{1} << 46, columns);
   PackArgs pack = packing(n, k, read_tiling(attributes, 0, n, k, find_traits(request)), find_traits(request));
-  pack.channel_stride = is_transposed ? row : 1;
-  pack.depth_stride = is_transposed ? 1 : row;
-  pack.block_stride = pack.depth_stride * kBlock;
+  if (uses_tiles(request)) pack = pack_for_tiles(n, k, kStepDepth);
+  set_pack_strides(pack, row, is_transposed);
   request.expect_operands(1, 1);
   request.expect_input(0, matrix_bytes({MatrixLayout::kRows, 4, row}, rows, columns));
-  request.expect_output(0, packed_bytes(pack));
-  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_bf16"), pack), 0, 0);
+  request.expect_output(0, packed_bytes(request, pack));
+  const char* kernel = uses_tiles(request) ? "pack_amx_bf16" : "pack_tiles_bf16";
+  return one_phase(PreparedPhase::of(request.kernels.find(kernel), pack), 0, 0);
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 //
 //   m, n, k                                              a_signed (0): whether A is i8
 //   a_row, c_row, residual_row (dense): elements between rows
-//   bias, residual (0): whether the operand is present   vectors (by n), pixels, tile_block: the tiling
+//   bias, middle_bias, residual (0): whether the operand is present; middle_bias needs `middle`
+//   vectors (by n), pixels, tile_block: the tiling
 //
 // and of pack_gemm_int8, which packs an i8 B: n, k, vectors; transposed (0): B is [N, K].
 #include "kernels/gemm_int8.hpp"
@@ -12,6 +13,7 @@
 #include "kernels/pack_int8.hpp"
 #include "kernels/prepare/conv_request.hpp"
 #include "kernels/prepare/requantize_request.hpp"
+#include "kernels/prepare/tile_request.hpp"
 
 namespace engine {
 namespace {
@@ -71,7 +73,16 @@ PackArgs packing(std::int64_t n, std::int64_t k, const GemmTiling& tiling, const
 }
 
 const TileTraits& find_traits(const StepRequest& request) {
-  return *static_cast<const TileTraits*>(request.kernels.find("gemm_int8").traits);
+  const char* const kernel = read_pairs_fit(request.attributes) ? "tile_pairs_int8" : "gemm_int8";
+  return *static_cast<const TileTraits*>(request.kernels.find(kernel).traits);
+}
+
+bool uses_tiles(const StepRequest& request) {
+  return request.kernels.find_or_null("gemm_amx_int8") != nullptr;
+}
+
+std::size_t packed_bytes(const StepRequest& request, const PackArgs& pack) {
+  return checked_product({uses_tiles(request) ? pack_amx_bytes(pack) : pack_int8_group_size(pack)});
 }
 
 int useful_workers(double work) {
@@ -96,13 +107,21 @@ GemmInt8Args read_gemm(const StepRequest& request) {
   if (operands.has_scale) throw PlanError("attribute \"scale\" is 1, but the scale is not optional");
   args.operands = {operands.has_bias, false, operands.has_residual};
   args.requantize = read_requantize(attributes);
+  args.has_middle_bias = attributes.has("middle_bias") && attributes.integer("middle_bias", 0, 1) == 1;
+  if (args.has_middle_bias && !args.requantize.has_middle)
+    throw PlanError("attribute \"middle_bias\" is 1, but there is no \"middle\"");
+  args.pairs_fit = read_pairs_fit(attributes);
   args.a_row = read_row(attributes, "a_row", args.k);
   args.c_row = read_row(attributes, "c_row", args.n);
   if (operands.has_residual) args.residual_row = read_row(attributes, "residual_row", args.n);
   args.is_a_signed = attributes.has("a_signed") && attributes.integer("a_signed", 0, 1) == 1;
   args.tiling = read_tiling(attributes, args.n, args.k, find_traits(request));
   args.pack = packing(args.n, args.k, args.tiling, find_traits(request));
-  args.c_at = 4 + operands.has_bias + operands.has_residual;
+  if (uses_tiles(request)) {
+    args.pack = pack_for_tiles(args.n, args.k, kAmxStepBytes);
+    args.tiling = tiling_for_tiles(args.m, args.pack);
+  }
+  args.c_at = 4 + operands.has_bias + args.has_middle_bias + operands.has_residual;
   args.panel_at = args.c_at + 1;
   return args;
 }
@@ -112,11 +131,12 @@ PreparedStep prepare_gemm_int8(const StepRequest& request) {
   const std::size_t column_bytes = blocked_bytes(1, args.n, 1, 1);
   request.expect_operands(static_cast<std::size_t>(args.c_at), 1);
   request.expect_input(0, matrix_bytes(args.m, args.k, args.a_row, 1));
-  request.expect_input(1, checked_product({pack_int8_group_size(args.pack)}));
+  request.expect_input(1, packed_bytes(request, args.pack));
   request.expect_input(2, column_bytes);
   request.expect_input(3, column_bytes);
   std::size_t index = 4;
   if (args.operands.has_bias) request.expect_input(index++, column_bytes);
+  if (args.has_middle_bias) request.expect_input(index++, column_bytes);
   if (args.operands.has_residual)
     request.expect_input(index,
                          matrix_bytes(args.m, args.n, args.residual_row, element_bytes_of(args.requantize.residual)));
@@ -124,6 +144,10 @@ PreparedStep prepare_gemm_int8(const StepRequest& request) {
 
   PreparedStep step;
   step.work = 2.0 * args.m * args.n * args.k;
+  if (uses_tiles(request)) {
+    add_tile_phases(step, request, "gemm_panel_amx_int8", "gemm_amx_int8", args);
+    return step;
+  }
   step.temporaries.push_back(checked_product({divide_up(args.k, kBlock) * kBlock, args.m}));
   step.phases.push_back(PreparedPhase::of(request.kernels.find("gemm_panel_int8"), args));
   step.phases.back().max_workers = useful_workers(kReadWork * args.m * args.k);
@@ -140,13 +164,13 @@ PreparedStep prepare_pack_gemm_int8(const StepRequest& request) {
   checked_product({n + 64, k + 16, 4096});
   const bool is_transposed = attributes.has("transposed") && attributes.integer("transposed", 0, 1) == 1;
   PackArgs pack = packing(n, k, read_tiling(attributes, n, k, find_traits(request)), find_traits(request));
-  pack.channel_stride = is_transposed ? k : 1;
-  pack.depth_stride = is_transposed ? 1 : n;
-  pack.block_stride = pack.depth_stride * kBlock;
+  if (uses_tiles(request)) pack = pack_for_tiles(n, k, kAmxStepBytes);
+  set_pack_strides(pack, is_transposed ? k : n, is_transposed);
   request.expect_operands(1, 1);
   request.expect_input(0, checked_product({n, k}));
-  request.expect_output(0, checked_product({pack_int8_group_size(pack)}));
-  return one_phase(PreparedPhase::of(request.kernels.find("pack_tiles_int8"), pack), 0, 0);
+  request.expect_output(0, packed_bytes(request, pack));
+  const char* kernel = uses_tiles(request) ? "pack_amx_int8" : "pack_tiles_int8";
+  return one_phase(PreparedPhase::of(request.kernels.find(kernel), pack), 0, 0);
 }
 
 }  // namespace

@@ -58,6 +58,10 @@ RequantizeArgs read_requantize(const Attributes& attributes) {
   return args;
 }
 
+bool read_pairs_fit(const Attributes& attributes) {
+  return attributes.has("pairs_fit") && attributes.integer("pairs_fit", 0, 1) == 1;
+}
+
 std::uint8_t read_input_zero_point(const Attributes& attributes) {
   return static_cast<std::uint8_t>(attributes.has("x_zero_point") ? attributes.integer("x_zero_point", 0, 255) : 0);
 }

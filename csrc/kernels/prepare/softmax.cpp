@@ -1,6 +1,7 @@
 // Plan building for Softmax.
 #include "kernels/softmax.hpp"
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/norm_request.hpp"
 
 namespace engine {
@@ -37,8 +38,36 @@ PreparedStep prepare_softmax_f32(const StepRequest& request) {
   return step;
 }
 
+// Attributes: outer, axis: the sizes; x: f32, u8 or i8; x_scale (1): of integers; y: u8 or i8; y_scale; zero_point (0):
+// of y. y may share the memory of x if it has its size.
+PreparedStep prepare_softmax_bytes(const StepRequest& request) {
+  using Code = ElementCode;
+  const Attributes& attributes = request.attributes;
+  SoftmaxBytesArgs args = {};
+  args.outer = attributes.integer("outer", 0, kLargestSize);
+  args.axis = attributes.integer("axis", 0, kLargestSize);
+  args.x = read_code<Code>(attributes, "x", {Code::kF32, Code::kU8, Code::kI8});
+  args.y = read_code<Code>(attributes, "y", {Code::kU8, Code::kI8});
+  args.x_scale = static_cast<float>(attributes.real_or("x_scale", 1));
+  args.y_scale = static_cast<float>(attributes.real("y_scale"));
+  const std::int64_t low = args.y == Code::kU8 ? 0 : -128;
+  args.y_zero_point =
+      attributes.has("zero_point") ? static_cast<std::int32_t>(attributes.integer("zero_point", low, low + 255)) : 0;
+  const std::size_t count = checked_product({args.outer, args.axis});
+  request.expect_operands(1, 1);
+  request.expect_input(0, args.x == Code::kF32 ? float_bytes({args.outer, args.axis}) : count);
+  request.expect_output(0, count);
+
+  PreparedStep step;
+  step.phases.push_back(PreparedPhase::of(request.kernels.find("softmax_bytes"), args));
+  step.phases.back().scratch_bytes = float_bytes({args.axis});
+  limit_workers(step.phases.back(), args.outer);
+  return step;
+}
+
 }  // namespace
 
-extern const OperationEntry softmax_operations[] = {{"softmax_f32", prepare_softmax_f32, true}, {}};
+extern const OperationEntry softmax_operations[] = {
+    {"softmax_f32", prepare_softmax_f32, true}, {"softmax_bytes", prepare_softmax_bytes, true}, {}};
 
 }  // namespace engine

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.ir import Output
-from engine.onnx.contrib import integer_products, quantized
+from engine.onnx.contrib import integer_products, packed_products, packed_tables, quantized, recurrent
 from engine.onnx.contrib.call import DOMAIN, OPERATORS, ContribCall
 
 __all__ = ["DOMAIN", "FAMILIES", "OPERATORS", "ContribCall", "expand", "is_known"]
 
-FAMILIES: Final = (integer_products, quantized)
+FAMILIES: Final = (integer_products, packed_products, packed_tables, quantized, recurrent)
 """Imported because they register operators."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine import ops
 from engine.ir import Output, f32, i32, i64
 from engine.onnx.contrib.call import BYTES, ContribCall, contrib
@@ -28,29 +30,50 @@ def _matmul_integer_to_float(call: ContribCall) -> list[Output] | None:
     outputs=2,
 )
 def _attention(call: ContribCall) -> list[Output] | None:
-    """Self-attention whose queries, keys and values are one product; None if it has a past or rotates its input."""
-    heads = call.integer("num_heads")
-    if call.has_input(8) or call.num_outputs > 1 or call.integer("do_rotary", 0):
+    """Self-attention whose queries, keys and values are one product; None if it rotates its input.
+
+    Also None if it writes its keys and values into the buffer of the past ones.
+    """
+    heads, past = call.integer("num_heads"), call.optional(8)
+    if call.integer("do_rotary", 0) or call.integer("past_present_share_buffer", 0):
         return None
-    mask = _mask(call) if call.has_input(5) else None
+    if past is not None and rank_of(call.typed(8, {f32})) not in (None, 5):
+        call.invalid(f"{call.described(8)} has shape {past.shape}; expected [2, batch, heads, length, size of a head]")
+    mask = _mask(call, past) if call.has_input(5) else None
     if call.has_input(5) and mask is None:
         return None
     operand = _quantized_input(call, 0, 3, 6)
     projected = _product(call, operand, b=1, b_scale=4, b_zero_point=7, bias=2)
     parts = ops.create("Split", [projected], {"axis": -1, "num_outputs": 3}, num_outputs=3).outputs
-    options = {"scale": call.number("scale")} if call.attributes.get("scale") else {}
-    causal = int(bool(call.integer("unidirectional", 0)))
-    return [emit("Attention", *parts, mask, q_num_heads=heads, kv_num_heads=heads, is_causal=causal, **options)]
+    old = [None if past is None else emit("Gather", past, i64_scalar(index), axis=0) for index in (0, 1)]
+    attributes: dict[str, Any] = {
+        "q_num_heads": heads,
+        "kv_num_heads": heads,
+        "is_causal": int(bool(call.integer("unidirectional", 0))),
+    }
+    if call.attributes.get("scale"):
+        attributes["scale"] = call.number("scale")
+    if call.num_outputs == 1 and past is None:
+        return [emit("Attention", *parts, mask, **attributes)]
+    result, *present = ops.create("Attention", [*parts, mask, *old], attributes, num_outputs=3).outputs
+    return [result, emit("Concat", *(emit("Unsqueeze", each, i64s([0])) for each in present), axis=0)]
 
 
-def _mask(call: ContribCall) -> Output | None:
-    """What a mask [B, S], or numbers of valid keys, [B], add to the scores: [B, 1, 1, S]; None for other masks."""
+def _mask(call: ContribCall, past: Output | None) -> Output | None:
+    """What a mask [B, T], or numbers of valid keys, [B], add to the scores: [B, 1, 1, T]; None for other masks.
+
+    T is the number of keys: those of the past, and the new ones.
+    """
     given, x = call.typed(5, {i32}), call.input(0)
     rank = rank_of(given)
-    if rank_of(x) != 3 or rank not in (1, 2) or any(given.shape[i] != x.shape[i] for i in range(rank)):
+    if rank_of(x) != 3 or rank not in (1, 2) or given.shape[0] != x.shape[0]:
+        return None
+    if rank == 2 and past is None and given.shape[1] != x.shape[1]:
         return None
     if rank == 1:
         length = emit("Squeeze", emit("Shape", x, start=1, end=2), i64s([0]))
+        if past is not None:
+            length = emit("Add", length, emit("Squeeze", emit("Shape", past, start=3, end=4), i64s([0])))
         positions = emit("Range", i64_scalar(0), length, i64_scalar(1))
         valid = emit("Less", positions, emit("Unsqueeze", cast(given, i64), i64s([1])))
     else:

@@ -5,10 +5,38 @@ from __future__ import annotations
 import itertools
 from typing import Any, Final
 
+import numpy as np
+
 from engine.ir import ElementType
-from engine.ir.element_type import bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from engine.ir.element_type import (
+    bf16,
+    boolean,
+    f4e2m1,
+    f6e2m3,
+    f6e3m2,
+    f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f8e8m0,
+    f16,
+    f32,
+    f64,
+    i2,
+    i4,
+    i8,
+    i16,
+    i32,
+    i64,
+    u2,
+    u4,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from engine.ops.cases.case import OperatorCase, case
-from engine.ops.cases.data import Data, bools, constant, filled, limits, pairs, real, whole
+from engine.ops.cases.data import SPECIAL, Data, bools, constant, filled, limits, pairs, real, whole
 from engine.ops.registry import get_op
 
 _TYPES: Final = (f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64, boolean)
@@ -149,6 +177,46 @@ def _casts() -> list[OperatorCase]:
     return cases
 
 
+def _small_casts() -> list[OperatorCase]:
+    """Integers keep the low bits of a number out of range."""
+    cases = []
+    numbers = tuple(np.linspace(-20, 20, 91))
+    for small in (i2, u2, i4, u4, f4e2m1, f6e2m3, f6e3m2, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0):
+        values = numbers + SPECIAL * small.is_real
+        for wide in (f32, f16, i32, boolean):
+            cases.append(case(f"Cast/{small.name}-{wide.name}", [filled((200,), numbers, small)], {"to": wide}))
+            given = [filled((200,), values if wide.is_real else range(-40, 40), wide)]
+            cases.append(case(f"Cast/{wide.name}-{small.name}", given, {"to": small}))
+        if small not in (f6e2m3, f6e3m2):
+            cases.append(case(f"CastLike/{small.name}", [filled((200,), numbers), filled((2,), (0, 1), small)]))
+    for small in (f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz):
+        given, attributes = [filled((200,), (*SPECIAL, *numbers, 250, 470, 60000))], {"to": small, "saturate": 0}
+        cases.append(case(f"Cast/{small.name}-unsaturated", given, attributes))
+    # Exponents at both ends of the range, ties, and what no power of two is near to.
+    ends = (
+        *SPECIAL,
+        0.0,
+        -0.0,
+        2.0**-149,
+        2.0**-128,
+        1.5 * 2.0**-127,
+        2.0**-126,
+        1.5 * 2.0**-126,
+        3.4e38,
+        2.9e38,
+        -1.5,
+    )
+    for mode, saturate in itertools.product(("up", "down", "nearest"), (0, 1)):
+        attributes = {"to": f8e8m0, "round_mode": mode, "saturate": saturate}
+        cases.append(
+            case(f"Cast/f8e8m0-{mode}-{saturate}", [filled((200,), (*ends, *numbers, *range(1, 90)))], attributes)
+        )
+        cases.append(
+            case(f"Cast/f16-f8e8m0-{mode}-{saturate}", [filled((200,), (*numbers, 2.0**-24), f16)], attributes)
+        )
+    return cases
+
+
 _BROADCASTS: Final[list[list[tuple[int, ...]]]] = [
     [(), ()], [(4, 1, 6), (5, 1)], [(0, 3), (1, 3)], [(2, 3, 4, 5), (3, 1, 1)], [(7, 300), (300,), (7, 1)],
     [(2, 1, 9, 9), (1, 4, 1, 9), (1,)], [(1, 1, 1), (1,)], [(2, 2, 2, 2, 2, 2, 2, 2), (2, 1, 2, 1, 2, 1, 2)],
@@ -160,6 +228,7 @@ CASES: Final = [
     *_powers(),
     *_at_edges(),
     *_casts(),
+    *_small_casts(),
     *(
         case(f"Sum/broadcast-{'-'.join('x'.join(map(str, s)) or 'scalar' for s in shapes)}",
              [real(*shape) for shape in shapes], terms=3, factors=(0,))

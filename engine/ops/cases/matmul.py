@@ -51,5 +51,12 @@ CASES: Final = [
         for per_column in (False, True)
         if per_column or a is b
     ),
+    case("MatMulInteger/per-row-of-batches", [
+        whole(2, 3, 9, 70, type=u8), whole(2, 3, 70, 17, type=i8),
+        whole(2, 3, 9, 1, type=u8), whole(2, 3, 1, 17, type=i8),
+    ]),
+    case("MatMulInteger/per-column-of-batches", [
+        whole(2, 9, 70, type=i8), constant(whole(2, 70, 17, type=i8)), None, constant(whole(2, 1, 17, type=i8)),
+    ]),
     case("MatMul/dynamic", [real(2, 9, 24), constant(real(24, 50))], terms=24, factors=(0, 1), is_dynamic=True),
 ]  # fmt: skip

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.ir.element_type import f32, i8, i32, u8
+from engine.ir.element_type import (
+    f4e2m1,
+    f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f8e8m0,
+    f32,
+    i2,
+    i4,
+    i8,
+    i32,
+    u2,
+    u4,
+    u8,
+)
 from engine.ops.cases.case import case
 from engine.ops.cases.data import constant, filled, limits, real, whole
 
@@ -36,5 +51,20 @@ CASES: Final = [
     ),
     case("DequantizeLinear/blocks", [whole(4, 40, type=i8), constant(real(4, 5, low=0.02, high=0.1)),
          constant(whole(4, 5, type=i8, low=0, high=9))], {"axis": 1, "block_size": 8}),
+    *(
+        case(f"{op_type}/{type.name}-{name}", [given, scales, *([zeros] if zeros else [])],
+             {"axis": axis} | ({"output_dtype": type} if op_type == "QuantizeLinear" and not zeros else {}))
+        for type in (i2, u2, i4, u4, f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz)
+        for op_type, given in (
+            ("QuantizeLinear", filled((3, 5, 40), (*range(-30, 30), 0.3, -0.7, 1e6, -1e6))),
+            ("DequantizeLinear", filled((3, 5, 40), (*range(-8, 8), 0.5, -1.5), type)))
+        for name, scales, zeros, axis in (
+            ("one", constant(0.25), None, 1),
+            ("zero", constant(0.25), constant(1 if type.is_integral else 0, type), 1),
+            ("columns", constant([0.5, 0.25, 2, 4, 8], f32), constant([0] * 5, type), 1))
+    ),
+    case("DequantizeLinear/powers-of-two", [
+         filled((4, 40), (*range(-8, 8),), f8e4m3fn), constant([1, 2, 0.5, 4], f8e8m0)],
+         {"axis": 0, "output_dtype": f32}),
     case("DynamicQuantizeLinear/f32", [real(3, 50, low=-3, high=9)], num_outputs=3, steps=1),
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import onnx
@@ -31,6 +32,7 @@ def define(
     doc: str,
     types: Mapping[str, Sequence[str]] | None = None,
     results: Sequence[str] | None = None,
+    rule: Callable[[Node], Sequence[ValueType] | None] | None = None,
 ) -> None:
     """Register the operator `name`, which has one output.
 
@@ -41,6 +43,8 @@ def define(
         doc: the documentation.
         types: the allowed types of inputs whose type may differ from the others.
         results: the types of the output, unless it is that of the inputs.
+        rule: the types of the decomposition without building it, for operators that passes make in large numbers; None
+            for a node that it does not support.
     """
     schema = onnx.defs.OpSchema
     option = schema.FormalParameterOption
@@ -68,7 +72,7 @@ def define(
         )
     )
     _decomposers[name] = decomposer
-    op.rule = _infer
+    op.rule = partial(_infer, rule=rule)
     op.evaluator = _compile
     register_op(op)
 
@@ -136,12 +140,14 @@ def _decompose_all(model: Model) -> None:
                 node.output(index).replace(output)
 
 
-def _infer(node: Node) -> Sequence[ValueType]:
+def _infer(node: Node, rule: Callable[[Node], Sequence[ValueType] | None] | None) -> Sequence[ValueType]:
     """The types of the decomposition."""
     op = get_op(node.op_type, node.domain)
     if node.num_inputs > op.max_inputs:
         fail(node, f"{op} takes at most {op.max_inputs} inputs, got {node.num_inputs}")
     check_inputs(node, op)
+    if rule is not None and (types := rule(node)) is not None:
+        return types
     try:
         outputs = _decomposers[node.op_type](node, node.input_values)
     except TypeInferenceError as e:

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import onnx.defs
 
-from engine.ir import Node, Output, OutputLike
-from engine.ops.conv import ConvSpec
+from engine.ir import Node, Output, OutputLike, TensorType, ValueType
+from engine.ops.conv import ConvSpec, convolved_type
 from engine.ops.create import create
 from engine.ops.fused_activation import Activation, apply_activation
 from engine.ops.internal.definition import define, padded
 from engine.ops.registry import INTERNAL_DOMAIN
-from engine.ops.rules import fail
+from engine.ops.rules import broadcast_shapes, fail
 
 _CONV: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _TRANSPOSED: Final = (*_CONV, "output_padding", "output_shape")
@@ -56,13 +56,27 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     return [finish(node, create(kind, [x, weights, bias], attributes).output(0), residual, spec.activation)]
 
 
+def _infer(node: Node) -> Sequence[ValueType] | None:
+    """The type of a convolution; None if it is transposed."""
+    spec = ConvSpec.of(node)
+    return None if spec.transposed else (finished_type(node, convolved_type(spec), spec.input(3)),)
+
+
 def finish(node: Node, value: Output, residual: Output | None, activation: Activation | None) -> Output:
     """The common end of fused operators: the residual, then the activation."""
     if residual is not None:
-        if not residual.shape.compatible(value.shape):
-            fail(node, f"the residual is {residual.type} and must have the type of the convolution, {value.type}")
+        finished_type(node, TensorType(value.element_type, value.shape), residual)
         value = create("Add", [value, residual]).output(0)
     return value if activation is None else apply_activation(value, activation)
+
+
+def finished_type(node: Node, value_type: TensorType, residual: Output | None) -> TensorType:
+    """The type of a value after `finish`; no activation changes it. Raises `TypeInferenceError`."""
+    if residual is None:
+        return value_type
+    if not residual.shape.compatible(value_type.shape):
+        fail(node, f"the residual is {residual.type} and must have the type of the convolution, {value_type}")
+    return TensorType(value_type.element_type, broadcast_shapes(node, (value_type.shape, residual.shape)))
 
 
 define(
@@ -78,4 +92,5 @@ define(
     },
     _decompose,
     "activation(Conv(X, W, B) + residual), or with ConvTranspose if `transposed` is 1.",
+    rule=_infer,
 )

@@ -22,13 +22,13 @@ _BYTES: Final = ["tensor(uint8)", "tensor(int8)"]
 _INTS: Final = onnx.defs.OpSchema.AttrType.INTS
 _PORTS: Final = (
     "X", "X_scale", "X_zero_point", "W", "W_scale", "B", "residual", "residual_scale", "residual_zero_point",
-    "middle_scale", "middle_zero_point", "Y_scale", "Y_zero_point",
+    "middle_scale", "middle_zero_point", "Y_scale", "Y_zero_point", "W_zero_point", "middle_B",
 )  # fmt: skip
 _REQUIRED: Final = frozenset({"X", "X_scale", "X_zero_point", "W", "W_scale"})
 _TYPES: Final = {
     "X": _BYTES, "X_zero_point": _BYTES, "W": ["tensor(int8)"],
     "residual": [*_BYTES, "tensor(float)"], "residual_zero_point": _BYTES, "middle_zero_point": _BYTES,
-    "Y_zero_point": _BYTES,
+    "Y_zero_point": _BYTES, "W_zero_point": ["tensor(int8)"],
 }  # fmt: skip
 
 
@@ -38,12 +38,14 @@ class Quantized:
 
     Attributes:
         x: u8 or i8, with one scale and zero point.
-        weights: i8, with zero point 0 and one scale, or one for each output channel or column.
+        weights: i8, with one scale, or one for each output channel or column.
         bias: f32, [output channels or columns].
         residual: a tensor of the output's shape: f32, or u8 or i8 with one scale and zero point.
         middle_scale: if not None, the sum with the bias is quantized and dequantized before the residual is added, with
             this scale and `middle_zero_point`.
+        middle_bias: as `bias`, but added after that; only for products.
         y_scale: if not None, the result is quantized with this scale and `y_zero_point`, whose type it has; else f32.
+        weights_zero_point: i8, as many numbers as there are scales of weights; None if all are 0.
     """
 
     x: OutputLike
@@ -59,6 +61,8 @@ class Quantized:
     middle_zero_point: OutputLike | None = None
     y_scale: OutputLike | None = None
     y_zero_point: OutputLike | None = None
+    weights_zero_point: OutputLike | None = None
+    middle_bias: OutputLike | None = None
 
     @classmethod
     def of(cls, node: Node, inputs: Sequence[Output | None] | None = None) -> Quantized:
@@ -88,7 +92,10 @@ def QuantizedConv(  # noqa: N802 - constructors of operators are called as the o
 def QuantizedMatMul(  # noqa: N802
     operands: Quantized, *, activation: Activation | None = None, trans_b: bool = False
 ) -> Node:
-    """The same with a MatMul of x, [..., M, K], and the weights, [K, N], or [N, K] with `trans_b`."""
+    """The same with a MatMul of x, [..., M, K], and the weights, [K, N], or [N, K] with `trans_b`.
+
+    `middle_bias` is added to `DQ(Q(MatMul))`.
+    """
     own = _activated({"trans_b": int(trans_b)}, activation)
     return create("QuantizedMatMul", operands.inputs, own, domain=INTERNAL_DOMAIN)
 
@@ -120,7 +127,8 @@ def _decompose_matmul(node: Node, inputs: Sequence[Output | None]) -> list[Outpu
 
 def _dequantized_operands(operands: Quantized, axis: int) -> tuple[Output, Output]:
     x = create("DequantizeLinear", [operands.x, operands.x_scale, operands.x_zero_point])
-    weights = create("DequantizeLinear", [operands.weights, operands.weights_scale], {"axis": axis})
+    given = [operands.weights, operands.weights_scale, operands.weights_zero_point]
+    weights = create("DequantizeLinear", given, {"axis": axis})
     return x.output(0), weights.output(0)
 
 
@@ -129,6 +137,10 @@ def _finish(node: Node, value: Output, operands: Quantized, activation: Activati
         middle = [operands.middle_scale, operands.middle_zero_point]
         codes = create("QuantizeLinear", [value, *middle])
         value = create("DequantizeLinear", [codes, *middle]).output(0)
+    if operands.middle_bias is not None:
+        if operands.middle_scale is None or node.op_type != "QuantizedMatMul":
+            fail(node, "input 14 (middle_B) is for products whose sums are quantized")
+        value = create("Add", [value, operands.middle_bias]).output(0)
     residual = operands.residual
     if residual is not None:
         if operands.residual_scale is not None:

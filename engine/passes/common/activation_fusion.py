@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from engine.ops.internal import ACTIVATIONS, activation_of
-from engine.passes.common.epilogues import CONVOLUTIONS, PRODUCTS, with_epilogue
+from engine.passes.common.epilogues import FINISHED, with_epilogue
 from engine.passes.fusion import replace_by
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
-
-_KINDS = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS))
 
 
 class ActivationFusion(MatcherPass):
     """Fuses the activation that is the only consumer of a convolution or matrix product into it.
 
-    The result is `engine.FusedConv` or `engine.FusedMatMul`; the activations are those of
+    The result is `engine.FusedConv`, `engine.FusedMatMul` or `engine.CompressedMatMul`; the activations are those of
     `engine.ops.internal.ACTIVATIONS`. Needs device kernels for these operators, so disabled unless a `PassConfig`
     enables it.
     """
@@ -27,7 +25,7 @@ class ActivationFusion(MatcherPass):
         def callback(m: Matcher) -> bool:
             node = m.match_root
             source = node.input_value(0)
-            if source.node.op_type not in _KINDS or source.num_consumers != 1 or self.transformation_callback(node):
+            if source.node.op_type not in FINISHED or source.num_consumers != 1 or self.transformation_callback(node):
                 return False
             activation = activation_of(node)
             fused = None if activation is None else with_epilogue(source.node, activation=activation)

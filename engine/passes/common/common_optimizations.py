@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from engine.ir import Model
 from engine.passes.base import Pass
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
+from engine.passes.common.byte_table_fusion import ByteTableFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
+from engine.passes.common.compressed_gather_fusion import CompressedGatherFusion
+from engine.passes.common.compressed_weights_fusion import CompressedWeightsFusion
 from engine.passes.common.constant_folding import ConstantFolding
 from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
 from engine.passes.common.conv_bias_fusion import ConvBiasFusion, ConvMultiplyFusion
@@ -49,6 +51,9 @@ from engine.passes.common.quantization_decomposition import (
     QuantizationDecomposition,
 )
 from engine.passes.common.quantized_fusion import QuantizedFusion
+from engine.passes.common.quantized_maps_fusion import QuantizedMapsFusion
+from engine.passes.common.quantized_product_fusion import QuantizedProductFusion
+from engine.passes.common.quantized_softmax_fusion import QuantizedSoftmaxFusion
 from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.rms_normalization_fusion import RMSNormalizationFusion
@@ -58,7 +63,7 @@ from engine.passes.common.swish_fusion import SwishFusion
 from engine.passes.common.transpose_merge import TransposeMerge, TransposeToReshape
 from engine.passes.common.transpose_sinking import TransposeSinking
 from engine.passes.config import PassConfig
-from engine.passes.manager import Manager, PassRecord
+from engine.passes.manager import Manager
 from engine.passes.rewrite import BackwardGraphRewrite, GraphRewrite
 
 _MAX_ROUNDS = 8
@@ -89,17 +94,14 @@ class _Rounds(Manager):
         for item in passes:
             self.register_pass(item, enabled=item.by_default)
 
-    def run_passes(self, model: Model) -> bool:
-        """Run the sequence until nothing changes; True if anything changed."""
-        records: list[PassRecord] = []
-        for _ in range(_MAX_ROUNDS):
-            again = super().run_passes(model)
-            records += self.records
-            if not again:
-                break
-        self.records = records
-        self.rewrites = sum(record.rewrites for record in records)
-        return any(record.changed for record in records)
+    def _sequence(self, passes: Sequence[Pass]) -> Iterator[Pass]:
+        """In turns, until all of them in a row changed nothing."""
+        unchanged = 0
+        for item in [*passes] * _MAX_ROUNDS:
+            yield item
+            unchanged = 0 if self.records[-1].changed else unchanged + 1
+            if unchanged == len(passes):
+                return
 
 
 # A new pass gets a line in one of the two sequences, or in one of the rewrites, which run several in one traversal.
@@ -154,12 +156,18 @@ def _canonical() -> list[Pass | type[Pass]]:
 
 
 _INTERNAL: Final[tuple[type[Pass], ...]] = (
+    QuantizedProductFusion,  # a sum with a residual would hide the product
     PackedAttentionFusion,
     FlattenedProductFusion,
     MatMulBiasFusion,
+    CompressedWeightsFusion,
+    CompressedGatherFusion,
     ResidualFusion,
     ActivationFusion,
+    ByteTableFusion,
     QuantizedFusion,
+    QuantizedMapsFusion,
+    QuantizedSoftmaxFusion,
     # What is left of quantization.
     IntegerProductDecomposition,
     QuantizationDecomposition,

@@ -55,8 +55,8 @@ def _key(node: Node) -> Hashable | None:
     op = find_op(node.op_type, node.domain)
     if op is None or not op.is_deterministic or node.bodies:
         return None
-    attributes = tuple(sorted((name, _hashable(value)) for name, value in node.attributes.items()))
-    sources = tuple([None if s is None else (id(s.node), s.index) for s in node.input_values])
+    attributes = tuple(sorted([(name, _hashable(value)) for name, value in node.attributes.items()]))
+    sources = tuple([None if s is None else (id(s.node), s.index) for s in node.sources])
     affinity = node.annotations.get("affinity")
     return node.domain, node.op_type, node.num_outputs, attributes, sources, affinity
 

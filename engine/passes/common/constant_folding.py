@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from engine.errors import ModelError
-from engine.ir import Constant, Model, Node, Output, TensorType, ValueType, i64, merge_types
+from engine.ir import Constant, Model, Node, Output, TensorType, ValueType, i64, merge_types, undefined
+from engine.ops.create import create
 from engine.ops.creation import ShapeSpec
 from engine.passes.base import ModelPass
 from engine.passes.folding import MAX_OUTPUT_BYTES, bytes_allowed, constant_fold, is_foldable
@@ -16,7 +17,7 @@ from engine.passes.surgery import replace_node
 
 
 class ConstantFolding(ModelPass):
-    """Evaluates operations whose inputs are constants, and `Shape` and `Size` of tensors of static shape.
+    """Evaluates operations whose inputs are constants, Shape and Size of static shapes, and CastLike of constants.
 
     DequantizeLinear stays, since devices compute on its integer input, and so does any operation with a result larger
     than `max_output_bytes` that is also larger than its inputs. Random operators are never folded. The callback of
@@ -51,9 +52,21 @@ class ConstantFolding(ModelPass):
     def _fold(self, node: Node) -> list[Output] | None:
         if node.op_type in ("Shape", "Size") and not node.domain:
             return _fold_shape(node)
+        if node.op_type == "CastLike" and not node.domain:
+            return self._fold_cast(node)
         if not is_foldable(node):
             return None
         return constant_fold(node, bytes_allowed(node, self.max_output_bytes))
+
+    def _fold_cast(self, node: Node) -> list[Output] | None:
+        """The result of CastLike from the type of its second input alone."""
+        source, target = node.input_value(0).node, node.output(0).element_type
+        if not isinstance(source, Constant) or target is undefined:
+            return None
+        cast = create("Cast", [Constant(source.data, source.element_type)], {**node.attributes, "to": target.onnx})
+        if node.has_own_name:
+            cast.friendly_name = node.friendly_name
+        return constant_fold(cast, bytes_allowed(cast, self.max_output_bytes))
 
 
 def _keep_types(stated: Mapping[Node, list[ValueType]]) -> None:

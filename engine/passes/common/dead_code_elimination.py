@@ -24,9 +24,11 @@ class DeadCodeElimination(ModelPass):
         """One walk from the results back, so that nodes read only by dropped outputs are dropped too; linear."""
         changed = False
         for node in reversed(model.ordered_nodes()):
+            bodies = node.bodies
+            if len(node.output_types) == 1 and not bodies:
+                continue  # it is read, or a sink
             if not node.is_attached or not node.num_outputs or self.transformation_callback(node):
                 continue
-            bodies = node.bodies
             for body in bodies.values():
                 changed |= self.run_on_model(body)
             kept = _kept_outputs(node)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from engine.ir import Node, Output, OutputLike
 from engine.ops.conv import ConvSpec
-from engine.ops.internal import INTERNAL_DOMAIN, Activation, FusedConv, FusedMatMul
+from engine.ops.internal import (
+    INTERNAL_DOMAIN,
+    Activation,
+    CompressedMatMul,
+    CompressedMatMulSpec,
+    FusedConv,
+    FusedMatMul,
+)
 from engine.ops.matmul import GemmSpec, MatMulSpec
 from engine.ops.spec import spec_of
 from engine.passes.fusion import dims_of, same_lengths
 
 CONVOLUTIONS = ["Conv", "ConvTranspose", f"{INTERNAL_DOMAIN}.FusedConv"]
 PRODUCTS = ["MatMul", "Gemm", f"{INTERNAL_DOMAIN}.FusedMatMul"]
+COMPRESSED = f"{INTERNAL_DOMAIN}.CompressedMatMul"
+FINISHED = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS, COMPRESSED))
+"""The names of operators that `with_epilogue` takes."""
 _OWN = frozenset({"transposed", "activation", "activation_parameters"})
 
 
@@ -23,19 +33,26 @@ def with_epilogue(
 ) -> Node | None:
     """The internal operator that computes `node` followed by the given epilogue; None if there is none.
 
-    `node` is one of `CONVOLUTIONS` or `PRODUCTS`. An activation must be last, and there is at most one residual.
+    `node` is one of `CONVOLUTIONS`, `PRODUCTS` or `COMPRESSED`. An activation must be last, and there is at most one
+    residual.
     """
     spec = spec_of(node)
-    assert isinstance(spec, ConvSpec | MatMulSpec | GemmSpec)
+    assert isinstance(spec, ConvSpec | MatMulSpec | GemmSpec | CompressedMatMulSpec)
     if not isinstance(spec, GemmSpec) and spec.activation is not None:
         return None
-    old_bias, old_residual = spec.input(2), spec.input(3)
+    first = 4 if isinstance(spec, CompressedMatMulSpec) else 2
+    old_bias, old_residual = spec.input(first), spec.input(first + 1)
     if (bias is not None and old_bias is not None) or (residual is not None and old_residual is not None):
         return None
     bias, residual = bias or old_bias, residual or old_residual
     a, b = node.input_value(0), node.input_value(1)
     if not a.element_type.is_real:
         return None
+    if isinstance(spec, CompressedMatMulSpec):
+        return CompressedMatMul(
+            a, b, spec.scale, spec.zero_point, bias, residual,
+            block_size=spec.block_size, accuracy_level=spec.accuracy_level, activation=activation,
+        )  # fmt: skip
     if isinstance(spec, ConvSpec):
         attributes = {name: value for name, value in node.attributes.items() if name not in _OWN}
         return FusedConv(a, b, bias, residual, activation=activation, transposed=spec.transposed, **attributes)

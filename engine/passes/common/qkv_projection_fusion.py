@@ -8,6 +8,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, Model, Node, Output
+from engine.ops.quantize import QuantizeSpec
 from engine.passes.base import ModelPass
 from engine.passes.fusion import as_vector, constant_data, derived_constant, dims_of, feeds_result, operation
 from engine.passes.runtime_info import copy_runtime_info
@@ -33,7 +34,8 @@ class QKVProjectionFusion(ModelPass):
     """Joins three or more MatMuls of one input with constant weights [K, Ni] into one MatMul and a Split.
 
     Queries, keys and values of an attention are the usual case. If one of them has a bias, the Adds are joined too,
-    with zeros for those without one. Each element is computed by the same sum as before.
+    with zeros for those without one. Each element is computed by the same sum as before. Weights may also be the
+    DequantizeLinear of constants with a scale for each column, or for each block of a column, if x is not quantized.
     """
 
     def run_on_model(self, model: Model) -> bool:
@@ -45,8 +47,8 @@ class QKVProjectionFusion(ModelPass):
                 changed |= self.run_on_model(body)
             projection = None if self.transformation_callback(node) else _projection(node)
             if projection is not None:
-                weights = projection.weights
-                groups.setdefault((projection.matmul.input_value(0), weights.shape[0]), []).append(projection)
+                key = (projection.weights.shape[0], _form(projection.weights))
+                groups.setdefault((projection.matmul.input_value(0), key), []).append(projection)
         for group in groups.values():
             if len(group) >= _FEWEST:
                 _join(group)
@@ -59,8 +61,10 @@ def _projection(node: Node) -> _Projection | None:
     if node.op_type != "MatMul" or node.domain or not node.input_value(0).element_type.is_real:
         return None
     weights, data = node.input_value(1), dims_of(node.input_value(0))
-    if not isinstance(weights.node, Constant) or len(weights.shape) != 2 or data is None or len(data) < 2:
+    if data is None or len(data) < 2 or weights.shape.rank != 2 or _form(weights) is None:
         return None
+    if weights.node.op_type == "DequantizeLinear" and operation(node.input_value(0), "DequantizeLinear"):
+        return None  # each product is quantized on its own
     if isinstance(node.input_value(0).node, Constant):
         return None
     readers = node.output(0).target_inputs
@@ -76,20 +80,57 @@ def _projection(node: Node) -> _Projection | None:
     return _Projection(node, weights, None, None)
 
 
+def _form(weights: Output) -> object:
+    """What weights must have in common to be joined; None if they cannot be."""
+    if isinstance(weights.node, Constant):
+        return "constant"
+    node = operation(weights, "DequantizeLinear")
+    if node is None:
+        return None
+    operands = [value.node for value in node.input_values if value is not None]
+    if not all(isinstance(operand, Constant) for operand in operands) or not weights.shape.is_static:
+        return None
+    spec, shapes = QuantizeSpec.of(node), [operand.output(0).shape.get_shape() for operand in operands]
+    (rows, columns), parameters = shapes[0], set(shapes[1:])
+    expected = (-(-rows // spec.block_size), columns) if spec.block_size else (columns,)
+    if spec.axis != (0 if spec.block_size else 1) or parameters != {expected}:
+        return None
+    types = tuple(operand.output(0).element_type for operand in operands)
+    return types, spec.block_size, weights.element_type
+
+
+def _joined(parts: list[Node]) -> Node:
+    """Weights of one form, side by side."""
+    if parts[0].op_type != "DequantizeLinear":
+        return _concatenated(parts)
+    count = sum(value is not None for value in parts[0].input_values)
+    operands = [_concatenated([part.input_value(index).node for part in parts]) for index in range(count)]
+    made = ops.create("DequantizeLinear", operands, parts[0].attributes)
+    made.friendly_name = parts[0].friendly_name
+    copy_runtime_info(parts, made)
+    return made
+
+
+def _concatenated(parts: list[Node]) -> Constant:
+    """Constants, joined along their last axis."""
+    constants = [part for part in parts if isinstance(part, Constant)]
+    shape = constants[0].shape
+    total = (*shape[:-1], sum(constant.shape[-1] for constant in constants))
+    return derived_constant(constants, total, lambda *arrays: np.concatenate(arrays, axis=-1))
+
+
 def _join(group: list[_Projection]) -> None:
     """Replace the projections by a packed product."""
     source = group[0].matmul.input_value(0)
     widths = [projection.weights.shape[1].get_length() for projection in group]
-    tables = [projection.weights.node for projection in group if isinstance(projection.weights.node, Constant)]
-    shape = (tables[0].shape[0], sum(widths))
-    weights = derived_constant(tables, shape, lambda *parts: np.concatenate(parts, axis=1))
+    weights = _joined([projection.weights.node for projection in group])
     packed = ops.MatMul(source, weights)
     copy_runtime_info([projection.matmul for projection in group], packed)
     has_bias = any(projection.bias is not None for projection in group)
     whole = packed
     if has_bias:
         parts = [constant_data(projection.bias) for projection in group]
-        dtype = weights.element_type.numpy
+        dtype = source.element_type.numpy
         biases = [np.zeros(n, dtype) if p is None else p for p, n in zip(parts, widths, strict=True)]
         whole = ops.Add(packed, Constant(np.concatenate(biases)))
         copy_runtime_info([projection.last for projection in group], whole)

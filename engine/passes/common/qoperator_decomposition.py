@@ -1,4 +1,4 @@
-"""`QOperatorDecomposition`: QLinearConv and QLinearMatMul as operators of f32."""
+"""`QOperatorDecomposition`: QLinearConv, QLinearMatMul and interpolations of codes as operators of f32."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from engine import ops
 from engine.ir import Constant, ElementType, Node, Output, f32, i8, u8
+from engine.ops.resize import ResizeSpec
 from engine.ops.tensors import Array
 from engine.passes.fusion import FusionPass, constant_data, dims_of
 from engine.passes.pattern import wrap_type
@@ -22,18 +23,17 @@ class QOperatorDecomposition(FusionPass):
     operator's: the sums are the same but for rounding in f32, and one near the middle of two codes may become either.
 
     A node stays if its scales are not of f32, if the scales or zero points of an input are neither one number nor one
-    for each output channel, row of a or column of b, or if it has a bias and bias or scales are not constants.
+    for each output channel, row of a or column of b.
+
+    A linear or cubic Resize of 8-bit integers, as the format has it, likewise rounds its results half to even.
     """
 
     by_default = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_fusion(wrap_type(["QLinearConv", "QLinearMatMul"]), lambda m: _decomposed(m.match_root))
-
-
-def _decomposed(node: Node) -> list[Node] | None:
-    return _conv(node) if node.op_type == "QLinearConv" else _product(node)
+        root = wrap_type(["QLinearConv", "QLinearMatMul", "Resize"])
+        self.register_fusion(root, lambda m: _FORMS[m.match_root.op_type](m.match_root))
 
 
 def _conv(node: Node) -> list[Node] | None:
@@ -41,12 +41,11 @@ def _conv(node: Node) -> list[Node] | None:
     if x is None or weights is None or dims_of(node.output(0)) is None:
         return None
     operands: list[Node] = [x, weights]
+    made: list[Node] = []
     if node.has_input(8):
-        bias = _bias(node)
-        if bias is None:
-            return None
-        operands.append(bias)
-    return _quantized(node, [*operands, ops.create("Conv", operands, node.attributes)], None)
+        made = _bias(node)
+        operands.append(made[-1])
+    return _quantized(node, [x, weights, *made, ops.create("Conv", operands, node.attributes)], None)
 
 
 def _product(node: Node) -> list[Node] | None:
@@ -54,6 +53,20 @@ def _product(node: Node) -> list[Node] | None:
     if a is None or b is None or dims_of(node.output(0)) is None:
         return None
     return _quantized(node, [a, b, ops.MatMul(a, b)], -2)
+
+
+def _resize(node: Node) -> list[Node] | None:
+    """The quantum is 1: interpolation does not depend on it."""
+    codes = node.input_value(0)
+    if codes.element_type not in _CODES or ResizeSpec.of(node).mode == "nearest":
+        return None
+    quantum, zero = Constant(np.float32(1)), Constant(np.zeros((), codes.element_type.numpy))
+    real = ops.DequantizeLinear(codes, quantum, zero)
+    resized = ops.create("Resize", [real, *node.input_values[1:]], node.attributes)
+    return [real, resized, ops.QuantizeLinear(resized, quantum, zero)]
+
+
+_FORMS: Final = {"QLinearConv": _conv, "QLinearMatMul": _product, "Resize": _resize}
 
 
 def _dequantized(node: Node, index: int, axis: int | None) -> Node | None:
@@ -97,10 +110,15 @@ def _repeated(numbers: Array, count: int) -> Output:
     return Constant(np.broadcast_to(numbers.reshape(-1), count).copy()).output(0)
 
 
-def _bias(node: Node) -> Constant | None:
-    """The bias of a QLinearConv, whose scale is x_scale * w_scale: computed in f64, and rounded once."""
-    bias, x_scale, w_scale = (constant_data(node.input_value(index)) for index in (8, 1, 4))
-    if bias is None or x_scale is None or w_scale is None:
-        return None
-    scale = x_scale.astype(np.float64).reshape(()) * w_scale.astype(np.float64).reshape(-1)
-    return Constant((bias * scale).astype(np.float32))
+def _bias(node: Node) -> list[Node]:
+    """The bias of a QLinearConv, whose scale is x_scale * w_scale: of constants computed in f64, and rounded once."""
+    x_scale, w_scale, bias = (node.input_value(index) for index in (1, 4, 8))
+    numbers, x_data, w_data = (constant_data(value) for value in (bias, x_scale, w_scale))
+    real = ops.Cast(bias, to=f32.onnx) if numbers is None else Constant(numbers.astype(np.float32))
+    if x_data is None or w_data is None:
+        factor = ops.Mul(x_scale, w_scale)
+        return [real, factor, ops.Mul(real, factor)]
+    scale = x_data.astype(np.float64).reshape(()) * w_data.astype(np.float64).reshape(-1)
+    if numbers is not None:
+        return [Constant((numbers * scale).astype(np.float32))]
+    return [real, ops.Mul(real, Constant(scale.astype(np.float32)))]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from engine import ops
-from engine.ir import Constant, ElementType, Model, Node, Output, TensorType, f32, u8
+from engine.ir import Constant, Dimension, ElementType, Model, Node, Output, TensorType, f32, u8
+from engine.ir.element_type import f8e8m0
 from engine.ops.quantize import QuantizeSpec
 from engine.ops.reference import evaluate
 from engine.ops.tensors import Array
@@ -48,7 +50,7 @@ class DequantizedConstantFolding(MatcherPass):
 
 
 class DynamicQuantizationDecomposition(MatcherPass):
-    """Turns DynamicQuantizeLinear into the computation of its scale and zero point, and a QuantizeLinear.
+    """Turns DynamicQuantizeLinear into the computation of its scale, zero point and codes in f32.
 
     The same numbers as ONNX's definition. For devices that have no kernel for the operator, so disabled unless a
     `PassConfig` enables it.
@@ -74,16 +76,24 @@ class DynamicQuantizationDecomposition(MatcherPass):
         scale = ops.Div(range_, Constant(255.0, f32))
         steps = ops.Div(low, scale)
         start = ops.Sub(zero, steps)
-        clipped = ops.Clip(start, zero, Constant(255.0, f32))
-        rounded = ops.Round(clipped)
+        largest = Constant(255.0, f32)
+        is_number = ops.LessOrEqual(start, largest)  # NaN if the scale is infinite, NaN or 0
+        rounded = ops.Round(ops.Where(is_number, start, largest))
         zero_point = ops.Cast(rounded, to=u8.onnx)
-        codes = ops.QuantizeLinear(x, scale, zero_point)
+        quotient = ops.Div(x, scale)
+        nearest = ops.Round(quotient)
+        sums = ops.Add(nearest, rounded)
+        clipped = ops.Min(ops.Max(sums, zero), largest)
+        is_nan = ops.IsNaN(sums)
+        numbers = ops.Where(is_nan, zero, clipped)
+        codes = ops.Cast(numbers, to=u8.onnx)
         results = [made.output(0) for made in (codes, scale, zero_point)]
         if not all(map(fits, node.outputs, results)):
             return False
         codes.friendly_name = node.friendly_name
-        between = [least, most, low, high, is_zero, span, range_, scale, steps, start, clipped, rounded, zero_point]
-        copy_runtime_info([node], [*between, codes])
+        inner = [least, most, low, high, is_zero, span, range_, scale, steps, start, is_number, rounded, zero_point]
+        inner += [rounded.input_value(0).node, quotient, nearest, sums, clipped, clipped.input_value(0).node, is_nan]
+        copy_runtime_info([node], [*inner, numbers, codes])
         for old, new in zip(node.outputs, results, strict=True):
             old.replace(new)
         return True
@@ -94,10 +104,11 @@ class QuantizationDecomposition(MatcherPass):
 
     - DequantizeLinear of a constant becomes a constant, computed when it is read.
     - DequantizeLinear of a QuantizeLinear with equal parameters rounds and clips in f32, without integers.
-    - Others become a division, rounding, clipping and a Cast, or a Cast and a product.
+    - Others become a division, rounding, clipping and a Cast, or a Cast and a product. Numbers of 4 to 8 bits with
+      exponents are rounded by the Cast.
 
     Each result is the operator's, bit for bit: codes of up to 16 bits, and their sums with a zero point, are exact in
-    f32. Scales must be constants, or one number; blocked scales are decomposed only on constants.
+    f32. Scales may be computed; their number, and for blocks all lengths, must be known.
     """
 
     by_default = False
@@ -109,11 +120,13 @@ class QuantizationDecomposition(MatcherPass):
 
     def _replace(self, m: Matcher) -> bool:
         node = m.match_root
-        if self.transformation_callback(node) or node.input_value(1).element_type is not f32:
+        if self.transformation_callback(node):
             return False
         spec = QuantizeSpec.of(node)
         if node.op_type == "DequantizeLinear" and all(isinstance(v.node, Constant) for v in _inputs(node)):
             return _replace_by_constant(node)
+        if node.input_value(1).element_type not in (f32, f8e8m0):
+            return False
         if node.op_type == "QuantizeLinear":
             made = _quantized(node, spec)
             return made is not None and replace_by(node, [node], made)
@@ -147,7 +160,7 @@ def _replace_by_constant(node: Node) -> bool:
 
     def dequantized(*arrays: Array) -> Array:
         alone = ops.create("DequantizeLinear", [Constant(array) for array in arrays], attributes)
-        return np.ascontiguousarray(evaluate(alone, list(arrays))[0])
+        return np.asarray(evaluate(alone, list(arrays))[0], order="C")
 
     sources = [value.node for value in _inputs(node) if isinstance(value.node, Constant)]
     made = Constant.derived(sources, value_type, dequantized)
@@ -159,6 +172,8 @@ def _replace_by_constant(node: Node) -> bool:
 def _quantized(node: Node, spec: QuantizeSpec) -> list[Node] | None:
     """Codes of the values, as integers."""
     target = node.output(0).element_type
+    if target.is_real:
+        return _small(node, spec, target)
     made = _codes(node, spec, target)
     if made is None:
         return None
@@ -169,6 +184,22 @@ def _quantized(node: Node, spec: QuantizeSpec) -> list[Node] | None:
         codes = ops.Add(codes, zero_point)
         made.append(codes)
     return [*made, ops.Cast(codes, to=target.onnx)]
+
+
+def _small(node: Node, spec: QuantizeSpec, target: ElementType) -> list[Node] | None:
+    """The values in a type of few bits with exponents, for which zero points are 0."""
+    made: list[Node] = []
+    quotient = _quotient(node, spec, made)
+    return None if quotient is None else [*made, ops.Cast(quotient, to=target.onnx, saturate=int(spec.saturate))]
+
+
+def _quotient(node: Node, spec: QuantizeSpec, made: list[Node]) -> Node | None:
+    """x / scale in f32, which is appended to `made`, too."""
+    x, scale = node.input_value(0), _parameter(node, 1, spec, made)
+    if scale is None or x.element_type is not f32 or spec.precision not in (None, f32):
+        return None
+    made.append(ops.Div(x, scale))
+    return made[-1]
 
 
 def _rounded(quantize: Node, spec: QuantizeSpec, dequantize: Node) -> list[Node] | None:
@@ -183,10 +214,8 @@ def _rounded(quantize: Node, spec: QuantizeSpec, dequantize: Node) -> list[Node]
 def _codes(node: Node, spec: QuantizeSpec, target: ElementType) -> list[Node] | None:
     """x / scale, rounded and clipped, less the zero point; 0 where it is NaN. The codes are the last node."""
     made: list[Node] = []
-    x, scale = node.input_value(0), _parameter(node, 1, spec, made)
-    if scale is None or x.element_type is not f32 or spec.precision not in (None, f32):
-        return None
-    if not target.is_integral or target.bits > _MAX_BITS:
+    quotient = _quotient(node, spec, made)
+    if quotient is None or not target.is_integral or target.bits > _MAX_BITS:
         return None
     bounds: list[Node | Output] = [Constant(bound, f32) for bound in _limits(target)]
     if node.has_input(2):
@@ -194,12 +223,11 @@ def _codes(node: Node, spec: QuantizeSpec, target: ElementType) -> list[Node] | 
         if zero_point is None:
             return None
         bounds = [_difference(bound, zero_point, made) for bound in _limits(target)]
-    quotient = ops.Div(x, scale)
     rounded = ops.Round(quotient)
     above = ops.Max(rounded, bounds[0])
     below = ops.Min(above, bounds[1])
     is_nan = ops.IsNaN(below)
-    return [*made, quotient, rounded, above, below, is_nan, ops.Where(is_nan, Constant(0.0, f32), below)]
+    return [*made, rounded, above, below, is_nan, ops.Where(is_nan, Constant(0.0, f32), below)]
 
 
 def _limits(element_type: ElementType) -> tuple[float, float]:
@@ -211,17 +239,23 @@ def _limits(element_type: ElementType) -> tuple[float, float]:
 def _dequantized(node: Node, spec: QuantizeSpec) -> list[Node] | None:
     made: list[Node] = []
     x, scale = node.input_value(0), _parameter(node, 1, spec, made)
-    if scale is None or not x.element_type.is_integral:
+    if scale is None or not (x.element_type.is_integral or x.element_type.bits <= _BYTE):
         return None
     value: Node = ops.Cast(x, to=f32.onnx)
     made.append(value)
-    if node.has_input(2):
+    if node.has_input(2) and not _is_zero(node.input_value(2)):
+        if x.element_type.is_real and isinstance(node.input_value(2).node, Constant):
+            return None  # the specification has only 0
         zero_point = _parameter(node, 2, spec, made)
         if zero_point is None:
             return None
         value = ops.Sub(value, zero_point)
         made.append(value)
     return [*made, ops.Mul(value, scale)]
+
+
+def _is_zero(value: Output) -> bool:
+    return isinstance(value.node, Constant) and value.element_type.is_real and not value.node.data.any()
 
 
 def _difference(bound: float, zero_point: Node | Output, made: list[Node]) -> Node:
@@ -234,18 +268,52 @@ def _difference(bound: float, zero_point: Node | Output, made: list[Node]) -> No
 def _parameter(node: Node, index: int, spec: QuantizeSpec, made: list[Node]) -> Node | Output | None:
     """A scale or zero point in f32 that broadcasts to the values; None if there is none that is known to.
 
-    A node that computes it is appended to `made`.
+    Nodes that compute it are appended to `made`.
     """
     value, dims = node.input_value(index), dims_of(node.input_value(0))
-    if dims is None or spec.block_size:
+    if dims is None or not value.shape.is_static:
+        return None
+    count, shape = value.shape.size(), value.shape.get_shape()
+    is_single = count == 1 and len(shape) <= len(dims)
+    if not is_single and spec.block_size and (len(shape) != len(dims) or not all(dim.is_static for dim in dims)):
+        return None
+    if not is_single and not spec.block_size and len(shape) != 1:
         return None
     if isinstance(value.node, Constant):
         data = value.node.data.astype(np.float32)
-        shape = () if data.size == 1 else tuple(-1 if i == spec.axis else 1 for i in range(len(dims)))
-        return Constant(np.ascontiguousarray(data.reshape(shape)))
-    if not value.shape.is_static or value.shape.size() != 1 or len(value.shape.dims) > len(dims):
-        return None
-    if value.element_type is f32:
-        return value
-    made.append(ops.Cast(value, to=f32.onnx))
+        return Constant(data.reshape(()) if is_single else _spread(data, dims, spec))
+    wide: Node | Output = value
+    if value.element_type is not f32:
+        wide = ops.Cast(value, to=f32.onnx)
+        made.append(wide)
+    if is_single:
+        return wide
+    if not spec.block_size:
+        made.append(ops.Unsqueeze(wide, _axes([i for i in range(len(dims)) if i != spec.axis])))
+        return made[-1]
+    return _repeated(wide, shape, dims[spec.axis].get_length(), spec, made)
+
+
+def _spread(data: Array, dims: Sequence[Dimension], spec: QuantizeSpec) -> Array:
+    """A constant with one element for each index of an axis, or for each block of it, for all values."""
+    if not spec.block_size:
+        return np.ascontiguousarray(data.reshape([-1 if i == spec.axis else 1 for i in range(len(dims))]))
+    repeated = np.repeat(data, spec.block_size, axis=spec.axis)
+    return np.ascontiguousarray(np.take(repeated, range(dims[spec.axis].get_length()), axis=spec.axis))
+
+
+def _repeated(value: Node | Output, shape: Sequence[int], length: int, spec: QuantizeSpec, made: list[Node]) -> Node:
+    """The same for a computed value with one element for each block."""
+    axis, size = spec.axis, spec.block_size
+    apart = ops.Unsqueeze(value, _axes([axis + 1]))
+    each = ops.Expand(apart, _axes([*shape[: axis + 1], size, *shape[axis + 1 :]]))
+    joined = ops.Reshape(each, _axes([*shape[:axis], shape[axis] * size, *shape[axis + 1 :]]))
+    made += [apart, each, joined]
+    if shape[axis] * size == length:
+        return joined
+    made.append(ops.Slice(joined, _axes([0]), _axes([length]), _axes([axis])))
     return made[-1]
+
+
+def _axes(numbers: list[int]) -> Constant:
+    return Constant(np.array(numbers, np.int64))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from engine.passes.common.epilogues import CONVOLUTIONS, PRODUCTS, fits_as_residual, with_epilogue
+from engine.passes.common.epilogues import FINISHED, fits_as_residual, with_epilogue
 from engine.passes.fusion import replace_by
 from engine.passes.pattern import Matcher, any_input, wrap_type
 from engine.passes.rewrite import MatcherPass
 
-_KINDS = frozenset(kind.rpartition(".")[2] for kind in (*CONVOLUTIONS, *PRODUCTS))
-
 
 class ResidualFusion(MatcherPass):
-    """Fuses the addition of a tensor of the same shape into `engine.FusedConv` or `engine.FusedMatMul`.
+    """Fuses the addition of a tensor of the same shape into `engine.FusedConv`, `FusedMatMul` or `CompressedMatMul`.
 
     If both operands are candidates, the sum is fused into the first that nothing else reads. For devices with kernels
     for these operators, so disabled unless a `PassConfig` enables it.
@@ -31,7 +29,7 @@ class ResidualFusion(MatcherPass):
             return False
         for index in (0, 1):
             source, other = node.input_value(index), node.input_value(1 - index)
-            if source.node.op_type not in _KINDS or source.num_consumers != 1:
+            if source.node.op_type not in FINISHED or source.num_consumers != 1:
                 continue
             if not fits_as_residual(other, source):
                 continue

@@ -74,6 +74,6 @@ def transposed(value: Output, perm: Sequence[int]) -> Output:
         return value
     if isinstance(value.node, Constant):
         shape = [value.node.shape[axis] for axis in perm]
-        made = derived_constant([value.node], shape, lambda data: np.ascontiguousarray(np.transpose(data, perm)))
+        made = derived_constant([value.node], shape, lambda data: np.asarray(np.transpose(data, perm), order="C"))
         return made.output(0)
     return ops.Transpose(value, perm=tuple(perm)).output(0)

@@ -16,7 +16,15 @@ from typing import Any
 from engine.errors import ModelError
 from engine.testing.networks.arithmetic import floating_point_operations, rounding_tolerance, storage_tolerance
 from engine.testing.networks.builder import NetworkBuilder, SeededNetwork
-from engine.testing.networks.classifiers import densenet121, efficientnet_b0, mobilenet_v2, resnet50, squeezenet, vgg19
+from engine.testing.networks.classifiers import (
+    densenet121,
+    efficientnet_b0,
+    efficientnet_lite0,
+    mobilenet_v2,
+    resnet50,
+    squeezenet,
+    vgg19,
+)
 from engine.testing.networks.images import mobilevit, segformer_b0, unet, yolo
 from engine.testing.networks.sequences import gru, lstm, mlp
 from engine.testing.networks.transformers import bert_base, convnext_t, gpt2_blocks, vit_b16, whisper_tiny_encoder
@@ -44,6 +52,11 @@ NETWORKS: Mapping[str, NetworkKind] = {
     ),
     "efficientnet_b0": NetworkKind(
         efficientnet_b0,
+        {"image": 48, "stem": 16, "last": 64, "classes": 10,
+         "stages": ((1, 3, 8, 1, 1), (6, 3, 12, 2, 2), (6, 5, 20, 2, 2), (6, 5, 24, 1, 1))},
+    ),
+    "efficientnet_lite0": NetworkKind(
+        efficientnet_lite0,
         {"image": 48, "stem": 16, "last": 64, "classes": 10,
          "stages": ((1, 3, 8, 1, 1), (6, 3, 12, 2, 2), (6, 5, 20, 2, 2), (6, 5, 24, 1, 1))},
     ),

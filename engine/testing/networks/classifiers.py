@@ -71,12 +71,14 @@ def _relu6(g: NetworkBuilder, x: str) -> str:
     return g.add("Clip", x, g.scalar(0.0), g.scalar(6.0))
 
 
-def _inverted_residual(g: NetworkBuilder, x: str, expansion: int, channels: int, stride: int, gain: float) -> str:
+def _inverted_residual(
+    g: NetworkBuilder, x: str, expansion: int, channels: int, stride: int, gain: float, kernel: int = 3
+) -> str:
     depth = g.shape(x)[1]
     y = x
     if expansion != 1:
         y, gain = _relu6(g, g.conv(y, expansion * depth, gain=gain)), AFTER_RELU
-    y = _relu6(g, g.conv(y, expansion * depth, 3, stride=stride, groups=expansion * depth, gain=gain))
+    y = _relu6(g, g.conv(y, expansion * depth, kernel, stride=stride, groups=expansion * depth, gain=gain))
     same = stride == 1 and channels == depth
     y = g.conv(y, channels, gain=AFTER_RELU * (_BRANCH if same else 1.0))
     return g.add("Add", x, y) if same else y
@@ -115,6 +117,27 @@ def efficientnet_b0(
         return g.finish(g.gemm(g.global_pool(x), classes, gain=AFTER_SILU))
     pooled = g.add("AveragePool", x, kernel_shape=[last] * 2, strides=[last] * 2, ceil_mode=1, count_include_pad=1)
     return g.finish(g.gemm(g.reshape(pooled, 1, last), classes, gain=AFTER_SILU))
+
+
+def efficientnet_lite0(
+    seed: int = 0,
+    *,
+    image: int = 224,
+    stem: int = 32,
+    stages: Sequence[tuple[int, int, int, int, int]] = _EFFICIENT_STAGES,
+    last: int = 1280,
+    classes: int = 1000,
+) -> SeededNetwork:
+    """EfficientNet-Lite0: EfficientNet-B0 for 8-bit devices, with ReLU6 and without squeeze-and-excite."""
+    g = NetworkBuilder("efficientnet_lite0", seed)
+    x = _relu6(g, g.conv(g.input("x", 1, 3, image, image), stem, 3, stride=2))
+    gain = AFTER_RELU
+    for expansion, kernel, channels, count, first_stride in stages:
+        for index in range(count):
+            x = _inverted_residual(g, x, expansion, channels, 1 if index else first_stride, gain, kernel)
+            gain = 1.0
+    x = _relu6(g, g.conv(x, last))
+    return g.finish(g.gemm(g.global_pool(x), classes, gain=AFTER_RELU))
 
 
 def _squeezed_residual(

@@ -11,12 +11,14 @@ import numpy as np
 import onnx
 import pytest
 from engine_cpu import network as network_module
+from engine_cpu import precision as precision_module
 from engine_cpu.layout import Layout
+from engine_cpu.precision import why_not_bf16
 from engine_cpu.reorder import reorder_attributes, reorder_kernel, reordered_array
 from onnx import helper, numpy_helper
 
 from engine.core import Core
-from engine.native import default_isa, has_feature, isas_within, pack
+from engine.native import ProductRates, cpu_features, default_isa, features, isas_within, pack, product_rates
 from engine.testing.networks import seeded_network
 from engine.testing.values import values as random_values
 
@@ -201,13 +203,50 @@ def test_an_imported_network_computes_the_same() -> None:
 def test_a_cpu_without_bf16_says_so_and_computes_in_f32(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    isa = [each for each in isas_within(default_isa()) if not has_feature(each, "bf16")][-1]
+    isa = [each for each in isas_within(default_isa()) if not features(each) & {"bf16", "amx_bf16"}][-1]
     monkeypatch.setattr(network_module, "default_isa", lambda: isa)
     model, x = residual_network()
     with caplog.at_level(logging.WARNING, "engine.cpu"):
         actual = run_cpu(model, x)
     assert "no bf16 instructions" in caplog.text
     np.testing.assert_array_equal(actual, run_cpu(model, x, "f32"))
+
+
+def test_vector_products_of_bf16_are_used_only_where_they_are_faster() -> None:
+    """The same instruction takes twice the time of f32 on one maker's CPUs, and half of it on another's."""
+    assert why_not_bf16("avx512bf16", ProductRates(f32=56, bf16=112)) is None
+    assert "0.5 times as fast as f32" in (why_not_bf16("avx512bf16", ProductRates(f32=56, bf16=28)) or "")
+    assert why_not_bf16("avx512bf16", ProductRates(f32=56, bf16=57)), "no gain for the rounding"
+    assert why_not_bf16("avx512", ProductRates(f32=56, bf16=112)) == "has no bf16 instructions"
+    assert why_not_bf16("amx", ProductRates(f32=56, bf16=28)) is None, "tiles are faster, whatever vectors are"
+    assert why_not_bf16("amx", None) is None
+
+
+def test_a_slow_bf16_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(precision_module, "has_feature", lambda isa, feature: feature == "bf16")
+    monkeypatch.setattr(precision_module, "product_rates", lambda: ProductRates(f32=56, bf16=28))
+    model, x = residual_network()
+    with caplog.at_level(logging.INFO, "engine.cpu"):
+        actual = run_cpu(model, x)
+    assert "multiplies bf16 0.5 times as fast as f32: computing in f32" in caplog.text
+    np.testing.assert_array_equal(actual, run_cpu(model, x, "f32"))
+    assert "may set" not in caplog.text
+
+
+def test_a_cpu_with_fast_bf16_says_so_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(precision_module, "why_not_bf16", lambda isa, rates: None)
+    precision_module._advise.cache_clear()
+    model, x = residual_network()
+    with caplog.at_level(logging.INFO, "engine.cpu"):
+        run_cpu(model, x, "f32")
+        run_cpu(model, x, "f32")
+    assert caplog.text.count("networks that tolerate it may set INFERENCE_PRECISION_HINT to bf16") == 1
+
+
+def test_rates_are_measured_where_there_is_an_instruction() -> None:
+    rates = product_rates()
+    assert (rates is not None) == ("bf16" in features(cpu_features().isa))
+    assert rates is None or min(rates.f32, rates.bf16) > 0
 
 
 @pytest.mark.parametrize("shape", [(2, 20, 3, 5), (1, 16, 1, 1), (1, 1, 7, 9)], ids=str)

@@ -163,6 +163,20 @@ def test_the_default_is_what_wins_on_large_and_small_maps() -> None:
     assert default(geometry(3, 64, 112, kernel=7), Layout.PLAIN) == "conv_planar_f32 vectors0"
 
 
+def test_tiles_come_first_where_the_instruction_set_has_them() -> None:
+    def first(problem: ConvGeometry, layout: Layout = Layout.BLOCKED_BF16, isa: str = "amx") -> str:
+        blocked = Layout.BLOCKED_BF16
+        given = ConvProblem(problem, {}, True, False, layout, isa, 2, blocked, is_bf16=True)
+        return conv_candidates(given)[0].kernel
+
+    assert first(geometry(64, 64, 56)) == "conv_amx_bf16"
+    assert first(geometry(3, 64, 112, kernel=7), Layout.PLAIN) == "conv_amx_bf16"
+    assert first(geometry(3, 64, 112, kernel=9), Layout.PLAIN) == "conv_planar_bf16", "a kernel row fits no step"
+    assert first(geometry(128, 128, 28, groups=128)) == "depthwise_bf16"
+    assert first(geometry(64, 64, 28, groups=2)) == "conv_blocked_bf16"
+    assert first(geometry(64, 64, 56), isa="avx512bf16") != "conv_amx_bf16"
+
+
 def test_candidates_are_few_and_apart() -> None:
     for problem in (geometry(64, 64, 56), geometry(512, 512, 7), geometry(16, 24, 9, 1), geometry(24, 24, 9, 3, 3)):
         names = [each.name for each in conv_candidates(ConvProblem(problem, {}, True, True, Layout.BLOCKED, "avx2", 1))]

@@ -14,9 +14,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from engine_cpu.precision import why_not_bf16
 
 from engine import Core
-from engine.native import cpu_features, has_feature, isas_within, kernel_isas
+from engine.native import cpu_features, default_isa, isas_within, kernel_isas, product_rates
 from engine.plugin_api import SupportLevel
 from engine.testing.models import LIGHT_MODELS, light_answer, light_input, light_model, light_tolerance, relative_error
 from engine.testing.networks import NETWORKS, SeededNetwork, rounding_tolerance, seeded_network
@@ -154,7 +155,7 @@ def test_requests_of_several_streams_give_the_same(core: Core, name: str) -> Non
         assert_close(got, expected(name), rounding_tolerance(small(name).model))
 
 
-@pytest.mark.skipif(not has_feature(cpu_features().isa, "bf16"), reason="this CPU does not multiply bf16")
+@pytest.mark.skipif(why_not_bf16(default_isa(), product_rates()) is not None, reason="bf16 is not faster here")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_bf16_loses_what_its_bits_explain(core: Core, name: str) -> None:
     """Each product rounds its inputs to 8 bits; errors of layers, and of the two operands, are independent."""

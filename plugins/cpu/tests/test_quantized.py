@@ -177,8 +177,45 @@ def test_a_dynamic_product_whose_result_is_quantized() -> None:
     check_small(nodes, constants, {"x": rng.standard_normal((3, 6)).astype(np.float32)})
 
 
+@pytest.mark.parametrize("operator", ["Conv", "MatMul"])
+def test_a_bias_of_nan_is_quantized_as_elsewhere(operator: str) -> None:
+    """NaN becomes the zero point, whichever kernel quantizes it."""
+    rng = np.random.default_rng(5)
+    is_conv = operator == "Conv"
+    bias = np.array([0.5, np.nan, 1, -1], np.float32)
+    constants = {
+        "x_scale": np.float32(0.02), "x_zero": np.uint8(100), "w_scale": np.float32(0.01), "y_scale": np.float32(0.03),
+        "y_zero": np.uint8(5), "w": rng.integers(-127, 128, (4, 3, 1) if is_conv else (3, 4)).astype(np.int8),
+        "bias": bias,
+    }  # fmt: skip
+    product = ["real", "weights", "bias"] if is_conv else ["real", "weights"]
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["x", "x_scale", "x_zero"], ["real"]),
+        onnx.helper.make_node("DequantizeLinear", ["w", "w_scale"], ["weights"]),
+        onnx.helper.make_node(operator, product, ["product"]),
+        onnx.helper.make_node(
+            "Identity" if is_conv else "Add", ["product"] if is_conv else ["product", "bias"], ["sum"]
+        ),
+        onnx.helper.make_node("QuantizeLinear", ["sum", "y_scale", "y_zero"], ["codes"]),
+        onnx.helper.make_node("DequantizeLinear", ["codes", "y_scale", "y_zero"], ["y"]),
+    ]
+    inputs = {"x": rng.integers(0, 256, (1, 3, 6) if is_conv else (6, 3)).astype(np.uint8)}
+    model = small_model(nodes, constants, inputs)
+    got, exact = (Core().compile_model(model, device)(inputs)["y"] for device in ("CPU", "TEMPLATE"))
+    np.testing.assert_array_equal(got, exact)
+
+
 def check_small(nodes: list[onnx.NodeProto], constants: dict[str, Any], inputs: dict[str, np.ndarray]) -> None:
     """Assert that CPU computes the result y, of f32, as onnxruntime does."""
+    model = small_model(nodes, constants, inputs)
+    (got,) = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})(inputs).values()
+    np.testing.assert_allclose(got, onnxruntime_answer(model, inputs), rtol=1e-4, atol=1e-4)
+
+
+def small_model(
+    nodes: list[onnx.NodeProto], constants: dict[str, Any], inputs: dict[str, np.ndarray]
+) -> onnx.ModelProto:
+    """A model with the result y, of f32."""
     graph = onnx.helper.make_graph(
         nodes,
         "graph",
@@ -189,6 +226,4 @@ def check_small(nodes: list[onnx.NodeProto], constants: dict[str, Any], inputs: 
         [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
         [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    (got,) = Core().compile_model(model, "CPU", {"ALLOW_REFERENCE": False})(inputs).values()
-    np.testing.assert_allclose(got, onnxruntime_answer(model, inputs), rtol=1e-4, atol=1e-4)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from engine_cpu.lowering.registry import LOWERINGS
 from onnx import TensorProto, helper
 
 from engine import Core, ops
-from engine.ir import Model, Node, Parameter, f32
+from engine.ir import Constant, Model, Node, Parameter, f32
 from engine.lowering import Decision, Refusal, RefusalCause
+from engine.onnx import model_to_proto
 from engine.plugin_api import SupportLevel
+from engine.tools.main import main
 
 
 def gelu() -> onnx.ModelProto:
@@ -57,3 +60,74 @@ def test_operations_without_names_are_answered_too() -> None:
     x = Parameter(f32, [2, 2], "x")
     answer = Core().query_model(Model([ops.Det(ops.Relu(x))], [x]), "CPU")
     assert [support.level for support in answer.nodes.values()] == [SupportLevel.NATIVE, SupportLevel.REFERENCE]
+
+
+def quantized_products() -> Model:
+    """Convolutions and products between quantizations; CPU computes one of them, and a Softmax, in f32."""
+    x = Parameter(f32, [1, 4, 6, 6], "x")
+    rng = np.random.default_rng(1)
+
+    def parameters(zero_point: Any) -> list[Constant]:
+        return [Constant(np.float32(0.02)), Constant(zero_point)]
+
+    def weights(*shape: int, zero_point: int = 0) -> Node:
+        data = Constant(rng.integers(-128, 128, shape).astype(np.int8))
+        return ops.DequantizeLinear(data, *parameters(np.int8(zero_point)))
+
+    def requantized(value: Node, name: str) -> Node:
+        codes = ops.QuantizeLinear(value, *parameters(np.uint8(100)), friendly_name=f"{name}.codes")
+        return ops.DequantizeLinear(codes, *parameters(np.uint8(100)), friendly_name=f"{name}.values")
+
+    values = requantized(x, "x")
+    symmetric = ops.Conv(values, weights(8, 4, 3, 3), friendly_name="symmetric")
+    values = requantized(ops.Relu(symmetric, friendly_name="relu"), "symmetric")
+    asymmetric = ops.Conv(values, weights(8, 8, 3, 3, zero_point=3), friendly_name="asymmetric")
+    values = requantized(asymmetric, "asymmetric")
+    scores = ops.MatMul(values, values, friendly_name="scores")
+    softmax = ops.Softmax(requantized(scores, "scores"), axis=1, friendly_name="softmax")
+    return Model([requantized(softmax, "softmax")], [x])
+
+
+REASONS = {
+    "asymmetric": "weights of i8 have zero point 3; CPU multiplies symmetric weights only: here, zero point 0",
+    "softmax": "the device has no kernel that computes Softmax on integers here",
+}
+
+
+@pytest.mark.parametrize("device", ["CPU", "HETERO:CPU,TEMPLATE"])
+def test_a_quantized_product_in_f32_has_its_reason(device: str) -> None:
+    products = ("symmetric", "relu", "asymmetric", "scores", "softmax")
+    answer = Core().query_model(quantized_products(), device)
+    assert {name: support.precision for name, support in answer.nodes.items() if name in products} == {
+        "symmetric": "u8", "relu": "u8", "asymmetric": "f32", "scores": "u8", "softmax": "f32",
+    }  # fmt: skip
+    assert {name: s.precision_reason for name, s in answer.nodes.items() if s.precision_reason} == REASONS
+
+
+def test_the_command_prints_the_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(model_to_proto(quantized_products()), tmp_path / "model.onnx")
+    assert main(["query", str(tmp_path / "model.onnx"), "-d", "CPU", "--why"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"in f32: Conv `asymmetric`: {REASONS['asymmetric']}" in lines
+    assert [line for line in lines if line.startswith("in f32: ") and "symmetric`" in line] == [
+        f"in f32: Conv `asymmetric`: {REASONS['asymmetric']}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("element_type", "block_size", "reason"),
+    [
+        (np.int16, 0, "x is quantized to i16; integer products take i8 or u8"),
+        (np.uint8, 4, "weights have a scale for each block; integer products take one for each column or one for all"),
+    ],
+)
+def test_a_product_of_quantized_values_with_compressed_weights_has_its_reason(
+    element_type: Any, block_size: int, reason: str
+) -> None:
+    x = Parameter(f32, [3, 8], "x")
+    scale, zero_point = Constant(np.float32(0.02)), Constant(element_type(0))
+    values = ops.DequantizeLinear(ops.QuantizeLinear(x, scale, zero_point), scale, zero_point)
+    scales = np.full((2, 5) if block_size else (), 0.1, np.float32)
+    weights = ops.DequantizeLinear(Constant(np.ones((8, 5), np.int8)), Constant(scales), axis=0, block_size=block_size)
+    model = Model([ops.MatMul(values, weights, friendly_name="product")], [x])
+    assert Core().query_model(model, "CPU").nodes["product"].precision_reason == reason

@@ -50,6 +50,13 @@ def test_a_budget_that_does_not_suffice_leaves_the_default() -> None:
     assert not tuner.choices
 
 
+@pytest.mark.parametrize(("seconds", "uses", "chosen"), [(1e-4, 1, "slow"), (1e-4, 100, "fast"), (1e-2, 1, "slow")])
+def test_quick_measures_what_pays_for_itself(seconds: float, uses: int, chosen: str) -> None:
+    """Otherwise, applications that run a few inferences wait longer for their results in total."""
+    tuner = CpuTuner(1, 1000.0, budget=60.0)
+    assert tuner.choose(NODE, "problem", [SLOW, FAST], default_isa(), seconds, uses).name == chosen
+
+
 def test_a_cache_serves_other_processes(tmp_path: Path) -> None:
     cache = TuningCache(str(tmp_path / "new"))
     choose(CpuTuner(1, budget=60.0, cache=cache))

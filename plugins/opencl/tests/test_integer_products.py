@@ -93,3 +93,9 @@ def test_convolutions(
 def test_what_quantizes_by_its_extremes(core: Core, values: list[list[float]]) -> None:
     """Only zeros, and numbers of one sign, whose range must include 0."""
     check_as_on_cpu(core, "DynamicQuantizeLinear", [np.array(values, np.float32)])
+
+
+def test_interpolation_of_codes(core: Core) -> None:
+    """QOperator format has a Resize of codes, which is computed in f32 and rounded."""
+    x = integers(1, (1, 2, 4, 5), np.uint8)
+    check_as_on_cpu(core, "Resize", [x, None, np.array([1, 1, 2, 2], np.float32)], mode="linear")

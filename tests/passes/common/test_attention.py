@@ -11,10 +11,10 @@ import pytest
 
 from engine import ops
 from engine.errors import PassError
-from engine.ir import Constant, Model, Node, Parameter, boolean, f16, f32
+from engine.ir import Constant, Model, Node, Parameter, boolean, f16, f32, i4, i8
 from engine.ops.evaluator import evaluate_model
 from engine.ops.internal import FusedAttention
-from engine.passes import Manager
+from engine.passes import Manager, check_equivalence
 from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
@@ -272,6 +272,50 @@ def test_three_projections_become_one_product(apply: Apply) -> None:
         ends.append(ops.Relu(biased))
     model = Model(ends, [x])
     assert apply(model, QKVProjectionFusion) == {"MatMul": 1, "Add": 1, "Split": 1, "Relu": 3}
+
+
+def compressed_weights(rng: np.random.Generator, width: int, *, blocked: bool, zero: bool, bits: int = 4) -> Node:
+    kind = i4 if bits == 4 else i8
+    shape = (2, width) if blocked else (width,)
+    codes = [rng.integers(-8, 8, dims).astype(kind.numpy) for dims in ((8, width), shape)]
+    scale = Constant(rng.uniform(0.1, 1, shape).astype("f"))
+    operands = [Constant(codes[0]), scale, *([Constant(codes[1])] if zero else [])]
+    return ops.create("DequantizeLinear", operands, {"axis": 0, "block_size": 4} if blocked else {"axis": 1})
+
+
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("blocked", [False, True])
+def test_three_projections_with_compressed_weights_become_one(blocked: bool, zero: bool, apply: Apply) -> None:
+    rng, x = np.random.default_rng(0), Parameter(f32, ["B", S, 8], "x")
+    products = [ops.MatMul(x, compressed_weights(rng, width, blocked=blocked, zero=zero)) for width in (4, 4, 6)]
+    products[0] = ops.Add(products[0], Constant(rng.standard_normal(4).astype("f")))
+    model = Model([ops.Relu(product) for product in products], [x])
+    before = model.clone()
+    joined = {"DequantizeLinear": 1, "MatMul": 1, "Add": 1, "Split": 1, "Relu": 3}
+    assert apply(model, QKVProjectionFusion) == joined
+    check_equivalence(before, model)
+
+
+def test_weights_of_different_forms_are_not_joined(apply: Apply) -> None:
+    rng, x = np.random.default_rng(0), Parameter(f32, ["B", S, 8], "x")
+    weights = [
+        compressed_weights(rng, 4, blocked=True, zero=True),
+        compressed_weights(rng, 4, blocked=True, zero=False),
+        compressed_weights(rng, 4, blocked=False, zero=True),
+        compressed_weights(rng, 4, blocked=True, zero=True, bits=8),
+        Constant(np.ones((8, 4), "f")),
+        ops.DequantizeLinear(Constant(np.ones((8, 4), np.int8)), Constant(np.float32(1))),
+    ]
+    model = Model([ops.Relu(ops.MatMul(x, each)) for each in weights], [x])
+    apply(model, QKVProjectionFusion, modified=False)
+
+
+def test_products_of_quantized_values_are_not_joined(apply: Apply) -> None:
+    rng, codes = np.random.default_rng(0), Parameter(i8, ["B", S, 8], "x")
+    x = ops.DequantizeLinear(codes, Constant(np.float32(0.1)))
+    weights = [compressed_weights(rng, 4, blocked=False, zero=False, bits=8) for _ in range(3)]
+    model = Model([ops.Relu(ops.MatMul(x, each)) for each in weights], [codes])
+    apply(model, QKVProjectionFusion, modified=False)
 
 
 def test_a_bias_of_more_dimensions_stays_behind_the_product(apply: Apply) -> None:

@@ -128,7 +128,8 @@ def test_annotations_go_to_all_parts() -> None:
     ("make", "message"),
     [
         (lambda x: FusedConv(x, array(8, 4, 3, 3), None, array(1, 8, 1, 4)), "the residual is"),
-        (lambda x: FusedConv(x, array(8, 3, 3, 3)), "FusedConv .*decomposition failed"),
+        (lambda x: FusedConv(x, array(8, 3, 3, 3)), "FusedConv .*X has 4 channels; W takes 3"),
+        (lambda x: FusedConv(x, array(8, 3, 3, 3), transposed=True), "FusedConv .*decomposition failed"),
         (lambda x: FusedConv(x, Constant(np.ones([8, 4, 3, 3]), f16)), "element type"),
         (lambda x: FusedMatMul(x, array(6, 3), array(1, 3)), r"input 2 \(bias\) must have one dimension"),
         (lambda x: FusedMatMul(x, array(2, 3, 6), trans_b=True), "must be a matrix"),
@@ -139,6 +140,21 @@ def test_annotations_go_to_all_parts() -> None:
 def test_wrong_inputs_are_refused_with_the_nodes_name(make: Callable[[Node], Node], message: str) -> None:
     with pytest.raises(TypeInferenceError, match=message):
         make(Parameter(f32, [2, 4, 6, 6], "x"))
+
+
+@pytest.mark.parametrize("shape", [[2, 4, 6, 6], [None, 4, "H", 6], [2, None, None, None], None])
+def test_types_are_those_of_the_decomposition(shape: list[int | str | None] | None) -> None:
+    """Shapes that differ from the decomposition's would be wrong wherever a device computes that instead."""
+    x, residual = Parameter(f32, shape, "x"), Parameter(f32, [2, 8, 3, "W"], "residual")
+    relu = Activation("Relu")
+    for node in (
+        FusedConv(x, array(8, 4, 3, 3), array(8), activation=relu, pads=(1, 1, 1, 1), strides=(2, 2)),
+        FusedConv(x, array(8, 4, 3, 3), None, residual, pads=(1, 1, 1, 1), strides=(2, 2)),
+        FusedConv(x, array(4, 8, 3, 3), None, transposed=True),
+        FusedMatMul(x, array(6, 5), array(5), activation=relu),
+        FusedMatMul(x, array(5, 6), None, Parameter(f32, [2, 4, "H", 5], "other"), trans_b=True),
+    ):
+        assert node.output(0).type == decompose(node)[0].type
 
 
 def test_attributes_are_checked() -> None:

@@ -1,4 +1,4 @@
-"""QLinearConv and QLinearMatMul as QDQ. If it fails, models quantized in QOperator format give other answers on CPU."""
+"""Operators of codes as QDQ. If it fails, models quantized in QOperator format give other answers on CPU."""
 
 from __future__ import annotations
 
@@ -115,11 +115,21 @@ def test_one_scale_that_is_computed() -> None:
     assert kinds(applied(node, a, b, *quantization)) == {"DequantizeLinear", "MatMul", "QuantizeLinear"}
 
 
+def test_a_bias_that_is_computed() -> None:
+    scale, zero = Constant(np.float32(0.25)), Constant(np.uint8(0))
+    x, w, bias = Parameter(u8, [1, 3, 4, 4], "x"), Parameter(u8, [2, 3, 1, 1], "w"), Parameter(i32, [2], "bias")
+    conv = ops.QLinearConv(x, scale, zero, w, scale, zero, scale, zero, bias)
+    random = np.random.default_rng(1)
+    values = [random.integers(0, 9, shape).astype(np.uint8) for shape in ((1, 3, 4, 4), (2, 3, 1, 1))]
+    values.append(np.int32([-150, 350]))
+    original = Model([conv], [x, w, bias]).clone()
+    model = applied(conv, x, w, bias)
+    assert "Conv" in kinds(model)
+    np.testing.assert_array_equal(evaluate_model(model, values), evaluate_model(original, values))
+
+
 def test_what_cannot_be_expressed_stays() -> None:
     one, zero = Constant(np.float32(1)), Constant(np.uint8(0))
-    x, w, bias = Parameter(u8, [1, 3, 4, 4], "x"), Parameter(u8, [2, 3, 1, 1], "w"), Parameter(i32, [2], "bias")
-    conv = ops.QLinearConv(x, one, zero, w, one, zero, one, zero, bias)
-    assert kinds(applied(conv, x, w, bias)) == {"QLinearConv"}
     per_matrix = Constant(np.ones((2, 1, 4), np.float32)), Constant(np.zeros((2, 1, 4), np.uint8))
     a, b = Parameter(u8, [2, 2, 3], "a"), Parameter(u8, [2, 3, 4], "b")
     product = ops.QLinearMatMul(a, one, zero, b, *per_matrix, one, zero)
@@ -136,3 +146,22 @@ def test_cpu_computes_it_natively(name: str) -> None:
     node = ops.create(name, [x, one, zero, weights, one, Constant(np.int8(0)), one, zero], friendly_name="node")
     answer = Core().query_model(Model([node], [x]), "CPU")
     assert answer.nodes["node"].level is SupportLevel.NATIVE
+
+
+@pytest.mark.parametrize("element_type", BYTES, ids=str)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_interpolations_of_codes(mode: str, element_type: ElementType) -> None:
+    """The format has a Resize that reads and writes codes, for which devices have kernels only in f32."""
+    x = Parameter(element_type, [1, 3, 4, 5], "x")
+    lowest = np.iinfo(element_type.numpy).min
+    codes = (np.random.default_rng(1).integers(0, 256, (1, 3, 4, 5)) + lowest).astype(element_type.numpy)
+    scales = Constant(np.array([1, 1, 2, 1.5], np.float32))
+    assert_within_a_quantum(ops.Resize(x, None, scales, mode=mode), [codes], x, kernel="Resize")
+    model = Model([ops.Resize(x, None, scales, mode=mode)], [x])
+    assert {s.level for s in Core().query_model(model, "CPU").nodes.values()} == {SupportLevel.NATIVE}
+
+
+def test_codes_of_the_nearest_elements_stay_codes() -> None:
+    x = Parameter(u8, [1, 3, 4, 5], "x")
+    node = ops.Resize(x, None, Constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest")
+    assert kinds(applied(node, x)) == {"Resize"}

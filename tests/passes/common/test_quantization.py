@@ -135,3 +135,40 @@ def test_common_optimizations_keep_the_integer_path(count: Callable[[Model], Cou
     }  # fmt: skip
     (turned,) = (node for node in model.ordered_nodes() if node.op_type == "Transpose")
     assert turned.output(0).element_type is u8
+
+
+def test_a_split_works_on_integers(apply: Apply) -> None:
+    x = Parameter(u8, [1, 4, 2, 2], "x")
+    halves = ops.Split(dequantized(x), axis=1, num_outputs=2)
+    results = [ops.QuantizeLinear(value, SCALE, ZERO) for value in halves.outputs]
+    operators = apply(Model(results, [x]), DequantizeSinking, QuantizePairElimination)
+    assert operators["Split"] == 1
+    assert not operators.keys() & {"DequantizeLinear", "QuantizeLinear"}
+
+
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_a_concat_of_equal_scales_works_on_integers(is_equal: bool, apply: Apply) -> None:
+    x = Parameter(u8, [1, 4, 2, 2], "x")
+    other = dequantized(x) if is_equal else ops.DequantizeLinear(x, Constant(np.float32(0.1)), ZERO)
+    model = Model([ops.Exp(ops.Concat(dequantized(x), other, axis=1))], [x])
+    assert apply(model, DequantizeSinking, modified=is_equal)["DequantizeLinear"] == (1 if is_equal else 2)
+
+
+@pytest.mark.parametrize(
+    ("clip", "moves"),
+    [
+        (lambda x: ops.Relu(x), True),
+        (lambda x: ops.Clip(x, Constant(np.float32(0)), Constant(np.float32(100))), True),
+        (lambda x: ops.Clip(x, None, Constant(np.float32(0.05) * np.float32(93))), True),
+        (lambda x: ops.Clip(x, Constant(np.float32(0.02))), False),  # between two codes
+        (lambda x: ops.Clip(x, Constant(np.float32(99))), False),  # above all codes
+        (lambda x: ops.Clip(x, Constant(np.float32(np.nan))), False),
+    ],
+)
+def test_a_clip_before_a_product_works_on_integers(clip: Callable[[Node], Node], moves: bool, apply: Apply) -> None:
+    x, weights = Parameter(u8, [2, 6], "x"), Constant(np.ones((6, 3), np.float32))
+    model = Model([ops.MatMul(clip(dequantized(x)), weights)], [x])
+    inputs = {"x": np.arange(12, dtype=np.uint8).reshape(2, 6) * 20}
+    apply(model, DequantizeSinking, modified=moves, inputs=inputs)
+    factor = model.results[0].input_value(0).node.input_value(0).node
+    assert (factor.op_type == "DequantizeLinear") == moves

@@ -92,16 +92,24 @@ def test_codes_that_are_an_input(element_type: ElementType) -> None:
     assert_equal(ops.DequantizeLinear(x, scale, zero, axis=0), x, value)
 
 
+@pytest.mark.parametrize("real", [f32, f16], ids=str)
 @pytest.mark.parametrize("block_size", [0, 2])
-def test_a_constant_is_computed_when_it_is_read(block_size: int) -> None:
-    weights, x = Constant(np.arange(-12, 12, dtype=np.int8).reshape(4, 6)), Parameter(f32, [2, 4], "x")
-    scale = Constant(np.full((2, 6) if block_size else (4,), 0.3, np.float32))
+def test_a_constant_is_computed_when_it_is_read(block_size: int, real: ElementType) -> None:
+    weights, x = Constant(np.arange(-12, 12, dtype=np.int8).reshape(4, 6)), Parameter(real, [2, 4], "x")
+    scale = Constant(np.full((2, 6) if block_size else (4,), 0.3, real.numpy))
     made = ops.DequantizeLinear(weights, scale, axis=0, block_size=block_size, friendly_name="weights")
     model = decomposed(ops.MatMul(x, made), x)
     assert kinds(model) == {"Parameter", "Constant", "MatMul", "Result"}
     (constant,) = (node for node in model.ordered_nodes() if isinstance(node, Constant))
     assert (constant.friendly_name, constant.is_loaded) == ("weights", False)
-    np.testing.assert_array_equal(constant.data, weights.data.astype(np.float32) * np.float32(0.3))
+    np.testing.assert_array_equal(constant.data, weights.data.astype(real.numpy) * real.numpy.type(0.3))
+
+
+def test_a_scalar_stays_a_scalar() -> None:
+    x = Parameter(f32, [2], "x")
+    model = decomposed(ops.Mul(x, ops.DequantizeLinear(Constant(np.uint8(7)), Constant(np.float32(0.5)))), x)
+    (constant,) = (node for node in model.ordered_nodes() if isinstance(node, Constant))
+    np.testing.assert_array_equal(constant.data, np.float32(3.5), strict=True)
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.5, 1e-40, np.inf, -np.inf, np.nan])
@@ -133,8 +141,7 @@ def test_a_pair_of_different_parameters_keeps_the_codes() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda x: ops.QuantizeLinear(x, Parameter(f32, [3]), axis=0),
-        lambda x: ops.QuantizeLinear(x, Constant(np.ones((1, 3), np.float32)), axis=0, block_size=3),
+        lambda x: ops.QuantizeLinear(x, Parameter(f32, [None]), axis=0),
         lambda x: ops.QuantizeLinear(x, Constant(np.float32(1)), precision=f16.onnx),
         lambda x: ops.QuantizeLinear(ops.Cast(x, to=f16.onnx), Constant(np.float16(1))),
         lambda x: ops.DequantizeLinear(ops.Cast(x, to=i32.onnx), Constant(np.float16(1))),
@@ -148,3 +155,34 @@ def test_what_is_not_arithmetic_in_f32_stays(make: Any) -> None:
     manager.register_pass(QuantizationDecomposition, enabled=True)
     assert not manager.run_passes(model)
     assert f64 not in {output.element_type for each in model.ordered_nodes() for output in each.outputs}
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("block_size", [0, 2, 3])
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_scales_along_an_axis_and_of_blocks(axis: int, block_size: int, is_computed: bool) -> None:
+    """Also computed ones, which no constant can be made of; the last block may be shorter."""
+    rng = np.random.default_rng(1)
+    shape = list(SHAPE)
+    if block_size:
+        shape[axis] = -(-shape[axis] // block_size)
+    else:
+        shape = [SHAPE[axis]]
+    scale, zero = rng.uniform(0.01, 2, shape).astype(np.float32), rng.integers(0, 256, shape).astype(np.uint8)
+    parameters = [Parameter(f32, shape, "scale"), Parameter(u8, shape, "zero")]
+    given: list[Node] = list(parameters) if is_computed else [Constant(scale), Constant(zero)]
+    attributes = {"axis": axis, "block_size": block_size}
+    values = (rng.standard_normal(SHAPE) * 50).astype(np.float32)
+    x = Parameter(f32, SHAPE, "x")
+    codes = Parameter(u8, SHAPE, "x")
+    for source, node, data in (
+        (x, ops.QuantizeLinear(x, *given, **attributes), values),
+        (codes, ops.DequantizeLinear(codes, *given, **attributes), rng.integers(0, 256, SHAPE).astype(np.uint8)),
+    ):
+        others = parameters if is_computed else []
+        feed = [data, scale, zero] if is_computed else [data]
+        (wanted,) = evaluate_model(Model([Result(node)], [source, *others]).clone(), feed)
+        model = decomposed(node, source, *others)
+        assert not kinds(model) & {"QuantizeLinear", "DequantizeLinear"}
+        (got,) = evaluate_model(model, feed)
+        np.testing.assert_array_equal(got, wanted, strict=True)

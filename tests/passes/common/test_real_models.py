@@ -14,14 +14,18 @@ import onnx
 import onnxruntime
 import pytest
 
-from engine.ir import Model
+from engine import ops
+from engine.ir import Constant, Model, f32, i4
 from engine.onnx import model_to_proto, read_model
 from engine.passes import ConstantFolding, Manager, Pass, check_equivalence, list_passes
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion, RelaxedAttentionFusion
+from engine.passes.common.byte_table_fusion import ByteTableFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
+from engine.passes.common.compressed_gather_fusion import CompressedGatherFusion
+from engine.passes.common.compressed_weights_fusion import CompressedWeightsFusion
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.decompositions import (
     BatchNormalizationDecomposition,
@@ -43,6 +47,9 @@ from engine.passes.common.quantization_decomposition import (
     QuantizationDecomposition,
 )
 from engine.passes.common.quantized_fusion import QuantizedFusion
+from engine.passes.common.quantized_maps_fusion import QuantizedMapsFusion
+from engine.passes.common.quantized_product_fusion import QuantizedProductFusion
+from engine.passes.common.quantized_softmax_fusion import QuantizedSoftmaxFusion
 from engine.passes.common.reshape_merge import ReshapeMerge
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.shape_simplification import ShapeSimplification
@@ -218,7 +225,13 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("case/test_center_crop_pad_crop", (), FunctionDecomposition, 1),
     ("quantized.ort17.static", (), QuantizationDecomposition, 41),
     ("quantized.ort17.static", (), QuantizedFusion, 28),
+    ("codes/squeeze_excite.script14.static", (), ByteTableFusion, 3),
+    ("codes/attention_eager.dynamo18.static", (), QuantizedProductFusion, 2),
+    ("codes/attention_eager.dynamo18.static", (), QuantizedSoftmaxFusion, 1),
+    ("quantized.ort17.static", (), QuantizedMapsFusion, 4),
     ("quantized.ort17.static", (), DequantizedConstantFolding, 12),
+    ("int4/linear.script14.static", (), CompressedWeightsFusion, 2),
+    ("int4/bert_eager.dynamo20.dynamic", (), CompressedGatherFusion, 3),
     ("case/test_dynamicquantizelinear", (), DynamicQuantizationDecomposition, 1),
     ("case/test_matmulinteger", (), IntegerProductDecomposition, 1),
     ("case/test_qlinearconv", (), QOperatorDecomposition, 1),
@@ -255,7 +268,38 @@ def read(name: str, load: Callable[[str], Model]) -> Model:
         proto = SUITE[rest].model
         assert proto is not None
         return read_model(proto)
+    if kind == "int4":
+        return with_short_weights(load(rest))
+    if kind == "codes":
+        return with_quantized_activations(load(rest))
     return small(rest) if kind == "light" else load(name)
+
+
+def with_quantized_activations(model: Model) -> Model:
+    """Every Sigmoid between quantizations, and the factors of products of two computed matrices quantized."""
+    parameters = Constant(np.float32(0.1)), Constant(np.uint8(128))
+    for node in model.ordered_nodes():
+        if node.op_type == "MatMul" and not isinstance(node.input_value(1).node, Constant):
+            for port in node.inputs:
+                codes = ops.QuantizeLinear(port.source_output, *parameters)
+                port.replace_source_output(ops.DequantizeLinear(codes, *parameters))
+        if node.op_type == "Sigmoid":
+            read = ops.DequantizeLinear(ops.QuantizeLinear(node.input_value(0), *parameters), *parameters)
+            active = ops.QuantizeLinear(ops.Sigmoid(read), *parameters)
+            node.output(0).replace(ops.DequantizeLinear(active, *parameters).output(0))
+    return model
+
+
+def with_short_weights(model: Model) -> Model:
+    """The matrices of products and look-ups as integers of 4 bits, with one scale."""
+    for node in model.ordered_nodes():
+        index = {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type)
+        matrix = None if index is None else node.input_value(index).node
+        if index is not None and isinstance(matrix, Constant) and matrix.element_type is f32:
+            scale = np.abs(matrix.data).max() / 7
+            codes = Constant(np.rint(matrix.data / scale).astype(i4.numpy))
+            node.input(index).replace_source_output(ops.DequantizeLinear(codes, Constant(scale)))
+    return model
 
 
 def test_every_ready_pass_fires_on_some_network() -> None:

@@ -7,7 +7,9 @@ from typing import Final
 from engine.ir import Model
 from engine.native import isas_within, kernel_isas
 
-_INTEGER: Final = frozenset({"QuantizedConv", "QuantizedMatMul", "MatMulInteger"})
+_INTEGER: Final = frozenset(
+    {"QuantizedConv", "QuantizedMatMul", "QuantizedProduct", "MatMulInteger", "ConvInteger", "CompressedMatMul"}
+)
 
 
 def needed_isa(graph: Model, precision: str, available: str) -> str:

@@ -19,7 +19,7 @@ class Layout(enum.Enum):
     PLAIN = "plain"
     """Row-major, in the tensor's element type."""
     BLOCKED = "blocked"
-    """Maps [N, C, ...] of f32, u8 or i8 as [N, ceil(C / 16), ..., 16]; those beyond C are undefined."""
+    """Maps [N, C, ...] of f32, i32, u8 or i8 as [N, ceil(C / 16), ..., 16]; those beyond C are undefined."""
     PLAIN_BF16 = "plain_bf16"
     """An f32 tensor, stored row-major in bf16."""
     BLOCKED_BF16 = "blocked_bf16"

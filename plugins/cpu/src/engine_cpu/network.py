@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from engine.errors import BlobFormatError, UnsupportedError
-from engine.ir import Constant, Model
+from engine.ir import Constant, Model, Node
 from engine.lowering import GraphNetwork, PreparedGraph, check_precision, constants_of, read_graph, shapes_of
-from engine.native import built_isas, cores, default_isa, has_feature
+from engine.native import built_isas, cores, default_isa
 from engine.onnx.skeleton import INLINE_BYTES
+from engine.passes.runtime_info import is_operation
 from engine.plugin_api import BlobReader, BlobWriter, Config, Plugin, SyncInferRequest
 from engine.properties import CACHE_DIR, INFERENCE_NUM_THREADS, NUM_STREAMS
 from engine_cpu.compiler import Compiler, ProgramCache, logger
 from engine_cpu.instruction_sets import needed_isa
 from engine_cpu.lowering import LOWERINGS, CpuGraph
+from engine_cpu.precision import precision_of
 from engine_cpu.program import NativeSegment, Program
 from engine_cpu.properties import (
     ALLOW_REFERENCE,
     ARENA_BYTES,
     COMPILE_EFFORT,
+    DYNAMIC_QUANTIZATION_GROUP_SIZE,
     INFERENCE_PRECISION_HINT,
     NAIVE_ARENA_BYTES,
     PLAN_CACHE_SIZE,
@@ -28,7 +31,7 @@ from engine_cpu.properties import (
 )
 from engine_cpu.request import CpuInferRequest
 from engine_cpu.transform import prepare_model
-from engine_cpu.tuning import BUDGETS, CpuTuner
+from engine_cpu.tuning import EFFORTS, CpuTuner
 from engine_cpu.tuning_cache import TuningCache
 from engine_cpu.weights import FORMATS, WeightStore, mark_weights
 
@@ -46,21 +49,21 @@ class CpuNetwork(GraphNetwork):
     def compiled(cls, plugin: Plugin, config: Config, model: Model) -> CpuNetwork:
         """Compile the user's model."""
         network = cls(plugin, config, model)
-        prepared = prepare_model(model)
+        prepared = prepare_model(model, config[DYNAMIC_QUANTIZATION_GROUP_SIZE])
         mark_weights(prepared.graph)
         for constant in (*constants_of(model), *constants_of(prepared.graph)):
             constant.release()  # pages of the mapped file that the passes have read
         # With effort "none", a network does not depend on earlier measurements.
-        effort, folder = config[COMPILE_EFFORT], config[CACHE_DIR]
-        cache = TuningCache(folder) if folder and effort != "none" else None
+        effort, folder = EFFORTS[config[COMPILE_EFFORT]], config[CACHE_DIR]
+        cache = TuningCache(folder) if folder and effort.seconds else None
         threads = threads_of(config)
         precision = precision_of(config, default_isa())
         weights = WeightStore(needed_isa(prepared.graph, precision, default_isa()))
-        network._load(prepared, weights, CpuTuner(threads, budget=BUDGETS[effort], cache=cache), precision)
+        tuner = CpuTuner(threads, effort.inferences, budget=effort.seconds, cache=cache)
+        network._load(prepared, weights, tuner, precision)
         if cache is not None:
             cache.save()
-        if network.is_static:
-            network._discard_packed()
+        network._discard_packed()
         return network
 
     @classmethod
@@ -70,7 +73,11 @@ class CpuNetwork(GraphNetwork):
         blob.verify_ahead()
         graph = read_graph(blob)
         made = _read_compilation(blob)
-        check_precision(network.name, made.precision, precision_of(config, default_isa()))
+        hint = config[INFERENCE_PRECISION_HINT]
+        # A network in bf16 that is given with the hint runs wherever its kernels do, if slowly.
+        check_precision(
+            network.name, made.precision, hint if hint == made.precision else precision_of(config, default_isa())
+        )
         packed = [name.removeprefix(PACKED) for name in blob.section_names if name.startswith(PACKED)]
         weights = WeightStore(made.isa, lambda key: blob.section(PACKED + key), packed)
         # Kernels and weight formats depend on the number of threads that the network was compiled for.
@@ -96,16 +103,32 @@ class CpuNetwork(GraphNetwork):
             self.config[ALLOW_REFERENCE],
         )
         self.is_static = prepared.is_static
+        self.packed_ahead = frozenset() if self.is_static else self._pack_ahead(prepared)
         self.program: Program | None = compiler.program(prepared) if self.is_static else None
         self.programs: ProgramCache | None = None if self.is_static else compiler.programs(prepared)
+
+    def _pack_ahead(self, prepared: CpuGraph) -> frozenset[Constant]:
+        """Pack weights whose format does not depend on shapes; returns those that plans read in no other form."""
+        found: list[Constant] = []
+        packing: set[Node] = set()
+        for node in prepared.graph.ordered_nodes():
+            if not is_operation(node) or prepared.decisions.refusal(node) is not None:
+                continue
+            decision = prepared.decisions[node]
+            if constants := decision.lowering.pack(decision.spec, self.weights):
+                packing.add(node)
+                found += [value.node for value in constants if isinstance(value.node, Constant)]
+        return frozenset(
+            constant for constant in found if packing.issuperset(each.node for each in constant.output(0).target_inputs)
+        )
 
     def _discard_packed(self) -> None:
         """Release the plain weights that no step reads, which an export omits too."""
         for constant in constants_of(self.graph):
             # Small constants are part of the exported graph.
-            if constant.byte_size > INLINE_BYTES and self.weights.is_only_packed(constant):
+            if constant.byte_size > INLINE_BYTES and self.is_omitted(constant):
                 constant.discard()
-            else:
+            elif self.is_static:
                 constant.release()
 
     def _check_reference(self, prepared: CpuGraph) -> tuple[str, ...]:
@@ -138,7 +161,7 @@ class CpuNetwork(GraphNetwork):
 
     def is_omitted(self, constant: Constant) -> bool:
         """True for data that steps read only in packed form, unless plans for other shapes need it."""
-        return self.is_static and self.weights.is_only_packed(constant)
+        return (self.is_static or constant in self.packed_ahead) and self.weights.is_only_packed(constant)
 
     def requirements(self) -> dict[str, str | Sequence[str]]:
         """The instruction set of kernels and packed weights, and the version of the weight formats."""
@@ -169,14 +192,6 @@ def threads_of(config: Config) -> int:
     """The number of threads of one inference: streams share the cores without contention."""
     threads = min(config[INFERENCE_NUM_THREADS] or cores(), cores())
     return max(1, int(threads) // (config[NUM_STREAMS] or 1))
-
-
-def precision_of(config: Config, isa: str) -> str:
-    """The precision of products: bf16 if it is configured and the CPU supports it."""
-    if config[INFERENCE_PRECISION_HINT] == "bf16" and not has_feature(isa, "bf16"):
-        logger.warning("INFERENCE_PRECISION_HINT is bf16, but this CPU has no bf16 instructions: computing in f32")
-        return "f32"
-    return str(config[INFERENCE_PRECISION_HINT])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from engine.ir import paused_collector
-from engine.native import cores, cpu_features, default_isa, has_feature, isas_within
+from engine.native import cores, cpu_features, default_isa, isas_within, product_rates
 from engine.plugin_api import (
     API_VERSION,
     BlobReader,
@@ -17,7 +17,14 @@ from engine.plugin_api import (
 )
 from engine.properties import NUM_STREAMS
 from engine_cpu.network import CpuNetwork
-from engine_cpu.properties import ALLOW_REFERENCE, COMPILE_EFFORT, INFERENCE_PRECISION_HINT, PLAN_CACHE_SIZE
+from engine_cpu.precision import why_not_bf16
+from engine_cpu.properties import (
+    ALLOW_REFERENCE,
+    COMPILE_EFFORT,
+    DYNAMIC_QUANTIZATION_GROUP_SIZE,
+    INFERENCE_PRECISION_HINT,
+    PLAN_CACHE_SIZE,
+)
 from engine_cpu.query import query
 from engine_cpu.weights import FORMATS
 
@@ -28,7 +35,13 @@ class CpuPlugin(Plugin):
     name = "CPU"
     version = "0.1.0"
     api_version = API_VERSION
-    properties = (ALLOW_REFERENCE, COMPILE_EFFORT, INFERENCE_PRECISION_HINT, PLAN_CACHE_SIZE)
+    properties = (
+        ALLOW_REFERENCE,
+        COMPILE_EFFORT,
+        DYNAMIC_QUANTIZATION_GROUP_SIZE,
+        INFERENCE_PRECISION_HINT,
+        PLAN_CACHE_SIZE,
+    )
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A new network from a model, which is not changed."""
@@ -49,8 +62,8 @@ class CpuPlugin(Plugin):
             case "FULL_DEVICE_NAME":
                 return f"{cpu_features().model} ({default_isa()})"
             case "OPTIMIZATION_CAPABILITIES":
-                bf16 = ("BF16",) if has_feature(default_isa(), "bf16") else ()
-                return ("FP32", *bf16)
+                is_in_bf16 = why_not_bf16(default_isa(), product_rates()) is None
+                return ("FP32", "BF16", "INT8") if is_in_bf16 else ("FP32", "INT8")
         return None
 
     def host_features(self, device_id: str) -> Mapping[str, str | Collection[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ class SegmentBuilder:
         self.threads = tuner.threads
         self._plan = PlanBuilder(isa=weights.isa)
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
-        self._weights, self._tuner = weights, tuner
+        self.store, self._tuner = weights, tuner
         self._options = {node: options[item] for item in items for node in item.nodes}
         self._buffers: dict[Output, dict[Layout, int]] = {}
         self._made: dict[Output, Layout] = {}
@@ -84,6 +84,7 @@ class SegmentBuilder:
             )
             for v in outputs
         ]
+        self._similar_steps = Counter(_kind_of(item.node) for item in items)
         self._roots = _alias_roots(items)
         self._uses = Counter(self._root(v) for item in items for v in _read(item))
         self._uses.update(self._root(value) for value in outputs)
@@ -121,7 +122,7 @@ class SegmentBuilder:
     def value(self, value: Output) -> Array:
         """The data of a constant."""
         assert isinstance(value.node, Constant)
-        return self._weights.data(value.node)
+        return self.store.data(value.node)
 
     def values(self, spec: OperatorSpec, *indices: int) -> list[Array | None]:
         """The data of these constant inputs; None for each omitted one."""
@@ -199,9 +200,9 @@ class SegmentBuilder:
             recipe: identifies the computation of `make`, with all parameters that its result depends on.
             make: returns the array; not called if the network already has it.
         """
-        key = self._weights.key(sources, recipe)
+        key = self.store.key(sources, recipe)
         if key not in self._constants:
-            self._constants[key] = self._plan.add_constant(self._weights.get(key, sources, make))
+            self._constants[key] = self._plan.add_constant(self.store.get(key, sources, make))
         return self._constants[key]
 
     # -- steps ---------------------------------------------------------------------------------------------
@@ -217,12 +218,13 @@ class SegmentBuilder:
             raise PlanError(f"{node}: {e}") from e
         self._step_nodes.append((name, node.op_type))
 
-    def choose(self, node: Node, key: str, candidates: Sequence[Candidate]) -> Candidate:
+    def choose(self, node: Node, key: str, candidates: Sequence[Candidate], seconds: float) -> Candidate:
         """The fastest measured candidate, or the first if nothing is measured.
 
-        `key` identifies the problem: nodes with the same key and candidates are measured once.
+        `key` identifies the problem: nodes with the same key and candidates are measured once. `seconds` estimates the
+        time of one run.
         """
-        return self._tuner.choose(node, key, candidates, self.isa)
+        return self._tuner.choose(node, key, candidates, self.isa, seconds, self._similar_steps[_kind_of(node)])
 
     # -- internals ---------------------------------------------------------------------------------
 
@@ -280,7 +282,7 @@ class SegmentBuilder:
 
     def _constant_buffer(self, constant: Constant, layout: Layout) -> int:
         if layout is Layout.PLAIN:
-            data = np.ascontiguousarray(self._weights.data(constant))
+            data = np.ascontiguousarray(self.store.data(constant))
             # A vector in a mapped file keeps up to megabytes around it in memory.
             return self._plan.add_constant(data if data.nbytes > _COPIED_BYTES else data.copy())
         from engine_cpu.reorder import reordered_array
@@ -288,7 +290,7 @@ class SegmentBuilder:
         return self.weights(
             [constant.output(0)],
             layout.value,
-            lambda: reordered_array(self._weights.data(constant), layout, self.isa),
+            lambda: reordered_array(self.store.data(constant), layout, self.isa),
         )
 
     def _reusable(self, value: Output, source: Output, layout: Layout) -> int | None:
@@ -349,6 +351,11 @@ def _alias_roots(items: Sequence[Item]) -> dict[Output, Output]:
         if source is not None:
             roots[item.node.output(0)] = source
     return roots
+
+
+def _kind_of(node: Node) -> Hashable:
+    """Equal for nodes whose steps take about the same time."""
+    return node.op_type, *(value and value.type for value in node.sources), *node.output_types
 
 
 def _read(item: Item) -> list[Output]:

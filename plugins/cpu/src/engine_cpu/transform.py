@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
-from engine.ir import Model
+from engine.ir import Constant, Model, Node
 from engine.lowering import prepare
 from engine.passes import Manager, PassPipeline
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
 from engine.passes.common.channels_first_sinking import ChannelsFirstSinking
 from engine.passes.common.common_optimizations import CommonOptimizations
+from engine.passes.common.compressed_gather_fusion import CompressedGatherFusion, is_looked_up
+from engine.passes.common.compressed_weights_fusion import CompressedWeightsFusion
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
+from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
-from engine.passes.common.qdq_propagation import DequantizeSinking, QuantizeHoisting
-from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
 from engine.passes.common.quantization_decomposition import (
     DequantizedConstantFolding,
     DynamicQuantizationDecomposition,
     QuantizationDecomposition,
 )
-from engine.passes.common.quantized_fusion import QuantizedFusion
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.widen_precision import WidenPrecision
 from engine_cpu.lowering import LOWERINGS, CpuGraph
+from engine_cpu.passes.activation_rounding import ActivationRounding
 from engine_cpu.passes.channel_shuffle_fusion import ChannelShuffleFusion
 from engine_cpu.passes.einsum_forms import stays_whole
-from engine_cpu.passes.quantized_forms import stays_in_f32, stays_in_place
+from engine_cpu.passes.quantized_forms import CAPABILITIES
 from engine_cpu.passes.scale_shift_fusion import ScaleShiftFusion
 from engine_cpu.passes.split_concat_elimination import SplitConcatElimination
 
 
-def prepare_model(model: Model) -> CpuGraph:
-    """A transformed and folded copy of `model`, with the decisions for its nodes."""
-    return prepare(model, LOWERINGS, PASSES)
+def prepare_model(model: Model, group_size: int = 0) -> CpuGraph:
+    """A transformed and folded copy of `model`, with the decisions for its nodes.
+
+    `group_size`: the value of `DYNAMIC_QUANTIZATION_GROUP_SIZE`.
+    """
+    return prepare(model, LOWERINGS, _rounding(group_size) if group_size else PASSES)
 
 
 def _register(manager: Manager) -> None:
@@ -49,14 +54,35 @@ def _register(manager: Manager) -> None:
         FlattenedProductFusion, MatMulBiasFusion, ResidualFusion, ActivationFusion, ChannelsFirstSinking
     )
     manager.pass_config.enable(InternalAttentionFusion, PackedAttentionFusion, EinsumDecomposition)
-    manager.pass_config.enable(QOperatorDecomposition, DynamicQuantizationDecomposition)
-    manager.pass_config.enable(DequantizedConstantFolding)
-    manager.pass_config.enable(QuantizedFusion, IntegerProductDecomposition, QuantizationDecomposition)
-    manager.pass_config.set_callback(QuantizedFusion, callback=stays_in_f32)
-    for moving in (DequantizeSinking, QuantizeHoisting):
-        manager.pass_config.set_callback(moving, callback=stays_in_place)
+    CAPABILITIES.configure(manager.pass_config)
+    manager.pass_config.enable(DynamicQuantizationDecomposition, IntegerProductDecomposition, QuantizationDecomposition)
+    manager.pass_config.enable(CompressedWeightsFusion, CompressedGatherFusion, FunctionDecomposition)
+    manager.pass_config.set_callback(DequantizedConstantFolding, callback=is_looked_up)
     manager.pass_config.set_callback(EinsumDecomposition, callback=stays_whole)
+    manager.pass_config.set_callback(QuantizationDecomposition, callback=_is_elementwise)
+    for decomposition in (IntegerProductDecomposition, FunctionDecomposition):
+        manager.pass_config.set_callback(decomposition, callback=_has_kernel)
+
+
+def _has_kernel(node: Node) -> bool:
+    return LOWERINGS.decide(node).refusal is None
+
+
+def _is_elementwise(quantization: Node) -> bool:
+    """Whether a quantization or dequantization that is computed has a kernel."""
+    return not isinstance(quantization.input_value(0).node, Constant) and _has_kernel(quantization)
 
 
 PASSES: Final = PassPipeline(_register)
 """The passes that the device runs on every model."""
+
+
+@cache
+def _rounding(group_size: int) -> PassPipeline:
+    """The same, and products that round activations."""
+
+    def register(manager: Manager) -> None:
+        _register(manager)
+        manager.register_pass(ActivationRounding(group_size))
+
+    return PassPipeline(register)

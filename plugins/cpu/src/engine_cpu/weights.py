@@ -62,11 +62,11 @@ class WeightStore:
 
     def _made(self, make: Callable[[], Array]) -> Array:
         """The result of `make`; its sources can be released once the result is stored."""
-        self._is_making = True
+        outer, self._is_making = self._is_making, True
         try:
             return make()
         finally:
-            self._is_making = False
+            self._is_making = outer
 
     def is_only_packed(self, constant: Constant) -> bool:
         """True if the data of a constant is read only in packed form."""

@@ -64,7 +64,8 @@ class OpenclNetwork(GraphNetwork["OpenclPlugin"]):
         """Compile the user's model."""
         network = cls(plugin, config, model)
         network.device = device_of(config[DEVICE_ID], config[DEVICE_NAME])
-        network.load(prepare_model(model, config[INFERENCE_PRECISION_HINT]))
+        on_integers = network.device.facts.multiplies_integers
+        network.load(prepare_model(model, config[INFERENCE_PRECISION_HINT], on_integers=on_integers))
         return network
 
     @classmethod

@@ -15,6 +15,7 @@ from engine.plugin_api import (
     Plugin,
     QueryResult,
 )
+from engine.properties import DEVICE_ID
 from engine_opencl.devices.device import OpenclDevice, device_of, find_devices
 from engine_opencl.network import OpenclNetwork
 from engine_opencl.programs.programs import Programs
@@ -72,7 +73,8 @@ class OpenclPlugin(Plugin):
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """The support of each operation."""
-        return query(model, config[INFERENCE_PRECISION_HINT])
+        facts = device_of(config[DEVICE_ID], config[DEVICE_NAME]).facts
+        return query(model, config[INFERENCE_PRECISION_HINT], on_integers=facts.multiplies_integers)
 
     def metric(self, name: str, device_id: str) -> object:
         """The facts about the device; None leaves the declared default."""

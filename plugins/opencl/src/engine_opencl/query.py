@@ -9,6 +9,6 @@ from engine_opencl.lowering import LOWERINGS
 from engine_opencl.transform import passes_for
 
 
-def query(model: Model, precision: str) -> QueryResult:
+def query(model: Model, precision: str, *, on_integers: bool) -> QueryResult:
     """Answer for the operations of `model`."""
-    return lowering.query(model, LOWERINGS, passes_for(precision))
+    return lowering.query(model, LOWERINGS, passes_for(precision, on_integers))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Final
 
+from engine.ir import Constant, Node
 from engine.lowering import prepare
+from engine.ops.quantize import are_usual
 from engine.passes import Manager, PassPipeline
 from engine.passes.common.activation_fusion import ActivationFusion
 from engine.passes.common.attention_fusion import InternalAttentionFusion
@@ -14,28 +17,67 @@ from engine.passes.common.decompositions import MeanVarianceNormalizationDecompo
 from engine.passes.common.einsum_decomposition import EinsumDecomposition
 from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
+from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
+from engine.passes.common.quantization_capabilities import PrecisionRestriction, QuantizationCapabilities
+from engine.passes.common.quantization_decomposition import QuantizationDecomposition
 from engine.passes.common.residual_fusion import ResidualFusion
 from engine.plugin_api import Model
 from engine_opencl.lowering import LOWERINGS, OpenclGraph
 
+CAPABILITIES: Final = QuantizationCapabilities(
+    "OPENCL",
+    [
+        PrecisionRestriction(operator="Conv", symmetric_weights=False),
+        PrecisionRestriction(operator="MatMul", symmetric_weights=False, computed_scales=True),
+    ],
+)
+"""The integer products of a device that multiplies 8-bit integers faster than f32."""
+_SLOW: Final = "f32 is faster on this device: OPENCL multiplies integers on GPUs with cl_khr_integer_dot_product"
+_IN_F32: Final = QuantizationCapabilities(
+    "OPENCL", [PrecisionRestriction(operator=name, limits=lambda spec: _SLOW) for name in ("Conv", "MatMul")]
+)
+"""Those of other devices: none."""
+_SCALES: Final = (1, 4, 6)
+"""The inputs of QLinearConv and QLinearMatMul that are scales."""
 
-def prepare_model(model: Model, precision: str = "f32") -> OpenclGraph:
+
+def prepare_model(model: Model, precision: str = "f32", *, on_integers: bool = False) -> OpenclGraph:
     """A transformed and folded copy of `model`, with the decisions for its nodes.
 
-    Its f32 values are stored in `precision`.
+    Its f32 values are stored in `precision`; with `on_integers`, products of quantized values are integer products.
     """
-    return prepare(model, LOWERINGS, passes_for(precision))
+    return prepare(model, LOWERINGS, passes_for(precision, on_integers))
 
 
 @cache
-def passes_for(precision: str) -> PassPipeline:
-    """The passes that the device runs on every model of a precision."""
+def passes_for(precision: str, on_integers: bool) -> PassPipeline:
+    """The passes that a device runs on every model of a precision."""
 
     def register(manager: Manager) -> None:
         manager.register_pass(CommonOptimizations)
         manager.pass_config.enable(MatMulBiasFusion, ResidualFusion, ActivationFusion, InternalAttentionFusion)
         manager.pass_config.enable(EinsumDecomposition, FunctionDecomposition, MeanVarianceNormalizationDecomposition)
+        manager.pass_config.enable(QuantizationDecomposition)
+        if precision == "f32":
+            (CAPABILITIES if on_integers else _IN_F32).configure(manager.pass_config)
+            manager.pass_config.set_callback(QOperatorDecomposition, callback=_is_codes_kernel)
+        else:  # arithmetic in f16 would round codes
+            manager.pass_config.set_callback(QuantizationDecomposition, callback=_has_kernel)
         if precision == "f16":
             manager.register_pass(ConvertPrecision(accepts=lambda node: LOWERINGS.decide(node).refusal is None))
 
     return PassPipeline(register)
+
+
+def _is_codes_kernel(node: Node) -> bool:
+    """Whether there is a kernel for an operator of codes with its scales."""
+    if node.op_type == "Resize":
+        return False
+    scales = [node.input_value(index).node for index in _SCALES]
+    return all(isinstance(scale, Constant) and are_usual(scale.data) for scale in scales)
+
+
+def _has_kernel(node: Node) -> bool:
+    """Whether a quantization or dequantization stays: all but that of constants for which there is no kernel."""
+    is_constant = all(value is None or isinstance(value.node, Constant) for value in node.input_values)
+    return node.op_type != "DequantizeLinear" or not is_constant or LOWERINGS.decide(node).refusal is None

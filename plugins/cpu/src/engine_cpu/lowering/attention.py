@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine.ir import Node, Output
 from engine.lowering import Refusal, RefusalCause, check_attention
-from engine.native import Attribute
+from engine.native import Attribute, has_feature
 from engine.ops.attention import AttentionLengths, AttentionSpec, Heads
 from engine.ops.internal import INTERNAL_DOMAIN, FusedAttentionSpec
 from engine_cpu.lowering.checks import F32
@@ -83,7 +83,9 @@ def _add_step(
     if spec.mask is not None:
         attributes |= _mask_attributes(spec.mask, b.shape(spec.mask), k.rows, is_cut=spec.is_mask_cut)
         inputs.append(b.input(spec.mask))
-    b.step(spec.node, "attention_f32", inputs, [b.output(spec.output())], **attributes)
+    is_in_bf16 = b.precision == "bf16" and has_feature(b.isa, "amx_bf16")
+    kernel = "attention_bf16" if is_in_bf16 else "attention_f32"
+    b.step(spec.node, kernel, inputs, [b.output(spec.output())], **attributes)
 
 
 def _joined(node: Node, b: SegmentBuilder, buffer: int, new: Heads, past: Output | None, present: Output | None) -> int:

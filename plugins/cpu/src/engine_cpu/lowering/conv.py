@@ -16,8 +16,10 @@ from engine_cpu.layout import Layout, LayoutOption, padded_channels, static_shap
 from engine_cpu.lowering.checks import MAX_STEP, check_f32, check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_candidates import (
     PLANAR_CHANNELS,
+    TILE_PLAIN_CHANNELS,
     ConvProblem,
     conv_candidates,
+    estimated_seconds,
     has_bf16_kernel,
     packed_bytes,
     packing,
@@ -74,8 +76,9 @@ class ConvLowering(OpLowering[ConvSpec]):
             b.threads,
             out_layout,
             option.precision == "bf16",
+            b.is_constant(node.input_value(_W)),
         )
-        candidate = b.choose(node, problem.key(), conv_candidates(problem))
+        candidate = b.choose(node, problem.key(), conv_candidates(problem), estimated_seconds(problem))
         inputs = [b.input(node.input_value(_X), layout), _weights(node, geometry, candidate, b)]
         if bias is not None:
             inputs.append(_padded_bias(node, bias, b))
@@ -117,7 +120,19 @@ def _weights(node: Node, geometry: ConvGeometry, candidate: Candidate, b: Segmen
         packed = b.temporary(packed_bytes(geometry, candidate.kernel, candidate.attributes))
         b.step(node, kernel, [b.input(source)], [packed], **attributes)
         return packed
-    return b.weights([source], recipe, lambda: pack(kernel, [_array(source, b)], attributes, isa=b.isa))
+
+    def make() -> np.ndarray[Any, np.dtype[Any]]:
+        array = _array(source, b)
+        return pack(kernel, [_channels_last(array) if attributes.get("plain") else array], attributes, isa=b.isa)
+
+    return b.weights([source], recipe, make)
+
+
+def _channels_last(weights: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Weights [out, in, ...] as [out, ..., 4]: each pixel has four values, of which those of no channel are zero."""
+    moved = np.moveaxis(weights, 1, -1)
+    padding = [(0, 0)] * (moved.ndim - 1) + [(0, TILE_PLAIN_CHANNELS - moved.shape[-1])]
+    return np.ascontiguousarray(np.pad(moved, padding))
 
 
 def _padded_bias(node: Node, bias: Output, b: SegmentBuilder) -> int:

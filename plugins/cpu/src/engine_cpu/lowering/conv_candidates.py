@@ -26,7 +26,11 @@ _CACHED_WEIGHTS: Final = 768 << 10
 _CACHED_TILES: Final = 2 << 20
 # Kernels on bf16 maps with the same weights as on f32 maps.
 _PACKED_AS: Final = {"depthwise_bf16": "depthwise_f32", "winograd_bf16": "winograd_f32"}
-_PACKED_BY: Final = ("vectors", "output_tile", "expanded")
+_PACKED_BY: Final = ("vectors", "output_tile", "expanded", "plain")
+# On tiles: columns of a group of weights, values of bf16 in a step, and channels of a pixel that is read PLAIN.
+_TILE_COLUMNS: Final = 32
+_TILE_DEPTH: Final = 32
+TILE_PLAIN_CHANNELS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class ConvProblem:
     threads: int
     out_layout: Layout = Layout.BLOCKED
     is_bf16: bool = False
+    has_constant_weights: bool = True
 
     def key(self) -> str:
         """A key that is equal for problems whose candidates take the same time."""
@@ -58,6 +63,11 @@ def conv_candidates(problem: ConvProblem) -> list[Candidate]:
     """The candidates, sorted by estimated time."""
     ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])
     return [_candidate(problem, kernel, variant) for _, kernel, variant in ranked[:_MAX_CANDIDATES]]
+
+
+def estimated_seconds(problem: ConvProblem) -> float:
+    """The time of a convolution by the direct algorithm at 3 GHz."""
+    return _direct_cycles(problem) / 3e9
 
 
 def has_bf16_kernel(groups: int, in_channels: int, out_channels: int, *, transposed: bool) -> bool:
@@ -87,6 +97,9 @@ def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, A
             tile = attributes["output_tile"]
             assert isinstance(tile, int)
             floats = (tile + 2) ** 2 * g.in_channels * padded_channels(g.out_channels)
+        case "conv_amx_bf16":
+            steps = g.kernel[0] if attributes["plain"] else -(-g.in_channels // _TILE_DEPTH) * g.taps
+            floats = -(-g.out_channels // _TILE_COLUMNS) * _TILE_COLUMNS * steps * _TILE_DEPTH // 2
         case _:
             floats = g.groups * padded_channels(g.out_group) * g.in_group * g.taps
     return 4 * floats
@@ -102,12 +115,16 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
     if g.transposed:
         yield from _variants(problem.kernel("conv_transpose"), [{}], 0.0)
     elif problem.layout is Layout.PLAIN:
+        if _fits_plain_tiles(problem):
+            yield 0.0, "conv_amx_bf16", {"plain": 1}
         yield from _variants(problem.kernel("conv_planar"), [{"vectors": v} for v in _vectors(problem)], 0.0)
     elif g.is_depthwise:
         yield from _variants(problem.kernel("depthwise"), [{}], 0.0)
     elif not g.has_whole_blocks:
         yield from _variants("conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], 0.0)
     else:
+        if _has_tiles(problem):
+            yield 0.0, "conv_amx_bf16", {"plain": 0}
         direct = problem.kernel("conv_blocked")
         yield from _variants(direct, _tilings(problem), _direct_cycles(problem))
         # Winograd on bf16 maps requires both input and output in bf16.
@@ -116,6 +133,17 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
                 yield from _variants(
                     problem.kernel("winograd"), _blocks(problem, tile), _winograd_cycles(problem, tile)
                 )
+
+
+def _has_tiles(problem: ConvProblem) -> bool:
+    return problem.is_bf16 and problem.geometry.groups == 1 and has_feature(problem.isa, "amx_bf16")
+
+
+def _fits_plain_tiles(problem: ConvProblem) -> bool:
+    """Whether a step of depth has the pixels of a kernel row."""
+    g = problem.geometry
+    is_row = g.kernel[1] * TILE_PLAIN_CHANNELS <= _TILE_DEPTH and g.dilations[1] == 1
+    return _has_tiles(problem) and is_row and g.in_channels <= TILE_PLAIN_CHANNELS and problem.has_constant_weights
 
 
 def _variants(kernel: str, variants: Sequence[Mapping[str, Attribute]], cycles: float) -> Iterator[_Estimated]:

@@ -8,7 +8,7 @@ from typing import Final
 from engine.ir import Node, Output
 from engine.ir.element_type import bf16, f32
 from engine.lowering import Refusal, RefusalCause, check_types, first_refusal
-from engine.ops.elementwise import ModSpec
+from engine.ops.quantize import QuantizeSpec
 from engine.ops.spec import OperatorSpec
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption, static_shape
@@ -20,7 +20,7 @@ from engine_cpu.lowering.elementwise_operands import (
     space,
     strides,
 )
-from engine_cpu.lowering.elementwise_ops import BOOLEANS, NUMBERS, OPS, REALS
+from engine_cpu.lowering.elementwise_ops import BOOLEANS, BYTES, NUMBERS, OPS
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Value
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
@@ -162,12 +162,27 @@ def _check_inputs(node: Node) -> Refusal | None:
         return first_refusal(check_types(read, types), check_types(node.outputs, types))
     if node.op_type == "Pow":
         return check_types(read, NUMBERS)
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return _check_quantization(node)
     return check_types(read, types)
 
 
+def _check_quantization(node: Node) -> Refusal | None:
+    """Between f32 and bytes, by one scale; others are decomposed."""
+    real, codes = node.input_value(0), node.output(0)
+    if node.op_type == "DequantizeLinear":
+        real, codes = codes, real
+    numbers = [value for value in node.input_values[1:] if value is not None]
+    if any(not value.shape.is_static or value.shape.size() != 1 for value in numbers) or real.shape.rank.is_dynamic:
+        return Refusal(RefusalCause.SHAPE, "several scales; expected one")
+    if any(len(value.shape) > len(real.shape) for value in numbers):
+        return Refusal(RefusalCause.RANK, f"the scale has more dimensions than {real.name}")
+    return first_refusal(check_types([real, numbers[0]], {f32}), check_types([codes], BYTES))
+
+
 def _check_attributes(spec: OperatorSpec) -> Refusal | None:
-    if isinstance(spec, ModSpec) and not spec.fmod and spec.output().element_type in REALS:
-        return Refusal(RefusalCause.ATTRIBUTE, "fmod is 0 for real numbers; expected 1")
+    if isinstance(spec, QuantizeSpec) and (spec.precision not in (None, f32) or spec.block_size):
+        return Refusal(RefusalCause.ATTRIBUTE, "there is no kernel for blocks, or quotients of other types than f32")
     return None
 
 

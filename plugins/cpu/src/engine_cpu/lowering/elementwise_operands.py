@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from engine.ir import Constant, Output
-from engine.ir.element_type import f32, i8, u8
+from engine.ir.element_type import f32, i8, i32, u8
 from engine_cpu.layout import BLOCK, Layout, padded_channels, static_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-BLOCKED_TYPES: Final = (f32, u8, i8)
+BLOCKED_TYPES: Final = (f32, u8, i8, i32)
 """The types of maps in blocks."""
 
 

@@ -10,18 +10,20 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from engine.ir import ElementType
-from engine.ir.element_type import bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from engine.ir.element_type import bf16, boolean, f8e8m0, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from engine.ops.activations import ActivationSpec, GeluSpec
-from engine.ops.elementwise import BitShiftSpec, IsInfSpec, ModSpec
+from engine.ops.elementwise import BitShiftSpec, ConversionSpec, IsInfSpec, ModSpec
+from engine.ops.quantize import QuantizeSpec
 from engine.ops.spec import OperatorSpec
-from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode, Value
+from engine_cpu.lowering.elementwise_program import SMALL_INTEGERS, SMALL_REALS, ElementwiseProgram, Opcode, Value
 
 REALS: Final = frozenset({f32, f64, f16, bf16})
-UNSIGNED: Final = frozenset({u8, u16, u32, u64})
-INTEGERS: Final = UNSIGNED | {i8, i16, i32, i64}
+INTEGERS: Final = frozenset({u8, u16, u32, u64, i8, i16, i32, i64})
 NUMBERS: Final = REALS | INTEGERS
 ALL: Final = NUMBERS | {boolean}
 BOOLEANS: Final = frozenset({boolean})
+BYTES: Final = frozenset({u8, i8})
+CONVERTIBLE: Final = ALL | SMALL_REALS | frozenset(SMALL_INTEGERS)
 
 Emit: TypeAlias = "Callable[[ElementwiseProgram, Any, Sequence[Value]], Value]"
 """Appends a node to a program, given its spec and the values of its present inputs."""
@@ -125,12 +127,28 @@ def _mean(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Valu
 
 @_emits("Mod", NUMBERS)
 def _mod(p: ElementwiseProgram, spec: ModSpec, x: Sequence[Value]) -> Value:
-    return p.op(Opcode.FMOD if spec.fmod else Opcode.MOD, *x)
+    if spec.fmod or x[0].element_type in INTEGERS:
+        return p.op(Opcode.FMOD if spec.fmod else Opcode.MOD, *x)
+    # The sign of the divisor, also for 0.
+    a, b = x
+    zero, minus_zero = (p.constant(number, a.element_type) for number in (0.0, -0.0))
+    rest, is_negative = p.op(Opcode.FMOD, a, b), p.op(Opcode.LESS, b, zero)
+    differs = p.op(Opcode.XOR, p.op(Opcode.LESS, rest, zero), is_negative)
+    moved = p.op(Opcode.WHERE, differs, p.op(Opcode.ADD, rest, b), rest)
+    return p.op(Opcode.WHERE, p.op(Opcode.EQUAL, rest, zero), p.op(Opcode.WHERE, is_negative, minus_zero, zero), moved)
 
 
-@_emits("BitShift", UNSIGNED)
+@_emits("BitShift", INTEGERS)
 def _bit_shift(p: ElementwiseProgram, spec: BitShiftSpec, x: Sequence[Value]) -> Value:
-    return p.op(Opcode.SHIFT_LEFT if spec.direction == "LEFT" else Opcode.SHIFT_RIGHT, *x)
+    value, by = x
+    if spec.direction == "LEFT":
+        return p.op(Opcode.SHIFT_LEFT, value, by)
+    kind = value.element_type
+    if kind.is_signed:  # by more bits than there are, or less than none: 0 or -1, as by all but the sign
+        most = p.constant(kind.bits - 1, kind)
+        is_below = p.op(Opcode.LESS, by, p.constant(0, kind))
+        by = p.op(Opcode.WHERE, is_below, most, p.op(Opcode.MIN, by, most))
+    return p.op(Opcode.SHIFT_RIGHT, value, by)
 
 
 @_emits("IsInf", REALS)
@@ -140,12 +158,30 @@ def _is_inf(p: ElementwiseProgram, spec: IsInfSpec, x: Sequence[Value]) -> Value
     return functools.reduce(functools.partial(p.op, Opcode.OR), tests) if tests else p.constant(False, boolean)
 
 
-@_emits("Cast", ALL)
-def _cast(p: ElementwiseProgram, spec: OperatorSpec, x: Sequence[Value]) -> Value:
-    return p.cast(x[0], spec.output().element_type)
+@_emits("Cast", CONVERTIBLE)
+def _cast(p: ElementwiseProgram, spec: ConversionSpec, x: Sequence[Value]) -> Value:
+    source, target = x[0], spec.output().element_type
+    if target is f8e8m0 and source.element_type is not target:
+        return p.power_of_two(source, spec.round_mode, saturates=spec.saturate)
+    if not spec.saturate or target not in SMALL_REALS or source.element_type is target:
+        return p.cast(source, target)
+    limits = target.finfo
+    wide = source if source.element_type is f64 else p.cast(source, f32)
+    low, high = (p.constant(float(limit), wide.element_type) for limit in (limits.min, limits.max))
+    return p.cast(p.op(Opcode.CLIP, wide, low, high), target)
 
 
-_add("CastLike", ALL, _cast)
+_add("CastLike", CONVERTIBLE, _cast)
+
+
+@_emits("QuantizeLinear", {f32})
+def _quantize(p: ElementwiseProgram, spec: QuantizeSpec, x: Sequence[Value]) -> Value:
+    return p.quantize(x[0], x[1], x[2] if len(x) > 2 else p.constant(0, spec.output().element_type))
+
+
+@_emits("DequantizeLinear", BYTES)
+def _dequantize(p: ElementwiseProgram, spec: QuantizeSpec, x: Sequence[Value]) -> Value:
+    return p.dequantize(x[0], x[1], x[2] if len(x) > 2 else p.constant(0, x[0].element_type))
 
 
 @_emits("Clip", NUMBERS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from engine.ir import Constant, ElementType, Node, Output
 from engine.ir.element_type import f32, i8, i32, u8
 from engine.lowering import Refusal, RefusalCause, first_refusal
-from engine.native import Attribute, pack
+from engine.native import Attribute, has_feature, pack
 from engine.ops.conv import ConvSpec
 from engine.ops.fused_activation import Activation
 from engine.ops.internal import INTERNAL_DOMAIN, Quantized
@@ -20,9 +21,10 @@ from engine.ops.matmul import MatMulSpec
 from engine.ops.spec import OperatorSpec, SpecT
 from engine_cpu.layout import Layout, LayoutOption, layout_bytes, padded_channels, static_shape
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
-from engine_cpu.lowering.conv_geometry import conv_geometry
+from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 from engine_cpu.lowering.elementwise_program import ElementwiseProgram, Opcode
 from engine_cpu.lowering.epilogue import activation_attributes
+from engine_cpu.lowering.quantized_product import add_product, check_matrices
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
@@ -30,8 +32,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_TERMS: Final = (2**31 - 1) // (255 * 128)
 """Sums of up to this many products of u8 and i8 cannot overflow i32."""
+CHANNEL_BLOCK: Final = 16
+"""Channels of a group come in multiples of it, or there is one group for each."""
 PLANAR_CHANNELS: Final = 4
 """Maps with up to this many channels are read PLAIN."""
+_TILE_ROW: Final = 64
+"""Values of depth that a step of AMX's tiles takes."""
 _RESIDUAL: Final = 6
 _CLIPS: Final = (None, "Relu", "Clip")
 _UNSIGNED: Final = 128
@@ -43,6 +49,8 @@ class _QuantizedLowering(OpLowering[SpecT]):
     def check(self, spec: SpecT) -> Refusal | None:
         """See `OpLowering`."""
         operands = Quantized.of(spec.node)
+        if operands.weights_zero_point is not None:
+            return Refusal(RefusalCause.ATTRIBUTE, "the weights have zero points; expected symmetric weights")
         is_real = operands.y_scale is None and operands.middle_scale is None
         computed = {0, _RESIDUAL} | ({1, 2} if is_real and spec.op_type == "QuantizedMatMul" else set())
         for index, value in enumerate(spec.node.input_values):
@@ -78,16 +86,30 @@ class QuantizedConvLowering(_QuantizedLowering[ConvSpec]):
         operands = _Operands(node, Quantized.of(node), spec.activation, b)
         geometry = conv_geometry(spec, b.shape(node.input_value(0)), b.shape(spec.weights))
         layout = b.option(node).inputs[0]
-        kernel = "depthwise_int8" if geometry.is_depthwise else "conv_blocked_int8"
-        if layout is Layout.PLAIN:
-            kernel = "conv_planar_int8"
-        attributes = {**geometry.attributes(), **operands.epilogue(), "x_zero_point": operands.x_zero_point}
-        inputs = [_unsigned_map(spec, layout, b), _packed(f"pack_{kernel}", spec.weights, geometry.attributes(), b)]
-        inputs += operands.vectors()
+        kernel = _conv_kernel(geometry, layout, b.isa)
+        shape = geometry.attributes()
+        if kernel == "conv_amx_int8":
+            shape["plain"] = int(layout is Layout.PLAIN)
+        attributes = {**shape, **operands.epilogue(), "x_zero_point": operands.x_zero_point}
+        packed, pairs_fit = _packed(f"pack_{kernel}", spec.weights, shape, b, is_plain=layout is Layout.PLAIN)
+        attributes |= {"pairs_fit": pairs_fit}
+        inputs = [unsigned_map(spec, layout, b), packed, *operands.vectors()]
         residual = spec.input(_RESIDUAL)
         if residual is not None:
             inputs.append(b.input(residual, Layout.BLOCKED))
         b.step(node, kernel, inputs, [b.output(spec.output(), Layout.BLOCKED)], **attributes)
+
+
+def _conv_kernel(geometry: ConvGeometry, layout: Layout, isa: str) -> str:
+    """The kernel of a convolution: on tiles if they are filled and the instruction set has them."""
+    if geometry.is_depthwise:
+        return "depthwise_int8"
+    has_tiles = has_feature(isa, "amx_int8") and geometry.groups == 1
+    if layout is Layout.PLAIN:
+        is_on_tiles = has_tiles and geometry.kernel[1] <= _TILE_ROW // PLANAR_CHANNELS
+        return "conv_amx_int8" if is_on_tiles else "conv_planar_int8"
+    # A row of a tile has 64 channels.
+    return "conv_amx_int8" if has_tiles and geometry.in_channels >= _TILE_ROW // 2 else "conv_blocked_int8"
 
 
 @lowers("QuantizedMatMul", domain=INTERNAL_DOMAIN, spec=MatMulSpec)
@@ -105,38 +127,39 @@ class QuantizedMatMulLowering(_QuantizedLowering[MatMulSpec]):
         n, k = b.shape(weights)[:: 1 if spec.trans_b else -1]
         operands = _Operands(node, Quantized.of(node), spec.activation, b, axis=0 if spec.trans_b else 1)
         packing: dict[str, Attribute] = {"n": n, "k": k, "transposed": int(spec.trans_b)}
-        inputs = [b.input(x), _packed("pack_gemm_int8", weights, packing, b), *operands.vectors()]
+        packed, pairs_fit = _packed("pack_gemm_int8", weights, packing, b)
+        inputs = [b.input(x), packed, *operands.vectors()]
         residual = spec.input(_RESIDUAL)
         if residual is not None:
             inputs.append(b.input(residual))
         rows = math.prod(b.shape(x)[:-1])
         attributes = operands.epilogue()
-        attributes |= {"m": rows, "n": n, "k": k, "a_signed": int(x.element_type is i8)}
+        attributes |= {"m": rows, "n": n, "k": k, "a_signed": int(x.element_type is i8), "pairs_fit": pairs_fit}
         b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
 
 
 @lowers("MatMulInteger")
 class MatMulIntegerLowering(OpLowering[OperatorSpec]):
-    """Products of rows with one constant matrix that is symmetric, as sums of i32."""
+    """Sums of i32: products with one constant matrix that is symmetric, or of any two matrices."""
 
     def check(self, spec: OperatorSpec) -> Refusal | None:
         """See `OpLowering`."""
-        a, weights, a_zero, b_zero = (spec.input(index) for index in range(4))
-        assert a is not None
-        assert weights is not None
-        if not isinstance(weights.node, Constant) or not isinstance(b_zero.node if b_zero else weights.node, Constant):
-            return Refusal(RefusalCause.CONSTANT, "B or its zero point is computed; expected constants")
-        center = _UNSIGNED if weights.element_type is u8 else 0
-        if b_zero is not None and not (b_zero.node.data == center).all():  # type: ignore[attr-defined]
-            return Refusal(RefusalCause.ATTRIBUTE, f"the zero point of B is not {center} everywhere")
-        if a.shape.rank.is_dynamic or a.shape.rank.min < 2 or len(weights.shape) != 2:
-            return Refusal(RefusalCause.RANK, f"A is {a.shape}, B is {weights.shape}; expected rows and a matrix")
-        if a_zero is not None and (not a_zero.shape.is_static or a_zero.shape.size() != 1):
-            return Refusal(RefusalCause.SHAPE, f"the zero point of A is {a_zero.shape}; expected one number")
-        return _check_terms(weights.shape.get_shape()[0])
+        return None if _why_unpacked(spec) is None else _why_no_product(spec)
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
+        if _why_unpacked(spec) is None:
+            self._lower_packed(spec, b)
+            return
+        node, zeros = spec.node, []
+        attributes: dict[str, Attribute] = {"y": "i32"}
+        for name, index in (("a_zeros", 2), ("b_zeros", 3)):
+            value, factor = spec.input(index), node.input_value(index - 2)
+            zeros.append(b.constant(np.zeros(1, factor.element_type.numpy)) if value is None else b.input(value))
+            attributes[name] = int(value is not None and value.shape.size() != 1)
+        add_product(node, (node.input_value(0), node.input_value(1)), zeros, attributes, b)
+
+    def _lower_packed(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         node = spec.node
         x, weights = node.input_value(0), node.input_value(1)
         k, n = b.shape(weights)
@@ -146,25 +169,57 @@ class MatMulIntegerLowering(OpLowering[OperatorSpec]):
             data = b.value(weights)
             return data if data.dtype == np.int8 else (data.astype(np.int16) - _UNSIGNED).astype(np.int8)
 
+        @cache
         def packed() -> Array:
             return pack("pack_gemm_int8", [np.ascontiguousarray(signed())], packing, isa=b.isa)
 
         def sums() -> Array:
-            return _blocks(-signed().astype(np.int64).sum(axis=0), np.int32)
+            return in_blocks(-signed().astype(np.int64).sum(axis=0), np.int32)
 
         zero = spec.input(2)
         zero_point = b.constant(np.zeros(1, x.element_type.numpy)) if zero is None else b.input(zero)
-        start = _computed_start(node, b, x.element_type, zero_point, b.weights([weights], "integer sums", sums), n)
+        start = computed_start(node, b, x.element_type, zero_point, b.weights([weights], "integer sums", sums), n)
         ones = b.constant(np.ones(padded_channels(n), np.float32))  # not used by results of i32
-        inputs = [b.input(x), b.weights([weights], f"integer {n}x{k}", packed), start, ones]
+        recipe = f"integer {n}x{k}"
+        inputs = [b.input(x), b.weights([weights], recipe, packed), start, ones]
         attributes: dict[str, Attribute] = {**packing, "m": math.prod(b.shape(x)[:-1]), "y": "i32"}
-        attributes["a_signed"] = int(x.element_type is i8)
+        attributes |= {"a_signed": int(x.element_type is i8), "pairs_fit": pairs_fit_of([weights], recipe, packed, b)}
         b.step(node, "gemm_int8", inputs, [b.output(spec.output())], **attributes)
 
 
-def _computed_start(
-    node: Node, b: SegmentBuilder, x_type: ElementType, zero_point: int, sums: int, columns: int
-) -> int:
+def _why_unpacked(spec: OperatorSpec) -> Refusal | None:
+    """Why a MatMulInteger is not one with weights that are packed when the model is compiled."""
+    a, weights, a_zero, b_zero = (spec.input(index) for index in range(4))
+    assert a is not None
+    assert weights is not None
+    if not isinstance(weights.node, Constant) or not isinstance(b_zero.node if b_zero else weights.node, Constant):
+        return Refusal(RefusalCause.CONSTANT, "B or its zero point is computed; expected constants")
+    center = _UNSIGNED if weights.element_type is u8 else 0
+    points = np.zeros(()) if b_zero is None else b_zero.node.data  # type: ignore[attr-defined]
+    if not (points == center).all():
+        return Refusal(RefusalCause.ATTRIBUTE, f"the zero point of B is not {center} everywhere")
+    if a.shape.rank.is_dynamic or a.shape.rank.min < 2 or len(weights.shape) != 2:
+        return Refusal(RefusalCause.RANK, f"A is {a.shape}, B is {weights.shape}; expected rows and a matrix")
+    if a_zero is not None and (not a_zero.shape.is_static or a_zero.shape.size() != 1):
+        return Refusal(RefusalCause.SHAPE, f"the zero point of A is {a_zero.shape}; expected one number")
+    return _check_terms(weights.shape.get_shape()[0])
+
+
+def _why_no_product(spec: OperatorSpec) -> Refusal | None:
+    """Why there is no kernel for a MatMulInteger of any two matrices."""
+    a, second = spec.node.input_value(0), spec.node.input_value(1)
+    for index, length in ((2, -2), (3, -1)):
+        zero, factor = spec.input(index), (a, second)[index - 2]
+        if zero is None or (zero.shape.is_static and zero.shape.size() == 1):
+            continue
+        if zero.shape.rank != 1 or factor.shape.rank.is_dynamic or zero.shape[0].is_dynamic:
+            return Refusal(RefusalCause.SHAPE, f"zero point {index - 2} is {zero.shape}; expected a number or a vector")
+        if len(factor.shape) < 2 or not zero.shape[0].compatible(factor.shape[length]):
+            return Refusal(RefusalCause.SHAPE, f"zero point {index - 2} is {zero.shape}, its factor {factor.shape}")
+    return check_matrices(a, second)
+
+
+def computed_start(node: Node, b: SegmentBuilder, x_type: ElementType, zero_point: int, sums: int, columns: int) -> int:
     """The buffer of what sums start with: a zero point, as u8, times the negative sums of the weights."""
     program = ElementwiseProgram()
     zero = program.cast(program.input(x_type), i32)
@@ -187,10 +242,11 @@ def check_integer_conv(spec: ConvSpec, weights: Output) -> Refusal | None:
     if math.prod(shape) == 0:
         return Refusal(RefusalCause.SHAPE, f"W is {weights.shape}; expected channels and a kernel")
     is_depthwise = inputs == 1 and outputs == spec.group
-    if spec.group > 1 and not is_depthwise and (inputs % 16 or outputs // spec.group % 16):
+    if spec.group > 1 and not is_depthwise and (inputs % CHANNEL_BLOCK or outputs // spec.group % CHANNEL_BLOCK):
         return Refusal(
             RefusalCause.ATTRIBUTE,
-            f"groups of {inputs} input and {outputs // spec.group} output channels; expected multiples of 16, or one",
+            f"groups of {inputs} input and {outputs // spec.group} output channels; expected multiples of "
+            f"{CHANNEL_BLOCK}, or one",
         )
     if is_depthwise and spec.group > 1 and any(dilation != 1 for dilation in spec.window(kernel).dilations):
         return Refusal(RefusalCause.ATTRIBUTE, "there is no integer kernel for dilated depthwise convolutions")
@@ -258,6 +314,8 @@ class _Operands:
                 made["factor"] = 1 / self.number(given.y_scale)
         if given.bias is not None:
             made["bias"] = 1
+        if given.middle_bias is not None:
+            made["middle_bias"] = 1
         if given.residual is not None:
             made |= {
                 "residual": 1,
@@ -278,7 +336,7 @@ class _Operands:
         return made
 
     def vectors(self) -> list[int]:
-        """The buffers of start, scale, and bias if there is one; a value for each output channel or column."""
+        """The buffers of start, scale, and the biases that there are; a value for each output channel or column."""
         given = self.given
         weights, weights_scale = _output(given.weights), _output(given.weights_scale)
         if not self.b.is_constant(_output(given.x_scale)) or not self.b.is_constant(_output(given.x_zero_point)):
@@ -290,19 +348,29 @@ class _Operands:
         def start() -> Array:
             data = self.b.value(weights).astype(np.int64)
             sums = data.sum(axis=tuple(axis for axis in range(data.ndim) if axis != self.axis))
-            return _blocks(-self.x_zero_point * sums, np.int32)
+            return in_blocks(-self.x_zero_point * sums, np.int32)
 
         def scale() -> Array:
             count = self.b.shape(weights)[self.axis]
             scales = np.broadcast_to(self.b.value(weights_scale).astype(np.float64), (count,))
-            return _blocks(scales * self.number(given.x_scale) * self._first_unit, np.float32)
+            return in_blocks(scales * self.number(given.x_scale) * self._first_unit, np.float32)
 
         def bias() -> Array:
-            return _blocks(self.b.value(_output(given.bias)).astype(np.float64) * self._first_unit, np.float32)
+            return in_blocks(self.b.value(_output(given.bias)).astype(np.float64) * self._first_unit, np.float32)
 
         made = [self.b.weights(sources, f"start {key}", start), self.b.weights(sources, f"scale {key}", scale)]
         if given.bias is not None:
             made.append(self.b.weights([*sources, _output(given.bias)], f"bias {key}", bias))
+        if given.middle_bias is not None:
+            late = _output(given.middle_bias)
+            known = [late] if given.y_scale is None else [late, _output(given.y_scale)]
+            made.append(
+                self.b.weights(
+                    known,
+                    f"middle bias {self.unit != 1.0}",
+                    lambda: in_blocks(self.b.value(late).astype(np.float64) * self.unit, np.float32),
+                )
+            )
         return made
 
     def _computed_vectors(self) -> list[int]:
@@ -314,13 +382,13 @@ class _Operands:
 
         def sums() -> Array:
             data = b.value(weights).astype(np.int64)
-            return _blocks(-data.sum(axis=1 - self.axis), np.int32)
+            return in_blocks(-data.sum(axis=1 - self.axis), np.int32)
 
         def scales() -> Array:
-            return _blocks(np.broadcast_to(b.value(weights_scale), (count,)), np.float32)
+            return in_blocks(np.broadcast_to(b.value(weights_scale), (count,)), np.float32)
 
         x_type, constant = x_zero_point.element_type, b.weights([weights], f"sums {self.axis}", sums)
-        made = [_computed_start(self.node, b, x_type, b.input(x_zero_point), constant, count)]
+        made = [computed_start(self.node, b, x_type, b.input(x_zero_point), constant, count)]
         program = ElementwiseProgram()
         attributes = program.attributes([program.op(Opcode.MUL, program.input(f32), program.input(f32))])
         factors = b.weights([weights, weights_scale], f"scales {self.axis}", scales)
@@ -332,7 +400,7 @@ class _Operands:
         made.append(scale)
         if given.bias is not None:
             bias = _output(given.bias)
-            made.append(b.weights([bias], "bias", lambda: _blocks(b.value(bias), np.float32)))
+            made.append(b.weights([bias], "bias", lambda: in_blocks(b.value(bias), np.float32)))
         return made
 
     @property
@@ -348,27 +416,45 @@ def _output(value: Any) -> Output:
     return value
 
 
-def _blocks(values: Array, dtype: Any) -> Array:
+def in_blocks(values: Array, dtype: Any) -> Array:
     """Values padded to whole blocks of channels."""
     return np.pad(values, (0, padded_channels(len(values)) - len(values))).astype(dtype)
 
 
-def _packed(kernel: str, weights: Output, attributes: dict[str, Attribute], b: SegmentBuilder) -> int:
+def _packed(
+    kernel: str, weights: Output, attributes: dict[str, Attribute], b: SegmentBuilder, *, is_plain: bool = False
+) -> tuple[int, int]:
+    """The buffer of packed weights, and the attribute `pairs_fit`. `is_plain`: of a convolution with a PLAIN x."""
     shape = "x".join(map(str, b.shape(weights)))
     groups = attributes.get("groups", 1)
     recipe = f"{kernel} {shape} {groups}{' transposed' if attributes.get('transposed') else ''}"
 
+    @cache
     def make() -> Array:
         data = b.value(weights)
-        if kernel == "pack_conv_planar_int8":
+        if is_plain:
             data = np.moveaxis(data.reshape(*data.shape[:2], -1, data.shape[-1]), 1, -1)
             data = np.pad(data, [(0, 0)] * 3 + [(0, PLANAR_CHANNELS - data.shape[-1])])
         return pack(kernel, [np.ascontiguousarray(data)], attributes, isa=b.isa)
 
-    return b.weights([weights], recipe, make)
+    return b.weights([weights], recipe, make), pairs_fit_of([weights], recipe, make, b)
 
 
-def _unsigned_map(spec: ConvSpec, layout: Layout, b: SegmentBuilder) -> int:
+def pairs_fit_of(sources: Sequence[Output], recipe: str, packed: Callable[[], Array], b: SegmentBuilder) -> int:
+    """1 if the sums of two adjacent products of packed weights and any u8 fit into 16 bits, and kernels ask for it."""
+    if has_feature(b.isa, "vnni") or has_feature(b.isa, "avxvnni") or not has_feature(b.isa, "avx2"):
+        return 0
+
+    def fit() -> Array:
+        pairs = packed().view(np.int8).reshape(-1, 2).astype(np.int16)
+        above, below = np.maximum(pairs, 0).sum(axis=1), np.minimum(pairs, 0).sum(axis=1)
+        return np.array([255 * int(above.max(initial=0)) < 2**15 and 255 * int(below.min(initial=0)) >= -(2**15)])
+
+    key = b.store.key(sources, f"{recipe} pairs fit")
+    return int(b.store.get(key, sources, fit).reshape(-1)[0])
+
+
+def unsigned_map(spec: ConvSpec, layout: Layout, b: SegmentBuilder) -> int:
     """The buffer of x as u8: i8 plus 128."""
     x = spec.node.input_value(0)
     source = b.input(x, layout)

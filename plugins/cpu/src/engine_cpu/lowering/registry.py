@@ -12,6 +12,7 @@ from engine.ops.spec import SpecT
 from engine_cpu.item import Item
 from engine_cpu.layout import Layout, LayoutOption
 from engine_cpu.segment import SegmentBuilder
+from engine_cpu.weights import WeightStore
 
 
 class OpLowering(Lowering[SpecT]):
@@ -24,6 +25,14 @@ class OpLowering(Lowering[SpecT]):
     @abstractmethod
     def lower(self, spec: SpecT, b: SegmentBuilder) -> None:
         """Add the steps of a node, in the layouts of `b.option(spec.node)`. All shapes are static."""
+
+    def pack(self, spec: SpecT, weights: WeightStore) -> Sequence[Output]:
+        """Store constants in the format in which `lower` reads them, if it is the same for all lengths of the inputs.
+
+        Returns the constants that `lower` then reads in no other form, so that a network with dynamic shapes need not
+        keep them. Others are packed when a plan is built.
+        """
+        return ()
 
     # -- zero copy -----------------------------------------------------------------------------------------
 

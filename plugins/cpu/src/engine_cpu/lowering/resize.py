@@ -14,7 +14,7 @@ from engine_cpu.layout import Layout, LayoutOption, item_size
 from engine_cpu.lowering.checks import F32
 from engine_cpu.lowering.pad import value_bits
 from engine_cpu.lowering.registry import OpLowering, lowers
-from engine_cpu.lowering.strided import check_movable, is_map, physical
+from engine_cpu.lowering.strided import check_movable, is_byte_map, is_map, physical
 from engine_cpu.segment import SegmentBuilder
 
 _WHOLE = ResizeTaps(np.zeros((1, 1), np.int32), np.ones((1, 1)))
@@ -35,7 +35,8 @@ class ResizeLowering(OpLowering[ResizeSpec]):
         node = spec.node
         plain = LayoutOption.uniform(Layout.PLAIN, node.num_inputs)
         x, y = node.input_value(0), node.output(0)
-        if not is_map(x) or x.shape[0] != y.shape[0] or x.shape[1] != y.shape[1]:
+        is_blocked = is_map(x) or (is_byte_map(x) and spec.mode == "nearest")
+        if not is_blocked or x.shape[0] != y.shape[0] or x.shape[1] != y.shape[1]:
             return (plain,)
         inputs = (Layout.BLOCKED, *(Layout.PLAIN for _ in range(node.num_inputs - 1)))
         return (plain, LayoutOption(inputs, (Layout.BLOCKED,)))

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from engine.ir import Node, i8, u8
+from typing import Final
+
+from engine.lowering import first_refusal
 from engine.ops.conv import ConvSpec
 from engine.ops.matmul import GemmSpec, MatMulSpec
-from engine.ops.spec import spec_of
+from engine.ops.spec import OperatorSpec
+from engine.passes.common.quantization_capabilities import PrecisionRestriction, QuantizationCapabilities
 from engine_cpu.lowering.checks import check_spatial_rank, check_steps
-from engine_cpu.lowering.quantized import check_integer_conv, check_integer_product
+from engine_cpu.lowering.quantized import CHANNEL_BLOCK, MAX_TERMS, check_integer_conv, check_integer_product
 
 
-def stays_in_f32(node: Node) -> bool:
-    """Whether a node that `QuantizedFusion` asks about is computed in f32: there is no integer kernel for it."""
-    spec = spec_of(node)
+def _limits_of_conv(spec: OperatorSpec) -> str | None:
+    assert isinstance(spec, ConvSpec)
+    refusal = first_refusal(
+        check_spatial_rank(spec.node.input_value(0)), check_steps(spec), check_integer_conv(spec, spec.weights)
+    )
+    return None if refusal is None else refusal.reason
+
+
+def _limits_of_product(spec: OperatorSpec) -> str | None:
     if isinstance(spec, GemmSpec):
-        return spec.transA
-    if not isinstance(spec, ConvSpec | MatMulSpec) or node.op_type.startswith("Quantized"):
-        return False
-    weights = node.input_value(1)
-    if not weights.shape.is_static:
-        return True
-    if isinstance(spec, MatMulSpec):
-        return check_integer_product(spec, weights) is not None
-    if check_spatial_rank(node.input_value(0)) or check_steps(spec):
-        return True
-    return check_integer_conv(spec, weights) is not None
+        return "there is no integer kernel for a transposed A" if spec.transA else None
+    assert isinstance(spec, MatMulSpec)
+    refusal = check_integer_product(spec, spec.node.input_value(1))
+    return None if refusal is None else refusal.reason
 
 
-def stays_in_place(node: Node) -> bool:
-    """Whether quantization does not move past a node: there are kernels only for 8-bit integers.
-
-    Args:
-        node: a QuantizeLinear, or an operator that reads the result of a DequantizeLinear.
-    """
-    codes = node.output(0) if node.op_type == "QuantizeLinear" else node.input_value(0).node.input_value(0)
-    return codes.element_type not in (u8, i8)
+CAPABILITIES: Final = QuantizationCapabilities(
+    "CPU",
+    [
+        PrecisionRestriction(
+            operator="Conv", group_multiple=CHANNEL_BLOCK, max_terms=MAX_TERMS, limits=_limits_of_conv
+        ),
+        PrecisionRestriction(
+            operator="MatMul",
+            computed_weights=True,
+            computed_scales=True,
+            max_terms=MAX_TERMS,
+            limits=_limits_of_product,
+        ),
+        PrecisionRestriction(operator="AveragePool"),
+        PrecisionRestriction(operator="Add"),
+        PrecisionRestriction(operator="Mul"),
+        PrecisionRestriction(operator="Softmax"),
+    ],
+    tables=True,
+)
+"""What the device computes on integers."""

@@ -68,6 +68,11 @@ class DeviceFacts:
     has_half_products: bool = False
 
     @property
+    def multiplies_integers(self) -> bool:
+        """Whether products of quantized values are integer products; CPUs are faster with vectors of f32."""
+        return self.kind == "gpu" and self.has_int8_dot
+
+    @property
     def capabilities(self) -> tuple[str, ...]:
         """The value of OPTIMIZATION_CAPABILITIES. FP16 means f16 arithmetic: every device supports f16 storage."""
         optional = {"FP16": self.has_fp16, "INT8": self.has_int8_dot}

@@ -23,7 +23,7 @@ from engine_opencl.devices.device import OpenclDevice
 from engine_opencl.plan import Argument, Buffer, Launch
 from engine_opencl.programs.trial import Candidate, Trial, Tried, trial_of
 
-OPTIONS: Final = ("-cl-mad-enable",)
+_OPTIONS: Final = ("-cl-mad-enable",)
 _NO_CACHE: Final[Any] = False
 """Disables pyopencl's cache, which would store each program again; its type annotations lack this value."""
 _log = logging.getLogger("engine.opencl")
@@ -59,10 +59,15 @@ class Programs:
         self._built: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of every build; integer dot products are part of a language version, not of the default one."""
+        return (*_OPTIONS, "-cl-std=CL3.0") if self.device.facts.multiplies_integers else _OPTIONS
+
     def key(self, source: str) -> str:
         """The key of a program: a hash of its source, the options, the device and the driver."""
         added = os.environ.get("PYOPENCL_BUILD_OPTIONS", "")  # pyopencl appends them to every build
-        parts = (self.device.identity, *OPTIONS, *([added] if added else []), source)
+        parts = (self.device.identity, *self.options, *([added] if added else []), source)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def build(
@@ -123,7 +128,7 @@ class Programs:
         while waiting:
             done = 0
             retry: list[Candidate] = []
-            for result in self._trial.run(waiting, OPTIONS, how.trial_seconds):
+            for result in self._trial.run(waiting, self.options, how.trial_seconds):
                 done += 1
                 if result.crashed and result.candidate.binary:
                     _notice(self.device, "from the blob", f"the process that tried it {result.crashed}")
@@ -159,7 +164,7 @@ class Programs:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", cl.CompilerWarning)
-                program = cl.Program(self.device.context, [self.device.handle], [binary]).build(list(OPTIONS))
+                program = cl.Program(self.device.context, [self.device.handle], [binary]).build(list(self.options))
         except cl.Error as e:
             _notice(self.device, which, str(e))
             return None
@@ -176,7 +181,7 @@ class Programs:
             with warnings.catch_warnings():
                 # pyopencl reports compiler output as a warning, even on success.
                 warnings.simplefilter("ignore", cl.CompilerWarning)
-                program = cl.Program(self.device.context, source).build(list(OPTIONS), cache_dir=_NO_CACHE)
+                program = cl.Program(self.device.context, source).build(list(self.options), cache_dir=_NO_CACHE)
         except cl.Error as e:
             raise self._build_error(source, str(e)) from e
         self._built[source] = program
@@ -184,7 +189,7 @@ class Programs:
 
     def _build_error(self, source: str, log: str) -> DeviceError:
         return DeviceError(
-            f"OPENCL: {self.device.facts.name} cannot compile a kernel with options {' '.join(OPTIONS)}: {log}\n"
+            f"OPENCL: {self.device.facts.name} cannot compile a kernel with options {' '.join(self.options)}: {log}\n"
             f"{_numbered(source)}"
         )
 

@@ -1,0 +1,46 @@
+#include "executor/product_rates.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "executor/kernel_registry.hpp"
+#include "kernels/rate_bf16.hpp"
+
+namespace engine {
+namespace {
+
+// The best of some runs, which alternate between the two: the clock may change, and other threads may interrupt.
+constexpr int kRuns = 6;
+constexpr RateArgs kRun = {500};
+
+double rate_of(const KernelEntry& kernel) {
+  alignas(64) float result[64];
+  void* const buffers[] = {result};
+  const auto start = std::chrono::steady_clock::now();
+  kernel.run(&kRun, buffers, {0, 1, nullptr});
+  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+  return *static_cast<const double*>(kernel.traits) * static_cast<double>(kRun.repeats) / std::max(1.0, time.count());
+}
+
+std::optional<ProductRates> measure() {
+  const KernelRegistry& registry = KernelRegistry::built_in();
+  const Isa best = cpu_features().best;
+  const KernelEntry *fma = registry.kernel("rate_bf16_fma", best).entry,
+                    *dot = registry.kernel("rate_bf16_dot", best).entry;
+  if (fma == nullptr || dot == nullptr) return std::nullopt;
+  ProductRates rates = {};
+  for (int i = 0; i < kRuns; ++i) {
+    rates.f32 = std::max(rates.f32, rate_of(*fma));
+    rates.bf16 = std::max(rates.bf16, rate_of(*dot));
+  }
+  return rates;
+}
+
+}  // namespace
+
+std::optional<ProductRates> product_rates() {
+  static const std::optional<ProductRates> rates = measure();
+  return rates;
+}
+
+}  // namespace engine

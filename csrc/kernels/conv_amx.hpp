@@ -1,0 +1,44 @@
+// Convolution on the tiles of AMX, of maps in bf16 and of bytes, as a product of a matrix whose rows are pixels.
+#pragma once
+
+#include "kernels/conv.hpp"
+#include "kernels/requantize.hpp"
+
+namespace engine {
+
+// Operands: those of conv_bf16.hpp or conv_int8.hpp with weights as pack_amx.hpp describes; last, the temporary.
+//
+// The step's first phase copies x, with its padding, to where a row of a tile is 64 adjacent bytes:
+//
+//   [image][row phase][column phase][block of 64 bytes of channels][row][pixel][64]
+//
+// Pixels that are a stride apart follow each other, in as many phases as the stride is long and the kernel needs. So
+// all rows of the result are one sequence of pixels, and of each tap; at the end of a row, results are dropped.
+//
+// A plain x of up to four channels has 4 values a pixel, [image][row phase][row][pixel][4]: a step is a kernel row, and
+// the pixels of a tile overlap. Weights are then [out, kernel height, kernel width, 4], zero beyond the channels.
+struct ConvAmxArgs {
+  ConvShape shape;
+  ConvOperands operands;
+  EpilogueArgs epilogue;      // of bf16
+  RequantizeArgs requantize;  // of bytes
+  PackArgs pack;
+  std::int64_t x_batch, y_batch, residual_batch;  // elements between images
+  std::int64_t phases_h, phases_w;
+  std::int64_t blocks;     // of channels in the copy
+  std::int64_t rows, row;  // of a block in the copy: rows, and bytes of a row
+  std::int64_t pixel;      // bytes between adjacent pixels of the result in the copy
+  std::int64_t virtual_w;  // pixels of a row of the result and of what is dropped
+  std::int32_t y_bytes, residual_bytes;
+  std::int32_t y_at, copy_at;  // indices of buffers
+  std::int32_t value_bytes;    // of x: 1; 2; 4 for a plain x of f32
+  std::uint8_t padding;        // the value of padding in bytes of x; for bf16, 0
+  bool is_plain;
+};
+
+// The bytes of an image in the copy.
+static inline std::int64_t conv_amx_image_bytes(const ConvAmxArgs& args) {
+  return args.phases_h * args.phases_w * args.blocks * args.rows * args.row;
+}
+
+}  // namespace engine

@@ -1,0 +1,148 @@
+// gemm_amx_bf16, gemm_amx_int8: the products of gemm_bf16.hpp and gemm_int8.hpp on tiles, with weights as pack_amx.hpp
+// describes them. gemm_panel_amx_bf16, gemm_panel_amx_int8: the phase that makes A's blocks, which C is computed from:
+//
+//   panel [steps][M rounded up to 16][64 bytes of depth], depths beyond K zero, rows beyond M undefined
+//
+// C must not overlap A or B. A row-major C is not accessed beyond column N of a row; a blocked C is written in whole
+// blocks of 16 columns.
+#include <cstring>
+
+#include "kernels/gemm_bf16.hpp"
+#include "kernels/gemm_int8.hpp"
+#include "kernels/tile_product.hpp"
+#include "kernels/tile_writer.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+using namespace simd;
+
+ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+ENGINE_INLINE std::int64_t padded_rows(std::int64_t m) {
+  return (m + 15) / 16 * 16;
+}
+
+// Sixteen adjacent values of A, `valid` of them present, the others zero.
+template <class Element>
+ENGINE_INLINE void convert_values(const Element* from, std::int64_t valid, Bf16* to) {
+  Element padded[16] = {};
+  if (valid < 16) {
+    for (std::int64_t i = 0; i < valid; ++i) padded[i] = from[i];
+    from = padded;
+  }
+  for (int l = 0; l < 16; l += kLanes) store(to + l, load(from + l));
+}
+
+template <class Element>
+void convert_panel(const GemmBf16Args& args, const Element* a, const WorkRange& rows, Bf16* panel) {
+  const bool is_blocked = args.a.layout == MatrixLayout::kBlocked;
+  const std::int64_t step = padded_rows(args.m) * 32;
+  for (std::int64_t r = rows.begin; r < rows.end; ++r)
+    for (std::int64_t k = 0; k < 32 * args.pack.blocks; k += 16) {
+      Bf16* to = panel + k / 32 * step + r * 32 + k % 32;
+      const std::int64_t valid = min64(16, args.k - k);
+      if (valid <= 0)
+        std::memset(to, 0, 32);
+      else
+        convert_values(is_blocked ? a + k / 16 * args.a.row + r * 16 : a + r * args.a.row + k, valid, to);
+    }
+}
+
+// Split over rows.
+void gemm_panel_amx_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const GemmBf16Args& args = *static_cast<const GemmBf16Args*>(raw_args);
+  const WorkRange rows = split_work(args.m, context.worker, context.workers);
+  Bf16* panel = static_cast<Bf16*>(buffers[args.panel_at]);
+  if (args.a.element_bytes == 2)
+    convert_panel(args, static_cast<const Bf16*>(buffers[0]), rows, panel);
+  else
+    convert_panel(args, static_cast<const float*>(buffers[0]), rows, panel);
+}
+
+TileProduct product_of(std::int64_t m, const PackArgs& pack, const GemmTiling& tiling, const void* panel,
+                       const void* b) {
+  TileProduct product = {};
+  product.a = static_cast<const char*>(panel);
+  product.a_row = tiles::kRowBytes;
+  product.b = static_cast<const char*>(b);
+  product.rows = m;
+  product.groups = (pack.channels + kGroupColumns - 1) / kGroupColumns;
+  product.steps = pack.blocks;
+  product.block = tiling.tile_block;
+  product.asks = true;
+  return product;
+}
+
+template <class Pointer>
+ENGINE_INLINE MatrixRows<Pointer> matrix_rows(const MixedMatrix& matrix, Pointer data) {
+  const bool is_blocked = matrix.layout == MatrixLayout::kBlocked;
+  return {data, is_blocked ? 16 : matrix.row, is_blocked ? matrix.row : 16};
+}
+
+void gemm_amx_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const GemmBf16Args& args = *static_cast<const GemmBf16Args*>(raw_args);
+  if (args.m * args.n == 0) return;
+  const TileProduct product = product_of(args.m, args.pack, args.tiling, buffers[args.panel_at], buffers[1]);
+  MixedWriter writer = {};
+  writer.epilogue = &args.epilogue;
+  int operand = 2;
+  if (args.operands.has_bias) writer.bias = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_scale) writer.scale = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_residual)
+    writer.residual = matrix_rows(args.residual, EitherPointer<const char>{static_cast<const char*>(buffers[operand]),
+                                                                           args.residual.element_bytes});
+  writer.y = matrix_rows(args.c, EitherPointer<char>{static_cast<char*>(buffers[args.c_at]), args.c.element_bytes});
+  writer.columns = args.n;
+  writer.is_whole = args.c.layout == MatrixLayout::kBlocked &&
+                    !(args.operands.has_residual && args.residual.layout == MatrixLayout::kRows);
+  multiply_tiles<Bf16Tiles, true>(product, EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer, context);
+}
+
+// Split over rows. 128 is added to values of i8.
+void gemm_panel_amx_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const GemmInt8Args& args = *static_cast<const GemmInt8Args*>(raw_args);
+  const WorkRange rows = split_work(args.m, context.worker, context.workers);
+  const std::uint64_t flip = args.is_a_signed ? 0x8080808080808080u : 0;
+  const std::int64_t step = padded_rows(args.m) * tiles::kRowBytes;
+  const std::uint8_t* a = static_cast<const std::uint8_t*>(buffers[0]);
+  std::uint8_t* panel = static_cast<std::uint8_t*>(buffers[args.panel_at]);
+  for (std::int64_t r = rows.begin; r < rows.end; ++r)
+    for (std::int64_t k = 0; k < args.k; k += tiles::kRowBytes) {
+      std::uint64_t values[8] = {};
+      std::memcpy(values, a + r * args.a_row + k, static_cast<std::size_t>(min64(tiles::kRowBytes, args.k - k)));
+      for (std::uint64_t& value : values) value ^= flip;
+      std::memcpy(panel + k / tiles::kRowBytes * step + r * tiles::kRowBytes, values, sizeof values);
+    }
+}
+
+void gemm_amx_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const GemmInt8Args& args = *static_cast<const GemmInt8Args*>(raw_args);
+  if (args.m * args.n == 0) return;
+  const TileProduct product = product_of(args.m, args.pack, args.tiling, buffers[args.panel_at], buffers[1]);
+  IntegerWriter writer = {};
+  writer.requantize = &args.requantize;
+  writer.start = static_cast<const std::int32_t*>(buffers[2]);
+  writer.scale = static_cast<const float*>(buffers[3]);
+  int operand = 4;
+  if (args.operands.has_bias) writer.bias = static_cast<const float*>(buffers[operand++]);
+  if (args.has_middle_bias) writer.middle_bias = static_cast<const float*>(buffers[operand++]);
+  if (args.operands.has_residual)
+    writer.residual = {{static_cast<const char*>(buffers[operand]), element_bytes_of(args.requantize.residual)},
+                       args.residual_row,
+                       16};
+  writer.y = {{static_cast<char*>(buffers[args.c_at]), element_bytes_of(args.requantize.y)}, args.c_row, 16};
+  writer.columns = args.n;
+  multiply_tiles<Int8Tiles, true>(product, EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer, context);
+}
+
+}  // namespace
+
+extern const KernelEntry gemm_amx_kernels[] = {{"gemm_amx_bf16", gemm_amx_bf16, nullptr},
+                                               {"gemm_panel_amx_bf16", gemm_panel_amx_bf16, nullptr},
+                                               {"gemm_amx_int8", gemm_amx_int8, nullptr},
+                                               {"gemm_panel_amx_int8", gemm_panel_amx_int8, nullptr},
+                                               {nullptr, nullptr, nullptr}};
+
+}  // namespace engine::ENGINE_ISA_NS

@@ -1,0 +1,169 @@
+// Plan building for convolutions on tiles of AMX, of one group. Attributes of conv_amx_bf16: those of
+// conv_blocked_bf16; of conv_amx_int8: those of conv_blocked_int8. The tiling is ignored. In addition:
+//
+//   plain (0): x is plain, of f32 (conv_amx_bf16) or u8, with up to four channels, and a kernel row fits a step
+//
+// pack_conv_amx_bf16 and pack_conv_amx_int8 take the convolution's attributes.
+#include "kernels/conv_amx.hpp"
+
+#include <algorithm>
+
+#include "kernels/pack_amx.hpp"
+#include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/requantize_request.hpp"
+#include "kernels/prepare/tile_request.hpp"
+
+namespace engine {
+namespace {
+
+constexpr std::int64_t kPlainChannels = 4;
+constexpr std::int64_t kRowBytes = kAmxStepBytes;
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) {
+  return (value + by - 1) / by;
+}
+
+void expect_shape(const ConvShape& s, bool is_plain, std::int64_t pixels_of_step) {
+  if (s.groups != 1) throw PlanError(std::to_string(s.groups) + " groups; expected 1 for tiles");
+  if (!is_plain) return;
+  if (s.in_channels > kPlainChannels || s.kernel_w > pixels_of_step || s.dilation_w != 1) {
+    throw PlanError(std::to_string(s.in_channels) + " channels, and kernel rows of " + std::to_string(s.kernel_w) +
+                    " pixels with dilation " + std::to_string(s.dilation_w) + "; expected at most 4 and " +
+                    std::to_string(pixels_of_step) + " with dilation 1 for a plain input");
+  }
+}
+
+// The packing of w [out, in, kernel height, kernel width], or [out, kernel height, kernel width, 4].
+PackArgs packing(const ConvShape& s, std::int64_t step_values, bool is_plain) {
+  const std::int64_t depth = is_plain ? s.kernel_w * kPlainChannels : s.in_channels;
+  PackArgs pack = pack_for_tiles(s.out_channels, depth, static_cast<std::int32_t>(step_values));
+  pack.rows = static_cast<std::int32_t>(s.kernel_h);
+  pack.cols = is_plain ? 1 : static_cast<std::int32_t>(s.kernel_w);
+  pack.channel_stride = depth * s.kernel_h * pack.cols;
+  pack.row_stride = is_plain ? depth : s.kernel_w;
+  pack.col_stride = 1;
+  pack.depth_stride = is_plain ? 1 : s.kernel_h * s.kernel_w;
+  pack.block_stride = pack.depth_stride * step_values;
+  return pack;
+}
+
+ConvAmxArgs read_conv(const StepRequest& request, bool is_bytes) {
+  const Attributes& attributes = request.attributes;
+  if (is_bytes) read_pairs_fit(attributes);  // products on tiles are exact for all weights
+  const std::int64_t value_bytes = is_bytes ? 1 : 2, step_values = kRowBytes / value_bytes;
+  ConvAmxArgs args = {};
+  const ConvShape& s = args.shape = read_conv_shape(attributes);
+  args.is_plain = attributes.has("plain") && attributes.integer("plain", 0, 1) == 1;
+  expect_shape(s, args.is_plain, step_values / kPlainChannels);
+  args.operands = read_conv_operands(attributes);
+  if (is_bytes && args.operands.has_scale) throw PlanError("attribute \"scale\" is 1, but the scale is not optional");
+  args.pack = packing(s, step_values, args.is_plain);
+  args.blocks = args.pack.blocks;
+  args.value_bytes = static_cast<std::int32_t>(args.is_plain && !is_bytes ? 4 : value_bytes);
+  const std::int64_t reach_h = (s.kernel_h - 1) * s.dilation_h, reach_w = (s.kernel_w - 1) * s.dilation_w;
+  args.phases_h = std::min(s.stride_h, reach_h + 1);
+  args.phases_w = args.is_plain ? 1 : std::min(s.stride_w, reach_w + 1);
+  args.rows = s.out_h + reach_h / s.stride_h;
+  if (args.is_plain) {
+    args.pixel = s.stride_w * kPlainChannels * value_bytes;
+    // Every row of a tile is read whole.
+    args.virtual_w = divide_up((s.out_w - 1) * args.pixel + kRowBytes, args.pixel);
+  } else {
+    args.pixel = kRowBytes;
+    args.virtual_w = s.out_w + reach_w / s.stride_w;
+  }
+  args.row = args.virtual_w * args.pixel;
+  args.x_batch = args.is_plain ? s.in_channels * s.in_h * s.in_w : blocked_floats(s.in_channels, s.in_h, s.in_w);
+  args.y_batch = args.residual_batch = blocked_floats(s.out_channels, s.out_h, s.out_w);
+  return args;
+}
+
+std::size_t copy_bytes(const ConvAmxArgs& args) {
+  const std::size_t image = checked_product(
+      {args.phases_h, args.phases_w, args.blocks, std::max<std::int64_t>(0, args.rows), args.virtual_w, args.pixel});
+  // The last tile of the last tap reads up to 15 pixels more.
+  return checked_add(checked_product({args.shape.batch, static_cast<std::int64_t>(image)}),
+                     checked_product({15, args.pixel}) + static_cast<std::size_t>(kRowBytes));
+}
+
+// The copy, if there is a result, and the product.
+PreparedStep tile_phases(const StepRequest& request, const ConvAmxArgs& args, const char* copy, const char* product) {
+  PreparedStep step;
+  step.work = conv_work(args.shape);
+  step.temporaries.push_back(copy_bytes(args));
+  step.phases.push_back(PreparedPhase::of(request.kernels.find(copy), args));
+  step.phases.push_back(PreparedPhase::of(request.kernels.find(product), args));
+  step.phases.back().scratch_bytes = checked_product(
+      {args.pack.blocks, args.pack.rows, args.pack.cols, static_cast<std::int64_t>(sizeof(std::int64_t))});
+  return step;
+}
+
+PreparedStep prepare_conv_amx_bf16(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  ConvAmxArgs args = read_conv(request, false);
+  args.epilogue = read_epilogue(attributes);
+  args.y_bytes = read_element_bytes(attributes, "y_f32");
+  args.residual_bytes = read_element_bytes(attributes, "residual_f32");
+  const std::int64_t x_image = args.x_batch;
+  const ImageSteps steps = read_image_steps(attributes, args);
+  expect_conv_operands(request, args.shape, args.operands, x_image, steps, pack_amx_bytes(args.pack) / 4,
+                       {args.value_bytes, args.y_bytes, args.residual_bytes});
+  const ConvOperands& operands = args.operands;
+  args.y_at = 2 + operands.has_bias + operands.has_scale + operands.has_residual;
+  args.copy_at = args.y_at + 1;
+  return tile_phases(request, args, "conv_copy_amx_bf16", "conv_amx_bf16");
+}
+
+PreparedStep prepare_conv_amx_int8(const StepRequest& request) {
+  const Attributes& attributes = request.attributes;
+  ConvAmxArgs args = read_conv(request, true);
+  args.requantize = read_requantize(attributes);
+  args.padding = read_input_zero_point(attributes);
+  const ConvShape& s = args.shape;
+  const ConvOperands& operands = args.operands;
+  const std::size_t channel_bytes = blocked_bytes(1, s.out_channels, 1, 1);
+  const auto output_bytes = [&](ElementCode code) {
+    return blocked_bytes(s.batch, s.out_channels, s.out_h, s.out_w, element_bytes_of(code));
+  };
+  args.y_at = 4 + operands.has_bias + operands.has_residual;
+  args.copy_at = args.y_at + 1;
+  request.expect_operands(static_cast<std::size_t>(args.y_at), 1);
+  request.expect_input(0, args.is_plain ? checked_product({s.batch, s.in_channels, s.in_h, s.in_w})
+                                        : blocked_bytes(s.batch, s.in_channels, s.in_h, s.in_w, 1));
+  request.expect_input(1, checked_product({pack_amx_bytes(args.pack)}));
+  request.expect_input(2, channel_bytes);
+  request.expect_input(3, channel_bytes);
+  if (operands.has_bias) request.expect_input(4, channel_bytes);
+  if (operands.has_residual)
+    request.expect_input(4 + std::size_t{operands.has_bias}, output_bytes(args.requantize.residual));
+  request.expect_output(0, output_bytes(args.requantize.y));
+  return tile_phases(request, args, "conv_copy_amx_int8", "conv_amx_int8");
+}
+
+PreparedStep prepare_pack(const StepRequest& request, bool is_bytes) {
+  const ConvAmxArgs args = read_conv(request, is_bytes);
+  const ConvShape& s = args.shape;
+  const std::int64_t inputs = args.is_plain ? kPlainChannels : s.in_channels;
+  request.expect_operands(1, 1);
+  request.expect_input(0, checked_product({s.out_channels, inputs, s.kernel_h, s.kernel_w, is_bytes ? 1 : 4}));
+  request.expect_output(0, checked_product({pack_amx_bytes(args.pack)}));
+  const char* kernel = is_bytes ? "pack_amx_int8" : "pack_amx_bf16";
+  return one_phase(PreparedPhase::of(request.kernels.find(kernel), args.pack), 0, 0);
+}
+
+PreparedStep prepare_pack_conv_amx_bf16(const StepRequest& request) {
+  return prepare_pack(request, false);
+}
+PreparedStep prepare_pack_conv_amx_int8(const StepRequest& request) {
+  return prepare_pack(request, true);
+}
+
+}  // namespace
+
+extern const OperationEntry conv_amx_operations[] = {{"conv_amx_bf16", prepare_conv_amx_bf16, true},
+                                                     {"pack_conv_amx_bf16", prepare_pack_conv_amx_bf16},
+                                                     {"conv_amx_int8", prepare_conv_amx_int8, true},
+                                                     {"pack_conv_amx_int8", prepare_pack_conv_amx_int8},
+                                                     {}};
+
+}  // namespace engine

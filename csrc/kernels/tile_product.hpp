@@ -1,0 +1,243 @@
+// Products of matrices on the tiles of AMX (simd/tiles.hpp). Included by kernel files only.
+//
+// B is packed in groups of 32 columns (pack_amx.hpp). Two by two tiles of C stay in tiles through the whole reduction.
+// A step of depth takes 72 cycles at best, if both operands are in L1, and loads 4 KiB. What else takes time happens
+// meanwhile: the rows of the block before are finished by vector instructions, and the weights of the next group are
+// prefetched, evenly spread.
+#pragma once
+
+#include "kernels/kernel.hpp"
+#include "simd/tiles.hpp"
+
+namespace engine::ENGINE_ISA_NS {
+namespace {
+
+constexpr int kGroupColumns = 32;
+constexpr int kBlockRows = 32;
+constexpr int kStepBytes = 2 * tiles::kTileBytes;  // of a group's weights
+
+struct Bf16Tiles {
+  using Sum = float;
+  template <int kC, int kA, int kB>
+  static ENGINE_ALWAYS_INLINE void multiply() {
+    tiles::multiply_bf16<kC, kA, kB>();
+  }
+};
+struct Int8Tiles {
+  using Sum = std::int32_t;
+  template <int kC, int kA, int kB>
+  static ENGINE_ALWAYS_INLINE void multiply() {
+    tiles::multiply_u8s8<kC, kA, kB>();
+  }
+};
+
+// A row of A is 64 bytes at each step: at `a + row * a_row`, plus the offset of the step.
+struct TileProduct {
+  const char* a;
+  std::int64_t a_row;
+  const char* b;
+  std::int64_t rows;    // A is readable up to a multiple of 16
+  std::int64_t groups;  // of columns
+  std::int64_t steps;   // of depth
+  std::int64_t block;   // pairs of tiles of A that stay in cache while the groups pass; 0: all
+  bool asks;            // whether to prefetch the next group, since the weights do not stay in cache
+};
+
+// Offsets of steps.
+struct EvenSteps {
+  std::int64_t step;
+  ENGINE_ALWAYS_INLINE std::int64_t operator()(std::int64_t k) const { return k * step; }
+};
+struct ListedSteps {
+  const std::int64_t* offsets;
+  ENGINE_ALWAYS_INLINE std::int64_t operator()(std::int64_t k) const { return offsets[k]; }
+};
+
+// Weights to prefetch: `step` bytes at each step, 0 for none.
+struct Ahead {
+  const char* at;
+  std::int64_t step;
+  ENGINE_ALWAYS_INLINE void ask(std::int64_t k) const {
+    for (std::int64_t i = 0; i < step; i += 64) __builtin_prefetch(at + k * step + i, 0, 2);
+  }
+};
+
+// The part of tile block `pass` of `passes` in prefetching `bytes` at `next`.
+ENGINE_INLINE Ahead ahead_of(const char* next, std::int64_t bytes, std::int64_t steps, std::int64_t pass,
+                             std::int64_t passes) {
+  const std::int64_t step = (bytes / passes + steps * 64 - 1) / (steps * 64) * 64;
+  const std::int64_t first = pass * step * steps;
+  return {next + first, first < bytes ? step : 0};
+}
+
+// A block of C whose rows are still to be finished.
+template <class Sum>
+struct PendingBlock {
+  const Sum* sums;  // [rows][32]
+  std::int64_t row, column;
+  std::int64_t rows;  // 0: none
+
+  // The rows of one step, such that the last step finishes the last row.
+  template <class Writer>
+  ENGINE_ALWAYS_INLINE void finish(const Writer& writer, std::int64_t k, std::int64_t rows_of_step) const {
+    const std::int64_t first = k * rows_of_step;
+    if (first >= rows) return;
+    const std::int64_t count = rows - first < rows_of_step ? rows - first : rows_of_step;
+    writer.write(sums + first * kGroupColumns, static_cast<int>(count), row + first, column);
+  }
+};
+
+// Tiles: 0 to 3 are C, 4 and 5 A, 6 and 7 B. kIsStreamed: A is not kept in L1, where no other step needs it.
+template <class Type, bool kIsStreamed, bool kHasSecond, class Steps, class Writer>
+ENGINE_INLINE void multiply_block(const TileProduct& p, const Steps& steps, const char* a, const char* b,
+                                  const Ahead& ahead, const PendingBlock<typename Type::Sum>& pending,
+                                  const Writer& writer, std::int64_t rows_of_step) {
+  using namespace tiles;
+  clear<0>();
+  clear<1>();
+  if constexpr (kHasSecond) {
+    clear<2>();
+    clear<3>();
+  }
+  const std::int64_t second = kRows * p.a_row;
+  for (std::int64_t k = 0; k < p.steps; ++k, b += kStepBytes) {
+    const char* at = a + steps(k);
+    load_streamed<6>(b, kRowBytes);
+    if constexpr (kIsStreamed)
+      load_streamed<4>(at, p.a_row);
+    else
+      load<4>(at, p.a_row);
+    load_streamed<7>(b + kTileBytes, kRowBytes);
+    Type::template multiply<0, 4, 6>();
+    pending.finish(writer, k, rows_of_step);
+    Type::template multiply<1, 4, 7>();
+    if constexpr (kHasSecond) {
+      if constexpr (kIsStreamed)
+        load_streamed<5>(at + second, p.a_row);
+      else
+        load<5>(at + second, p.a_row);
+    }
+    ahead.ask(k);
+    if constexpr (kHasSecond) {
+      Type::template multiply<2, 5, 6>();
+      Type::template multiply<3, 5, 7>();
+    }
+  }
+}
+
+template <bool kHasSecond, class Sum>
+ENGINE_INLINE void store_block(Sum* to) {
+  constexpr std::int64_t kRow = kGroupColumns * sizeof(Sum);
+  tiles::store<0>(to, kRow);
+  tiles::store<1>(to + 16, kRow);
+  if constexpr (kHasSecond) {
+    tiles::store<2>(to + 16 * kGroupColumns, kRow);
+    tiles::store<3>(to + 16 * kGroupColumns + 16, kRow);
+  }
+}
+
+// Some pairs of tiles of A, times some groups. Tiles must be configured.
+template <class Type, bool kIsStreamed, class Steps, class Writer>
+void multiply_pairs(const TileProduct& p, const Steps& steps, const Writer& writer, const WorkRange& pairs,
+                    const WorkRange& groups) {
+  using Sum = typename Type::Sum;
+  alignas(64) Sum sums[2][kBlockRows * kGroupColumns];
+  int flip = 0;
+  PendingBlock<Sum> pending = {};
+  const std::int64_t rows_of_step = p.steps >= 16 ? 2 : (kBlockRows + p.steps - 1) / p.steps;
+  const std::int64_t group_bytes = p.steps * kStepBytes;
+  const std::int64_t block = p.block > 0 ? p.block : pairs.end - pairs.begin;
+  for (std::int64_t first = pairs.begin; first < pairs.end; first += block) {
+    const std::int64_t end = first + block < pairs.end ? first + block : pairs.end;
+    for (std::int64_t g = groups.begin; g < groups.end; ++g) {
+      const char* b = p.b + g * group_bytes;
+      for (std::int64_t pair = first; pair < end; ++pair) {
+        const std::int64_t row = pair * kBlockRows, rest = p.rows - row;
+        const char* a = p.a + row * p.a_row;
+        const Ahead ahead = ahead_of(b + group_bytes, p.asks && g + 1 < groups.end ? group_bytes : 0, p.steps,
+                                     pair - first, end - first);
+        Sum* to = sums[flip];
+        if (rest > tiles::kRows) {
+          multiply_block<Type, kIsStreamed, true>(p, steps, a, b, ahead, pending, writer, rows_of_step);
+          store_block<true>(to);
+        } else {
+          multiply_block<Type, kIsStreamed, false>(p, steps, a, b, ahead, pending, writer, rows_of_step);
+          store_block<false>(to);
+        }
+        pending = {to, row, g * kGroupColumns, rest < kBlockRows ? rest : kBlockRows};
+        flip ^= 1;
+      }
+    }
+  }
+  for (std::int64_t k = 0; k < p.steps; ++k) pending.finish(writer, k, rows_of_step);
+}
+
+// One tile of A, for up to 16 rows: two groups at once, so that four products are under way.
+template <class Type, class Steps, class Writer>
+void multiply_row(const TileProduct& p, const Steps& steps, const Writer& writer, const WorkRange& groups) {
+  using namespace tiles;
+  using Sum = typename Type::Sum;
+  alignas(64) Sum sums[2][kRows * kGroupColumns];
+  const std::int64_t group_bytes = p.steps * kStepBytes;
+  const int rows = static_cast<int>(p.rows);
+  for (std::int64_t g = groups.begin; g < groups.end; g += 2) {
+    const char* b = p.b + g * group_bytes;
+    const std::int64_t left = groups.end - g;
+    if (left == 1) {
+      multiply_block<Type, true, false>(p, steps, p.a, b, {nullptr, 0}, PendingBlock<Sum>{}, writer, 2);
+      store_block<false>(sums[0]);
+    } else {
+      clear<0>();
+      clear<1>();
+      clear<2>();
+      clear<3>();
+      const char* second = b + group_bytes;
+      const Ahead ahead =
+          ahead_of(second + group_bytes, left > 3 ? 2 * group_bytes : (left - 2) * group_bytes, p.steps, 0, 1);
+      for (std::int64_t k = 0; k < p.steps; ++k, b += kStepBytes, second += kStepBytes) {
+        load<4>(p.a + steps(k), p.a_row);
+        load_streamed<5>(b, kRowBytes);
+        load_streamed<6>(b + kTileBytes, kRowBytes);
+        ahead.ask(k);
+        Type::template multiply<0, 4, 5>();
+        load_streamed<7>(second, kRowBytes);
+        Type::template multiply<1, 4, 6>();
+        load_streamed<5>(second + kTileBytes, kRowBytes);
+        Type::template multiply<2, 4, 7>();
+        Type::template multiply<3, 4, 5>();
+      }
+      constexpr std::int64_t kRow = kGroupColumns * sizeof(Sum);
+      store<0>(sums[0], kRow);
+      store<1>(sums[0] + 16, kRow);
+      store<2>(sums[1], kRow);
+      store<3>(sums[1] + 16, kRow);
+    }
+    writer.write(sums[0], rows, 0, g * kGroupColumns);
+    if (left > 1) writer.write(sums[1], rows, 0, (g + 1) * kGroupColumns);
+  }
+}
+
+// Weights up to this size stay in the L2 cache of each worker.
+constexpr std::int64_t kCachedTileWeights = 1 << 20;
+
+// One worker's share of a product. Workers share the groups, so that each reads its part of B once; or the rows, if
+// there are many rows for few weights.
+template <class Type, bool kIsStreamed, class Steps, class Writer>
+void multiply_tiles(const TileProduct& p, const Steps& steps, const Writer& writer, const KernelContext& context) {
+  const std::int64_t pairs = (p.rows + kBlockRows - 1) / kBlockRows, workers = context.workers;
+  const bool is_small = p.groups * p.steps * kStepBytes <= kCachedTileWeights;
+  const bool splits_rows = pairs >= 2 * workers && (is_small || p.groups < 2 * workers);
+  const WorkRange all_pairs = {0, pairs}, all_groups = {0, p.groups};
+  const WorkRange own_pairs = splits_rows ? split_work(pairs, context.worker, context.workers) : all_pairs;
+  const WorkRange own_groups = splits_rows ? all_groups : split_work(p.groups, context.worker, context.workers);
+  if (own_pairs.begin == own_pairs.end || own_groups.begin == own_groups.end) return;
+  tiles::configure();
+  if (p.rows <= tiles::kRows)
+    multiply_row<Type>(p, steps, writer, own_groups);
+  else
+    multiply_pairs<Type, kIsStreamed>(p, steps, writer, own_pairs, own_groups);
+  tiles::release();
+}
+
+}  // namespace
+}  // namespace engine::ENGINE_ISA_NS

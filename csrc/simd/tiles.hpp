@@ -1,0 +1,204 @@
+// The tile instructions of AMX: eight tiles of 16 rows of 64 bytes, and products of two of them.
+//
+//   C[m][n] += sum over k of A[m][k] * B[k][n]
+//
+// A has 16 rows of 64 bytes of depth, 32 values of bf16 or 64 of 8 bits. B has 16 rows, each with a group of adjacent
+// depths (2 of bf16, 4 of 8 bits) of 16 columns. C has 16 x 16 values of 32 bits.
+//
+// `native` is assembly. GCC 12's intrinsics are not used: they do not tell the compiler which memory they read, and the
+// number of a tile cannot be a template argument. So no flag of the compiler is needed, either. `emulated` computes the
+// same with loops, on any CPU, and traps where the CPU would fault. Only the names that are exported at the end are
+// used by kernels: they are emulated in a build with ENGINE_EMULATE_AMX.
+//
+// All shapes are equal, since a smaller tile takes as long: kernels pad their operands in memory. Each thread
+// configures its tiles at the start of a phase, which takes 50 ns, and releases them at its end: no other code has to
+// know, and the system saves their 8 KiB only while they are used. Whatever a kernel has in tiles is lost with the
+// phase.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "simd/isa.hpp"
+
+namespace engine::ENGINE_ISA_NS::tiles {
+
+constexpr int kTiles = 8;
+constexpr int kRows = 16;
+constexpr int kRowBytes = 64;
+constexpr int kTileBytes = kRows * kRowBytes;
+
+// The operand of LDTILECFG.
+struct alignas(64) TileConfig {
+  std::uint8_t palette;
+  std::uint8_t start_row;
+  std::uint8_t reserved[14];
+  std::uint16_t row_bytes[16];
+  std::uint8_t rows[16];
+};
+static_assert(sizeof(TileConfig) == 64, "LDTILECFG reads 64 bytes");
+
+[[maybe_unused]] static const TileConfig kAllTiles = {
+    1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+
+#if defined(__x86_64__)
+namespace native {
+
+ENGINE_INLINE void configure() {
+  __asm__ volatile("ldtilecfg %0" : : "m"(kAllTiles));
+}
+ENGINE_INLINE void release() {
+  __asm__ volatile("tilerelease");
+}
+template <int kTile>
+ENGINE_INLINE void clear() {
+  __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
+}
+// Rows are `step` bytes apart. A streamed tile is not kept in L1.
+template <int kTile>
+ENGINE_INLINE void load(const void* from, std::int64_t step) {
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(step), "i"(kTile) : "memory");
+}
+template <int kTile>
+ENGINE_INLINE void load_streamed(const void* from, std::int64_t step) {
+  __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(step), "i"(kTile) : "memory");
+}
+template <int kTile>
+ENGINE_INLINE void store(void* to, std::int64_t step) {
+  __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(step), "i"(kTile) : "memory");
+}
+// kC += kA * kB, which are three different tiles. Denormal operands count as zero, and denormal sums become zero.
+template <int kC, int kA, int kB>
+ENGINE_INLINE void multiply_bf16() {
+  __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
+// The same for integers, A unsigned and B signed; exact modulo 2^32.
+template <int kC, int kA, int kB>
+ENGINE_INLINE void multiply_u8s8() {
+  __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
+
+}  // namespace native
+#endif
+
+namespace emulated {
+
+// The tiles of a thread.
+struct TileFile {
+  alignas(64) std::uint8_t data[kTiles][kRows][kRowBytes];
+  TileConfig config;
+};
+[[maybe_unused]] static thread_local TileFile file;
+
+ENGINE_INLINE void configure() {
+  file = {};
+  file.config = kAllTiles;
+}
+ENGINE_INLINE void release() {
+  file = {};
+}
+
+// What makes an instruction fault: tiles that are not configured.
+ENGINE_INLINE void expect_configured(int tile) {
+  if (file.config.palette != 1 || file.config.rows[tile] != kRows || file.config.row_bytes[tile] != kRowBytes)
+    __builtin_trap();
+}
+
+template <int kTile>
+ENGINE_INLINE void clear() {
+  expect_configured(kTile);
+  std::memset(file.data[kTile], 0, kTileBytes);
+}
+template <int kTile>
+ENGINE_INLINE void load(const void* from, std::int64_t step) {
+  expect_configured(kTile);
+  for (int r = 0; r < kRows; ++r)
+    std::memcpy(file.data[kTile][r], static_cast<const char*>(from) + r * step, kRowBytes);
+}
+template <int kTile>
+ENGINE_INLINE void load_streamed(const void* from, std::int64_t step) {
+  load<kTile>(from, step);
+}
+template <int kTile>
+ENGINE_INLINE void store(void* to, std::int64_t step) {
+  expect_configured(kTile);
+  for (int r = 0; r < kRows; ++r) std::memcpy(static_cast<char*>(to) + r * step, file.data[kTile][r], kRowBytes);
+}
+
+// The f32 with these bits; a denormal becomes zero.
+ENGINE_INLINE float normal(std::uint32_t bits) {
+  bits = (bits & 0x7f800000u) != 0 ? bits : 0;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+ENGINE_INLINE float normal(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return normal(bits);
+}
+
+[[maybe_unused]] static ENGINE_NOINLINE void multiply_bf16(std::uint8_t (*c)[kRowBytes],
+                                                           const std::uint8_t (*a)[kRowBytes],
+                                                           const std::uint8_t (*b)[kRowBytes]) {
+  for (int m = 0; m < kRows; ++m) {
+    std::uint32_t pairs[kRows];
+    float sums[kRows];
+    std::memcpy(pairs, a[m], kRowBytes);
+    std::memcpy(sums, c[m], kRowBytes);
+    for (int k = 0; k < kRows; ++k) {
+      std::uint32_t weights[kRows];
+      std::memcpy(weights, b[k], kRowBytes);
+      const float first = normal(pairs[k] << 16), second = normal(pairs[k] & 0xffff0000u);
+      for (int n = 0; n < kRows; ++n)
+        sums[n] = normal(sums[n] + first * normal(weights[n] << 16) + second * normal(weights[n] & 0xffff0000u));
+    }
+    std::memcpy(c[m], sums, kRowBytes);
+  }
+}
+
+[[maybe_unused]] static ENGINE_NOINLINE void multiply_u8s8(std::uint8_t (*c)[kRowBytes],
+                                                           const std::uint8_t (*a)[kRowBytes],
+                                                           const std::uint8_t (*b)[kRowBytes]) {
+  for (int m = 0; m < kRows; ++m) {
+    std::uint32_t sums[kRows];
+    std::memcpy(sums, c[m], kRowBytes);
+    for (int k = 0; k < kRows; ++k) {
+      std::uint32_t weights[kRows];
+      std::memcpy(weights, b[k], kRowBytes);
+      for (int i = 0; i < 4; ++i)
+        for (int n = 0; n < kRows; ++n) {
+          const std::int32_t weight = static_cast<std::int32_t>(weights[n] << (24 - 8 * i)) >> 24;
+          sums[n] += static_cast<std::uint32_t>(a[m][4 * k + i] * weight);
+        }
+    }
+    std::memcpy(c[m], sums, kRowBytes);
+  }
+}
+
+template <int kC, int kA, int kB>
+ENGINE_INLINE void multiply_bf16() {
+  static_assert(kC != kA && kC != kB && kA != kB, "three different tiles");
+  expect_configured(kC);
+  expect_configured(kA);
+  expect_configured(kB);
+  multiply_bf16(file.data[kC], file.data[kA], file.data[kB]);
+}
+template <int kC, int kA, int kB>
+ENGINE_INLINE void multiply_u8s8() {
+  static_assert(kC != kA && kC != kB && kA != kB, "three different tiles");
+  expect_configured(kC);
+  expect_configured(kA);
+  expect_configured(kB);
+  multiply_u8s8(file.data[kC], file.data[kA], file.data[kB]);
+}
+
+}  // namespace emulated
+
+#if defined(ENGINE_EMULATE_AMX) || !defined(__x86_64__)
+using namespace emulated;
+#else
+using namespace native;
+#endif
+
+}  // namespace engine::ENGINE_ISA_NS::tiles

@@ -1,0 +1,74 @@
+"""Elements of 2, 4 or 8 bits in bytes, and the attributes that describe them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.ir import Constant, ElementType, Output, f16, f32, u8
+from engine.ir.element_type import bf16, u2, u4
+from engine.onnx.contrib.call import ContribCall
+
+Array = NDArray[Any]
+
+REALS: Final = frozenset({f32, f16, bf16})
+UNSIGNED: Final = {2: u2, 4: u4, 8: u8}
+"""The unsigned type of elements by their bits."""
+_LEAST_BLOCK: Final = 16
+
+
+def bits_of(call: ContribCall) -> int:
+    """The attribute `bits`. Raises `ModelError`."""
+    bits = call.integer("bits", 4)
+    if bits not in UNSIGNED:
+        call.invalid(f"attribute `bits` is {bits}; expected 2, 4 or 8")
+    return bits
+
+
+def block_size_of(call: ContribCall, default: int | None = None) -> int:
+    """The attribute `block_size`; required without a default. Raises `ModelError`."""
+    block = call.integer("block_size", default)
+    if block < _LEAST_BLOCK or block & (block - 1):
+        call.invalid(f"attribute `block_size` is {block}; expected a power of 2 of at least {_LEAST_BLOCK}")
+    return block
+
+
+def axis_of(call: ContribCall, name: str, default: int, rank: int) -> int:
+    """The axis in attribute `name`, counted from the front. Raises `ModelError`."""
+    axis = call.integer(name, default)
+    if not -rank <= axis < rank:
+        call.invalid(f"attribute `{name}` is {axis}; expected {-rank}..{rank - 1}, as the rank is {rank}")
+    return axis % rank
+
+
+def expect_shape(call: ContribCall, index: int, *allowed: tuple[int, ...]) -> None:
+    """Raise `ModelError` if input `index` has none of the shapes `allowed`."""
+    shape = call.input(index).shape
+    if not any(shape.accepts(each) for each in allowed):
+        expected = " or ".join(str(list(each)) for each in allowed)
+        call.invalid(f"{call.described(index)} has shape {shape}; expected {expected}")
+
+
+def same_type(call: ContribCall) -> frozenset[ElementType]:
+    """The type of the first input, if it is known."""
+    found = call.input(0).element_type
+    return frozenset({found}) if found in REALS else REALS
+
+
+def constant_of(value: Output) -> Constant:
+    """The constant that a value is known to be."""
+    assert isinstance(value.node, Constant)
+    return value.node
+
+
+def unpacked(data: Array, bits: int) -> Array:
+    """u8 as elements of `bits` bits along the last axis, the first in the low bits."""
+    if bits == 8:
+        return data
+    count, mask = 8 // bits, np.uint8((1 << bits) - 1)
+    elements = np.empty((*data.shape[:-1], data.shape[-1] * count), np.uint8)
+    for index in range(count):
+        elements[..., index::count] = (data >> np.uint8(index * bits)) & mask
+    return elements

@@ -1,0 +1,49 @@
+"""The precision of products: whether this CPU multiplies bf16, and fast enough to be worth its error."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from engine.native import ProductRates, has_feature, product_rates
+from engine.plugin_api import Config
+from engine_cpu.compiler import logger
+from engine_cpu.properties import INFERENCE_PRECISION_HINT
+
+_LEAST_GAIN: Final = 1.2
+"""The ratio of the rates from which a network in bf16, which also converts, is not slower than in f32."""
+
+
+def precision_of(config: Config, isa: str) -> str:
+    """The precision of products: bf16 if it is configured and faster than f32 on this CPU; otherwise f32.
+
+    Logs once in a process why a hint was ignored, or that the hint would be worth setting.
+    """
+    refused = why_not_bf16(isa, product_rates())
+    if config[INFERENCE_PRECISION_HINT] == "bf16":
+        if refused:
+            logger.warning("INFERENCE_PRECISION_HINT is bf16, but this CPU %s: computing in f32", refused)
+            return "f32"
+    elif not refused:
+        _advise()
+    return str(config[INFERENCE_PRECISION_HINT])
+
+
+def why_not_bf16(isa: str, rates: ProductRates | None) -> str | None:
+    """Why products of bf16 are not faster than those of f32 with an instruction set; None if they are.
+
+    `rates` are those of the vector instructions, on which tiles do not depend.
+    """
+    if has_feature(isa, "amx_bf16"):
+        return None
+    if not has_feature(isa, "bf16") or rates is None:
+        return "has no bf16 instructions"
+    if rates.bf16 < _LEAST_GAIN * rates.f32:
+        return f"multiplies bf16 {rates.bf16 / rates.f32:.1f} times as fast as f32"
+    return None
+
+
+@cache
+def _advise() -> None:
+    logger.info("this CPU multiplies bf16 faster than f32: networks that tolerate it may set %s to bf16",
+                INFERENCE_PRECISION_HINT.name)  # fmt: skip
