@@ -105,23 +105,18 @@ void conv_copy_amx_int8(const void* args, void* const* buffers, const KernelCont
   copy_map<true>(args, buffers, context);
 }
 
-// Results whose rows are pixels: the end of each virtual row is dropped.
-template <class Writer>
-struct PixelWriter {
-  Writer pixels;
-  std::int64_t width, virtual_width;
-
-  template <class Sum>
-  ENGINE_NOINLINE void write(const Sum* sums, int count, std::int64_t row, std::int64_t column) const {
-    std::int64_t y = row / virtual_width, x = row % virtual_width;
-    for (std::int64_t left = count; left > 0; ++y, x = 0) {
-      const std::int64_t run = min64(left, virtual_width - x), valid = min64(run, width - x);
-      if (valid > 0) pixels.write(sums, static_cast<int>(valid), y * width + x, column);
-      sums += run * kSumsRow;
-      left -= run;
-    }
+// The pixel of each row of the product, whose rows end with results that are dropped.
+void fill_places(const ConvAmxArgs& args, std::int32_t* places) {
+  const ConvShape& s = args.shape;
+  std::int32_t* const end = places + conv_amx_rows(args);
+  std::int32_t pixel = 0;
+  for (std::int64_t row = 0; row < s.out_h; ++row) {
+    for (std::int64_t x = 0; x < s.out_w; ++x) *places++ = pixel++;
+    if (row + 1 < s.out_h)
+      for (std::int64_t x = s.out_w; x < args.virtual_w; ++x) *places++ = -1;
   }
-};
+  while (places < end) *places++ = -1;
+}
 
 // The offset of each step of depth in the copy of an image.
 void fill_offsets(const ConvAmxArgs& args, std::int64_t* offsets) {
@@ -151,18 +146,21 @@ ENGINE_INLINE void convolve(const ConvAmxArgs& args, void* const* buffers, const
                             const MakeWriter& make_writer) {
   const ConvShape& s = args.shape;
   std::int64_t* offsets = static_cast<std::int64_t*>(context.scratch);
+  std::int32_t* places = reinterpret_cast<std::int32_t*>(offsets + conv_amx_steps(args));
   fill_offsets(args, offsets);
+  fill_places(args, places);
   TileProduct product = {};
   product.a_row = args.pixel;
   product.b = static_cast<const char*>(buffers[1]);
   product.rows = (s.out_h - 1) * args.virtual_w + s.out_w;
   product.groups = (s.out_channels + kGroupColumns - 1) / kGroupColumns;
-  product.steps = std::int64_t{args.pack.blocks} * args.pack.rows * args.pack.cols;
+  product.steps = conv_amx_steps(args);
   product.block = pairs_of_block(args, product.groups * product.steps * kStepBytes);
   product.asks = product.block == 0;
   for (std::int64_t n = 0; n < s.batch; ++n) {
     product.a = static_cast<const char*>(buffers[args.copy_at]) + n * conv_amx_image_bytes(args);
-    const auto writer = make_writer(n);
+    auto writer = make_writer(n);
+    writer.places = {places, product.rows};
     // Taps read the same pixels again, from L1.
     if (s.kernel_h * s.kernel_w == 1)
       multiply_tiles<Type, true>(product, ListedSteps{offsets}, writer, context);
@@ -191,7 +189,7 @@ void conv_amx_bf16(const void* raw_args, void* const* buffers, const KernelConte
     }
     writer.y = {EitherPointer<char>{static_cast<char*>(buffers[args.y_at]), args.y_bytes} + n * args.y_batch, 16,
                 plane};
-    return PixelWriter<MixedWriter>{writer, s.out_w, args.virtual_w};
+    return writer;
   });
 }
 
@@ -217,7 +215,7 @@ void conv_amx_int8(const void* raw_args, void* const* buffers, const KernelConte
     }
     const SizedPointer<char> y = {static_cast<char*>(buffers[args.y_at]), element_bytes_of(args.requantize.y)};
     writer.y = {y + n * args.y_batch, 16, plane};
-    return PixelWriter<IntegerWriter>{writer, s.out_w, args.virtual_w};
+    return writer;
   });
 }
 

@@ -41,4 +41,12 @@ static inline std::int64_t conv_amx_image_bytes(const ConvAmxArgs& args) {
   return args.phases_h * args.phases_w * args.blocks * args.rows * args.row;
 }
 
+// The steps of depth, and the rows of the product, rounded up to a multiple of 32.
+static inline std::int64_t conv_amx_steps(const ConvAmxArgs& args) {
+  return std::int64_t{args.pack.blocks} * args.pack.rows * args.pack.cols;
+}
+static inline std::int64_t conv_amx_rows(const ConvAmxArgs& args) {
+  return ((args.shape.out_h - 1) * args.virtual_w + args.shape.out_w + 31) / 32 * 32;
+}
+
 }  // namespace engine

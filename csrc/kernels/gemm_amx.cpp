@@ -94,6 +94,7 @@ void gemm_amx_bf16(const void* raw_args, void* const* buffers, const KernelConte
     writer.residual = matrix_rows(args.residual, EitherPointer<const char>{static_cast<const char*>(buffers[operand]),
                                                                            args.residual.element_bytes});
   writer.y = matrix_rows(args.c, EitherPointer<char>{static_cast<char*>(buffers[args.c_at]), args.c.element_bytes});
+  writer.places = {nullptr, args.m};
   writer.columns = args.n;
   writer.is_whole = args.c.layout == MatrixLayout::kBlocked &&
                     !(args.operands.has_residual && args.residual.layout == MatrixLayout::kRows);
@@ -133,6 +134,7 @@ void gemm_amx_int8(const void* raw_args, void* const* buffers, const KernelConte
                        args.residual_row,
                        16};
   writer.y = {{static_cast<char*>(buffers[args.c_at]), element_bytes_of(args.requantize.y)}, args.c_row, 16};
+  writer.places = {nullptr, args.m};
   writer.columns = args.n;
   multiply_tiles<Int8Tiles, true>(product, EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer, context);
 }

@@ -77,7 +77,7 @@ struct PendingBlock {
   std::int64_t row, column;
   std::int64_t rows;  // 0: none
 
-  // The rows of one step, such that the last step finishes the last row.
+  // The rows of one step, a multiple of four, such that the last step finishes the last row.
   template <class Writer>
   ENGINE_ALWAYS_INLINE void finish(const Writer& writer, std::int64_t k, std::int64_t rows_of_step) const {
     const std::int64_t first = k * rows_of_step;
@@ -144,7 +144,7 @@ void multiply_pairs(const TileProduct& p, const Steps& steps, const Writer& writ
   alignas(64) Sum sums[2][kBlockRows * kGroupColumns];
   int flip = 0;
   PendingBlock<Sum> pending = {};
-  const std::int64_t rows_of_step = p.steps >= 16 ? 2 : (kBlockRows + p.steps - 1) / p.steps;
+  const std::int64_t rows_of_step = (kBlockRows + 4 * p.steps - 1) / (4 * p.steps) * 4;
   const std::int64_t group_bytes = p.steps * kStepBytes;
   const std::int64_t block = p.block > 0 ? p.block : pairs.end - pairs.begin;
   for (std::int64_t first = pairs.begin; first < pairs.end; first += block) {
@@ -184,7 +184,7 @@ void multiply_row(const TileProduct& p, const Steps& steps, const Writer& writer
     const char* b = p.b + g * group_bytes;
     const std::int64_t left = groups.end - g;
     if (left == 1) {
-      multiply_block<Type, true, false>(p, steps, p.a, b, {nullptr, 0}, PendingBlock<Sum>{}, writer, 2);
+      multiply_block<Type, true, false>(p, steps, p.a, b, {nullptr, 0}, PendingBlock<Sum>{}, writer, 4);
       store_block<false>(sums[0]);
     } else {
       clear<0>();

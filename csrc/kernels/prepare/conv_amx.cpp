@@ -93,8 +93,10 @@ PreparedStep tile_phases(const StepRequest& request, const ConvAmxArgs& args, co
   step.temporaries.push_back(copy_bytes(args));
   step.phases.push_back(PreparedPhase::of(request.kernels.find(copy), args));
   step.phases.push_back(PreparedPhase::of(request.kernels.find(product), args));
-  step.phases.back().scratch_bytes = checked_product(
-      {args.pack.blocks, args.pack.rows, args.pack.cols, static_cast<std::int64_t>(sizeof(std::int64_t))});
+  const std::int64_t rows = std::max<std::int64_t>(0, conv_amx_rows(args));
+  step.phases.back().scratch_bytes =
+      checked_add(checked_product({args.pack.blocks, args.pack.rows, args.pack.cols, sizeof(std::int64_t)}),
+                  checked_product({rows, sizeof(std::int32_t)}));
   return step;
 }
 
