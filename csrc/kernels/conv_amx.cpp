@@ -161,6 +161,7 @@ ENGINE_INLINE void convolve(const ConvAmxArgs& args, void* const* buffers, const
     product.a = static_cast<const char*>(buffers[args.copy_at]) + n * conv_amx_image_bytes(args);
     auto writer = make_writer(n);
     writer.places = {places, product.rows};
+    writer.prepare();
     // Taps read the same pixels again, from L1.
     if (s.kernel_h * s.kernel_w == 1)
       multiply_tiles<Type, true>(product, ListedSteps{offsets}, writer, context);

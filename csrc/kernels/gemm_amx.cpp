@@ -98,6 +98,7 @@ void gemm_amx_bf16(const void* raw_args, void* const* buffers, const KernelConte
   writer.columns = args.n;
   writer.is_whole = args.c.layout == MatrixLayout::kBlocked &&
                     !(args.operands.has_residual && args.residual.layout == MatrixLayout::kRows);
+  writer.prepare();
   multiply_tiles<Bf16Tiles, true>(product, EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer, context);
 }
 
@@ -136,6 +137,7 @@ void gemm_amx_int8(const void* raw_args, void* const* buffers, const KernelConte
   writer.y = {{static_cast<char*>(buffers[args.c_at]), element_bytes_of(args.requantize.y)}, args.c_row, 16};
   writer.places = {nullptr, args.m};
   writer.columns = args.n;
+  writer.prepare();
   multiply_tiles<Int8Tiles, true>(product, EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer, context);
 }
 

@@ -23,7 +23,7 @@ struct RowPlaces {
   }
 };
 
-// Where the sixteen columns of four rows are. Dropped rows are written to a place that nobody reads.
+// Where four rows are. Dropped rows are written to a place that nobody reads.
 struct QuadPlaces {
   std::int64_t place[kQuad];
   ENGINE_ALWAYS_INLINE QuadPlaces(const RowPlaces& places, std::int64_t row) {
@@ -59,7 +59,7 @@ ENGINE_INLINE void store_either(EitherPointer<char> to, simd::Vec value) {
     simd::store(reinterpret_cast<float*>(to.data), value);
 }
 
-// Sums of f32, as EpilogueArgs say.
+// Sums of f32, as EpilogueArgs say. Set the fields, then call prepare.
 struct MixedWriter {
   const EpilogueArgs* epilogue;
   const float *bias, *scale;  // or null; for columns rounded up to 16
@@ -69,56 +69,116 @@ struct MixedWriter {
   std::int64_t columns;
   bool is_whole;  // whether the last block of y and of the residual has 16 columns in memory
 
+  void prepare() {
+    low = simd::broadcast(epilogue->alpha);
+    high = simd::broadcast(epilogue->beta);
+    const bool is_clip = epilogue->activation == Activation::kClip;
+    const bool has_residual = residual.data.data != nullptr, is_bf16 = y.data.element_bytes == 2;
+    const bool is_usual = is_clip && !(has_residual && (epilogue->residual_after || residual.data.element_bytes != 2));
+    if (!is_usual)
+      write_fn = &MixedWriter::write_any;
+    else if (has_residual)
+      write_fn = is_bf16 ? &MixedWriter::write_clipped<true, Bf16> : &MixedWriter::write_clipped<true, float>;
+    else
+      write_fn = is_bf16 ? &MixedWriter::write_clipped<false, Bf16> : &MixedWriter::write_clipped<false, float>;
+  }
+
   // Up to 32 columns from `column`; sums are readable for a multiple of four rows. Unless is_whole, places are not
   // listed.
-  ENGINE_NOINLINE void write(const float* sums, int count, std::int64_t row, std::int64_t column) const {
+  ENGINE_ALWAYS_INLINE void write(const float* sums, int count, std::int64_t row, std::int64_t column) const {
     for (int half = 0; half < 2 && column < columns; ++half, column += 16, sums += 16) {
-      const EitherPointer<char> to = y.at(0, column);
-      const EitherPointer<const char> added = residual.at(0, column);
+      const Target target = {places, y.at(0, column), y.row, residual.at(0, column), residual.row};
       if (is_whole || column + 16 <= columns)
-        write_block(sums, count, row, column, places, to, y.row, added, residual.row);
+        (this->*write_fn)(sums, count, row, column, target);
       else
-        write_partial(sums, count, row, column, to, added, static_cast<int>(columns - column));
+        write_partial(sums, count, row, column, target);
     }
   }
 
  private:
-  void write_block(const float* sums, int count, std::int64_t row, std::int64_t column, const RowPlaces& of_rows,
-                   EitherPointer<char> to, std::int64_t to_row, EitherPointer<const char> added,
-                   std::int64_t added_row) const {
+  // Sixteen columns of y and of the residual.
+  struct Target {
+    RowPlaces places;
+    EitherPointer<char> y;
+    std::int64_t y_row;
+    EitherPointer<const char> residual;
+    std::int64_t residual_row;
+  };
+  using WriteFn = void (MixedWriter::*)(const float* sums, int count, std::int64_t row, std::int64_t column,
+                                        const Target& target) const;
+
+  simd::Vec low, high;
+  WriteFn write_fn;
+
+  // Clipped results, with a residual of bf16, if any.
+  template <bool kHasResidual, class Result>
+  ENGINE_NOINLINE void write_clipped(const float* sums, int count, std::int64_t row, std::int64_t column,
+                                     const Target& target) const {
+    using namespace simd;
+    const std::int64_t to_bytes = target.y_row * static_cast<std::int64_t>(sizeof(Result));
+    const std::int64_t from_bytes = target.residual_row * 2;
+    alignas(64) char dropped[64];
+    for (int v = 0; v < kVectorsPerBlock; ++v, column += kLanes) {
+      const Vec factor = scale ? load(scale + column) : broadcast(1.0f), offset = bias ? load(bias + column) : zero();
+      const char* const from = target.residual.data + v * kLanes * 2;
+      char* const to = target.y.data + v * kLanes * static_cast<std::int64_t>(sizeof(Result));
+      const float* at = sums + v * kLanes;
+      for (int r = 0; r < count; r += kQuad, at += kQuad * kSumsRow) {
+        const QuadPlaces quad(target.places, row + r);
+        Vec values[kQuad];
+#pragma GCC unroll 4
+        for (int i = 0; i < kQuad; ++i) {
+          Vec value = fma(load(at + i * kSumsRow), factor, offset);
+          if constexpr (kHasResidual) value += load(reinterpret_cast<const Bf16*>(quad.from(i, from, from_bytes)));
+          values[i] = min(high, max(low, value));
+        }
+#if defined(__AVX512BF16__)
+        if (sizeof(Result) == 2 && to_bytes == 32 && quad.is_whole()) {
+          char* whole = to + quad.place[0] * 32;
+          store_pairs(whole, values[0], values[1]);
+          store_pairs(whole + 64, values[2], values[3]);
+          continue;
+        }
+#endif
+#pragma GCC unroll 4
+        for (int i = 0; i < kQuad; ++i) store(reinterpret_cast<Result*>(quad.to(i, to, to_bytes, dropped)), values[i]);
+      }
+    }
+  }
+
+#if defined(__AVX512BF16__)
+  // Sixteen values of bf16, and sixteen more.
+  static ENGINE_ALWAYS_INLINE void store_pairs(char* to, simd::Vec first, simd::Vec second) {
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+  }
+#endif
+
+  ENGINE_NOINLINE void write_any(const float* sums, int count, std::int64_t row, std::int64_t column,
+                                 const Target& target) const {
     using namespace simd;
     const EpilogueArgs& args = *epilogue;
-    const bool has_residual = residual.data.data != nullptr, is_after = args.residual_after;
-    const bool is_clip = args.activation == Activation::kClip;
-    const Vec low = broadcast(args.alpha), high = broadcast(args.beta);
-    const std::int64_t to_bytes = to_row * to.element_bytes, added_bytes = added_row * added.element_bytes;
-    alignas(64) char dropped[64];
+    const bool has_residual = target.residual.data != nullptr, is_after = args.residual_after;
     for (int v = 0; v < kVectorsPerBlock; ++v) {
       const Vec factor = scale ? load(scale + column + v * kLanes) : broadcast(1.0f);
       const Vec offset = bias ? load(bias + column + v * kLanes) : zero();
-      const EitherPointer<char> y_at = to + v * kLanes;
-      const EitherPointer<const char> added_at = added + v * kLanes;
       for (int r = 0; r < count; r += kQuad) {
-        const QuadPlaces quad(of_rows, row + r);
+        const QuadPlaces quad(target.places, row + r);
         const auto load_residual = [&](int i) {
-          return load_either({quad.from(i, added_at.data, added_bytes), added_at.element_bytes});
+          const std::int64_t place = quad.place[i] < 0 ? 0 : quad.place[i];
+          return load_either(target.residual + (place * target.residual_row + v * kLanes));
         };
-        Vec values[kQuad];
+        alignas(64) float lanes[kQuad * kLanes];
         for (int i = 0; i < kQuad; ++i) {
-          values[i] = fma(load(sums + (r + i) * kSumsRow + v * kLanes), factor, offset);
-          if (has_residual && !is_after) values[i] += load_residual(i);
+          Vec value = fma(load(sums + (r + i) * kSumsRow + v * kLanes), factor, offset);
+          if (has_residual && !is_after) value += load_residual(i);
+          store(lanes + i * kLanes, value);
         }
-        if (is_clip) {
-          for (Vec& value : values) value = min(high, max(low, value));
-        } else {
-          alignas(64) float lanes[kQuad * kLanes];
-          for (int i = 0; i < kQuad; ++i) store(lanes + i * kLanes, values[i]);
-          finish_column(args, kQuad, lanes, kLanes, nullptr, 0);
-          for (int i = 0; i < kQuad; ++i) values[i] = load(lanes + i * kLanes);
-        }
+        finish_column(args, kQuad, lanes, kLanes, nullptr, 0);
         for (int i = 0; i < kQuad; ++i) {
-          if (has_residual && is_after) values[i] += load_residual(i);
-          store_either({quad.to(i, y_at.data, to_bytes, dropped), to.element_bytes}, values[i]);
+          if (quad.place[i] < 0) continue;
+          Vec value = load(lanes + i * kLanes);
+          if (has_residual && is_after) value += load_residual(i);
+          store_either(target.y + (quad.place[i] * target.y_row + v * kLanes), value);
         }
       }
     }
@@ -126,32 +186,36 @@ struct MixedWriter {
 
   // The last columns of rows: computes a block aside.
   ENGINE_NOINLINE void write_partial(const float* sums, int count, std::int64_t row, std::int64_t column,
-                                     EitherPointer<char> to, EitherPointer<const char> added, int valid) const {
+                                     const Target& target) const {
     alignas(64) float from[kMostRows * 16] = {}, result[kMostRows * 16];
-    count = static_cast<int>(places.rows - row < count ? places.rows - row : count);
-    to = to + row * y.row;
-    if (added.data) added = added + row * residual.row;
-    if (added.data)
-      for (int r = 0; r < count; ++r)
+    const int rows = static_cast<int>(places.rows - row < count ? places.rows - row : count);
+    const int valid = static_cast<int>(columns - column);
+    if (target.residual.data)
+      for (int r = 0; r < rows; ++r)
         for (int i = 0; i < valid; ++i) {
-          const char* at = (added + (r * residual.row + i)).data;
-          from[r * 16 + i] = added.element_bytes == 2 ? to_f32(*reinterpret_cast<const Bf16*>(at))
-                                                      : *reinterpret_cast<const float*>(at);
+          const auto added = target.residual + ((row + r) * target.residual_row + i);
+          from[r * 16 + i] = added.element_bytes == 2 ? to_f32(*reinterpret_cast<const Bf16*>(added.data))
+                                                      : *reinterpret_cast<const float*>(added.data);
         }
-    write_block(sums, count, 0, column, {nullptr, kMostRows}, {reinterpret_cast<char*>(result), 4}, 16,
-                {reinterpret_cast<const char*>(from), 4}, 16);
-    for (int r = 0; r < count; ++r)
+    const bool has_residual = target.residual.data != nullptr;
+    write_any(sums, count, 0, column,
+              {{nullptr, kMostRows},
+               {reinterpret_cast<char*>(result), 4},
+               16,
+               {has_residual ? reinterpret_cast<const char*>(from) : nullptr, 4},
+               16});
+    for (int r = 0; r < rows; ++r)
       for (int i = 0; i < valid; ++i) {
-        char* at = (to + (r * y.row + i)).data;
+        const auto to = target.y + ((row + r) * target.y_row + i);
         if (to.element_bytes == 2)
-          *reinterpret_cast<Bf16*>(at) = to_bf16(result[r * 16 + i]);
+          *reinterpret_cast<Bf16*>(to.data) = to_bf16(result[r * 16 + i]);
         else
-          *reinterpret_cast<float*>(at) = result[r * 16 + i];
+          *reinterpret_cast<float*>(to.data) = result[r * 16 + i];
       }
   }
 };
 
-// Sums of i32, as RequantizeArgs say.
+// Sums of i32, as RequantizeArgs say. Set the fields, then call prepare.
 struct IntegerWriter {
   const RequantizeArgs* requantize;
   const std::int32_t* start;  // added to sums; for columns rounded up to 16, as are the scale and the biases
@@ -162,157 +226,186 @@ struct IntegerWriter {
   std::int64_t columns;
   bool is_whole;
 
-  ENGINE_NOINLINE void write(const std::int32_t* sums, int count, std::int64_t row, std::int64_t column) const {
+  void prepare() {
+    using namespace simd;
+    const RequantizeArgs& args = *requantize;
+    const bool is_clip = args.epilogue.activation == Activation::kClip, has_residual = residual.data.data != nullptr;
+    const bool is_codes = is_clip && element_bytes_of(args.y) == 1;
+    const bool is_real = is_clip && args.y == ElementCode::kF32;
+    const bool is_byte_residual = !has_residual || element_bytes_of(args.residual) == 1;
+    const bool is_real_residual = !has_residual || args.residual == ElementCode::kF32;
+    low = broadcast(is_real ? args.epilogue.alpha : args.low);
+    high = broadcast(is_real ? args.epilogue.beta : args.high);
+    middle_low = broadcast(args.middle_low);
+    middle_high = broadcast(args.middle_high);
+    middle_scale = broadcast(args.middle_scale);
+    is_signed = args.y == ElementCode::kI8;
+    flip = args.residual == ElementCode::kI8 ? 128 : 0;
+    residual_offset = broadcast(-args.residual_zero_point - static_cast<float>(flip));
+    residual_scale = broadcast(args.residual_scale);
+    // Saturation clips at the bounds of the type; the upper bound is also needed, since conversion to integers wraps.
+    has_low = args.low > static_cast<float>((is_signed ? -128 : 0) - args.zero_point);
+    if (is_codes && is_byte_residual)
+      write_fn = pick<true>(has_residual, args.has_middle);
+    else if (is_real && is_real_residual)
+      write_fn = pick<false>(has_residual, args.has_middle);
+    else
+      write_fn = &IntegerWriter::write_any;
+  }
+
+  ENGINE_ALWAYS_INLINE void write(const std::int32_t* sums, int count, std::int64_t row, std::int64_t column) const {
     for (int half = 0; half < 2 && column < columns; ++half, column += 16, sums += 16) {
-      const SizedPointer<char> to = y.at(0, column);
-      const SizedPointer<const char> added = residual.at(0, column);
+      const Target target = {places, y.at(0, column), y.row, residual.at(0, column), residual.row};
       if (is_whole || column + 16 <= columns)
-        write_block(sums, count, row, column, places, to, y.row, added, residual.row);
+        (this->*write_fn)(sums, count, row, column, target);
       else
-        write_partial(sums, count, row, column, to, added, static_cast<int>(columns - column));
+        write_partial(sums, count, row, column, target);
     }
   }
 
  private:
-  void write_block(const std::int32_t* sums, int count, std::int64_t row, std::int64_t column, const RowPlaces& of_rows,
-                   SizedPointer<char> to, std::int64_t to_row, SizedPointer<const char> added,
-                   std::int64_t added_row) const {
-    using namespace simd;
-    const RequantizeArgs& args = *requantize;
-    const bool has_residual = residual.data.data != nullptr, is_clip = args.epilogue.activation == Activation::kClip;
-    const bool is_codes =
-        is_clip && element_bytes_of(args.y) == 1 && (!has_residual || element_bytes_of(args.residual) == 1);
-    const bool is_real =
-        is_clip && args.y == ElementCode::kF32 && (!has_residual || args.residual == ElementCode::kF32);
-    const std::int64_t to_bytes = to_row * to.element_bytes, added_bytes = added_row * added.element_bytes;
-    for (int v = 0; v < kVectorsPerBlock; ++v) {
-      const Columns of_columns = {load_ints(start + column + v * kLanes), load(scale + column + v * kLanes),
-                                  bias ? load(bias + column + v * kLanes) : zero(),
-                                  middle_bias ? load(middle_bias + column + v * kLanes) : zero()};
-      char* y_at = (to + v * kLanes).data;
-      const char* added_at = has_residual ? (added + v * kLanes).data : nullptr;
-      for (int r = 0; r < count; r += kQuad) {
-        const QuadPlaces quad(of_rows, row + r);
-        const std::int32_t* at = sums + r * kSumsRow + v * kLanes;
-        if (is_codes)
-          write_codes(at, quad, of_columns, y_at, to_bytes, added_at, added_bytes);
-        else if (is_real)
-          write_floats(at, quad, of_columns, y_at, to_bytes, added_at, added_bytes);
-        else
-          write_any(at, quad, of_columns, y_at, to_bytes, added_at, added_bytes);
-      }
-    }
-  }
-
-  // What kLanes columns have in common.
-  struct Columns {
-    simd::VecInt start;
-    simd::Vec scale, bias, middle_bias;
+  // Sixteen columns of y and of the residual.
+  struct Target {
+    RowPlaces places;
+    SizedPointer<char> y;
+    std::int64_t y_row;
+    SizedPointer<const char> residual;
+    std::int64_t residual_row;
   };
+  using WriteFn = void (IntegerWriter::*)(const std::int32_t* sums, int count, std::int64_t row, std::int64_t column,
+                                          const Target& target) const;
 
-  // The scaled sum, rounded in the middle, if it is.
-  ENGINE_ALWAYS_INLINE simd::Vec scaled(const std::int32_t* sums, const Columns& c) const {
-    using namespace simd;
-    const RequantizeArgs& args = *requantize;
-    const Vec value = fma(to_floats(load_ints(sums) + c.start), c.scale, c.bias);
-    if (!args.has_middle) return value;
-    return fma(round_within(broadcast(args.middle_low), broadcast(args.middle_high), value),
-               broadcast(args.middle_scale), c.middle_bias);
+  simd::Vec low, high, middle_low, middle_high, middle_scale, residual_offset, residual_scale;
+  WriteFn write_fn;
+  std::int32_t flip;
+  bool is_signed, has_low;
+
+  template <bool kIsCodes>
+  static WriteFn pick(bool has_residual, bool has_middle) {
+    if (has_residual)
+      return has_middle ? &IntegerWriter::write_clipped<kIsCodes, true, true>
+                        : &IntegerWriter::write_clipped<kIsCodes, true, false>;
+    return has_middle ? &IntegerWriter::write_clipped<kIsCodes, false, true>
+                      : &IntegerWriter::write_clipped<kIsCodes, false, false>;
   }
 
-  // Clipped results of 8 bits, with a residual of 8 bits, if any.
-  ENGINE_ALWAYS_INLINE void write_codes(const std::int32_t* sums, const QuadPlaces& quad, const Columns& columns,
-                                        char* to, std::int64_t to_bytes, const char* added,
-                                        std::int64_t added_bytes) const {
+  // Clipped results and a residual, if any: both of 8 bits, or both of f32.
+  template <bool kIsCodes, bool kHasResidual, bool kHasMiddle>
+  ENGINE_NOINLINE void write_clipped(const std::int32_t* sums, int count, std::int64_t row, std::int64_t column,
+                                     const Target& target) const {
     using namespace simd;
-    const RequantizeArgs& args = *requantize;
-    const std::int32_t flip = args.residual == ElementCode::kI8 ? 128 : 0;
-    const Vec residual_scale = broadcast(args.residual_scale);
-    const Vec residual_offset = broadcast(-args.residual_zero_point - static_cast<float>(flip));
-    Vec values[kQuad];
-    for (int i = 0; i < kQuad; ++i) {
-      values[i] = scaled(sums + i * kSumsRow, columns);
-      if (added) {
-        const auto* codes = reinterpret_cast<const std::uint8_t*>(quad.from(i, added, added_bytes));
-        values[i] = fma(load_bytes(codes, flip) + residual_offset, residual_scale, values[i]);
+    constexpr std::int64_t kBytes = kIsCodes ? 1 : 4;
+    const std::int64_t to_bytes = target.y_row * kBytes, from_bytes = target.residual_row * kBytes;
+    for (int v = 0; v < kVectorsPerBlock; ++v, column += kLanes) {
+      const VecInt first = load_ints(start + column);
+      const Vec factor = load(scale + column), offset = bias ? load(bias + column) : zero();
+      const Vec late = kHasMiddle && middle_bias ? load(middle_bias + column) : zero();
+      const char* const from = target.residual.data + v * kLanes * kBytes;
+      char* const to = target.y.data + v * kLanes * kBytes;
+      const std::int32_t* at = sums + v * kLanes;
+      for (int r = 0; r < count; r += kQuad, at += kQuad * kSumsRow) {
+        const QuadPlaces quad(target.places, row + r);
+        Vec values[kQuad];
+#pragma GCC unroll 4
+        for (int i = 0; i < kQuad; ++i) {
+          Vec value = fma(to_floats(load_ints(at + i * kSumsRow) + first), factor, offset);
+          if constexpr (kHasMiddle) value = fma(round_within(middle_low, middle_high, value), middle_scale, late);
+          if constexpr (kHasResidual) {
+            const char* added = quad.from(i, from, from_bytes);
+            const Vec codes = kIsCodes ? load_bytes(reinterpret_cast<const std::uint8_t*>(added), flip)
+                                       : load(reinterpret_cast<const float*>(added));
+            value = fma(codes + residual_offset, residual_scale, value);
+          }
+          values[i] = value;
+        }
+        if constexpr (kIsCodes)
+          store_codes(values, quad, to, to_bytes);
+        else
+          store_floats(values, quad, to, to_bytes);
       }
     }
+  }
+
+  ENGINE_ALWAYS_INLINE void store_floats(const simd::Vec (&values)[kQuad], const QuadPlaces& quad, char* to,
+                                         std::int64_t to_bytes) const {
+    using namespace simd;
     alignas(64) char dropped[64];
-    const Vec high = broadcast(args.high);
+#pragma GCC unroll 4
+    for (int i = 0; i < kQuad; ++i)
+      store(reinterpret_cast<float*>(quad.to(i, to, to_bytes, dropped)), min(high, max(low, values[i])));
+  }
+
+  ENGINE_ALWAYS_INLINE void store_codes(simd::Vec (&values)[kQuad], const QuadPlaces& quad, char* to,
+                                        std::int64_t to_bytes) const {
+    using namespace simd;
     VecInt codes[kQuad];
+    alignas(64) char dropped[64];
 #if defined(__AVX512BW__)
-    const bool is_signed = args.y == ElementCode::kI8;
-    const __m512i zero_point = (__m512i)(static_cast<std::int16_t>(args.zero_point) - VecShort{});
-    // Saturation clips at the bounds of the type; the upper bound is also needed, since conversion to integers wraps.
-    if (args.low > static_cast<float>((is_signed ? -128 : 0) - args.zero_point))
-      for (Vec& value : values) value = max(broadcast(args.low), value);
+    if (has_low)
+#pragma GCC unroll 4
+      for (Vec& value : values) value = max(low, value);
+#pragma GCC unroll 4
     for (int i = 0; i < kQuad; ++i) codes[i] = round_to_ints(min(high, values[i]));
-    if (quad.is_whole() && to_bytes == kBlock) {
+    const __m512i zero_point = (__m512i)(static_cast<std::int16_t>(requantize->zero_point) - VecShort{});
+    if (to_bytes == kBlock && quad.is_whole()) {
       auto* at = reinterpret_cast<std::uint8_t*>(to + quad.place[0] * kBlock);
       return store_saturated<kQuad>(at, codes, zero_point, is_signed);
     }
     alignas(64) char rows[kQuad * kBlock];
     _mm512_store_si512(rows, saturate<kQuad>(codes, zero_point, is_signed));
+#pragma GCC unroll 4
     for (int i = 0; i < kQuad; ++i) std::memcpy(quad.to(i, to, to_bytes, dropped), rows + i * kBlock, kBlock);
 #else
-    const Vec low = broadcast(args.low);
-    for (int i = 0; i < kQuad; ++i) codes[i] = round_to_ints(min(high, max(low, values[i]))) + args.zero_point;
+    for (int i = 0; i < kQuad; ++i) codes[i] = round_to_ints(min(high, max(low, values[i]))) + requantize->zero_point;
     for (int i = 0; i < kQuad; ++i)
       store_bytes(reinterpret_cast<std::uint8_t*>(quad.to(i, to, to_bytes, dropped)), codes[i]);
 #endif
   }
 
-  // Clipped results of f32, with a residual of f32, if any.
-  ENGINE_ALWAYS_INLINE void write_floats(const std::int32_t* sums, const QuadPlaces& quad, const Columns& columns,
-                                         char* to, std::int64_t to_bytes, const char* added,
-                                         std::int64_t added_bytes) const {
+  ENGINE_NOINLINE void write_any(const std::int32_t* sums, int count, std::int64_t row, std::int64_t column,
+                                 const Target& target) const {
     using namespace simd;
     const RequantizeArgs& args = *requantize;
-    const Vec low = broadcast(args.epilogue.alpha), high = broadcast(args.epilogue.beta);
-    const Vec residual_scale = broadcast(args.residual_scale);
-    alignas(64) char dropped[64];
-    for (int i = 0; i < kQuad; ++i) {
-      Vec value = scaled(sums + i * kSumsRow, columns);
-      if (added) {
-        const auto* floats = reinterpret_cast<const float*>(quad.from(i, added, added_bytes));
-        value = fma(load(floats), residual_scale, value);
+    for (int v = 0; v < kVectorsPerBlock; ++v, column += kLanes) {
+      const VecInt first = load_ints(start + column);
+      const Vec factor = load(scale + column), offset = bias ? load(bias + column) : zero();
+      const Vec late = middle_bias ? load(middle_bias + column) : zero();
+      for (int r = 0; r < count; ++r) {
+        const std::int64_t place = target.places(row + r);
+        if (place < 0) continue;
+        const VecInt sum = load_ints(sums + r * kSumsRow + v * kLanes) + first;
+        char* at = (target.y + (place * target.y_row + v * kLanes)).data;
+        const char* added =
+            target.residual.data ? (target.residual + (place * target.residual_row + v * kLanes)).data : nullptr;
+        if (args.y == ElementCode::kI32)
+          store_ints(reinterpret_cast<std::int32_t*>(at), sum);
+        else
+          ENGINE_ISA_NS::requantize(args, fma(to_floats(sum), factor, offset), added, at, late);
       }
-      store(reinterpret_cast<float*>(quad.to(i, to, to_bytes, dropped)), min(high, max(low, value)));
-    }
-  }
-
-  ENGINE_NOINLINE void write_any(const std::int32_t* sums, const QuadPlaces& quad, const Columns& columns, char* to,
-                                 std::int64_t to_bytes, const char* added, std::int64_t added_bytes) const {
-    using namespace simd;
-    const RequantizeArgs& args = *requantize;
-    for (int i = 0; i < kQuad; ++i) {
-      if (quad.place[i] < 0) continue;
-      char* at = to + quad.place[i] * to_bytes;
-      const VecInt sum = load_ints(sums + i * kSumsRow) + columns.start;
-      if (args.y == ElementCode::kI32)
-        store_ints(reinterpret_cast<std::int32_t*>(at), sum);
-      else
-        ENGINE_ISA_NS::requantize(args, fma(to_floats(sum), columns.scale, columns.bias),
-                                  added ? quad.from(i, added, added_bytes) : nullptr, at, columns.middle_bias);
     }
   }
 
   // The last columns of rows: computes a block aside.
   ENGINE_NOINLINE void write_partial(const std::int32_t* sums, int count, std::int64_t row, std::int64_t column,
-                                     SizedPointer<char> to, SizedPointer<const char> added, int valid) const {
+                                     const Target& target) const {
     alignas(64) char from[kMostRows * 16 * 4] = {}, result[kMostRows * 16 * 4];
-    count = static_cast<int>(places.rows - row < count ? places.rows - row : count);
-    to = to + row * y.row;
-    if (added.data) added = added + row * residual.row;
-    const std::int64_t from_bytes = added.element_bytes, to_bytes = to.element_bytes;
-    if (added.data)
-      for (int r = 0; r < count; ++r)
-        std::memcpy(from + r * 16 * from_bytes, (added + r * residual.row).data,
+    const int rows = static_cast<int>(places.rows - row < count ? places.rows - row : count);
+    const std::int64_t valid = columns - column, from_bytes = target.residual.element_bytes;
+    const std::int64_t to_bytes = target.y.element_bytes;
+    const bool has_residual = target.residual.data != nullptr;
+    if (has_residual)
+      for (int r = 0; r < rows; ++r)
+        std::memcpy(from + r * 16 * from_bytes, (target.residual + (row + r) * target.residual_row).data,
                     static_cast<std::size_t>(valid * from_bytes));
-    write_block(sums, count, 0, column, {nullptr, kMostRows}, {result, to.element_bytes}, 16,
-                {from, added.element_bytes}, 16);
-    for (int r = 0; r < count; ++r)
-      std::memcpy((to + r * y.row).data, result + r * 16 * to_bytes, static_cast<std::size_t>(valid * to_bytes));
+    write_any(sums, count, 0, column,
+              {{nullptr, kMostRows},
+               {result, target.y.element_bytes},
+               16,
+               {has_residual ? from : nullptr, target.residual.element_bytes},
+               16});
+    for (int r = 0; r < rows; ++r)
+      std::memcpy((target.y + (row + r) * target.y_row).data, result + r * 16 * to_bytes,
+                  static_cast<std::size_t>(valid * to_bytes));
   }
 };
 
