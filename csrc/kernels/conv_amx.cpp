@@ -24,95 +24,147 @@ struct CopiedRow {
   std::int64_t y, x;
 };
 
-// Sixteen channels of a row, kBytes for all of them, at every 64 bytes. Lanes beyond `valid` become zero: those of a
-// map may be NaN.
+// The columns of the copy that are in x, of a row that is.
+WorkRange inner_columns(const ConvAmxArgs& args, std::int64_t x, std::int64_t width, std::int64_t stride) {
+  const std::int64_t in_w = args.shape.in_w;
+  const std::int64_t begin = x >= 0 ? 0 : min64(width, (-x + stride - 1) / stride);
+  return {begin, x >= in_w ? begin : max64(begin, min64(width, (in_w - 1 - x) / stride + 1))};
+}
+
+// kParts adjacent blocks of 16 channels, kBytes of each, of `width` pixels.
+template <int kParts, int kBytes>
+void copy_pixels(const char* from, std::int64_t block, std::int64_t step, std::int64_t width, char* to) {
+  for (std::int64_t j = 0; j < width; ++j, from += step, to += tiles::kRowBytes)
+#pragma GCC unroll 4
+    for (int part = 0; part < kParts; ++part) std::memcpy(to + part * kBytes, from + part * block, kBytes);
+}
+
+// A row of blocks of 64 bytes of channels. Lanes beyond the channels become zero: those of a map may be NaN.
 template <int kBytes>
 void copy_channels(const ConvAmxArgs& args, const char* image, std::int64_t block, const CopiedRow& from, char* to) {
+  constexpr std::int64_t kBlocks = tiles::kRowBytes / kBytes;
   const ConvShape& s = args.shape;
-  const std::int64_t valid = s.in_channels - block * 16;
-  char padding[kBytes];
-  std::memset(padding, args.padding, sizeof padding);
-  const bool is_inside = valid > 0 && from.y >= 0 && from.y < s.in_h;
-  const std::int64_t width = args.virtual_w;
-  const char* row = is_inside ? image + (block * s.in_h + from.y) * s.in_w * kBytes : nullptr;
-  // The pixels from `first` to `last` are in x.
-  const std::int64_t first = !is_inside    ? width
-                             : from.x >= 0 ? 0
-                                           : min64(width, (-from.x + s.stride_w - 1) / s.stride_w);
-  const std::int64_t last =
-      !is_inside || from.x >= s.in_w ? first : max64(first, min64(width, (s.in_w - 1 - from.x) / s.stride_w + 1));
-  for (std::int64_t j = 0; j < first; ++j) std::memcpy(to + j * tiles::kRowBytes, padding, kBytes);
-  for (std::int64_t j = first; j < last; ++j)
-    std::memcpy(to + j * tiles::kRowBytes, row + (from.x + j * s.stride_w) * kBytes, kBytes);
-  for (std::int64_t j = last; j < width; ++j) std::memcpy(to + j * tiles::kRowBytes, padding, kBytes);
-  if (valid < 16 && is_inside)
-    for (std::int64_t j = first; j < last; ++j)
-      std::memset(to + j * tiles::kRowBytes + valid * (kBytes / 16), 0,
-                  static_cast<std::size_t>((16 - valid) * (kBytes / 16)));
+  const std::int64_t width = args.virtual_w, left = s.in_channels - block * kBlocks * 16;
+  const WorkRange inside =
+      from.y >= 0 && from.y < s.in_h ? inner_columns(args, from.x, width, s.stride_w) : WorkRange{0, 0};
+  std::memset(to, args.padding, static_cast<std::size_t>(inside.begin * tiles::kRowBytes));
+  std::memset(to + inside.end * tiles::kRowBytes, args.padding,
+              static_cast<std::size_t>((width - inside.end) * tiles::kRowBytes));
+  const std::int64_t plane = s.in_h * s.in_w * kBytes, step = s.stride_w * kBytes, count = inside.end - inside.begin;
+  if (count == 0) return;
+  const char* row = image + block * kBlocks * plane + (from.y * s.in_w + from.x + inside.begin * s.stride_w) * kBytes;
+  to += inside.begin * tiles::kRowBytes;
+  if (left >= kBlocks * 16) return copy_pixels<kBlocks, kBytes>(row, plane, step, count, to);
+  const std::int64_t whole = left / 16, rest = left % 16 * (kBytes / 16);
+  for (std::int64_t j = 0; j < count; ++j, to += tiles::kRowBytes) {
+    std::memset(to, 0, tiles::kRowBytes);
+    for (std::int64_t part = 0; part < whole; ++part)
+      std::memcpy(to + part * kBytes, row + part * plane + j * step, kBytes);
+    std::memcpy(to + whole * kBytes, row + whole * plane + j * step, static_cast<std::size_t>(rest));
+  }
 }
 
-// A plain row: values of four channels for each pixel.
-template <class Source, class Value>
-void copy_plain(const ConvAmxArgs& args, const Source* image, const CopiedRow& from, Value* to) {
+// A plain row of u8: four values for each pixel.
+void copy_plain(const ConvAmxArgs& args, const std::uint8_t* image, const CopiedRow& from, std::uint8_t* to) {
   const ConvShape& s = args.shape;
-  const std::int64_t pixels = args.row / static_cast<std::int64_t>(kPlainChannels * sizeof(Value));
-  for (std::int64_t j = 0; j < pixels; ++j)
-    for (std::int64_t c = 0; c < kPlainChannels; ++c) {
-      const std::int64_t x = from.x + j;
-      const bool is_inside = c < s.in_channels && from.y >= 0 && from.y < s.in_h && x >= 0 && x < s.in_w;
-      Value& value = to[j * kPlainChannels + c];
-      if (!is_inside)
-        std::memset(&value, args.padding, sizeof value);
-      else if constexpr (sizeof(Value) == 2)
-        value = to_bf16(image[(c * s.in_h + from.y) * s.in_w + x]);
+  const std::int64_t pixels = args.row / kPlainChannels;
+  const WorkRange inside = from.y >= 0 && from.y < s.in_h ? inner_columns(args, from.x, pixels, 1) : WorkRange{0, 0};
+  std::memset(to, args.padding, static_cast<std::size_t>(inside.begin * kPlainChannels));
+  std::memset(to + inside.end * kPlainChannels, args.padding,
+              static_cast<std::size_t>((pixels - inside.end) * kPlainChannels));
+  const std::uint8_t* planes[kPlainChannels];
+  // Weights beyond the channels are zero: any value will do.
+  for (std::int64_t c = 0; c < kPlainChannels; ++c)
+    planes[c] = image + (min64(c, s.in_channels - 1) * s.in_h + from.y) * s.in_w + from.x;
+  const std::uint8_t *p0 = planes[0], *p1 = planes[1], *p2 = planes[2], *p3 = planes[3];
+  for (std::int64_t j = inside.begin; j < inside.end; ++j) {
+    const std::uint32_t pixel =
+        std::uint32_t{p0[j]} | std::uint32_t{p1[j]} << 8 | std::uint32_t{p2[j]} << 16 | std::uint32_t{p3[j]} << 24;
+    std::memcpy(to + j * kPlainChannels, &pixel, sizeof pixel);
+  }
+}
+// A plain row of f32: four values of bf16 for each pixel, zeros beyond the channels.
+void copy_plain(const ConvAmxArgs& args, const float* image, const CopiedRow& from, Bf16* to) {
+  const ConvShape& s = args.shape;
+  const std::int64_t pixels = args.row / (kPlainChannels * 2);
+  std::memset(to, 0, static_cast<std::size_t>(args.row));
+  if (from.y < 0 || from.y >= s.in_h) return;
+  const WorkRange inside = inner_columns(args, from.x, pixels, 1);
+  Bf16 values[kPlainChannels][simd::kLanes] = {};
+  for (std::int64_t j = inside.begin; j < inside.end; j += simd::kLanes) {
+    const std::int64_t count = min64(simd::kLanes, inside.end - j);
+    for (std::int64_t c = 0; c < s.in_channels; ++c) {
+      const float* at = image + (c * s.in_h + from.y) * s.in_w + from.x + j;
+      if (count == simd::kLanes)
+        simd::store(values[c], simd::load(at));
       else
-        value = image[(c * s.in_h + from.y) * s.in_w + x];
+        for (std::int64_t i = 0; i < count; ++i) values[c][i] = to_bf16(at[i]);
     }
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint64_t pixel = std::uint64_t{values[0][i].bits} | std::uint64_t{values[1][i].bits} << 16 |
+                                  std::uint64_t{values[2][i].bits} << 32 | std::uint64_t{values[3][i].bits} << 48;
+      std::memcpy(to + (j + i) * kPlainChannels, &pixel, sizeof pixel);
+    }
+  }
 }
 
-// Split over the rows of the copy.
+// Rows of the copy of an image, of which the first is `first` rows of the result below its top.
 template <bool kIsBytes>
-void copy_map(const void* raw_args, void* const* buffers, const KernelContext& context) {
-  const ConvAmxArgs& args = *static_cast<const ConvAmxArgs*>(raw_args);
+void copy_rows(const ConvAmxArgs& args, const char* image, std::int64_t first, const WorkRange& items, char* copy) {
+  constexpr int kBytes = kIsBytes ? 16 : 32;
   const ConvShape& s = args.shape;
-  char* copy = static_cast<char*>(buffers[args.copy_at]);
-  const char* x = static_cast<const char*>(buffers[0]);
-  const std::int64_t of_image = args.phases_h * args.phases_w * args.blocks * args.rows;
-  const WorkRange range = split_work(s.batch * of_image, context.worker, context.workers);
-  for (std::int64_t item = range.begin; item < range.end; ++item) {
+  for (std::int64_t item = items.begin; item < items.end; ++item) {
     const std::int64_t i = item % args.rows, block = item / args.rows % args.blocks;
-    const std::int64_t phase = item / (args.rows * args.blocks) % (args.phases_h * args.phases_w);
-    const char* image = x + item / of_image * args.x_batch * args.value_bytes;
-    const CopiedRow from = {i * s.stride_h + phase / args.phases_w - s.pad_top, phase % args.phases_w - s.pad_left};
+    const std::int64_t phase = item / (args.rows * args.blocks);
+    const CopiedRow from = {(first + i) * s.stride_h + phase / args.phases_w - s.pad_top,
+                            phase % args.phases_w - s.pad_left};
     char* to = copy + item * args.row;
-    if (args.is_plain) {
-      if constexpr (kIsBytes)
-        copy_plain(args, reinterpret_cast<const std::uint8_t*>(image), from, reinterpret_cast<std::uint8_t*>(to));
-      else
-        copy_plain(args, reinterpret_cast<const float*>(image), from, reinterpret_cast<Bf16*>(to));
-      continue;
-    }
-    constexpr int kBytes = kIsBytes ? 16 : 32, kBlocks = tiles::kRowBytes / kBytes;
-    for (int part = 0; part < kBlocks; ++part)
-      copy_channels<kBytes>(args, image, block * kBlocks + part, from, to + part * kBytes);
+    if (!args.is_plain)
+      copy_channels<kBytes>(args, image, block, from, to);
+    else if constexpr (kIsBytes)
+      copy_plain(args, reinterpret_cast<const std::uint8_t*>(image), from, reinterpret_cast<std::uint8_t*>(to));
+    else
+      copy_plain(args, reinterpret_cast<const float*>(image), from, reinterpret_cast<Bf16*>(to));
+  }
+}
+
+std::int64_t rows_of_image(const ConvAmxArgs& args) {
+  return args.phases_h * args.phases_w * args.blocks * args.rows;
+}
+
+const char* image_at(const ConvAmxArgs& args, void* const* buffers, std::int64_t n) {
+  return static_cast<const char*>(buffers[0]) + n * args.x_batch * args.value_bytes;
+}
+
+// Split over the rows of the copies of all images.
+template <bool kIsBytes>
+void copy_maps(const void* raw_args, void* const* buffers, const KernelContext& context) {
+  const ConvAmxArgs& args = *static_cast<const ConvAmxArgs*>(raw_args);
+  const std::int64_t rows = rows_of_image(args);
+  const WorkRange range = split_work(args.shape.batch * rows, context.worker, context.workers);
+  for (std::int64_t begin = range.begin; begin < range.end;) {
+    const std::int64_t n = begin / rows, end = min64(range.end, (n + 1) * rows);
+    copy_rows<kIsBytes>(args, image_at(args, buffers, n), 0, {begin - n * rows, end - n * rows},
+                        static_cast<char*>(buffers[args.copy_at]) + n * rows * args.row);
+    begin = end;
   }
 }
 
 void conv_copy_amx_bf16(const void* args, void* const* buffers, const KernelContext& context) {
-  copy_map<false>(args, buffers, context);
+  copy_maps<false>(args, buffers, context);
 }
 void conv_copy_amx_int8(const void* args, void* const* buffers, const KernelContext& context) {
-  copy_map<true>(args, buffers, context);
+  copy_maps<true>(args, buffers, context);
 }
 
-// The pixel of each row of the product, whose rows end with results that are dropped.
-void fill_places(const ConvAmxArgs& args, std::int32_t* places) {
+// The pixel of each row of a product of `out_h` rows of pixels, whose ends are results that are dropped.
+void fill_places(const ConvAmxArgs& args, std::int64_t out_h, std::int32_t* places) {
   const ConvShape& s = args.shape;
-  std::int32_t* const end = places + conv_amx_rows(args);
+  std::int32_t* const end = places + conv_amx_rows(args, out_h);
   std::int32_t pixel = 0;
-  for (std::int64_t row = 0; row < s.out_h; ++row) {
+  for (std::int64_t row = 0; row < out_h; ++row) {
     for (std::int64_t x = 0; x < s.out_w; ++x) *places++ = pixel++;
-    if (row + 1 < s.out_h)
+    if (row + 1 < out_h)
       for (std::int64_t x = s.out_w; x < args.virtual_w; ++x) *places++ = -1;
   }
   while (places < end) *places++ = -1;
@@ -140,41 +192,88 @@ std::int64_t pairs_of_block(const ConvAmxArgs& args, std::int64_t weights) {
   return max64(1, bytes / pair_bytes);
 }
 
-// Calls multiply for each image with its writer.
+// What a worker has in its scratch.
+struct ConvScratch {
+  std::int64_t* offsets;  // of steps
+  std::int32_t* places;   // of the rows of the product of a strip or an image
+  char* strip;            // the copy of a strip
+};
+
+ConvScratch scratch_of(const ConvAmxArgs& args, void* scratch) {
+  char* at = static_cast<char*>(scratch);
+  ConvScratch parts = {};
+  parts.strip = at;
+  at += args.strip_bytes;
+  parts.offsets = reinterpret_cast<std::int64_t*>(at);
+  at += conv_amx_steps(args) * static_cast<std::int64_t>(sizeof(std::int64_t));
+  parts.places = reinterpret_cast<std::int32_t*>(at);
+  return parts;
+}
+
+// Multiplies the copies of images, or copies and multiplies strips of the worker's rows. Calls make_writer for an image
+// and its first row.
 template <class Type, class MakeWriter>
 ENGINE_INLINE void convolve(const ConvAmxArgs& args, void* const* buffers, const KernelContext& context,
                             const MakeWriter& make_writer) {
   const ConvShape& s = args.shape;
-  std::int64_t* offsets = static_cast<std::int64_t*>(context.scratch);
-  std::int32_t* places = reinterpret_cast<std::int32_t*>(offsets + conv_amx_steps(args));
-  fill_offsets(args, offsets);
-  fill_places(args, places);
+  const ConvScratch scratch = scratch_of(args, context.scratch);
+  fill_offsets(args, scratch.offsets);
   TileProduct product = {};
   product.a_row = args.pixel;
   product.b = static_cast<const char*>(buffers[1]);
-  product.rows = (s.out_h - 1) * args.virtual_w + s.out_w;
   product.groups = (s.out_channels + kGroupColumns - 1) / kGroupColumns;
   product.steps = conv_amx_steps(args);
   product.block = pairs_of_block(args, product.groups * product.steps * kStepBytes);
   product.asks = product.block == 0;
-  for (std::int64_t n = 0; n < s.batch; ++n) {
-    product.a = static_cast<const char*>(buffers[args.copy_at]) + n * conv_amx_image_bytes(args);
-    auto writer = make_writer(n);
-    writer.places = {places, product.rows};
+  const bool is_strip = args.strip_bytes > 0;
+  const auto multiply = [&](const KernelContext& of_product, std::int64_t n, std::int64_t row, std::int64_t out_h) {
+    product.rows = (out_h - 1) * args.virtual_w + s.out_w;
+    auto writer = make_writer(n, row);
+    writer.places = {scratch.places, product.rows};
     writer.prepare();
     // Taps read the same pixels again, from L1.
     if (s.kernel_h * s.kernel_w == 1)
-      multiply_tiles<Type, true>(product, ListedSteps{offsets}, writer, context);
+      multiply_tiles<Type, true>(product, ListedSteps{scratch.offsets}, writer, of_product);
     else
-      multiply_tiles<Type, false>(product, ListedSteps{offsets}, writer, context);
+      multiply_tiles<Type, false>(product, ListedSteps{scratch.offsets}, writer, of_product);
+  };
+  if (!is_strip) {
+    fill_places(args, s.out_h, scratch.places);
+    for (std::int64_t n = 0; n < s.batch; ++n) {
+      product.a = static_cast<const char*>(buffers[args.copy_at]) + n * rows_of_image(args) * args.row;
+      multiply(context, n, 0, s.out_h);
+    }
+    return;
   }
+  KernelContext alone = context;
+  alone.worker = 0;
+  alone.workers = 1;
+  product.a = scratch.strip;
+  const WorkRange range = split_work(s.batch * s.out_h, context.worker, context.workers);
+  std::int64_t filled = 0;
+  for (std::int64_t begin = range.begin; begin < range.end;) {
+    const std::int64_t n = begin / s.out_h, row = begin - n * s.out_h;
+    const std::int64_t count = min64(min64(range.end - begin, s.out_h - row), args.strip_h);
+    copy_rows<sizeof(typename Type::Value) == 1>(args, image_at(args, buffers, n), row, {0, rows_of_image(args)},
+                                                 scratch.strip);
+    if (filled != count) fill_places(args, filled = count, scratch.places);
+    multiply(alone, n, row, count);
+    begin += count;
+  }
+}
+
+// The pixels of a map of results from a row of the image that begins at element `image`.
+template <class Byte>
+ByteMatrix<Byte> map_rows(const ConvAmxArgs& args, void* map, std::int64_t image, std::int64_t row,
+                          std::int64_t bytes) {
+  const ConvShape& s = args.shape;
+  return {static_cast<Byte*>(map) + (image + row * s.out_w * 16) * bytes, 16 * bytes, s.out_h * s.out_w * 16 * bytes};
 }
 
 void conv_amx_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const ConvAmxArgs& args = *static_cast<const ConvAmxArgs*>(raw_args);
   const ConvShape& s = args.shape;
-  const std::int64_t plane = s.out_h * s.out_w * 16;
-  if (s.batch * plane == 0) return;
+  if (s.batch * s.out_h * s.out_w == 0) return;
   MixedWriter made = {};
   made.epilogue = &args.epilogue;
   int operand = 2;
@@ -182,14 +281,13 @@ void conv_amx_bf16(const void* raw_args, void* const* buffers, const KernelConte
   if (args.operands.has_scale) made.scale = static_cast<const float*>(buffers[operand++]);
   made.columns = s.out_channels;
   made.is_whole = true;
-  convolve<Bf16Tiles>(args, buffers, context, [&](std::int64_t n) {
+  made.y_bytes = args.y_bytes;
+  made.residual_bytes = args.residual_bytes;
+  convolve<Bf16Tiles>(args, buffers, context, [&](std::int64_t n, std::int64_t row) {
     MixedWriter writer = made;
-    if (args.operands.has_residual) {
-      const EitherPointer<const char> residual = {static_cast<const char*>(buffers[operand]), args.residual_bytes};
-      writer.residual = {residual + n * args.residual_batch, 16, plane};
-    }
-    writer.y = {EitherPointer<char>{static_cast<char*>(buffers[args.y_at]), args.y_bytes} + n * args.y_batch, 16,
-                plane};
+    if (args.operands.has_residual)
+      writer.residual = map_rows<const char>(args, buffers[operand], n * args.residual_batch, row, args.residual_bytes);
+    writer.y = map_rows<char>(args, buffers[args.y_at], n * args.y_batch, row, args.y_bytes);
     return writer;
   });
 }
@@ -197,25 +295,22 @@ void conv_amx_bf16(const void* raw_args, void* const* buffers, const KernelConte
 void conv_amx_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const ConvAmxArgs& args = *static_cast<const ConvAmxArgs*>(raw_args);
   const ConvShape& s = args.shape;
-  const std::int64_t plane = s.out_h * s.out_w * 16;
-  if (s.batch * plane == 0) return;
+  if (s.batch * s.out_h * s.out_w == 0) return;
   IntegerWriter made = {};
   made.requantize = &args.requantize;
-  made.start = static_cast<const std::int32_t*>(buffers[2]);
+  made.starts = buffers[2];
+  made.depth = s.in_channels * s.kernel_h * s.kernel_w;
   made.scale = static_cast<const float*>(buffers[3]);
   int operand = 4;
   if (args.operands.has_bias) made.bias = static_cast<const float*>(buffers[operand++]);
   made.columns = s.out_channels;
   made.is_whole = true;
-  convolve<Int8Tiles>(args, buffers, context, [&](std::int64_t n) {
+  convolve<Int8Tiles>(args, buffers, context, [&](std::int64_t n, std::int64_t row) {
     IntegerWriter writer = made;
-    if (args.operands.has_residual) {
-      const SizedPointer<const char> residual = {static_cast<const char*>(buffers[operand]),
-                                                 element_bytes_of(args.requantize.residual)};
-      writer.residual = {residual + n * args.residual_batch, 16, plane};
-    }
-    const SizedPointer<char> y = {static_cast<char*>(buffers[args.y_at]), element_bytes_of(args.requantize.y)};
-    writer.y = {y + n * args.y_batch, 16, plane};
+    const std::int64_t residual_bytes = element_bytes_of(args.requantize.residual);
+    if (args.operands.has_residual)
+      writer.residual = map_rows<const char>(args, buffers[operand], n * args.residual_batch, row, residual_bytes);
+    writer.y = map_rows<char>(args, buffers[args.y_at], n * args.y_batch, row, element_bytes_of(args.requantize.y));
     return writer;
   });
 }

@@ -8,9 +8,12 @@ namespace engine {
 
 // Operands: those of conv_bf16.hpp or conv_int8.hpp with weights as pack_amx.hpp describes; last, the temporary.
 //
-// The step's first phase copies x, with its padding, to where a row of a tile is 64 adjacent bytes:
+// The kernel copies x, with its padding, to where a row of a tile is 64 adjacent bytes:
 //
 //   [image][row phase][column phase][block of 64 bytes of channels][row][pixel][64]
+//
+// Either a phase of its own copies whole images; or, where weights are small beside a map, each worker copies strips of
+// its rows and multiplies them while they are in its L2 cache.
 //
 // Pixels that are a stride apart follow each other, in as many phases as the stride is long and the kernel needs. So
 // all rows of the result are one sequence of pixels, and of each tap; at the end of a row, results are dropped.
@@ -25,10 +28,12 @@ struct ConvAmxArgs {
   PackArgs pack;
   std::int64_t x_batch, y_batch, residual_batch;  // elements between images
   std::int64_t phases_h, phases_w;
-  std::int64_t blocks;     // of channels in the copy
-  std::int64_t rows, row;  // of a block in the copy: rows, and bytes of a row
-  std::int64_t pixel;      // bytes between adjacent pixels of the result in the copy
-  std::int64_t virtual_w;  // pixels of a row of the result and of what is dropped
+  std::int64_t blocks;       // of channels in the copy
+  std::int64_t rows, row;    // of a block in the copy of an image or a strip: rows, and bytes of a row
+  std::int64_t pixel;        // bytes between adjacent pixels of the result in the copy
+  std::int64_t virtual_w;    // pixels of a row of the result and of what is dropped
+  std::int64_t strip_h;      // rows of the result that a strip makes
+  std::int64_t strip_bytes;  // of the copy of a strip; 0: a phase copies images
   std::int32_t y_bytes, residual_bytes;
   std::int32_t y_at, copy_at;  // indices of buffers
   std::int32_t value_bytes;    // of x: 1; 2; 4 for a plain x of f32
@@ -36,17 +41,14 @@ struct ConvAmxArgs {
   bool is_plain;
 };
 
-// The bytes of an image in the copy.
-static inline std::int64_t conv_amx_image_bytes(const ConvAmxArgs& args) {
-  return args.phases_h * args.phases_w * args.blocks * args.rows * args.row;
-}
-
-// The steps of depth, and the rows of the product, rounded up to a multiple of 32.
+// The steps of depth.
 static inline std::int64_t conv_amx_steps(const ConvAmxArgs& args) {
   return std::int64_t{args.pack.blocks} * args.pack.rows * args.pack.cols;
 }
-static inline std::int64_t conv_amx_rows(const ConvAmxArgs& args) {
-  return ((args.shape.out_h - 1) * args.virtual_w + args.shape.out_w + 31) / 32 * 32;
+
+// The rows of the product that makes `out_h` rows of the result, rounded up to a multiple of 32.
+static inline std::int64_t conv_amx_rows(const ConvAmxArgs& args, std::int64_t out_h) {
+  return ((out_h - 1) * args.virtual_w + args.shape.out_w + 31) / 32 * 32;
 }
 
 }  // namespace engine

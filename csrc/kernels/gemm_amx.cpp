@@ -75,10 +75,11 @@ TileProduct product_of(std::int64_t m, const PackArgs& pack, const GemmTiling& t
   return product;
 }
 
-template <class Pointer>
-ENGINE_INLINE MatrixRows<Pointer> matrix_rows(const MixedMatrix& matrix, Pointer data) {
+template <class Byte>
+ENGINE_INLINE ByteMatrix<Byte> byte_matrix(const MixedMatrix& matrix, void* data) {
   const bool is_blocked = matrix.layout == MatrixLayout::kBlocked;
-  return {data, is_blocked ? 16 : matrix.row, is_blocked ? matrix.row : 16};
+  const std::int64_t bytes = matrix.element_bytes;
+  return {static_cast<Byte*>(data), bytes * (is_blocked ? 16 : matrix.row), bytes * (is_blocked ? matrix.row : 16)};
 }
 
 void gemm_amx_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {
@@ -90,10 +91,10 @@ void gemm_amx_bf16(const void* raw_args, void* const* buffers, const KernelConte
   int operand = 2;
   if (args.operands.has_bias) writer.bias = static_cast<const float*>(buffers[operand++]);
   if (args.operands.has_scale) writer.scale = static_cast<const float*>(buffers[operand++]);
-  if (args.operands.has_residual)
-    writer.residual = matrix_rows(args.residual, EitherPointer<const char>{static_cast<const char*>(buffers[operand]),
-                                                                           args.residual.element_bytes});
-  writer.y = matrix_rows(args.c, EitherPointer<char>{static_cast<char*>(buffers[args.c_at]), args.c.element_bytes});
+  if (args.operands.has_residual) writer.residual = byte_matrix<const char>(args.residual, buffers[operand]);
+  writer.y = byte_matrix<char>(args.c, buffers[args.c_at]);
+  writer.residual_bytes = args.residual.element_bytes;
+  writer.y_bytes = args.c.element_bytes;
   writer.places = {nullptr, args.m};
   writer.columns = args.n;
   writer.is_whole = args.c.layout == MatrixLayout::kBlocked &&
@@ -125,16 +126,18 @@ void gemm_amx_int8(const void* raw_args, void* const* buffers, const KernelConte
   const TileProduct product = product_of(args.m, args.pack, args.tiling, buffers[args.panel_at], buffers[1]);
   IntegerWriter writer = {};
   writer.requantize = &args.requantize;
-  writer.start = static_cast<const std::int32_t*>(buffers[2]);
+  writer.starts = buffers[2];
+  writer.depth = args.k;
   writer.scale = static_cast<const float*>(buffers[3]);
   int operand = 4;
   if (args.operands.has_bias) writer.bias = static_cast<const float*>(buffers[operand++]);
   if (args.has_middle_bias) writer.middle_bias = static_cast<const float*>(buffers[operand++]);
+  const std::int64_t y_bytes = element_bytes_of(args.requantize.y);
+  const std::int64_t residual_bytes = element_bytes_of(args.requantize.residual);
   if (args.operands.has_residual)
-    writer.residual = {{static_cast<const char*>(buffers[operand]), element_bytes_of(args.requantize.residual)},
-                       args.residual_row,
-                       16};
-  writer.y = {{static_cast<char*>(buffers[args.c_at]), element_bytes_of(args.requantize.y)}, args.c_row, 16};
+    writer.residual = {static_cast<const char*>(buffers[operand]), args.residual_row * residual_bytes,
+                       16 * residual_bytes};
+  writer.y = {static_cast<char*>(buffers[args.c_at]), args.c_row * y_bytes, 16 * y_bytes};
   writer.places = {nullptr, args.m};
   writer.columns = args.n;
   writer.prepare();

@@ -47,23 +47,21 @@ ENGINE_INLINE void requantize(const RequantizeArgs& args, simd::Vec value, const
 }
 
 #if defined(__AVX512BW__)
-// kCount vectors of integers, at most four, as bytes of adjacent lanes of 16: with signed saturation, plus `zero_point`
-// in each word, with saturation to the type of y.
-template <int kCount>
-ENGINE_INLINE __m512i saturate(const simd::VecInt* codes, __m512i zero_point, bool is_signed) {
-  const auto words = [&](int i, int j) {
-    return _mm512_adds_epi16(_mm512_packs_epi32((__m512i)codes[i], (__m512i)codes[j]), zero_point);
-  };
-  const __m512i lower = words(0, kCount > 1 ? 1 : 0), upper = kCount > 2 ? words(2, kCount > 3 ? 3 : 2) : lower;
-  const __m512i bytes = is_signed ? _mm512_packs_epi16(lower, upper) : _mm512_packus_epi16(lower, upper);
+// Packing two pairs of vectors of integers puts four values of each into each lane: here, in the order of the vectors.
+ENGINE_INLINE __m512i sort_lanes(__m512i bytes) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   return _mm512_maskz_permutexvar_epi32((__mmask16)-1, order, bytes);
 }
 
-// The same as adjacent bytes in memory.
+// kCount vectors of integers, at most four, as adjacent bytes: with signed saturation, plus `zero_point` in each word,
+// with saturation to the type of y.
 template <int kCount>
 ENGINE_INLINE void store_saturated(std::uint8_t* to, const simd::VecInt* codes, __m512i zero_point, bool is_signed) {
-  const __m512i sorted = saturate<kCount>(codes, zero_point, is_signed);
+  const auto words = [&](int i, int j) {
+    return _mm512_adds_epi16(_mm512_packs_epi32((__m512i)codes[i], (__m512i)codes[j]), zero_point);
+  };
+  const __m512i lower = words(0, kCount > 1 ? 1 : 0), upper = kCount > 2 ? words(2, kCount > 3 ? 3 : 2) : lower;
+  const __m512i sorted = sort_lanes(is_signed ? _mm512_packs_epi16(lower, upper) : _mm512_packus_epi16(lower, upper));
   typedef std::int32_t Sixteen __attribute__((vector_size(64)));
   typedef std::int32_t Eight __attribute__((vector_size(32), aligned(1), may_alias));
   typedef std::int32_t Four __attribute__((vector_size(16), aligned(1), may_alias));

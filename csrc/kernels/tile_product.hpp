@@ -7,16 +7,18 @@
 #pragma once
 
 #include "kernels/kernel.hpp"
+#include "kernels/tile_writer.hpp"
+#include "simd/bf16.hpp"
 #include "simd/tiles.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
 
 constexpr int kGroupColumns = 32;
-constexpr int kBlockRows = 32;
 constexpr int kStepBytes = 2 * tiles::kTileBytes;  // of a group's weights
 
 struct Bf16Tiles {
+  using Value = Bf16;
   using Sum = float;
   template <int kC, int kA, int kB>
   static ENGINE_ALWAYS_INLINE void multiply() {
@@ -24,6 +26,7 @@ struct Bf16Tiles {
   }
 };
 struct Int8Tiles {
+  using Value = std::uint8_t;
   using Sum = std::int32_t;
   template <int kC, int kA, int kB>
   static ENGINE_ALWAYS_INLINE void multiply() {
@@ -70,35 +73,47 @@ ENGINE_INLINE Ahead ahead_of(const char* next, std::int64_t bytes, std::int64_t 
   return {next + first, first < bytes ? step : 0};
 }
 
-// A block of C whose rows are still to be finished.
-template <class Sum>
-struct PendingBlock {
-  const Sum* sums;  // [rows][32]
-  std::int64_t row, column;
-  std::int64_t rows;  // 0: none
+// Finishes some rows of the block before, in step `k` of `steps`: few, since only the products of about one step are
+// under way meanwhile; and in the last steps, since by then the sums are in the cache. (A load that waits for their
+// stores would hold up the products behind it.)
+template <class Writer>
+ENGINE_ALWAYS_INLINE void finish_rows(const Writer& writer, const typename Writer::Block& pending, std::int64_t k,
+                                      std::int64_t steps) {
+  const std::int64_t rows_of_step = steps >= 16 ? 4 : steps >= 8 ? 8 : kBlockRows;
+  const std::int64_t first = (k - steps) * rows_of_step + kBlockRows;
+  if (first < 0 || first >= pending.rows) return;
+  const std::int64_t left = pending.rows - first;
+  writer.finish(pending, first, left < rows_of_step ? left : rows_of_step);
+}
 
-  // The rows of one step, a multiple of four, such that the last step finishes the last row.
-  template <class Writer>
-  ENGINE_ALWAYS_INLINE void finish(const Writer& writer, std::int64_t k, std::int64_t rows_of_step) const {
-    const std::int64_t first = k * rows_of_step;
-    if (first >= rows) return;
-    const std::int64_t count = rows - first < rows_of_step ? rows - first : rows_of_step;
-    writer.write(sums + first * kGroupColumns, static_cast<int>(count), row + first, column);
+// What the sums of a group of columns start with.
+struct Starts {
+  alignas(64) std::int32_t values[kGroupColumns];  // of f32, or integers
+
+  Starts(const BlockWriter& writer, std::int64_t column) {
+    const std::int64_t count = (writer.columns + 15) / 16 * 16 - column;
+    const std::int64_t present = !writer.starts ? 0 : count < kGroupColumns ? count : kGroupColumns;
+    std::memset(values, 0, sizeof values);
+    if (present > 0)
+      std::memcpy(values, static_cast<const char*>(writer.starts) + column * 4, static_cast<std::size_t>(present * 4));
   }
 };
+
+// All rows of two adjacent tiles of C.
+template <int kFirst, int kSecond>
+ENGINE_ALWAYS_INLINE void load_starts(const Starts& starts) {
+  tiles::load<kFirst>(starts.values, 0);
+  tiles::load<kSecond>(starts.values + 16, 0);
+}
 
 // Tiles: 0 to 3 are C, 4 and 5 A, 6 and 7 B. kIsStreamed: A is not kept in L1, where no other step needs it.
 template <class Type, bool kIsStreamed, bool kHasSecond, class Steps, class Writer>
 ENGINE_INLINE void multiply_block(const TileProduct& p, const Steps& steps, const char* a, const char* b,
-                                  const Ahead& ahead, const PendingBlock<typename Type::Sum>& pending,
-                                  const Writer& writer, std::int64_t rows_of_step) {
+                                  const Starts& starts, const Ahead& ahead, const Writer& writer,
+                                  const typename Writer::Block& pending) {
   using namespace tiles;
-  clear<0>();
-  clear<1>();
-  if constexpr (kHasSecond) {
-    clear<2>();
-    clear<3>();
-  }
+  load_starts<0, 1>(starts);
+  if constexpr (kHasSecond) load_starts<2, 3>(starts);
   const std::int64_t second = kRows * p.a_row;
   for (std::int64_t k = 0; k < p.steps; ++k, b += kStepBytes) {
     const char* at = a + steps(k);
@@ -109,7 +124,6 @@ ENGINE_INLINE void multiply_block(const TileProduct& p, const Steps& steps, cons
       load<4>(at, p.a_row);
     load_streamed<7>(b + kTileBytes, kRowBytes);
     Type::template multiply<0, 4, 6>();
-    pending.finish(writer, k, rows_of_step);
     Type::template multiply<1, 4, 7>();
     if constexpr (kHasSecond) {
       if constexpr (kIsStreamed)
@@ -122,6 +136,7 @@ ENGINE_INLINE void multiply_block(const TileProduct& p, const Steps& steps, cons
       Type::template multiply<2, 5, 6>();
       Type::template multiply<3, 5, 7>();
     }
+    finish_rows(writer, pending, k, p.steps);
   }
 }
 
@@ -143,14 +158,14 @@ void multiply_pairs(const TileProduct& p, const Steps& steps, const Writer& writ
   using Sum = typename Type::Sum;
   alignas(64) Sum sums[2][kBlockRows * kGroupColumns];
   int flip = 0;
-  PendingBlock<Sum> pending = {};
-  const std::int64_t rows_of_step = (kBlockRows + 4 * p.steps - 1) / (4 * p.steps) * 4;
+  typename Writer::Block pending = {};
   const std::int64_t group_bytes = p.steps * kStepBytes;
   const std::int64_t block = p.block > 0 ? p.block : pairs.end - pairs.begin;
   for (std::int64_t first = pairs.begin; first < pairs.end; first += block) {
     const std::int64_t end = first + block < pairs.end ? first + block : pairs.end;
     for (std::int64_t g = groups.begin; g < groups.end; ++g) {
       const char* b = p.b + g * group_bytes;
+      const Starts starts(writer, g * kGroupColumns);
       for (std::int64_t pair = first; pair < end; ++pair) {
         const std::int64_t row = pair * kBlockRows, rest = p.rows - row;
         const char* a = p.a + row * p.a_row;
@@ -158,18 +173,18 @@ void multiply_pairs(const TileProduct& p, const Steps& steps, const Writer& writ
                                      pair - first, end - first);
         Sum* to = sums[flip];
         if (rest > tiles::kRows) {
-          multiply_block<Type, kIsStreamed, true>(p, steps, a, b, ahead, pending, writer, rows_of_step);
+          multiply_block<Type, kIsStreamed, true>(p, steps, a, b, starts, ahead, writer, pending);
           store_block<true>(to);
         } else {
-          multiply_block<Type, kIsStreamed, false>(p, steps, a, b, ahead, pending, writer, rows_of_step);
+          multiply_block<Type, kIsStreamed, false>(p, steps, a, b, starts, ahead, writer, pending);
           store_block<false>(to);
         }
-        pending = {to, row, g * kGroupColumns, rest < kBlockRows ? rest : kBlockRows};
+        pending = writer.begin(to, row, g * kGroupColumns, rest < kBlockRows ? rest : kBlockRows);
         flip ^= 1;
       }
     }
   }
-  for (std::int64_t k = 0; k < p.steps; ++k) pending.finish(writer, k, rows_of_step);
+  if (pending.rows > 0) writer.finish(pending, 0, pending.rows);
 }
 
 // One tile of A, for up to 16 rows: two groups at once, so that four products are under way.
@@ -179,18 +194,16 @@ void multiply_row(const TileProduct& p, const Steps& steps, const Writer& writer
   using Sum = typename Type::Sum;
   alignas(64) Sum sums[2][kRows * kGroupColumns];
   const std::int64_t group_bytes = p.steps * kStepBytes;
-  const int rows = static_cast<int>(p.rows);
   for (std::int64_t g = groups.begin; g < groups.end; g += 2) {
     const char* b = p.b + g * group_bytes;
     const std::int64_t left = groups.end - g;
+    const Starts starts(writer, g * kGroupColumns);
     if (left == 1) {
-      multiply_block<Type, true, false>(p, steps, p.a, b, {nullptr, 0}, PendingBlock<Sum>{}, writer, 4);
+      multiply_block<Type, true, false>(p, steps, p.a, b, starts, {nullptr, 0}, writer, typename Writer::Block{});
       store_block<false>(sums[0]);
     } else {
-      clear<0>();
-      clear<1>();
-      clear<2>();
-      clear<3>();
+      load_starts<0, 1>(starts);
+      load_starts<2, 3>(Starts(writer, (g + 1) * kGroupColumns));
       const char* second = b + group_bytes;
       const Ahead ahead =
           ahead_of(second + group_bytes, left > 3 ? 2 * group_bytes : (left - 2) * group_bytes, p.steps, 0, 1);
@@ -212,8 +225,8 @@ void multiply_row(const TileProduct& p, const Steps& steps, const Writer& writer
       store<2>(sums[1], kRow);
       store<3>(sums[1] + 16, kRow);
     }
-    writer.write(sums[0], rows, 0, g * kGroupColumns);
-    if (left > 1) writer.write(sums[1], rows, 0, (g + 1) * kGroupColumns);
+    for (int i = 0; i < (left > 1 ? 2 : 1); ++i)
+      writer.finish(writer.begin(static_cast<const Sum*>(sums[i]), 0, (g + i) * kGroupColumns, p.rows), 0, p.rows);
   }
 }
 

@@ -78,25 +78,52 @@ ConvAmxArgs read_conv(const StepRequest& request, bool is_bytes) {
   return args;
 }
 
-std::size_t copy_bytes(const ConvAmxArgs& args) {
+// Strips are used where their copy, up to kMostStripBytes, and the weights, up to kMostStripWeights, stay in an L2
+// cache, and the result has kLeastStripRows rows for the workers to share.
+constexpr std::size_t kMostStripBytes = 256 << 10;
+constexpr std::int64_t kMostStripWeights = 256 << 10;
+constexpr std::int64_t kLeastStripRows = 24;
+
+// Of the copies of `images` images or strips.
+std::size_t copy_bytes(const ConvAmxArgs& args, std::int64_t images) {
   const std::size_t image = checked_product(
       {args.phases_h, args.phases_w, args.blocks, std::max<std::int64_t>(0, args.rows), args.virtual_w, args.pixel});
-  // The last tile of the last tap reads up to 15 pixels more.
-  return checked_add(checked_product({args.shape.batch, static_cast<std::int64_t>(image)}),
-                     checked_product({15, args.pixel}) + static_cast<std::size_t>(kRowBytes));
+  // The last tile of the last tap reads up to 31 pixels more.
+  return checked_add(checked_product({images, static_cast<std::int64_t>(image)}),
+                     checked_product({31, args.pixel}) + static_cast<std::size_t>(kRowBytes));
 }
 
-// The copy, if there is a result, and the product.
-PreparedStep tile_phases(const StepRequest& request, const ConvAmxArgs& args, const char* copy, const char* product) {
+void choose_strips(ConvAmxArgs& args) {
+  const std::int64_t out_h = args.shape.out_h, reach = args.rows - out_h;
+  if (out_h < kLeastStripRows || pack_amx_bytes(args.pack) > kMostStripWeights) return;
+  for (std::int64_t count = 1; count <= out_h; ++count) {
+    ConvAmxArgs strip = args;
+    strip.strip_h = divide_up(out_h, count);
+    strip.rows = strip.strip_h + reach;
+    const std::size_t bytes = copy_bytes(strip, 1);
+    if (bytes > kMostStripBytes && strip.strip_h > 1) continue;
+    if (bytes > kMostStripBytes) return;
+    args = strip;
+    args.strip_bytes = static_cast<std::int64_t>(checked_add(bytes, 63) / 64 * 64);
+    return;
+  }
+}
+
+// The copy, unless it is by strips, and the product.
+PreparedStep tile_phases(const StepRequest& request, ConvAmxArgs args, const char* copy, const char* product) {
   PreparedStep step;
   step.work = conv_work(args.shape);
-  step.temporaries.push_back(copy_bytes(args));
-  step.phases.push_back(PreparedPhase::of(request.kernels.find(copy), args));
+  choose_strips(args);
+  if (args.strip_bytes == 0) {
+    step.temporaries.push_back(copy_bytes(args, args.shape.batch));
+    step.phases.push_back(PreparedPhase::of(request.kernels.find(copy), args));
+  }
   step.phases.push_back(PreparedPhase::of(request.kernels.find(product), args));
-  const std::int64_t rows = std::max<std::int64_t>(0, conv_amx_rows(args));
+  const std::int64_t rows = conv_amx_rows(args, args.strip_bytes > 0 ? args.strip_h : args.shape.out_h);
   step.phases.back().scratch_bytes =
-      checked_add(checked_product({args.pack.blocks, args.pack.rows, args.pack.cols, sizeof(std::int64_t)}),
-                  checked_product({rows, sizeof(std::int32_t)}));
+      checked_add(static_cast<std::size_t>(args.strip_bytes),
+                  checked_add(checked_product({args.pack.blocks, args.pack.rows, args.pack.cols, sizeof(std::int64_t)}),
+                              checked_product({std::max<std::int64_t>(0, rows), sizeof(std::int32_t)})));
   return step;
 }
 
