@@ -108,12 +108,44 @@ void copy_plain(const ConvAmxArgs& args, const float* image, const CopiedRow& fr
   }
 }
 
+std::int64_t rows_of_image(const ConvAmxArgs& args) {
+  return args.phases_h * args.phases_w * args.blocks * args.rows;
+}
+
+// Weights up to this size stay in the L2 cache of each worker.
+constexpr std::int64_t kCachedWeights = 1 << 20;
+
+// The pairs of tiles whose pixels stay in L1 (or, without taps, in L2) while the channels pass; 0 if the weights do not
+// stay in L2, and so are read once.
+std::int64_t pairs_of_block(const ConvAmxArgs& args, std::int64_t weights) {
+  if (weights > kCachedWeights) return 0;
+  const std::int64_t pair_bytes = args.blocks * kBlockRows * tiles::kRowBytes;
+  const std::int64_t bytes = args.shape.kernel_h * args.shape.kernel_w == 1 ? 24 * 1024 : 48 * 1024;
+  return max64(1, bytes / pair_bytes);
+}
+
+// The product of `out_h` rows of the result, without A.
+TileProduct product_of(const ConvAmxArgs& args, std::int64_t out_h, const void* weights) {
+  const ConvShape& s = args.shape;
+  TileProduct product = {};
+  product.a_row = args.pixel;
+  product.b = static_cast<const char*>(weights);
+  product.rows = (out_h - 1) * args.virtual_w + s.out_w;
+  product.groups = (s.out_channels + kGroupColumns - 1) / kGroupColumns;
+  product.steps = conv_amx_steps(args);
+  product.a_bytes = rows_of_image(args) * args.row;
+  product.block = pairs_of_block(args, product.groups * product.steps * kStepBytes);
+  return product;
+}
+
 // Rows of the copy of an image, of which the first is `first` rows of the result below its top.
 template <bool kIsBytes>
-void copy_rows(const ConvAmxArgs& args, const char* image, std::int64_t first, const WorkRange& items, char* copy) {
+void copy_rows(const ConvAmxArgs& args, const char* image, std::int64_t first, const WorkRange& items,
+               const FirstWeights& weights, char* copy) {
   constexpr int kBytes = kIsBytes ? 16 : 32;
   const ConvShape& s = args.shape;
   for (std::int64_t item = items.begin; item < items.end; ++item) {
+    weights.ask(item - items.begin, items.end - items.begin);
     const std::int64_t i = item % args.rows, block = item / args.rows % args.blocks;
     const std::int64_t phase = item / (args.rows * args.blocks);
     const CopiedRow from = {(first + i) * s.stride_h + phase / args.phases_w - s.pad_top,
@@ -128,10 +160,6 @@ void copy_rows(const ConvAmxArgs& args, const char* image, std::int64_t first, c
   }
 }
 
-std::int64_t rows_of_image(const ConvAmxArgs& args) {
-  return args.phases_h * args.phases_w * args.blocks * args.rows;
-}
-
 const char* image_at(const ConvAmxArgs& args, void* const* buffers, std::int64_t n) {
   return static_cast<const char*>(buffers[0]) + n * args.x_batch * args.value_bytes;
 }
@@ -142,9 +170,10 @@ void copy_maps(const void* raw_args, void* const* buffers, const KernelContext& 
   const ConvAmxArgs& args = *static_cast<const ConvAmxArgs*>(raw_args);
   const std::int64_t rows = rows_of_image(args);
   const WorkRange range = split_work(args.shape.batch * rows, context.worker, context.workers);
-  for (std::int64_t begin = range.begin; begin < range.end;) {
+  FirstWeights weights(product_of(args, args.shape.out_h, buffers[1]), context);
+  for (std::int64_t begin = range.begin; begin < range.end; weights.bytes = 0) {
     const std::int64_t n = begin / rows, end = min64(range.end, (n + 1) * rows);
-    copy_rows<kIsBytes>(args, image_at(args, buffers, n), 0, {begin - n * rows, end - n * rows},
+    copy_rows<kIsBytes>(args, image_at(args, buffers, n), 0, {begin - n * rows, end - n * rows}, weights,
                         static_cast<char*>(buffers[args.copy_at]) + n * rows * args.row);
     begin = end;
   }
@@ -183,15 +212,6 @@ void fill_offsets(const ConvAmxArgs& args, std::int64_t* offsets) {
       }
 }
 
-// The pairs of tiles whose pixels stay in L1 (or, without taps, in L2) while the channels pass; 0 if the weights do not
-// stay in L2, and so are read once.
-std::int64_t pairs_of_block(const ConvAmxArgs& args, std::int64_t weights) {
-  if (weights > kCachedTileWeights) return 0;
-  const std::int64_t pair_bytes = args.blocks * kBlockRows * tiles::kRowBytes;
-  const std::int64_t bytes = args.shape.kernel_h * args.shape.kernel_w == 1 ? 24 * 1024 : 48 * 1024;
-  return max64(1, bytes / pair_bytes);
-}
-
 // What a worker has in its scratch.
 struct ConvScratch {
   std::int64_t* offsets;  // of steps
@@ -218,16 +238,11 @@ ENGINE_INLINE void convolve(const ConvAmxArgs& args, void* const* buffers, const
   const ConvShape& s = args.shape;
   const ConvScratch scratch = scratch_of(args, context.scratch);
   fill_offsets(args, scratch.offsets);
-  TileProduct product = {};
-  product.a_row = args.pixel;
-  product.b = static_cast<const char*>(buffers[1]);
-  product.groups = (s.out_channels + kGroupColumns - 1) / kGroupColumns;
-  product.steps = conv_amx_steps(args);
-  product.block = pairs_of_block(args, product.groups * product.steps * kStepBytes);
-  product.asks = product.block == 0;
   const bool is_strip = args.strip_bytes > 0;
-  const auto multiply = [&](const KernelContext& of_product, std::int64_t n, std::int64_t row, std::int64_t out_h) {
-    product.rows = (out_h - 1) * args.virtual_w + s.out_w;
+  const auto multiply = [&](const KernelContext& of_product, const char* a, std::int64_t n, std::int64_t row,
+                            std::int64_t out_h) {
+    TileProduct product = product_of(args, out_h, buffers[1]);
+    product.a = a;
     auto writer = make_writer(n, row);
     writer.places = {scratch.places, product.rows};
     writer.prepare();
@@ -240,24 +255,24 @@ ENGINE_INLINE void convolve(const ConvAmxArgs& args, void* const* buffers, const
   if (!is_strip) {
     fill_places(args, s.out_h, scratch.places);
     for (std::int64_t n = 0; n < s.batch; ++n) {
-      product.a = static_cast<const char*>(buffers[args.copy_at]) + n * rows_of_image(args) * args.row;
-      multiply(context, n, 0, s.out_h);
+      const char* copy = static_cast<const char*>(buffers[args.copy_at]) + n * rows_of_image(args) * args.row;
+      multiply(context, copy, n, 0, s.out_h);
     }
     return;
   }
   KernelContext alone = context;
   alone.worker = 0;
   alone.workers = 1;
-  product.a = scratch.strip;
+  FirstWeights weights(product_of(args, args.strip_h, buffers[1]), alone);
   const WorkRange range = split_work(s.batch * s.out_h, context.worker, context.workers);
   std::int64_t filled = 0;
-  for (std::int64_t begin = range.begin; begin < range.end;) {
+  for (std::int64_t begin = range.begin; begin < range.end; weights.bytes = 0) {
     const std::int64_t n = begin / s.out_h, row = begin - n * s.out_h;
     const std::int64_t count = min64(min64(range.end - begin, s.out_h - row), args.strip_h);
     copy_rows<sizeof(typename Type::Value) == 1>(args, image_at(args, buffers, n), row, {0, rows_of_image(args)},
-                                                 scratch.strip);
+                                                 weights, scratch.strip);
     if (filled != count) fill_places(args, filled = count, scratch.places);
-    multiply(alone, n, row, count);
+    multiply(alone, scratch.strip, n, row, count);
     begin += count;
   }
 }

@@ -24,6 +24,20 @@ ENGINE_INLINE std::int64_t padded_rows(std::int64_t m) {
   return (m + 15) / 16 * 16;
 }
 
+TileProduct product_of(std::int64_t m, const PackArgs& pack, const GemmTiling& tiling, const void* panel,
+                       const void* b) {
+  TileProduct product = {};
+  product.a = static_cast<const char*>(panel);
+  product.a_row = tiles::kRowBytes;
+  product.b = static_cast<const char*>(b);
+  product.rows = m;
+  product.groups = (pack.channels + kGroupColumns - 1) / kGroupColumns;
+  product.steps = pack.blocks;
+  product.a_bytes = m * pack.blocks * tiles::kRowBytes;
+  product.block = tiling.tile_block;
+  return product;
+}
+
 // Sixteen adjacent values of A, `valid` of them present, the others zero.
 template <class Element>
 ENGINE_INLINE void convert_values(const Element* from, std::int64_t valid, Bf16* to) {
@@ -36,10 +50,12 @@ ENGINE_INLINE void convert_values(const Element* from, std::int64_t valid, Bf16*
 }
 
 template <class Element>
-void convert_panel(const GemmBf16Args& args, const Element* a, const WorkRange& rows, Bf16* panel) {
+void convert_panel(const GemmBf16Args& args, const Element* a, const WorkRange& rows, const FirstWeights& weights,
+                   Bf16* panel) {
   const bool is_blocked = args.a.layout == MatrixLayout::kBlocked;
   const std::int64_t step = padded_rows(args.m) * 32;
-  for (std::int64_t r = rows.begin; r < rows.end; ++r)
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    weights.ask(r - rows.begin, rows.end - rows.begin);
     for (std::int64_t k = 0; k < 32 * args.pack.blocks; k += 16) {
       Bf16* to = panel + k / 32 * step + r * 32 + k % 32;
       const std::int64_t valid = min64(16, args.k - k);
@@ -48,6 +64,7 @@ void convert_panel(const GemmBf16Args& args, const Element* a, const WorkRange& 
       else
         convert_values(is_blocked ? a + k / 16 * args.a.row + r * 16 : a + r * args.a.row + k, valid, to);
     }
+  }
 }
 
 // Split over rows.
@@ -55,24 +72,11 @@ void gemm_panel_amx_bf16(const void* raw_args, void* const* buffers, const Kerne
   const GemmBf16Args& args = *static_cast<const GemmBf16Args*>(raw_args);
   const WorkRange rows = split_work(args.m, context.worker, context.workers);
   Bf16* panel = static_cast<Bf16*>(buffers[args.panel_at]);
+  const FirstWeights weights(product_of(args.m, args.pack, args.tiling, panel, buffers[1]), context);
   if (args.a.element_bytes == 2)
-    convert_panel(args, static_cast<const Bf16*>(buffers[0]), rows, panel);
+    convert_panel(args, static_cast<const Bf16*>(buffers[0]), rows, weights, panel);
   else
-    convert_panel(args, static_cast<const float*>(buffers[0]), rows, panel);
-}
-
-TileProduct product_of(std::int64_t m, const PackArgs& pack, const GemmTiling& tiling, const void* panel,
-                       const void* b) {
-  TileProduct product = {};
-  product.a = static_cast<const char*>(panel);
-  product.a_row = tiles::kRowBytes;
-  product.b = static_cast<const char*>(b);
-  product.rows = m;
-  product.groups = (pack.channels + kGroupColumns - 1) / kGroupColumns;
-  product.steps = pack.blocks;
-  product.block = tiling.tile_block;
-  product.asks = true;
-  return product;
+    convert_panel(args, static_cast<const float*>(buffers[0]), rows, weights, panel);
 }
 
 template <class Byte>
@@ -111,13 +115,16 @@ void gemm_panel_amx_int8(const void* raw_args, void* const* buffers, const Kerne
   const std::int64_t step = padded_rows(args.m) * tiles::kRowBytes;
   const std::uint8_t* a = static_cast<const std::uint8_t*>(buffers[0]);
   std::uint8_t* panel = static_cast<std::uint8_t*>(buffers[args.panel_at]);
-  for (std::int64_t r = rows.begin; r < rows.end; ++r)
+  const FirstWeights weights(product_of(args.m, args.pack, args.tiling, panel, buffers[1]), context);
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    weights.ask(r - rows.begin, rows.end - rows.begin);
     for (std::int64_t k = 0; k < args.k; k += tiles::kRowBytes) {
       std::uint64_t values[8] = {};
       std::memcpy(values, a + r * args.a_row + k, static_cast<std::size_t>(min64(tiles::kRowBytes, args.k - k)));
       for (std::uint64_t& value : values) value ^= flip;
       std::memcpy(panel + k / tiles::kRowBytes * step + r * tiles::kRowBytes, values, sizeof values);
     }
+  }
 }
 
 void gemm_amx_int8(const void* raw_args, void* const* buffers, const KernelContext& context) {

@@ -39,11 +39,11 @@ struct TileProduct {
   const char* a;
   std::int64_t a_row;
   const char* b;
-  std::int64_t rows;    // A is readable up to a multiple of 16
-  std::int64_t groups;  // of columns
-  std::int64_t steps;   // of depth
-  std::int64_t block;   // pairs of tiles of A that stay in cache while the groups pass; 0: all
-  bool asks;            // whether to prefetch the next group, since the weights do not stay in cache
+  std::int64_t rows;     // A is readable up to a multiple of 16
+  std::int64_t groups;   // of columns
+  std::int64_t steps;    // of depth
+  std::int64_t a_bytes;  // of A, each counted once
+  std::int64_t block;    // pairs of tiles of A that stay in cache while the groups pass; 0: all
 };
 
 // Offsets of steps.
@@ -164,13 +164,14 @@ void multiply_pairs(const TileProduct& p, const Steps& steps, const Writer& writ
   for (std::int64_t first = pairs.begin; first < pairs.end; first += block) {
     const std::int64_t end = first + block < pairs.end ? first + block : pairs.end;
     for (std::int64_t g = groups.begin; g < groups.end; ++g) {
+      // The first blocks prefetch the weights, which stay in cache for the others, or are not needed again.
       const char* b = p.b + g * group_bytes;
       const Starts starts(writer, g * kGroupColumns);
       for (std::int64_t pair = first; pair < end; ++pair) {
         const std::int64_t row = pair * kBlockRows, rest = p.rows - row;
         const char* a = p.a + row * p.a_row;
-        const Ahead ahead = ahead_of(b + group_bytes, p.asks && g + 1 < groups.end ? group_bytes : 0, p.steps,
-                                     pair - first, end - first);
+        const Ahead ahead = ahead_of(b + group_bytes, first == pairs.begin && g + 1 < groups.end ? group_bytes : 0,
+                                     p.steps, pair - first, end - first);
         Sum* to = sums[flip];
         if (rest > tiles::kRows) {
           multiply_block<Type, kIsStreamed, true>(p, steps, a, b, starts, ahead, writer, pending);
@@ -230,25 +231,58 @@ void multiply_row(const TileProduct& p, const Steps& steps, const Writer& writer
   }
 }
 
-// Weights up to this size stay in the L2 cache of each worker.
-constexpr std::int64_t kCachedTileWeights = 1 << 20;
+// A worker's part of a product.
+struct TileShare {
+  WorkRange pairs;   // of tiles of A
+  WorkRange groups;  // of columns
+};
 
-// One worker's share of a product. Workers share the groups, so that each reads its part of B once; or the rows, if
-// there are many rows for few weights.
+// Workers share the rows, so that each reads all weights, or the groups, so that each reads all of A: whichever takes
+// less time, by an estimate of products and of bytes that come from further away than the L2 cache.
+ENGINE_INLINE TileShare share_of(const TileProduct& p, const KernelContext& context) {
+  constexpr std::int64_t kPairCycles = 72, kBytesPerCycle = 8;
+  const std::int64_t pairs = (p.rows + kBlockRows - 1) / kBlockRows, workers = context.workers;
+  const std::int64_t weights = p.groups * p.steps * kStepBytes;
+  const std::int64_t row_share = (pairs + workers - 1) / workers, group_share = (p.groups + workers - 1) / workers;
+  const std::int64_t by_rows =
+      row_share * p.groups * p.steps * kPairCycles + (weights + p.a_bytes * row_share / pairs) / kBytesPerCycle;
+  const std::int64_t by_groups =
+      group_share * pairs * p.steps * kPairCycles + (weights * group_share / p.groups + p.a_bytes) / kBytesPerCycle;
+  if (p.rows > tiles::kRows && by_rows < by_groups)
+    return {split_work(pairs, context.worker, context.workers), {0, p.groups}};
+  return {{0, pairs}, split_work(p.groups, context.worker, context.workers)};
+}
+
+// The weights that a worker multiplies with first, which it prefetches while it prepares A.
+struct FirstWeights {
+  const char* at;
+  std::int64_t bytes;
+
+  FirstWeights(const TileProduct& p, const KernelContext& context) : at(nullptr), bytes(0) {
+    constexpr std::int64_t kMost = 256 * 1024;
+    if (p.rows <= 0 || p.groups == 0) return;
+    const WorkRange groups = share_of(p, context).groups;
+    const std::int64_t group_bytes = p.steps * kStepBytes, own = (groups.end - groups.begin) * group_bytes;
+    at = p.b + groups.begin * group_bytes;
+    bytes = own < kMost ? own : kMost;
+  }
+  // Part `part` of `parts`.
+  void ask(std::int64_t part, std::int64_t parts) const {
+    const std::int64_t first = bytes / 64 * part / parts, last = bytes / 64 * (part + 1) / parts;
+    for (std::int64_t line = first; line < last; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+  }
+};
+
+// One worker's share of a product.
 template <class Type, bool kIsStreamed, class Steps, class Writer>
 void multiply_tiles(const TileProduct& p, const Steps& steps, const Writer& writer, const KernelContext& context) {
-  const std::int64_t pairs = (p.rows + kBlockRows - 1) / kBlockRows, workers = context.workers;
-  const bool is_small = p.groups * p.steps * kStepBytes <= kCachedTileWeights;
-  const bool splits_rows = pairs >= 2 * workers && (is_small || p.groups < 2 * workers);
-  const WorkRange all_pairs = {0, pairs}, all_groups = {0, p.groups};
-  const WorkRange own_pairs = splits_rows ? split_work(pairs, context.worker, context.workers) : all_pairs;
-  const WorkRange own_groups = splits_rows ? all_groups : split_work(p.groups, context.worker, context.workers);
-  if (own_pairs.begin == own_pairs.end || own_groups.begin == own_groups.end) return;
+  const TileShare share = share_of(p, context);
+  if (share.pairs.begin == share.pairs.end || share.groups.begin == share.groups.end) return;
   tiles::configure();
   if (p.rows <= tiles::kRows)
-    multiply_row<Type>(p, steps, writer, own_groups);
+    multiply_row<Type>(p, steps, writer, share.groups);
   else
-    multiply_pairs<Type, kIsStreamed>(p, steps, writer, own_pairs, own_groups);
+    multiply_pairs<Type, kIsStreamed>(p, steps, writer, share.pairs, share.groups);
   tiles::release();
 }
 
