@@ -20,15 +20,13 @@ ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
   return a > b ? a : b;
 }
 
-// e^x for x <= 0: relative error below 3e-7 down to -20, absolute error below 2e-7 e^-20 beyond, and 0 from somewhere
-// below -87. NaN stays NaN. Takes half the operations of simd::exp, which is accurate for small results, too.
+// e^x for x <= 0: relative error below 3e-7 down to -20, absolute error below 2e-7 e^-20 beyond, and 0 below -87. NaN
+// stays NaN. Takes half the operations of simd::exp, which is accurate for small results, too.
 ENGINE_INLINE Vec exp_below_zero(Vec x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
-#if defined(__AVX512F__)
-  constexpr float kLeast = -200.0f;
-#else
-  constexpr float kLeast = -87.0f;  // 2^-126 is the smallest power that exponent bits can represent
-#endif
+  // 2^-126 is the smallest power that exponent bits can represent; and a scaling instruction whose result is below the
+  // normal range, as for a score that a mask excludes, takes more than a hundred cycles on Intel's CPUs.
+  constexpr float kLeast = -87.0f;
   const Vec bounded = max(broadcast(kLeast), x);
   const Vec shifted = fma(bounded, broadcast(1.44269504f), broadcast(kRound));
   const Vec r = fma(shifted - kRound, broadcast(-0.693147181f), bounded);
@@ -38,7 +36,8 @@ ENGINE_INLINE Vec exp_below_zero(Vec x) {
   p = fma(p, r, broadcast(1.0f));
   p = fma(p, r, broadcast(1.0f));
 #if defined(__AVX512F__)
-  return (Vec)_mm512_maskz_scalef_ps((__mmask16)-1, (__m512)p, (__m512)(shifted - kRound));
+  const __mmask16 is_normal = _mm512_cmp_ps_mask((__m512)x, (__m512)broadcast(kLeast), _CMP_NLT_UQ);
+  return (Vec)_mm512_maskz_scalef_ps(is_normal, (__m512)p, (__m512)(shifted - kRound));
 #else
   const Vec scaled = p * (Vec)(((VecInt)shifted - (0x4b400000 - 127)) << 23);
   return x < kLeast ? zero() : scaled;
