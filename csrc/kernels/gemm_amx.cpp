@@ -40,29 +40,39 @@ TileProduct product_of(std::int64_t m, const PackArgs& pack, const GemmTiling& t
 
 // Sixteen adjacent values of A, `valid` of them present, the others zero.
 template <class Element>
-ENGINE_INLINE void convert_values(const Element* from, std::int64_t valid, Bf16* to) {
+ENGINE_INLINE void convert_some(const Element* from, std::int64_t valid, Bf16* to) {
   Element padded[16] = {};
-  if (valid < 16) {
-    for (std::int64_t i = 0; i < valid; ++i) padded[i] = from[i];
-    from = padded;
-  }
+  for (std::int64_t i = 0; i < valid; ++i) padded[i] = from[i];
+  for (int l = 0; l < 16; l += kLanes) store(to + l, load(padded + l));
+}
+ENGINE_ALWAYS_INLINE void convert_all(const float* from, Bf16* to) {
   for (int l = 0; l < 16; l += kLanes) store(to + l, load(from + l));
 }
+ENGINE_ALWAYS_INLINE void convert_all(const Bf16* from, Bf16* to) {
+  std::memcpy(to, from, 16 * sizeof(Bf16));
+}
 
+// By tiles, so that neither reading nor writing jumps between distant lines.
 template <class Element>
 void convert_panel(const GemmBf16Args& args, const Element* a, const WorkRange& rows, const FirstWeights& weights,
                    Bf16* panel) {
   const bool is_blocked = args.a.layout == MatrixLayout::kBlocked;
-  const std::int64_t step = padded_rows(args.m) * 32;
-  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    weights.ask(r - rows.begin, rows.end - rows.begin);
-    for (std::int64_t k = 0; k < 32 * args.pack.blocks; k += 16) {
-      Bf16* to = panel + k / 32 * step + r * 32 + k % 32;
-      const std::int64_t valid = min64(16, args.k - k);
-      if (valid <= 0)
-        std::memset(to, 0, 32);
-      else
-        convert_values(is_blocked ? a + k / 16 * args.a.row + r * 16 : a + r * args.a.row + k, valid, to);
+  const std::int64_t step = padded_rows(args.m) * 32, row = is_blocked ? 16 : args.a.row;
+  const std::int64_t block = is_blocked ? args.a.row : 16, blocks = 2 * std::int64_t{args.pack.blocks};
+  for (std::int64_t first = rows.begin; first < rows.end; first += tiles::kRows) {
+    const std::int64_t end = min64(first + tiles::kRows, rows.end);
+    weights.ask((first - rows.begin) / tiles::kRows, (rows.end - rows.begin + tiles::kRows - 1) / tiles::kRows);
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      const Element* from = a + i * block;
+      Bf16* to = panel + i / 2 * step + i % 2 * 16;
+      const std::int64_t valid = min64(16, args.k - i * 16);
+      for (std::int64_t r = first; r < end; ++r)
+        if (valid == 16)
+          convert_all(from + r * row, to + r * 32);
+        else if (valid > 0)
+          convert_some(from + r * row, valid, to + r * 32);
+        else
+          std::memset(to + r * 32, 0, 32);
     }
   }
 }

@@ -1,8 +1,8 @@
 """Layout assignment: the layout in which each item of a segment reads and writes, minimizing reorders.
 
 The cost of an assignment is the bytes that its reorders move plus the costs of the chosen options. Initially, items
-follow their producers; then single items, and whole regions of items that can run in several layouts, switch layout as
-long as that reduces the cost.
+follow their producers; then single items, values with their producer and consumers, and whole regions of items that can
+run in several layouts, switch layout as long as that reduces the cost.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class _Assignment:
         regions = self._regions(free)
         for _ in range(_MAX_ROUNDS):
             improved = sum(self._improve(index) for index in free)
+            improved += sum(self._improve_value(value) for value in self.values)
             improved += sum(self._improve_region(region) for region in regions)
             if not improved:
                 break
@@ -110,6 +111,31 @@ class _Assignment:
     def _improve(self, index: int) -> bool:
         """Give one item its cheapest option."""
         return self._try([index], [{index: option} for option in self.options[index]])
+
+    def _improve_value(self, value: _Value) -> bool:
+        """Store one value in another layout, which its producer writes and all its consumers read."""
+        if value.producer is None or value.is_output:
+            return False
+        maker, port = value.producer
+        choices = []
+        for layout in dict.fromkeys(option.outputs[port] for option in self.options[maker]):
+            choice = {maker: self._with_port(maker, None, port, layout)}
+            for index, reader_port in value.readers:
+                choice[index] = self._with_port(index, choice.get(index), reader_port, layout, is_input=True)
+            if None not in choice.values():
+                choices.append({index: option for index, option in choice.items() if option is not None})
+        indices = list(dict.fromkeys([maker, *(index for index, _ in value.readers)]))
+        return len(choices) > 1 and self._try(indices, choices)
+
+    def _with_port(
+        self, index: int, option: LayoutOption | None, port: int, layout: Layout, *, is_input: bool = False
+    ) -> LayoutOption | None:
+        """The option of an item that differs from `option`, or from the chosen one, only at one port."""
+        option = option or self.chosen[index]
+        inputs, outputs = list(option.inputs), list(option.outputs)
+        (inputs if is_input else outputs)[port] = layout
+        wanted = tuple(inputs), tuple(outputs)
+        return next((other for other in self.options[index] if (other.inputs, other.outputs) == wanted), None)
 
     def _improve_region(self, region: list[int]) -> bool:
         """Give all items of a region the options of one layout."""

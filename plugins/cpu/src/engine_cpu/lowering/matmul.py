@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.ir import Constant, Node, Output
+from engine.ir.element_type import f32
 from engine.lowering import Refusal, RefusalCause, first_refusal
 from engine.native import Attribute
 from engine.ops.internal import INTERNAL_DOMAIN
 from engine.ops.matmul import GemmSpec, MatMulSpec
+from engine_cpu.layout import Layout, LayoutOption, layout_bytes, static_shape
 from engine_cpu.lowering.checks import check_f32
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.product import MAX_BATCH_DIMS, Product, padded_vector
@@ -29,9 +31,24 @@ class MatMulLowering(OpLowering[MatMulSpec]):
         """See `OpLowering`."""
         return first_refusal(check_f32(spec.node), _check_ranks(spec.node))
 
+    def layouts(self, spec: MatMulSpec) -> Sequence[LayoutOption]:
+        """Row-major; in a network of bf16, a product with constant weights reads and writes f32 or bf16."""
+        node = spec.node
+        left, right = node.input_value(0), node.input_value(1)
+        others = (Layout.PLAIN,) * (node.num_inputs - 1)
+        options = [LayoutOption((Layout.PLAIN, *others), (Layout.PLAIN,), precision="f32")]
+        has_bf16 = isinstance(right.node, Constant) and len(right.shape) <= 2
+        for source in (Layout.PLAIN, Layout.PLAIN_BF16) if has_bf16 else (Layout.PLAIN,):
+            for result in (Layout.PLAIN, Layout.PLAIN_BF16) if has_bf16 else (Layout.PLAIN,):
+                moved = layout_bytes(static_shape(left), f32, source)
+                moved += layout_bytes(static_shape(node.output(0)), f32, result)
+                options.append(LayoutOption((source, *others), (result,), moved, "bf16"))
+        return options
+
     def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
         node = spec.node
+        option = b.option(node)
         left, right, bias, residual = (*node.input_values, None, None)[:4]
         assert left is not None
         assert right is not None
@@ -45,8 +62,9 @@ class MatMulLowering(OpLowering[MatMulSpec]):
         if residual is not None:
             attributes["residual"] = 1
             more.append(b.input(residual))
-        operands = b.input(left), b.output(node.output(0))
-        product.add_step(node, b, right, operands, more, attributes)
+        source, result = option.inputs[0], option.outputs[0]
+        operands = b.input(left, source), b.output(node.output(0), result)
+        product.add_step(node, b, right, operands, more, attributes, stored=(source, result))
 
 
 def _check_ranks(node: Node) -> Refusal | None:

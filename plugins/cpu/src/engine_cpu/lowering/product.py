@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.ir import Node, Output
 from engine.native import Attribute, pack
-from engine_cpu.layout import padded_channels
+from engine_cpu.layout import Layout, padded_channels
 from engine_cpu.segment import SegmentBuilder
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -74,15 +74,19 @@ class Product:
         attributes: Mapping[str, Attribute],
         *,
         is_dense: bool = True,
+        stored: tuple[Layout, Layout] = (Layout.PLAIN, Layout.PLAIN),
     ) -> None:
         """Append the product: `operands` are the buffers of A and C, `more` those of bias, scale and residual.
 
         `is_dense`: the matrices of B follow each other without gaps, so that constant ones can be packed beforehand.
+        `stored`: the layouts of A and C; bf16 requires one constant matrix B in a network of bf16.
         """
         is_one_matrix = not self.batch and self.a_row >= self.k and self.c_row >= self.n
         if b.precision == "bf16" and is_one_matrix and is_dense and b.is_constant(weights):
-            self._add_bf16_step(node, b, weights, operands, more, attributes)
+            given = {"a_f32": int(not stored[0].is_bf16), "c_f32": int(not stored[1].is_bf16), **attributes}
+            self._add_bf16_step(node, b, weights, operands, more, given)
             return
+        assert stored == (Layout.PLAIN, Layout.PLAIN)
         given = {**self.attributes(), **attributes}
         if given.get("residual"):
             given |= {"residual_row": self.c_row, "residual_batch": [dim.c for dim in self.batch]}
@@ -106,8 +110,7 @@ class Product:
     ) -> None:
         """The same for one matrix times a constant one, with operands rounded to bf16."""
         given = {
-            "m": self.m, "n": self.n, "k": self.k, "a_row": self.a_row, "c_row": self.c_row, "a_f32": 1, "c_f32": 1,
-            **attributes,
+            "m": self.m, "n": self.n, "k": self.k, "a_row": self.a_row, "c_row": self.c_row, **attributes,
         }  # fmt: skip
         if given.get("residual"):
             given |= {"residual_f32": 1, "residual_row": self.c_row}
