@@ -129,7 +129,7 @@ TileProduct product_of(const ConvAmxArgs& args, std::int64_t out_h, const void* 
   const ConvShape& s = args.shape;
   TileProduct product = {};
   product.a_row = args.pixel;
-  product.b = static_cast<const char*>(weights);
+  product.b = static_cast<const char*>(weights) + args.w_offset;
   product.rows = (out_h - 1) * args.virtual_w + s.out_w;
   product.groups = (s.out_channels + kGroupColumns - 1) / kGroupColumns;
   product.steps = conv_amx_steps(args);
@@ -190,9 +190,10 @@ void conv_copy_amx_int8(const void* args, void* const* buffers, const KernelCont
 void fill_places(const ConvAmxArgs& args, std::int64_t out_h, std::int32_t* places) {
   const ConvShape& s = args.shape;
   std::int32_t* const end = places + conv_amx_rows(args, out_h);
-  std::int32_t pixel = 0;
   for (std::int64_t row = 0; row < out_h; ++row) {
-    for (std::int64_t x = 0; x < s.out_w; ++x) *places++ = pixel++;
+    std::int32_t pixel = static_cast<std::int32_t>(row * args.y_row);
+    const std::int32_t step = static_cast<std::int32_t>(args.y_pixel);
+    for (std::int64_t x = 0; x < s.out_w; ++x, pixel += step) *places++ = pixel;
     if (row + 1 < out_h)
       for (std::int64_t x = s.out_w; x < args.virtual_w; ++x) *places++ = -1;
   }
@@ -281,8 +282,8 @@ ENGINE_INLINE void convolve(const ConvAmxArgs& args, void* const* buffers, const
 template <class Byte>
 ByteMatrix<Byte> map_rows(const ConvAmxArgs& args, void* map, std::int64_t image, std::int64_t row,
                           std::int64_t bytes) {
-  const ConvShape& s = args.shape;
-  return {static_cast<Byte*>(map) + (image + row * s.out_w * 16) * bytes, 16 * bytes, s.out_h * s.out_w * 16 * bytes};
+  const std::int64_t first = image + (args.y_first + row * args.y_row) * 16;
+  return {static_cast<Byte*>(map) + first * bytes, 16 * bytes, args.y_plane * 16 * bytes};
 }
 
 void conv_amx_bf16(const void* raw_args, void* const* buffers, const KernelContext& context) {

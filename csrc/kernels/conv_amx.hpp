@@ -28,12 +28,14 @@ struct ConvAmxArgs {
   PackArgs pack;
   std::int64_t x_batch, y_batch, residual_batch;  // elements between images
   std::int64_t phases_h, phases_w;
-  std::int64_t blocks;       // of channels in the copy
-  std::int64_t rows, row;    // of a block in the copy of an image or a strip: rows, and bytes of a row
-  std::int64_t pixel;        // bytes between adjacent pixels of the result in the copy
-  std::int64_t virtual_w;    // pixels of a row of the result and of what is dropped
-  std::int64_t strip_h;      // rows of the result that a strip makes
-  std::int64_t strip_bytes;  // of the copy of a strip; 0: a phase copies images
+  std::int64_t blocks;     // of channels in the copy
+  std::int64_t rows, row;  // of a block in the copy of an image or a strip: rows, and bytes of a row
+  std::int64_t pixel;      // bytes between adjacent pixels of the result in the copy
+  std::int64_t virtual_w;  // pixels of a row of the result and of what is dropped
+  std::int64_t y_first, y_row, y_pixel, y_plane;  // of the result, in pixels of its map: offset, steps, all
+  std::int64_t w_offset;                          // bytes
+  std::int64_t strip_h;                           // rows of the result that a strip makes
+  std::int64_t strip_bytes;                       // of the copy of a strip; 0: a phase copies images
   std::int32_t y_bytes, residual_bytes;
   std::int32_t y_at, copy_at;  // indices of buffers
   std::int32_t value_bytes;    // of x: 1; 2; 4 for a plain x of f32

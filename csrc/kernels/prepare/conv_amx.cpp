@@ -10,6 +10,7 @@
 
 #include "kernels/pack_amx.hpp"
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/conv_residues.hpp"
 #include "kernels/prepare/requantize_request.hpp"
 #include "kernels/prepare/tile_request.hpp"
 
@@ -33,6 +34,13 @@ void expect_shape(const ConvShape& s, bool is_plain, std::int64_t pixels_of_step
   }
 }
 
+// Kernels count pixels in 32 bits.
+std::int64_t checked_pixels(std::int64_t height, std::int64_t width) {
+  const std::size_t pixels = checked_product({height, width});
+  if (pixels > INT32_MAX) throw PlanError(std::to_string(pixels) + " pixels; expected at most 2^31 - 1 for tiles");
+  return static_cast<std::int64_t>(pixels);
+}
+
 // The packing of w [out, in, kernel height, kernel width], or [out, kernel height, kernel width, 4].
 PackArgs packing(const ConvShape& s, std::int64_t step_values, bool is_plain) {
   const std::int64_t depth = is_plain ? s.kernel_w * kPlainChannels : s.in_channels;
@@ -47,16 +55,12 @@ PackArgs packing(const ConvShape& s, std::int64_t step_values, bool is_plain) {
   return pack;
 }
 
-ConvAmxArgs read_conv(const StepRequest& request, bool is_bytes) {
-  const Attributes& attributes = request.attributes;
-  if (is_bytes) read_pairs_fit(attributes);  // products on tiles are exact for all weights
+ConvAmxArgs make_conv(const ConvShape& shape, bool is_plain, bool is_bytes) {
   const std::int64_t value_bytes = is_bytes ? 1 : 2, step_values = kRowBytes / value_bytes;
   ConvAmxArgs args = {};
-  const ConvShape& s = args.shape = read_conv_shape(attributes);
-  args.is_plain = attributes.has("plain") && attributes.integer("plain", 0, 1) == 1;
+  const ConvShape& s = args.shape = shape;
+  args.is_plain = is_plain;
   expect_shape(s, args.is_plain, step_values / kPlainChannels);
-  args.operands = read_conv_operands(attributes);
-  if (is_bytes && args.operands.has_scale) throw PlanError("attribute \"scale\" is 1, but the scale is not optional");
   args.pack = packing(s, step_values, args.is_plain);
   args.blocks = args.pack.blocks;
   args.value_bytes = static_cast<std::int32_t>(args.is_plain && !is_bytes ? 4 : value_bytes);
@@ -75,6 +79,19 @@ ConvAmxArgs read_conv(const StepRequest& request, bool is_bytes) {
   args.row = args.virtual_w * args.pixel;
   args.x_batch = args.is_plain ? s.in_channels * s.in_h * s.in_w : blocked_floats(s.in_channels, s.in_h, s.in_w);
   args.y_batch = args.residual_batch = blocked_floats(s.out_channels, s.out_h, s.out_w);
+  args.y_row = s.out_w;
+  args.y_pixel = 1;
+  args.y_plane = checked_pixels(s.out_h, s.out_w);
+  return args;
+}
+
+ConvAmxArgs read_conv(const StepRequest& request, bool is_bytes) {
+  const Attributes& attributes = request.attributes;
+  if (is_bytes) read_pairs_fit(attributes);  // products on tiles are exact for all weights
+  const bool is_plain = attributes.has("plain") && attributes.integer("plain", 0, 1) == 1;
+  ConvAmxArgs args = make_conv(read_conv_shape(attributes), is_plain, is_bytes);
+  args.operands = read_conv_operands(attributes);
+  if (is_bytes && args.operands.has_scale) throw PlanError("attribute \"scale\" is 1, but the scale is not optional");
   return args;
 }
 
@@ -109,13 +126,14 @@ void choose_strips(ConvAmxArgs& args) {
   }
 }
 
-// The copy, unless it is by strips, and the product.
-PreparedStep tile_phases(const StepRequest& request, ConvAmxArgs args, const char* copy, const char* product) {
-  PreparedStep step;
-  step.work = conv_work(args.shape);
+// Adds the copy, unless it is by strips, and the product. Several share the memory of the copy.
+void add_phases(PreparedStep& step, const StepRequest& request, ConvAmxArgs args, const char* copy,
+                const char* product) {
   choose_strips(args);
+  step.work += conv_work(args.shape);
   if (args.strip_bytes == 0) {
-    step.temporaries.push_back(copy_bytes(args, args.shape.batch));
+    if (step.temporaries.empty()) step.temporaries.push_back(0);
+    step.temporaries[0] = std::max(step.temporaries[0], copy_bytes(args, args.shape.batch));
     step.phases.push_back(PreparedPhase::of(request.kernels.find(copy), args));
   }
   step.phases.push_back(PreparedPhase::of(request.kernels.find(product), args));
@@ -124,7 +142,6 @@ PreparedStep tile_phases(const StepRequest& request, ConvAmxArgs args, const cha
       checked_add(static_cast<std::size_t>(args.strip_bytes),
                   checked_add(checked_product({args.pack.blocks, args.pack.rows, args.pack.cols, sizeof(std::int64_t)}),
                               checked_product({std::max<std::int64_t>(0, rows), sizeof(std::int32_t)})));
-  return step;
 }
 
 PreparedStep prepare_conv_amx_bf16(const StepRequest& request) {
@@ -140,7 +157,79 @@ PreparedStep prepare_conv_amx_bf16(const StepRequest& request) {
   const ConvOperands& operands = args.operands;
   args.y_at = 2 + operands.has_bias + operands.has_scale + operands.has_residual;
   args.copy_at = args.y_at + 1;
-  return tile_phases(request, args, "conv_copy_amx_bf16", "conv_amx_bf16");
+  PreparedStep step;
+  add_phases(step, request, args, "conv_copy_amx_bf16", "conv_amx_bf16");
+  return step;
+}
+
+// The parts of a transposed convolution, and the bytes of their packed weights.
+struct TransposedParts {
+  std::vector<ConvAmxArgs> parts;
+  std::int64_t packed_bytes;
+};
+
+TransposedParts read_transposed(const StepRequest& request) {
+  const ConvShape s = read_conv_shape(request.attributes);
+  if (s.kernel_h < s.stride_h || s.kernel_w < s.stride_w || s.dilation_h != 1 || s.dilation_w != 1)
+    throw PlanError("a kernel smaller than its stride, or a dilation, in a transposed convolution on tiles");
+  TransposedParts result = {};
+  for (const ResiduePart& residue : residue_parts(s)) {
+    ConvAmxArgs args = make_conv(residue.shape, false, false);
+    args.operands = read_conv_operands(request.attributes);
+    args.y_first = residue.first_output;
+    args.y_row = s.stride_h * s.out_w;
+    args.y_pixel = s.stride_w;
+    args.y_plane = checked_pixels(s.out_h, s.out_w);
+    args.pack.channel_stride = s.kernel_h * s.kernel_w;
+    args.pack.depth_stride = s.out_channels * args.pack.channel_stride;
+    args.pack.block_stride = args.pack.depth_stride * args.pack.depth;
+    args.pack.row_stride = residue.row_stride;
+    args.pack.col_stride = residue.col_stride;
+    args.pack.source_offset = residue.first_weight;
+    args.pack.packed_offset = result.packed_bytes / 2;
+    args.w_offset = result.packed_bytes;
+    result.packed_bytes += pack_amx_bytes(args.pack);
+    result.parts.push_back(args);
+  }
+  return result;
+}
+
+PreparedStep prepare_conv_transpose_amx_bf16(const StepRequest& request) {
+  const ConvShape s = read_conv_shape(request.attributes);
+  const TransposedParts transposed = read_transposed(request);
+  const ConvOperands operands = read_conv_operands(request.attributes);
+  const EpilogueArgs epilogue = read_epilogue(request.attributes);
+  const std::int32_t y_bytes = read_element_bytes(request.attributes, "y_f32");
+  const std::int32_t residual_bytes = read_element_bytes(request.attributes, "residual_f32");
+  const std::int64_t x_image = blocked_floats(s.in_channels, s.in_h, s.in_w);
+  const ImageSteps steps = read_image_steps(request.attributes, x_image,
+                                            blocked_floats(s.out_channels, s.out_h, s.out_w), operands.has_residual);
+  expect_conv_operands(request, s, operands, x_image, steps, transposed.packed_bytes / 4, {2, y_bytes, residual_bytes});
+  PreparedStep step;
+  for (ConvAmxArgs args : transposed.parts) {
+    args.epilogue = epilogue;
+    args.y_bytes = y_bytes;
+    args.residual_bytes = residual_bytes;
+    args.x_batch = steps.x;
+    args.y_batch = steps.y;
+    args.residual_batch = steps.residual;
+    args.y_at = 2 + operands.has_bias + operands.has_scale + operands.has_residual;
+    args.copy_at = args.y_at + 1;
+    add_phases(step, request, args, "conv_copy_amx_bf16", "conv_amx_bf16");
+  }
+  return step;
+}
+
+PreparedStep prepare_pack_conv_transpose_amx_bf16(const StepRequest& request) {
+  const ConvShape s = read_conv_shape(request.attributes);
+  const TransposedParts transposed = read_transposed(request);
+  request.expect_operands(1, 1);
+  request.expect_input(0, checked_product({s.in_channels, s.out_channels, s.kernel_h, s.kernel_w, 4}));
+  request.expect_output(0, checked_product({transposed.packed_bytes}));
+  PreparedStep step;
+  for (const ConvAmxArgs& part : transposed.parts)
+    step.phases.push_back(PreparedPhase::of(request.kernels.find("pack_amx_bf16"), part.pack));
+  return step;
 }
 
 PreparedStep prepare_conv_amx_int8(const StepRequest& request) {
@@ -166,7 +255,9 @@ PreparedStep prepare_conv_amx_int8(const StepRequest& request) {
   if (operands.has_residual)
     request.expect_input(4 + std::size_t{operands.has_bias}, output_bytes(args.requantize.residual));
   request.expect_output(0, output_bytes(args.requantize.y));
-  return tile_phases(request, args, "conv_copy_amx_int8", "conv_amx_int8");
+  PreparedStep step;
+  add_phases(step, request, args, "conv_copy_amx_int8", "conv_amx_int8");
+  return step;
 }
 
 PreparedStep prepare_pack(const StepRequest& request, bool is_bytes) {
@@ -189,10 +280,13 @@ PreparedStep prepare_pack_conv_amx_int8(const StepRequest& request) {
 
 }  // namespace
 
-extern const OperationEntry conv_amx_operations[] = {{"conv_amx_bf16", prepare_conv_amx_bf16, true},
-                                                     {"pack_conv_amx_bf16", prepare_pack_conv_amx_bf16},
-                                                     {"conv_amx_int8", prepare_conv_amx_int8, true},
-                                                     {"pack_conv_amx_int8", prepare_pack_conv_amx_int8},
-                                                     {}};
+extern const OperationEntry conv_amx_operations[] = {
+    {"conv_amx_bf16", prepare_conv_amx_bf16, true},
+    {"pack_conv_amx_bf16", prepare_pack_conv_amx_bf16},
+    {"conv_transpose_amx_bf16", prepare_conv_transpose_amx_bf16},
+    {"pack_conv_transpose_amx_bf16", prepare_pack_conv_transpose_amx_bf16},
+    {"conv_amx_int8", prepare_conv_amx_int8, true},
+    {"pack_conv_amx_int8", prepare_pack_conv_amx_int8},
+    {}};
 
 }  // namespace engine

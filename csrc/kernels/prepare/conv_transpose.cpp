@@ -6,42 +6,14 @@
 // one pointwise convolution, with the residues as groups that share the input.
 //
 // conv_transpose_bf16 has bf16 maps, one group, and the attributes y_f32 and residual_f32 of conv_blocked_bf16.
-#include <algorithm>
-#include <numeric>
-
 #include "kernels/conv_bf16.hpp"
 #include "kernels/pack_bf16.hpp"
 #include "kernels/prepare/conv_grouped.hpp"
 #include "kernels/prepare/conv_request.hpp"
+#include "kernels/prepare/conv_residues.hpp"
 
 namespace engine {
 namespace {
-
-// More residues would need too many phases.
-constexpr std::int64_t kLargestStride = 64;
-
-// The convolution of one residue along one axis. Taps are in the order of the input: from the last kernel index down.
-struct AxisPart {
-  std::int64_t first_output, outputs;
-  std::int64_t taps, last_index, index_step;
-  std::int64_t dilation, pad;
-};
-
-AxisPart part_of_axis(std::int64_t residue, std::int64_t out, std::int64_t kernel, std::int64_t stride,
-                      std::int64_t dilation, std::int64_t pad) {
-  AxisPart part = {};
-  part.first_output = ((residue - pad) % stride + stride) % stride;
-  part.outputs = part.first_output < out ? (out - 1 - part.first_output) / stride + 1 : 0;
-  part.index_step = stride / std::gcd(stride, dilation);
-  part.dilation = part.index_step * dilation / stride;
-  std::int64_t first_index = 0;
-  while (first_index < part.index_step && first_index * dilation % stride != residue) ++first_index;
-  if (first_index == part.index_step || first_index >= kernel) return part;
-  part.taps = (kernel - 1 - first_index) / part.index_step + 1;
-  part.last_index = first_index + (part.taps - 1) * part.index_step;
-  part.pad = (part.last_index * dilation - residue) / stride - (part.first_output + pad) / stride;
-  return part;
-}
 
 // The parts that differ between element types.
 struct Kernels {
@@ -123,41 +95,23 @@ ConvArgs one_tap_args(const Transposed& whole, const TileTraits& traits) {
 std::vector<ConvArgs> make_parts(const Transposed& whole, const TileTraits& traits, const Kernels& kernels) {
   const ConvShape& s = whole.shape;
   if (is_one_tap(s)) return {one_tap_args(whole, traits)};
-  if (std::max(s.stride_h, s.stride_w) > kLargestStride) {
-    throw PlanError("strides " + std::to_string(s.stride_h) + " and " + std::to_string(s.stride_w) +
-                    " for a transposed convolution; expected " + std::to_string(kLargestStride) +
-                    " at most, or a kernel of that size without padding");
-  }
   std::vector<ConvArgs> parts;
   std::int64_t packed = 0;
-  for (std::int64_t r = 0; r < s.stride_h; ++r)
-    for (std::int64_t c = 0; c < s.stride_w; ++c) {
-      const AxisPart rows = part_of_axis(r, s.out_h, s.kernel_h, s.stride_h, s.dilation_h, s.pad_top);
-      const AxisPart cols = part_of_axis(c, s.out_w, s.kernel_w, s.stride_w, s.dilation_w, s.pad_left);
-      ConvShape part = s;
-      part.kernel_h = rows.taps;
-      part.kernel_w = cols.taps;
-      part.stride_h = part.stride_w = 1;
-      part.dilation_h = rows.dilation;
-      part.dilation_w = cols.dilation;
-      part.pad_top = rows.pad;
-      part.pad_left = cols.pad;
-      part.out_h = rows.outputs;
-      part.out_w = cols.outputs;
-      ConvTiling tiling = choose_conv_tiling(part, traits, whole.vectors);
-      tiling.flat = false;  // outputs are not adjacent
-      ConvArgs args = make_conv_args(part, whole.operands, whole.epilogue, tiling, traits);
-      set_output_steps(s, args);
-      set_pack_strides(s, args.pack);
-      args.y_group = args.channel_group / 16 * args.y_block;
-      args.y_offset = (rows.first_output * s.out_w + cols.first_output) * 16;
-      args.pack.row_stride = -rows.index_step * s.kernel_w;
-      args.pack.col_stride = -cols.index_step;
-      args.pack.source_offset = rows.last_index * s.kernel_w + cols.last_index;
-      args.pack.packed_offset = packed;
-      packed += args.pack.groups * kernels.packed_group(args.pack);
-      parts.push_back(args);
-    }
+  for (const ResiduePart& residue : residue_parts(s)) {
+    ConvTiling tiling = choose_conv_tiling(residue.shape, traits, whole.vectors);
+    tiling.flat = false;  // outputs are not adjacent
+    ConvArgs args = make_conv_args(residue.shape, whole.operands, whole.epilogue, tiling, traits);
+    set_output_steps(s, args);
+    set_pack_strides(s, args.pack);
+    args.y_group = args.channel_group / 16 * args.y_block;
+    args.y_offset = residue.first_output * 16;
+    args.pack.row_stride = residue.row_stride;
+    args.pack.col_stride = residue.col_stride;
+    args.pack.source_offset = residue.first_weight;
+    args.pack.packed_offset = packed;
+    packed += args.pack.groups * kernels.packed_group(args.pack);
+    parts.push_back(args);
+  }
   return parts;
 }
 

@@ -97,8 +97,8 @@ def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, A
             tile = attributes["output_tile"]
             assert isinstance(tile, int)
             floats = (tile + 2) ** 2 * g.in_channels * padded_channels(g.out_channels)
-        case "conv_amx_bf16":
-            steps = g.kernel[0] if attributes["plain"] else -(-g.in_channels // _TILE_DEPTH) * g.taps
+        case "conv_amx_bf16" | "conv_transpose_amx_bf16":
+            steps = g.kernel[0] if attributes.get("plain") else -(-g.in_channels // _TILE_DEPTH) * g.taps
             floats = -(-g.out_channels // _TILE_COLUMNS) * _TILE_COLUMNS * steps * _TILE_DEPTH // 2
         case _:
             floats = g.groups * padded_channels(g.out_group) * g.in_group * g.taps
@@ -113,6 +113,8 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
     """The candidates with estimates; variants with equal estimates are in order of preference."""
     g = problem.geometry
     if g.transposed:
+        if _has_tiles(problem) and g.kernel[0] >= g.strides[0] and g.kernel[1] >= g.strides[1] and g.dilations == (1, 1):
+            yield 0.0, "conv_transpose_amx_bf16", {}
         yield from _variants(problem.kernel("conv_transpose"), [{}], 0.0)
     elif problem.layout is Layout.PLAIN:
         if _fits_plain_tiles(problem):
