@@ -1,5 +1,7 @@
 #include "kernels/reference.hpp"
 
+#include <vector>
+
 #include <algorithm>
 #include <cmath>
 
@@ -51,6 +53,31 @@ double finish(const EpilogueArgs& epilogue, double accumulator, const float* sca
   value = activate(epilogue, value);
   if (residual && epilogue.residual_after) value += *residual;
   return value;
+}
+
+void conv_transpose(const ConvShape& s, const EpilogueArgs& epilogue, const float* x, const float* w,
+                    const float* scale, const float* bias, const float* residual, float* y) {
+  const std::int64_t in_group = s.in_channels / s.groups, out_group = s.out_channels / s.groups;
+  std::vector<double> sums(static_cast<std::size_t>(s.batch * s.out_channels * s.out_h * s.out_w));
+  for (std::int64_t n = 0; n < s.batch; ++n)
+    for (std::int64_t c = 0; c < s.in_channels; ++c)
+      for (std::int64_t m = 0; m < out_group; ++m)
+        for (std::int64_t i = 0; i < s.in_h * s.in_w * s.kernel_h * s.kernel_w; ++i) {
+          const std::int64_t tap = i % (s.kernel_h * s.kernel_w), pixel = i / (s.kernel_h * s.kernel_w);
+          const std::int64_t oh = pixel / s.in_w * s.stride_h - s.pad_top + tap / s.kernel_w * s.dilation_h;
+          const std::int64_t ow = pixel % s.in_w * s.stride_w - s.pad_left + tap % s.kernel_w * s.dilation_w;
+          if (oh < 0 || oh >= s.out_h || ow < 0 || ow >= s.out_w) continue;
+          const std::int64_t channel = c / in_group * out_group + m;
+          sums[static_cast<std::size_t>(((n * s.out_channels + channel) * s.out_h + oh) * s.out_w + ow)] +=
+              double{x[(n * s.in_channels + c) * s.in_h * s.in_w + pixel]} *
+              w[(c * out_group + m) * s.kernel_h * s.kernel_w + tap];
+        }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const std::size_t channel =
+        i / static_cast<std::size_t>(s.out_h * s.out_w) % static_cast<std::size_t>(s.out_channels);
+    y[i] = static_cast<float>(finish(epilogue, sums[i], scale ? scale + channel : nullptr,
+                                     bias ? bias + channel : nullptr, residual ? residual + i : nullptr));
+  }
 }
 
 void conv(const ConvShape& s, const EpilogueArgs& epilogue, const float* x, const float* w, const float* scale,

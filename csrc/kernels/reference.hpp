@@ -17,6 +17,10 @@ double finish(const EpilogueArgs& epilogue, double accumulator, const float* sca
 void conv(const ConvShape& shape, const EpilogueArgs& epilogue, const float* x, const float* w, const float* scale,
           const float* bias, const float* residual, float* y);
 
+// Transposed convolution by its definition, which adds what each input contributes. w: [in, out / groups, KH, KW].
+void conv_transpose(const ConvShape& shape, const EpilogueArgs& epilogue, const float* x, const float* w,
+                    const float* scale, const float* bias, const float* residual, float* y);
+
 // Plain [N, C, H, W] to and from NCHWc16. Lanes beyond the channels are set to `fill`.
 std::vector<float> to_blocked(const std::vector<float>& plain, std::int64_t n, std::int64_t c, std::int64_t hw,
                               float fill);

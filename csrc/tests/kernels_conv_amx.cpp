@@ -23,6 +23,8 @@ struct Conv {
   ConvOperands operands = {};
   EpilogueArgs epilogue = {};
   bool is_y_f32 = false, is_residual_f32 = false, is_plain = false;
+  bool is_transposed = false;
+  std::int64_t more = 0;  // rows and columns of a transposed result
 };
 
 ConvShape shape_of(const Conv& c) {
@@ -39,21 +41,26 @@ ConvShape shape_of(const Conv& c) {
   const std::int64_t span = c.dilation * (c.kernel - 1) + 1;
   s.out_h = (c.h + 2 * c.pad - span) / c.stride + 1;
   s.out_w = (c.w + 2 * c.pad - span) / c.stride + 1;
+  if (c.is_transposed) {
+    s.out_h = (c.h - 1) * c.stride - 2 * c.pad + span + c.more;
+    s.out_w = (c.w - 1) * c.stride - 2 * c.pad + span + c.more;
+  }
   return s;
 }
 
 AttributeMap attributes_of(const ConvShape& s, const Conv& c) {
   using List = std::vector<std::int64_t>;
-  return {{"batch", s.batch},
-          {"in_channels", s.in_channels},
-          {"out_channels", s.out_channels},
-          {"in", List{s.in_h, s.in_w}},
-          {"out", List{s.out_h, s.out_w}},
-          {"kernel", List{s.kernel_h, s.kernel_w}},
-          {"strides", List{s.stride_h, s.stride_w}},
-          {"dilations", List{s.dilation_h, s.dilation_w}},
-          {"pads", List(4, s.pad_top)},
-          {"plain", std::int64_t{c.is_plain}}};
+  AttributeMap attributes = {{"batch", s.batch},
+                             {"in_channels", s.in_channels},
+                             {"out_channels", s.out_channels},
+                             {"in", List{s.in_h, s.in_w}},
+                             {"out", List{s.out_h, s.out_w}},
+                             {"kernel", List{s.kernel_h, s.kernel_w}},
+                             {"strides", List{s.stride_h, s.stride_w}},
+                             {"dilations", List{s.dilation_h, s.dilation_w}},
+                             {"pads", List(4, s.pad_top)}};
+  if (!c.is_transposed) attributes["plain"] = std::int64_t{c.is_plain};
+  return attributes;
 }
 
 Bytes bytes_of(Guarded& buffer) {
@@ -83,14 +90,16 @@ void check(const Target& target, const Conv& c, std::uint32_t seed, int workers 
   auto residual = random_floats(s.batch * s.out_channels * out_hw, seed + 4);
   if (!c.is_residual_f32) residual = rounded(residual);
   std::vector<float> expected(s.batch * s.out_channels * out_hw);
-  reference::conv(s, c.epilogue, x.data(), rounded(w).data(), c.operands.has_scale ? scale.data() : nullptr,
-                  c.operands.has_bias ? bias.data() : nullptr, c.operands.has_residual ? residual.data() : nullptr,
-                  expected.data());
+  const auto define = c.is_transposed ? reference::conv_transpose : reference::conv;
+  define(s, c.epilogue, x.data(), rounded(w).data(), c.operands.has_scale ? scale.data() : nullptr,
+         c.operands.has_bias ? bias.data() : nullptr, c.operands.has_residual ? residual.data() : nullptr,
+         expected.data());
+  const std::string operation = c.is_transposed ? "conv_transpose_amx_bf16" : "conv_amx_bf16";
 
   AttributeMap attributes = attributes_of(s, c);
   Guarded source(c.is_plain ? with_channels_last(w, s) : w);
   Guarded packed(static_cast<std::size_t>((s.out_channels + 31) / 32 * ((s.in_channels + 31) / 32) * taps * 512));
-  run_operation(target, conv_amx_operations, "pack_conv_amx_bf16", attributes, {&source}, {&packed}, 2);
+  run_operation(target, conv_amx_operations, ("pack_" + operation).c_str(), attributes, {&source}, {&packed}, 2);
 
   // Channels beyond the map's are NaN, which must not reach a result.
   GuardedEither input(c.is_plain ? x : reference::to_blocked(x, s.batch, s.in_channels, in_hw, kNan), c.is_plain);
@@ -113,7 +122,7 @@ void check(const Target& target, const Conv& c, std::uint32_t seed, int workers 
   attributes["beta"] = double{c.epilogue.beta};
   attributes["y_f32"] = std::int64_t{c.is_y_f32};
   attributes["residual_f32"] = std::int64_t{c.is_residual_f32};
-  run_operation(target, conv_amx_operations, "conv_amx_bf16", attributes, inputs, {bytes_of(output)}, workers);
+  run_operation(target, conv_amx_operations, operation.c_str(), attributes, inputs, {bytes_of(output)}, workers);
   expect(output.intact() && packed.intact(), what + ": overrun");
   expect_close(expected, reference::from_blocked(output.values(), s.batch, s.out_channels, out_hw),
                bf16_tolerance(s.in_channels * taps, c.is_y_f32), what);
@@ -160,6 +169,36 @@ void plain(const Target& target) {
   }
 }
 
+// Copies of strips, of one or more images, and more strips than workers.
+void strips(const Target& target) {
+  Dice dice(3);
+  for (std::uint32_t seed = 0; seed < 12; ++seed) {
+    Conv c = random_conv(dice);
+    c.stride = 1 + dice.roll(2);
+    c.kernel = 1 + 2 * dice.roll(2);
+    c.pad = c.kernel / 2;
+    c.in = seed % 3 == 0 ? 130 : 1 + dice.roll(40);
+    c.h = c.stride * (24 + dice.roll(20));
+    c.w = seed % 3 == 0 ? 60 : 1 + dice.roll(40);
+    check(target, c, 10 * seed, static_cast<int>(1 + dice.roll(4)));
+  }
+}
+
+void transposed(const Target& target) {
+  Dice dice(4);
+  for (std::uint32_t seed = 0; seed < 80; ++seed) {
+    Conv c = random_conv(dice);
+    c.is_transposed = true;
+    c.kernel = c.stride + dice.roll(4);
+    c.pad = dice.roll(c.kernel);
+    c.more = dice.roll(c.stride);
+    c.in = 1 + dice.roll(80);
+    c.h = 3 + c.pad + dice.roll(seed % 8 == 0 ? 30 : 8);
+    c.w = 3 + c.pad + dice.roll(20);
+    check(target, c, 10 * seed, static_cast<int>(1 + dice.roll(4)));
+  }
+}
+
 // More weights than stay in cache, and more steps than rows of a block.
 void large(const Target& target) {
   Conv c;
@@ -192,12 +231,23 @@ void refusals(const Target& target) {
   c.kernel = 9;
   c.h = c.w = 20;
   is_refused({{"plain", std::int64_t{1}}}, "kernel rows of 9 pixels");
+  c.is_transposed = true;
+  c.kernel = 1;
+  c.stride = 2;
+  AttributeMap attributes = attributes_of(shape_of(c), c);
+  expect_refused(target, conv_amx_operations, "conv_transpose_amx_bf16", attributes, {1 << 20, 1 << 20}, {1 << 20},
+                 "a kernel smaller than its stride");
 }
 
 }  // namespace
 
 int main() {
-  return run_cases(
-      {{"blocked", blocked}, {"plain", plain}, {"large", large}, {"nothing", nothing}, {"refusals", refusals}},
-      {"conv_amx_bf16"});
+  return run_cases({{"blocked", blocked},
+                    {"plain", plain},
+                    {"strips", strips},
+                    {"transposed", transposed},
+                    {"large", large},
+                    {"nothing", nothing},
+                    {"refusals", refusals}},
+                   {"conv_amx_bf16"});
 }

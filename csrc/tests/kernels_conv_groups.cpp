@@ -59,33 +59,6 @@ Attributes attributes_of(const ConvShape& s) {
   return a;
 }
 
-// x: [N, C, H, W], w: [C, M / groups, KH, KW]; accumulates the contributions of every input.
-std::vector<float> transposed_reference(const ConvShape& s, const EpilogueArgs& epilogue, const std::vector<float>& x,
-                                        const std::vector<float>& w, const float* bias, const float* residual) {
-  const std::int64_t in_group = s.in_channels / s.groups, out_group = s.out_channels / s.groups;
-  std::vector<double> sums(s.batch * s.out_channels * s.out_h * s.out_w);
-  for (std::int64_t n = 0; n < s.batch; ++n)
-    for (std::int64_t c = 0; c < s.in_channels; ++c)
-      for (std::int64_t m = 0; m < out_group; ++m)
-        for (std::int64_t i = 0; i < s.in_h * s.in_w * s.kernel_h * s.kernel_w; ++i) {
-          const std::int64_t tap = i % (s.kernel_h * s.kernel_w), pixel = i / (s.kernel_h * s.kernel_w);
-          const std::int64_t oh = pixel / s.in_w * s.stride_h - s.pad_top + tap / s.kernel_w * s.dilation_h;
-          const std::int64_t ow = pixel % s.in_w * s.stride_w - s.pad_left + tap % s.kernel_w * s.dilation_w;
-          if (oh < 0 || oh >= s.out_h || ow < 0 || ow >= s.out_w) continue;
-          const std::int64_t channel = c / in_group * out_group + m;
-          sums[((n * s.out_channels + channel) * s.out_h + oh) * s.out_w + ow] +=
-              double{x[(n * s.in_channels + c) * s.in_h * s.in_w + pixel]} *
-              w[(c * out_group + m) * s.kernel_h * s.kernel_w + tap];
-        }
-  std::vector<float> y(sums.size());
-  for (std::size_t i = 0; i < y.size(); ++i) {
-    const std::size_t channel = i / (s.out_h * s.out_w) % s.out_channels;
-    y[i] = static_cast<float>(
-        reference::finish(epilogue, sums[i], nullptr, bias + channel, residual ? residual + i : nullptr));
-  }
-  return y;
-}
-
 // Inserts `gap` floats of NaN between the images of a blocked map.
 std::vector<float> spread(const std::vector<float>& dense, std::int64_t batch, std::int64_t gap) {
   const std::size_t image = dense.size() / batch;
@@ -120,7 +93,7 @@ void check(const Target& target, const ConvShape& s, const Options& o) {
   const float* added = o.has_residual ? residual.data() : nullptr;
   std::vector<float> expected(s.batch * s.out_channels * out_hw);
   if (o.transposed)
-    expected = transposed_reference(s, o.epilogue, x, w, bias.data(), added);
+    reference::conv_transpose(s, o.epilogue, x.data(), w.data(), nullptr, bias.data(), added, expected.data());
   else
     reference::conv(s, o.epilogue, x.data(), w.data(), nullptr, bias.data(), added, expected.data());
 
