@@ -76,10 +76,11 @@ class OperatorSpec:
             raise OperatorSpecError(
                 f"{node}: {cls.__name__} describes {operators}, not {_name_of(node.domain, node.op_type)}"
             )
+        described: Any = found
         if op is None:  # of a custom domain: fields with defaults may be omitted
-            given = {name: node.attributes[name] for name in _attribute_names(found) if name in node.attributes}
+            given = {name: node.attributes[name] for name in _attribute_names(described) if name in node.attributes}
         else:
-            given = {each.name: each.read(node) for each in _readers(found, op)}
+            given = {each.name: each.read(node) for each in _readers(described, op)}
         found.resolve(node, given)
         try:
             return found(node=node, **given)
@@ -284,13 +285,14 @@ def _name_of(domain: str, op_type: str) -> str:
     return f"{domain}.{op_type}" if domain else op_type
 
 
+# Classes are hashable, but mypy compares a class's own __hash__, which is of its instances: so parameters are Any.
 @cache
-def _attribute_names(cls: type[OperatorSpec]) -> tuple[str, ...]:
+def _attribute_names(cls: Any) -> tuple[str, ...]:
     return tuple(each.name for each in dataclasses.fields(cls) if each.init and each.name != "node")
 
 
 @cache
-def _readers(cls: type[OperatorSpec], op: OpDef) -> tuple[_Reader, ...]:
+def _readers(cls: Any, op: OpDef) -> tuple[_Reader, ...]:
     return tuple(_Reader(op.attributes[name]) for name in _attribute_names(cls) if name in op.attributes)
 
 
