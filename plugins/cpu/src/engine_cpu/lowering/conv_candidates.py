@@ -113,7 +113,8 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
     """The candidates with estimates; variants with equal estimates are in order of preference."""
     g = problem.geometry
     if g.transposed:
-        if _has_tiles(problem) and g.kernel[0] >= g.strides[0] and g.kernel[1] >= g.strides[1] and g.dilations == (1, 1):
+        has_all_residues = all(k >= s for k, s in zip(g.kernel, g.strides, strict=True)) and g.dilations == (1, 1)
+        if _has_tiles(problem) and has_all_residues:
             yield 0.0, "conv_transpose_amx_bf16", {}
         yield from _variants(problem.kernel("conv_transpose"), [{}], 0.0)
     elif problem.layout is Layout.PLAIN:
