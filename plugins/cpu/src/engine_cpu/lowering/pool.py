@@ -62,8 +62,13 @@ class GlobalPoolLowering(_MapLowering[OperatorSpec]):
 
     def lower(self, spec: OperatorSpec, b: SegmentBuilder) -> None:
         """One step."""
-        pixels = math.prod(b.shape(spec.node.input_value(0))[2:])
-        _step(spec.node, b, {"in": [1, pixels], "out": [1, 1], "kernel": [1, max(1, pixels)]})
+        global_pool_step(spec.node, b)
+
+
+def global_pool_step(node: Node, b: SegmentBuilder) -> None:
+    """Append the pooling of all pixels of blocked maps: their maximum for a maximum, else their mean."""
+    pixels = math.prod(b.shape(node.input_value(0))[2:])
+    _step(node, b, {"in": [1, pixels], "out": [1, 1], "kernel": [1, max(1, pixels)]})
 
 
 def _check_map(node: Node) -> Refusal | None:

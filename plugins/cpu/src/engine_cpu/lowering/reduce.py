@@ -10,6 +10,7 @@ from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
 from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec, ReduceSpec
 from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels
+from engine_cpu.lowering.pool import global_pool_step
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
 
@@ -46,6 +47,8 @@ class ReductionLowering(OpLowering[ReduceSpec]):
         options = [plain]
         if spec.keepdims:
             options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.BLOCKED,)))
+            if spec.op_type == "ReduceMean":
+                options.append(LayoutOption((Layout.BLOCKED_BF16, *rest), (Layout.BLOCKED_BF16,), precision="bf16"))
         if x.shape[1].get_length() % BLOCK == 0:  # the result has the same bytes in either layout
             options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.PLAIN,)))
         return options
@@ -54,6 +57,9 @@ class ReductionLowering(OpLowering[ReduceSpec]):
         """See `OpLowering.lower`."""
         option = b.option(spec.node)
         shape, axes = b.shape(spec.data), _axes(spec)
+        if option.inputs[0] is Layout.BLOCKED_BF16:
+            global_pool_step(spec.node, b)
+            return
         if option.inputs[0] is Layout.BLOCKED:
             batch, channels, *pixels = shape
             shape = (batch * padded_channels(channels) // BLOCK, *pixels, BLOCK)
