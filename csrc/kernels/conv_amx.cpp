@@ -245,7 +245,7 @@ ENGINE_INLINE void convolve(const ConvAmxArgs& args, void* const* buffers, const
     TileProduct product = product_of(args, out_h, buffers[1]);
     product.a = a;
     auto writer = make_writer(n, row);
-    writer.places = {scratch.places, product.rows};
+    writer.places = {scratch.places, product.rows, args.y_pixel != 1 || args.y_row != s.out_w};
     writer.prepare();
     // Taps read the same pixels again, from L1.
     if (s.kernel_h * s.kernel_w == 1)

@@ -4,7 +4,7 @@
 //   panel [steps][M rounded up to 16][64 bytes of depth], depths beyond K zero, rows beyond M undefined
 //
 // C must not overlap A or B. A row-major C is not accessed beyond column N of a row; a blocked C is written in whole
-// blocks of 16 columns.
+// blocks of 16 columns, unless there is a row-major residual.
 #include <cstring>
 
 #include "kernels/gemm_bf16.hpp"
@@ -109,7 +109,7 @@ void gemm_amx_bf16(const void* raw_args, void* const* buffers, const KernelConte
   writer.y = byte_matrix<char>(args.c, buffers[args.c_at]);
   writer.residual_bytes = args.residual.element_bytes;
   writer.y_bytes = args.c.element_bytes;
-  writer.places = {nullptr, args.m};
+  writer.places = {nullptr, args.m, false};
   writer.columns = args.n;
   writer.is_whole = args.c.layout == MatrixLayout::kBlocked &&
                     !(args.operands.has_residual && args.residual.layout == MatrixLayout::kRows);
@@ -155,7 +155,7 @@ void gemm_amx_int8(const void* raw_args, void* const* buffers, const KernelConte
     writer.residual = {static_cast<const char*>(buffers[operand]), args.residual_row * residual_bytes,
                        16 * residual_bytes};
   writer.y = {static_cast<char*>(buffers[args.c_at]), args.c_row * y_bytes, 16 * y_bytes};
-  writer.places = {nullptr, args.m};
+  writer.places = {nullptr, args.m, false};
   writer.columns = args.n;
   writer.prepare();
   multiply_tiles<Int8Tiles, true>(product, EvenSteps{padded_rows(args.m) * tiles::kRowBytes}, writer, context);

@@ -21,6 +21,7 @@ constexpr int kQuad = 4;        // rows that are written together
 struct RowPlaces {
   const std::int32_t* listed;  // or null: all are in order
   std::int64_t rows;
+  bool is_spread;  // whether rows that are not dropped may be more than one place apart
   ENGINE_ALWAYS_INLINE std::int64_t operator()(std::int64_t row) const {
     return listed ? listed[row] : row < rows ? row : -1;
   }
@@ -70,7 +71,7 @@ struct BlockWriter {
     block.halves = left >= 32 || (is_whole && left > 16) ? 2 : left >= 16 || is_whole ? 1 : 0;
     block.is_partial = block.halves < 2 && left > block.halves * 16;
     const std::int64_t first = places(row);
-    block.is_adjacent = first >= 0 && places(row + kBlockRows - 1) == first + kBlockRows - 1;
+    block.is_adjacent = !places.is_spread && first >= 0 && places(row + kBlockRows - 1) == first + kBlockRows - 1;
     for (int half = 0; half < 2; ++half) {
       block.y[half] = y.at(block.is_adjacent ? first : 0, column + half * 16);
       block.residual[half] = residual.at(block.is_adjacent ? first : 0, column + half * 16);
@@ -86,6 +87,9 @@ struct Quad {
   bool is_adjacent;  // by `row` bytes
 };
 
+// What dropped rows read as a residual: others may be writing the real one.
+[[maybe_unused]] alignas(64) static const char kNoResidual[64] = {};
+
 // The rows of `half` from `first`. Those that are dropped are written to `dropped`, which nobody reads.
 template <class Sum>
 ENGINE_ALWAYS_INLINE Quad quad_of(const BlockWriter& writer, const TileBlock<Sum>& block, int half, std::int64_t first,
@@ -96,9 +100,9 @@ ENGINE_ALWAYS_INLINE Quad quad_of(const BlockWriter& writer, const TileBlock<Sum
   for (int i = 0; i < kQuad; ++i) {
     place[i] = block.is_adjacent ? first + i : writer.places(block.row + first + i);
     quad.y[i] = place[i] < 0 ? dropped : block.y[half] + place[i] * to_row;
-    quad.residual[i] = place[i] < 0 ? block.residual[half] : block.residual[half] + place[i] * from_row;
+    quad.residual[i] = place[i] < 0 ? kNoResidual : block.residual[half] + place[i] * from_row;
   }
-  quad.is_adjacent = place[0] >= 0 && place[kQuad - 1] == place[0] + kQuad - 1;
+  quad.is_adjacent = !writer.places.is_spread && place[0] >= 0 && place[kQuad - 1] == place[0] + kQuad - 1;
   return quad;
 }
 
@@ -326,22 +330,23 @@ struct IntegerWriter : BlockWriter {
   bool is_signed, has_zero_point;
   bool saturates;  // whether conversion to the type of y clips as it should, since integers of 32 bits hold all results
 
-  // A bound on the magnitude of results before they are clipped.
+  // A bound on the magnitude of results before they are clipped; NaN if any is not finite.
   float largest() const {
     using namespace simd;
     const Vec sum = broadcast(static_cast<float>(depth) * 255 * 128);
-    Vec most = zero();
+    Vec most = zero(), not_finite = zero();
     for (std::int64_t c = 0; c < columns; c += kLanes) {
       const Vec total = sum + abs(to_floats(load_ints(static_cast<const std::int32_t*>(starts) + c)));
       Vec value = fma(total, abs(load(scale + c)), bias ? abs(load(bias + c)) : zero());
+      not_finite += value - value;
       if (requantize->has_middle)
         value = fma(max(abs(middle_low), abs(middle_high)), abs(middle_scale),
                     middle_bias ? abs(load(middle_bias + c)) : zero());
-      // A comparison with NaN is false: it is not less than any limit.
-      most = value <= most ? most : value;
+      not_finite += value - value;
+      most = max(most, value);
     }
     const float added = residual.data ? 512 * std::fabs(requantize->residual_scale) : 0;
-    return reduce_max(most) + added;
+    return reduce_max(most) + reduce_add(not_finite) + added;
   }
 
   template <bool kIsCodes>

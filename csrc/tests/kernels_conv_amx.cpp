@@ -24,7 +24,8 @@ struct Conv {
   EpilogueArgs epilogue = {};
   bool is_y_f32 = false, is_residual_f32 = false, is_plain = false;
   bool is_transposed = false;
-  std::int64_t more = 0;  // rows and columns of a transposed result
+  std::int64_t more = 0;                    // rows and columns of a transposed result
+  std::int64_t kernel_w = 0, stride_w = 0;  // 0: the same as of rows
 };
 
 ConvShape shape_of(const Conv& c) {
@@ -34,16 +35,18 @@ ConvShape shape_of(const Conv& c) {
   s.out_channels = c.out;
   s.in_h = c.h;
   s.in_w = c.w;
-  s.kernel_h = s.kernel_w = c.kernel;
-  s.stride_h = s.stride_w = c.stride;
+  s.kernel_h = c.kernel;
+  s.kernel_w = c.kernel_w ? c.kernel_w : c.kernel;
+  s.stride_h = c.stride;
+  s.stride_w = c.stride_w ? c.stride_w : c.stride;
   s.pad_top = s.pad_left = c.pad;
   s.dilation_h = s.dilation_w = c.dilation;
-  const std::int64_t span = c.dilation * (c.kernel - 1) + 1;
-  s.out_h = (c.h + 2 * c.pad - span) / c.stride + 1;
-  s.out_w = (c.w + 2 * c.pad - span) / c.stride + 1;
+  const std::int64_t span_h = c.dilation * (s.kernel_h - 1) + 1, span_w = c.dilation * (s.kernel_w - 1) + 1;
+  s.out_h = (c.h + 2 * c.pad - span_h) / s.stride_h + 1;
+  s.out_w = (c.w + 2 * c.pad - span_w) / s.stride_w + 1;
   if (c.is_transposed) {
-    s.out_h = (c.h - 1) * c.stride - 2 * c.pad + span + c.more;
-    s.out_w = (c.w - 1) * c.stride - 2 * c.pad + span + c.more;
+    s.out_h = (c.h - 1) * s.stride_h - 2 * c.pad + span_h + c.more;
+    s.out_w = (c.w - 1) * s.stride_w - 2 * c.pad + span_w + c.more;
   }
   return s;
 }
@@ -186,17 +189,37 @@ void strips(const Target& target) {
 
 void transposed(const Target& target) {
   Dice dice(4);
-  for (std::uint32_t seed = 0; seed < 80; ++seed) {
+  for (std::uint32_t seed = 0; seed < 120; ++seed) {
     Conv c = random_conv(dice);
     c.is_transposed = true;
+    c.stride_w = 1 + dice.roll(3);
     c.kernel = c.stride + dice.roll(4);
-    c.pad = dice.roll(c.kernel);
-    c.more = dice.roll(c.stride);
+    c.kernel_w = c.stride_w + dice.roll(8);
+    c.pad = dice.roll(c.kernel < c.kernel_w ? c.kernel : c.kernel_w);
+    c.more = dice.roll(c.stride < c.stride_w ? c.stride : c.stride_w);
     c.in = 1 + dice.roll(80);
     c.h = 3 + c.pad + dice.roll(seed % 8 == 0 ? 30 : 8);
-    c.w = 3 + c.pad + dice.roll(20);
+    c.w = 1 + 2 * c.pad + dice.roll(seed % 4 == 0 ? 20 : 6);
     check(target, c, 10 * seed, static_cast<int>(1 + dice.roll(4)));
   }
+  // The places of rows whose first and last are as far apart as if all were adjacent.
+  Conv c;
+  c.is_transposed = true;
+  c.in = 32;
+  c.kernel = 3;
+  c.kernel_w = 4;
+  c.stride_w = 2;
+  c.pad = 2;
+  c.more = -1;
+  c.h = 12;
+  for (c.w = 3; c.w < 20; ++c.w) check(target, c, static_cast<std::uint32_t>(2000 + c.w));
+  c.kernel = c.stride = 2;
+  c.kernel_w = 7;
+  c.stride_w = 1;
+  c.pad = 1;
+  c.more = 0;
+  c.h = 20;
+  for (c.w = 1; c.w < 8; ++c.w) check(target, c, static_cast<std::uint32_t>(3000 + c.w));
 }
 
 // More weights than stay in cache, and more steps than rows of a block.

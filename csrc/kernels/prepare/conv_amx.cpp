@@ -283,7 +283,7 @@ PreparedStep prepare_pack_conv_amx_int8(const StepRequest& request) {
 extern const OperationEntry conv_amx_operations[] = {
     {"conv_amx_bf16", prepare_conv_amx_bf16, true},
     {"pack_conv_amx_bf16", prepare_pack_conv_amx_bf16},
-    {"conv_transpose_amx_bf16", prepare_conv_transpose_amx_bf16},
+    {"conv_transpose_amx_bf16", prepare_conv_transpose_amx_bf16, true},
     {"pack_conv_transpose_amx_bf16", prepare_pack_conv_transpose_amx_bf16},
     {"conv_amx_int8", prepare_conv_amx_int8, true},
     {"pack_conv_amx_int8", prepare_pack_conv_amx_int8},

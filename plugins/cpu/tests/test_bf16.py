@@ -167,6 +167,63 @@ def test_network() -> None:
     np.testing.assert_allclose(run_cpu(model, x, "f32"), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("everywhere")
+def test_a_skip_connection_around_a_transposed_convolution() -> None:
+    node, x = helper.make_node, named("x", 1, 32, 9, 9)
+    doubled = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}
+    nodes = [
+        node("ConvTranspose", ["x", "up"], ["large"], **doubled),
+        node("Conv", ["large", "same"], ["skip"], pads=[1, 1, 1, 1]),
+        node("Relu", ["skip"], ["left"]),
+        node("ConvTranspose", ["x", "other"], ["right"], **doubled),
+        node("Add", ["right", "left"], ["sum"]),
+        node("Relu", ["sum"], ["result"]),
+        node("Conv", ["result", "last"], ["y"]),
+    ]
+    shapes = {"up": (32, 48, 3, 3), "same": (48, 48, 3, 3), "other": (32, 48, 3, 3), "last": (20, 48, 1, 1)}
+    fans = {"up": 72, "same": 432, "other": 72, "last": 48}
+    constants = {name: named(name, *shape) / np.float32(fans[name] ** 0.5) for name, shape in shapes.items()}
+    model = model_of(nodes, x, constants)
+    actual, expected = run_cpu(model, x), run_ort(model, x)
+    # Four products and five maps are rounded, most of it averaged out by the sums that follow.
+    assert np.abs(actual - expected).max() < 9 * HALF_UNIT * np.abs(expected).max()
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("height", [3, 0])
+def test_the_mean_of_a_map(height: int) -> None:
+    x = named("x", 1, 20, height, 4)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("ReduceMean", ["c", "axes"], ["m"]),
+        helper.make_node("Conv", ["m", "w"], ["y"]),
+    ]
+    constants = {"w": named("w", 20, 20, 1, 1) / np.float32(20**0.5), "axes": np.array([2, 3])}
+    actual = run_cpu(model_of(nodes, x, constants), x)
+    if height == 0:
+        assert np.isnan(actual).all()
+    else:
+        expected = run_ort(model_of(nodes, x, constants), x)
+        # Three maps and two weights are rounded.
+        assert np.abs(actual - expected).max() < 5 * HALF_UNIT * np.abs(expected).max()
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("shape", [(5, 64), (2, 5, 64)])
+def test_products_pass_each_other_bf16(shape: tuple[int, ...]) -> None:
+    x, first, second = named("x", *shape), named("w1", 64, 96), named("w2", 96, 40)
+    constants = {"w1": first / np.float32(8), "w2": second / np.float32(96**0.5)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w2"], ["y"]),
+    ]
+    model = model_of(nodes, x, constants)
+    actual, expected = run_cpu(model, x), run_ort(model, x)
+    # Each product rounds both operands; the sum of the second averages most of it out.
+    assert np.abs(actual - expected).max() < 4 * HALF_UNIT * np.abs(expected).max()
+
+
 NETWORKS = [
     "resnet50", "mobilenet_v2", "efficientnet_b0", "unet", "squeezenet", "densenet121", "bert_base", "gpt2_blocks",
     "vit_b16", "convnext_t",

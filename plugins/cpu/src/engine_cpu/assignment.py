@@ -117,24 +117,26 @@ class _Assignment:
         if value.producer is None or value.is_output:
             return False
         maker, port = value.producer
+        ports: dict[int, list[int]] = {}
+        for index, reader_port in value.readers:
+            ports.setdefault(index, []).append(reader_port)
         choices = []
         for layout in dict.fromkeys(option.outputs[port] for option in self.options[maker]):
-            choice = {maker: self._with_port(maker, None, port, layout)}
-            for index, reader_port in value.readers:
-                choice[index] = self._with_port(index, choice.get(index), reader_port, layout, is_input=True)
+            choice = {maker: self._stored_in(maker, layout, outputs=[port])}
+            choice |= {index: self._stored_in(index, layout, inputs=read) for index, read in ports.items()}
             if None not in choice.values():
                 choices.append({index: option for index, option in choice.items() if option is not None})
-        indices = list(dict.fromkeys([maker, *(index for index, _ in value.readers)]))
-        return len(choices) > 1 and self._try(indices, choices)
+        return len(choices) > 1 and self._try([maker, *ports], choices)
 
-    def _with_port(
-        self, index: int, option: LayoutOption | None, port: int, layout: Layout, *, is_input: bool = False
+    def _stored_in(
+        self, index: int, layout: Layout, *, inputs: Collection[int] = (), outputs: Collection[int] = ()
     ) -> LayoutOption | None:
-        """The option of an item that differs from `option`, or from the chosen one, only at one port."""
-        option = option or self.chosen[index]
-        inputs, outputs = list(option.inputs), list(option.outputs)
-        (inputs if is_input else outputs)[port] = layout
-        wanted = tuple(inputs), tuple(outputs)
+        """The option of an item that differs from the chosen one only by the layout at some ports, if there is one."""
+        chosen = self.chosen[index]
+        wanted = (
+            tuple(layout if port in inputs else given for port, given in enumerate(chosen.inputs)),
+            tuple(layout if port in outputs else given for port, given in enumerate(chosen.outputs)),
+        )
         return next((other for other in self.options[index] if (other.inputs, other.outputs) == wanted), None)
 
     def _improve_region(self, region: list[int]) -> bool:

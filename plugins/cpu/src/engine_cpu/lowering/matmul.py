@@ -32,18 +32,8 @@ class MatMulLowering(OpLowering[MatMulSpec]):
         return first_refusal(check_f32(spec.node), _check_ranks(spec.node))
 
     def layouts(self, spec: MatMulSpec) -> Sequence[LayoutOption]:
-        """Row-major; in a network of bf16, a product with constant weights reads and writes f32 or bf16."""
-        node = spec.node
-        left, right = node.input_value(0), node.input_value(1)
-        others = (Layout.PLAIN,) * (node.num_inputs - 1)
-        options = [LayoutOption((Layout.PLAIN, *others), (Layout.PLAIN,), precision="f32")]
-        has_bf16 = isinstance(right.node, Constant) and len(right.shape) <= 2
-        for source in (Layout.PLAIN, Layout.PLAIN_BF16) if has_bf16 else (Layout.PLAIN,):
-            for result in (Layout.PLAIN, Layout.PLAIN_BF16) if has_bf16 else (Layout.PLAIN,):
-                moved = layout_bytes(static_shape(left), f32, source)
-                moved += layout_bytes(static_shape(node.output(0)), f32, result)
-                options.append(LayoutOption((source, *others), (result,), moved, "bf16"))
-        return options
+        """See `_product_layouts`."""
+        return _product_layouts(spec.node)
 
     def lower(self, spec: MatMulSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
@@ -65,6 +55,21 @@ class MatMulLowering(OpLowering[MatMulSpec]):
         source, result = option.inputs[0], option.outputs[0]
         operands = b.input(left, source), b.output(node.output(0), result)
         product.add_step(node, b, right, operands, more, attributes, stored=(source, result))
+
+
+def _product_layouts(node: Node) -> Sequence[LayoutOption]:
+    """Row-major; in a network of bf16, a product with constant weights reads and writes f32 or bf16."""
+    left, right = node.input_value(0), node.input_value(1)
+    others = (Layout.PLAIN,) * (node.num_inputs - 1)
+    options = [LayoutOption((Layout.PLAIN, *others), (Layout.PLAIN,), precision="f32")]
+    has_bf16 = isinstance(right.node, Constant) and len(right.shape) <= 2
+    stored = (Layout.PLAIN, Layout.PLAIN_BF16) if has_bf16 else (Layout.PLAIN,)
+    for source in stored:
+        for result in stored:
+            moved = layout_bytes(static_shape(left), f32, source)
+            moved += layout_bytes(static_shape(node.output(0)), f32, result)
+            options.append(LayoutOption((source, *others), (result,), moved, "bf16"))
+    return options
 
 
 def _check_ranks(node: Node) -> Refusal | None:
@@ -89,16 +94,22 @@ class GemmLowering(OpLowering[GemmSpec]):
         """See `OpLowering`."""
         return first_refusal(check_f32(spec.node), self._check_sum(spec))
 
+    def layouts(self, spec: GemmSpec) -> Sequence[LayoutOption]:
+        """See `_product_layouts`."""
+        return super().layouts(spec) if spec.transA else _product_layouts(spec.node)
+
     def lower(self, spec: GemmSpec, b: SegmentBuilder) -> None:
         """See `OpLowering`."""
         node = spec.node
+        option = b.option(node)
+        stored = option.inputs[0], option.outputs[0]
         left, right = node.input_value(0), node.input_value(1)
         a_shape = b.shape(left)
         if spec.transA:
             a_shape = a_shape[::-1]
             source = _transposed(node, b, left)
         else:
-            source = b.input(left)
+            source = b.input(left, stored[0])
         product = Product.of_shapes(a_shape, b.shape(right), trans_b=spec.transB)
         attributes: dict[str, Attribute] = {}
         more, residual = [], None
@@ -113,7 +124,8 @@ class GemmLowering(OpLowering[GemmSpec]):
         if residual is not None:
             attributes["residual"] = 1
             more.append(residual)
-        product.add_step(node, b, right, (source, b.output(node.output(0))), more, attributes)
+        operands = source, b.output(node.output(0), stored[1])
+        product.add_step(node, b, right, operands, more, attributes, stored=stored)
 
     def _check_sum(self, spec: GemmSpec) -> Refusal | None:
         added, result = spec.input(2), spec.output()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,7 +10,7 @@ from engine.ir import Constant
 from engine.ir.element_type import boolean, f32, i8, i32, i64, u8
 from engine.lowering import Refusal, check_constant, check_types, first_refusal
 from engine.ops.reduce import ArgReduceSpec, CumulativeSpec, ReduceSpec
-from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels
+from engine_cpu.layout import BLOCK, Layout, LayoutOption, padded_channels, static_shape
 from engine_cpu.lowering.pool import global_pool_step
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
@@ -47,7 +48,7 @@ class ReductionLowering(OpLowering[ReduceSpec]):
         options = [plain]
         if spec.keepdims:
             options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.BLOCKED,)))
-            if spec.op_type == "ReduceMean":
+            if spec.op_type == "ReduceMean" and math.prod(static_shape(x)[2:]) > 0:  # a pooling of nothing is 0
                 options.append(LayoutOption((Layout.BLOCKED_BF16, *rest), (Layout.BLOCKED_BF16,), precision="bf16"))
         if x.shape[1].get_length() % BLOCK == 0:  # the result has the same bytes in either layout
             options.append(LayoutOption((Layout.BLOCKED, *rest), (Layout.PLAIN,)))
