@@ -35,6 +35,14 @@ std::vector<T> values_of_bytes(const ByteVector& bytes) {
   return values;
 }
 
+// One of the values of T in bytes.
+template <class T>
+T value_at(const ByteVector& bytes, std::int64_t index) {
+  T value;
+  std::memcpy(&value, bytes.data() + index * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
 // A sequence of small random numbers from `seed`.
 class Dice {
  public:

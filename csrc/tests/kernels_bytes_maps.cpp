@@ -22,8 +22,7 @@ std::int64_t byte_at(const ByteVector& bytes, std::int64_t index, bool is_signed
 }
 
 bool is_right(const std::string& type, double value, const ByteVector& y, std::int64_t index) {
-  if (type == "f32")
-    return std::abs(values_of_bytes<float>(y)[static_cast<std::size_t>(index)] - value) <= 1e-5 * (1 + std::abs(value));
+  if (type == "f32") return std::abs(value_at<float>(y, index) - value) <= 1e-5 * (1 + std::abs(value));
   const double low = type == "u8" ? 0 : -128, exact = std::min(low + 255, std::max(low, value + kZero));
   return std::abs(static_cast<double>(byte_at(y, index, type == "i8")) - exact) <= 0.5 + 1e-3;
 }

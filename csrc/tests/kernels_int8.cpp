@@ -115,8 +115,7 @@ std::int64_t bytes_of(const std::string& type) {
 
 double residual_at(const Epilogue& e, const ByteVector& residual, std::int64_t index) {
   if (e.residual_type.empty()) return 0;
-  if (e.residual_type == "f32")
-    return kResidualScale * values_of_bytes<float>(residual)[static_cast<std::size_t>(index)];
+  if (e.residual_type == "f32") return kResidualScale * value_at<float>(residual, index);
   return kResidualScale *
          static_cast<double>(byte_at(residual, index, e.residual_type == "i8") - e.residual_zero_point);
 }
@@ -124,7 +123,7 @@ double residual_at(const Epilogue& e, const ByteVector& residual, std::int64_t i
 // Whether a result is right for a sum, scaled and biased by `value`.
 bool is_right(const Epilogue& e, std::int64_t sum, double value, double added, const ByteVector& y,
               std::int64_t index) {
-  if (e.y == "i32") return values_of_bytes<std::int32_t>(y)[static_cast<std::size_t>(index)] == sum;
+  if (e.y == "i32") return value_at<std::int32_t>(y, index) == sum;
   // Near the middle between two codes, either is right.
   std::vector<double> middles{value};
   if (e.has_middle) {
@@ -138,7 +137,7 @@ bool is_right(const Epilogue& e, std::int64_t sum, double value, double added, c
     else
       exact = (exact < 0 ? e.alpha * exact : exact) * (e.y == "f32" ? e.factor : e.factor);
     if (e.y == "f32") {
-      const float actual = values_of_bytes<float>(y)[static_cast<std::size_t>(index)];
+      const float actual = value_at<float>(y, index);
       if (std::abs(actual - exact) <= 1e-4 * (1 + std::abs(exact))) return true;
       continue;
     }

@@ -68,9 +68,9 @@ void products(const Target& target) {
       const double real = static_cast<double>(sum) * scale[static_cast<std::size_t>(scales ? column : 0)];
       bool is_right = false;
       if (type == "i32") {
-        is_right = values_of_bytes<std::int32_t>(results[0])[static_cast<std::size_t>(at)] == sum;
+        is_right = test::value_at<std::int32_t>(results[0], at) == sum;
       } else if (type == "f32") {
-        const float got = values_of_bytes<float>(results[0])[static_cast<std::size_t>(at)];
+        const float got = test::value_at<float>(results[0], at);
         is_right = std::abs(got - real) <= 1e-5 * (1 + std::abs(real));
       } else {
         const double low = type == "u8" ? 0 : -128, exact = std::min(low + 255, std::max(low, real + zero));
