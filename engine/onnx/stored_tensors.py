@@ -38,6 +38,7 @@ from engine.onnx.external_data import ExternalData
 from engine.onnx.skeleton import RAW_DATA, Skeleton
 from engine.onnx.wire import Buffer, count_varints, decode_varints
 from engine.ops.protos import SparseTensor, sparse_from_proto, tensor_from_proto, tensor_from_raw, tensor_to_proto
+from engine.ops.tensors import check_range
 
 Array = NDArray[Any]
 
@@ -168,6 +169,8 @@ def _loader(name: str, element_type: ElementType, shape: tuple[int, ...], field:
     if not fits:
         raise ModelReadError(f"tensor `{name}`: {element_type} data is not stored in field {field} of a TensorProto")
     _expect(name, element_type, shape, count_varints(data), count, "integers")
+    if field == _INT32_DATA and element_type in (u8, i8, u16, i16):
+        check_range(decode_varints(data, np.dtype(np.int32)), element_type, name)
     return functools.partial(_from_varints, name, element_type, shape, data)
 
 

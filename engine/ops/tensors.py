@@ -13,7 +13,7 @@ import onnx.numpy_helper
 from numpy.typing import NDArray
 
 from engine.errors import ModelError, ModelReadError
-from engine.ir import ElementType, string
+from engine.ir import ElementType, i8, i16, string, u8, u16
 
 Array = NDArray[Any]
 Buffer = bytes | bytearray | memoryview | Array
@@ -101,10 +101,24 @@ def tensor_from_proto(proto: onnx.TensorProto) -> Array:
     if element_type.bits in (2, 4):
         return tensor_from_raw(_bytes(proto.int32_data, element_type, shape, name), element_type, shape, name)
     _count(shape, name)
+    if proto.int32_data:
+        check_range(np.asarray(proto.int32_data, np.int32), element_type, name)
     try:
         return onnx.numpy_helper.to_array(proto)
     except (ValueError, TypeError, OverflowError) as e:
         raise ModelReadError(f"tensor `{name}`: cannot be read as {element_type}{list(shape)}: {e}") from e
+
+
+def check_range(values: Array, element_type: ElementType, name: str) -> None:
+    """Raise `ModelReadError` if an int32 of int32_data is not a value of an integer type of 8 or 16 bits."""
+    if element_type not in (u8, i8, u16, i16) or not values.size:
+        return
+    limits = np.iinfo(element_type.numpy)
+    for value in (values.min(), values.max()):
+        if not limits.min <= value <= limits.max:
+            raise ModelReadError(
+                f"tensor `{name}`: int32_data has {value}; {element_type} has {limits.min} to {limits.max}"
+            )
 
 
 def tensor_to_proto(array: Array, name: str = "") -> onnx.TensorProto:

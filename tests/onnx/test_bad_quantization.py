@@ -239,3 +239,15 @@ def test_a_dynamic_product_of_strange_numbers(name: str) -> None:
     ]
     found = check(model(nodes, RANGES[name], np.float32, w=WEIGHTS[:2], w_scale=np.float32(0.1)), RANGES[name])
     assert found.shape == (len(RANGES[name]), 2)
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+@pytest.mark.parametrize("zero_point", [300, -5])
+def test_a_zero_point_out_of_range_is_refused_when_read(zero_point: int, count: int) -> None:
+    proto = model([dequantize("x", "scale", "zero", axis=0)], np.zeros(count, np.uint8), np.float32,
+                  scale=np.ones(count, np.float32))  # fmt: skip
+    stored = onnx.TensorProto(name="zero", data_type=onnx.TensorProto.UINT8, dims=[count])
+    stored.int32_data.extend([zero_point] * count)
+    proto.graph.initializer.append(stored)
+    with pytest.raises(EngineError, match=f"tensor `zero`: int32_data has {zero_point}; u8 has 0 to 255"):
+        Core().read_model(proto.SerializeToString())

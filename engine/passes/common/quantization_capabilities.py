@@ -106,10 +106,12 @@ class QuantizationCapabilities:
         self.tables: Final = tables
         self._restrictions: Final[dict[str, PrecisionRestriction]] = {}
         for restriction in restrictions:
-            if restriction.operator not in _OPERATORS or restriction.operator in self._restrictions:
-                raise ValueError(
-                    f"{restriction.operator!r} is declared twice, or is not one of {', '.join(_OPERATORS)}"
-                )
+            if restriction.operator not in _OPERATORS:
+                raise ValueError(f"{restriction.operator!r} is not one of {', '.join(_OPERATORS)}")
+            if restriction.operator in self._restrictions:
+                raise ValueError(f"{restriction.operator} has two restrictions; expected at most one")
+            if restriction.max_terms < 1:
+                raise ValueError(f"max_terms of {restriction.operator} is {restriction.max_terms}; expected at least 1")
             self._restrictions[restriction.operator] = restriction
 
     def configure(self, config: PassConfig) -> None:

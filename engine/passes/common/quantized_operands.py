@@ -60,10 +60,10 @@ def operands_of(spec: ConvSpec | MatMulSpec) -> Quantized:
     source = operation(weights_value, "DequantizeLinear")
     if dequantization_of(x_value) is None:
         raise StaysRealError("x is not quantized")
-    if dequantization_of(weights_value) is None:
-        raise StaysRealError("the weights are not quantized to u8 or i8")
     if isinstance(spec, ConvSpec) and spec.transposed:
         raise StaysRealError("there is no quantized operator for transposed convolutions")
+    if dequantization_of(weights_value) is None:
+        raise StaysRealError("the weights are not quantized to u8 or i8")
     x = operation(x_value, "DequantizeLinear")
     if x is None or source is None:
         raise StaysRealError("values are moved between their dequantization and the product")

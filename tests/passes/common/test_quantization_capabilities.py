@@ -208,9 +208,17 @@ def test_what_is_not_quantized_needs_no_reason() -> None:
     )
 
 
-def test_an_operator_is_declared_once() -> None:
-    with pytest.raises(ValueError, match=re.escape("'Conv' is declared twice, or is not one of Conv, MatMul")):
-        QuantizationCapabilities("ACME", [CONV, CONV])
+@pytest.mark.parametrize(
+    ("restrictions", "message"),
+    [
+        ([CONV, CONV], "Conv has two restrictions"),
+        ([PrecisionRestriction(operator="Relu")], "'Relu' is not one of Conv, MatMul"),
+        ([PrecisionRestriction(operator="Conv", max_terms=0)], "max_terms of Conv is 0; expected at least 1"),
+    ],
+)
+def test_wrong_declarations_are_refused(restrictions: list[PrecisionRestriction], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        QuantizationCapabilities("ACME", restrictions)
 
 
 def test_the_example_of_the_guide() -> None:
