@@ -21,8 +21,9 @@ NARROW: Final = frozenset({f16, bf16})
 class WidenPrecision(ModelPass):
     """Computes values of f16 and bf16 in f32, for devices whose kernels take f32; inputs and outputs keep their types.
 
-    Constants are widened once. Network outputs are rounded to their types, but inner values only where the model has a
-    Cast, a node with bodies or an operator without f32: results are at least as accurate as with all values rounded.
+    Constants are widened once. Network outputs are rounded to their types, but inner values only where they enter a
+    node with bodies or an operator without f32. So they keep the precision and the range of f32: a value that overflows
+    f16 may not overflow here.
 
     Args:
         accepts: whether the device has a kernel for a node as it is. Casts, and nodes that only move elements and are
