@@ -188,7 +188,8 @@ void multiply_pairs(const TileProduct& p, const Steps& steps, const Writer& writ
   if (pending.rows > 0) writer.finish(pending, 0, pending.rows);
 }
 
-// One tile of A, for up to 16 rows: two groups at once, so that four products are under way.
+// One tile of A, for up to 16 rows: two groups at once, so that four products are under way. All weights are read once,
+// in order, which the CPU prefetches by itself; asking for the next groups would evict them again before they are used.
 template <class Type, class Steps, class Writer>
 void multiply_row(const TileProduct& p, const Steps& steps, const Writer& writer, const WorkRange& groups) {
   using namespace tiles;
@@ -206,13 +207,10 @@ void multiply_row(const TileProduct& p, const Steps& steps, const Writer& writer
       load_starts<0, 1>(starts);
       load_starts<2, 3>(Starts(writer, (g + 1) * kGroupColumns));
       const char* second = b + group_bytes;
-      const Ahead ahead =
-          ahead_of(second + group_bytes, left > 3 ? 2 * group_bytes : (left - 2) * group_bytes, p.steps, 0, 1);
       for (std::int64_t k = 0; k < p.steps; ++k, b += kStepBytes, second += kStepBytes) {
         load<4>(p.a + steps(k), p.a_row);
         load_streamed<5>(b, kRowBytes);
         load_streamed<6>(b + kTileBytes, kRowBytes);
-        ahead.ask(k);
         Type::template multiply<0, 4, 5>();
         load_streamed<7>(second, kRowBytes);
         Type::template multiply<1, 4, 6>();
