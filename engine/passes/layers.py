@@ -53,8 +53,8 @@ def compare_layers(
 
     Args:
         original: a model of floating-point numbers; neither model is changed.
-        quantized: what a tool made of it, in QDQ or QOperator form.
-        inputs: values of the inputs, by name.
+        quantized: what a tool made of it, in QDQ or QOperator form, or in f16 or bf16.
+        inputs: values of the inputs, by name; floating-point numbers are converted to the types of each model's inputs.
         run: computes a model; by default the reference evaluator. With a device: `lambda model, inputs:
             core.compile_model(model, "CPU")(inputs)`.
 
@@ -146,8 +146,15 @@ def _computed(model: Model, values: Sequence[Output], inputs: Mapping[str, Any],
     names = [f"layer {number}" for number in range(len(values))]
     for name, value in zip(names, values, strict=True):
         copy.add_result(_as_real(mapping[value.node].output(value.index)), name)
-    results = run(copy, {parameter.friendly_name: inputs[parameter.friendly_name] for parameter in copy.parameters})
+    results = run(copy, {p.friendly_name: _in_type_of(p.output(0), inputs[p.friendly_name]) for p in copy.parameters})
     return [results[name] for name in names]
+
+
+def _in_type_of(parameter: Output, given: Any) -> Any:
+    """Floating-point numbers in the type of a model's input."""
+    value = np.asarray(given)
+    is_other = _is_real(parameter) and value.dtype != parameter.element_type.numpy
+    return value.astype(parameter.element_type.numpy) if is_other and np.issubdtype(value.dtype, np.floating) else given
 
 
 def _as_real(value: Output) -> Output:
