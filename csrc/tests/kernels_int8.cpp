@@ -336,14 +336,16 @@ void on_tiles(const Target& target) {
     c.pad = dice.roll(c.dilation * c.kernel + 1);
     c.in = 1 + dice.roll(150);
     c.out = 1 + dice.roll(80);
-    c.h = c.dilation * c.kernel + dice.roll(12);
+    // Large maps are copied by strips.
+    const std::int64_t taller = seed % 8 == 0 ? 30 * c.stride : 0;
+    c.h = c.dilation * c.kernel + dice.roll(12) + taller;
     c.w = c.dilation * c.kernel + dice.roll(40);
     check_conv(target, "tiles", c, random_epilogue(dice), {}, 3000 + seed);
     c.in = 1 + dice.roll(4);
     c.kernel = 1 + dice.roll(16);
     c.dilation = 1;
     c.pad = dice.roll(c.kernel);
-    c.h = c.kernel + dice.roll(12);
+    c.h = c.kernel + dice.roll(12) + taller;
     c.w = c.kernel + dice.roll(40);
     check_conv(target, "planar tiles", c, random_epilogue(dice), {}, 4000 + seed);
   }

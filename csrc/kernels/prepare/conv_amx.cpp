@@ -3,7 +3,9 @@
 //
 //   plain (0): x is plain, of f32 (conv_amx_bf16) or u8, with up to four channels, and a kernel row fits a step
 //
-// pack_conv_amx_bf16 and pack_conv_amx_int8 take the convolution's attributes.
+// conv_transpose_amx_bf16 has the attributes of conv_transpose_bf16. It computes one convolution for each residue of
+// the stride, whose weights follow each other. pack_conv_amx_bf16, pack_conv_amx_int8 and pack_conv_transpose_amx_bf16
+// take the convolution's attributes.
 #include "kernels/conv_amx.hpp"
 
 #include <algorithm>
@@ -171,7 +173,9 @@ struct TransposedParts {
 TransposedParts read_transposed(const StepRequest& request) {
   const ConvShape s = read_conv_shape(request.attributes);
   if (s.kernel_h < s.stride_h || s.kernel_w < s.stride_w || s.dilation_h != 1 || s.dilation_w != 1)
-    throw PlanError("a kernel smaller than its stride, or a dilation, in a transposed convolution on tiles");
+    throw PlanError(
+        "a kernel smaller than its stride, or a dilation; expected neither in a transposed convolution "
+        "on tiles");
   TransposedParts result = {};
   for (const ResiduePart& residue : residue_parts(s)) {
     ConvAmxArgs args = make_conv(residue.shape, false, false);

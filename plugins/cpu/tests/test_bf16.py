@@ -210,7 +210,7 @@ def test_the_mean_of_a_map(height: int) -> None:
 
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("shape", [(5, 64), (2, 5, 64)])
-def test_products_pass_each_other_bf16(shape: tuple[int, ...]) -> None:
+def test_a_product_of_a_product(shape: tuple[int, ...]) -> None:
     x, first, second = named("x", *shape), named("w1", 64, 96), named("w2", 96, 40)
     constants = {"w1": first / np.float32(8), "w2": second / np.float32(96**0.5)}
     nodes = [
