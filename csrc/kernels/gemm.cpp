@@ -7,7 +7,10 @@
 // of 16 columns. NaN and infinities propagate as in the sums of products.
 #include "kernels/gemm.hpp"
 
+#include <type_traits>
+
 #include "kernels/activation.hpp"
+#include "simd/half.hpp"
 #include "simd/transpose.hpp"
 #include "simd/vec.hpp"
 
@@ -22,7 +25,9 @@ ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {
 
 // Pointers of one matrix of the batch.
 struct Matrix {
-  const float *a, *b, *residual;
+  const float* a;
+  const char* b;
+  const float* residual;
   float* c;
 };
 
@@ -30,8 +35,8 @@ struct Walk {
   const GemmArgs* args;
   Matrix first;  // at the start of the operands
   const float *bias, *scale;
-  std::int64_t* offsets;  // [pixels]: the offsets of the rows of a tile of A
-  float* partial;         // temporary tiles of C and of the residual
+  float* partial;  // temporary tiles of C and of the residual
+  float* widened;  // weights of 16 bits of the tile of columns in use
 };
 
 ENGINE_INLINE Walk start(const GemmArgs& args, void* const* buffers) {
@@ -44,7 +49,7 @@ ENGINE_INLINE Walk start(const GemmArgs& args, void* const* buffers) {
   if (args.operands.has_scale) walk.scale = static_cast<const float*>(buffers[operand++]);
   if (args.operands.has_residual) walk.first.residual = static_cast<const float*>(buffers[operand++]);
   walk.first.c = static_cast<float*>(buffers[operand]);
-  walk.first.b = static_cast<const float*>(buffers[args.b_operand]);
+  walk.first.b = static_cast<const char*>(buffers[args.b_operand]);
   return walk;
 }
 
@@ -55,7 +60,7 @@ Matrix matrix_at(const Walk& walk, std::int64_t index) {
     const std::int64_t at = index % args.shape.batch[d];
     index /= args.shape.batch[d];
     matrix.a += at * args.a.batch[d];
-    matrix.b += at * args.b_batch[d];
+    matrix.b += at * args.b_batch[d] * weight_bytes(args.b_element);
     matrix.c += at * args.c.batch[d];
     if (matrix.residual) matrix.residual += at * args.residual.batch[d];
   }
@@ -121,9 +126,12 @@ ENGINE_NOINLINE void finish_sums(const Walk& walk, const Matrix& matrix, std::in
 
 // The sums of kRows rows of A with one tile of packed columns. With one or two rows, each multiply-add would wait for
 // the previous one to the same accumulator, so the reduction is interleaved in kSplit parts.
-template <int kVectors, int kRows, int kSplit>
-void narrow(const float* a, std::int64_t a_row, const float* w, std::int64_t k, float* sums) {
+template <class Weight, int kVectors, int kRows, int kSplit>
+void narrow(const float* a, std::int64_t a_row, const char* weights, std::int64_t k, float* sums) {
   constexpr int kWidth = kVectors * kLanes;
+  // CPUs prefetch sequential reads, but not far enough ahead of several rows' work.
+  constexpr int kAhead = 512;
+  const Weight* w = reinterpret_cast<const Weight*>(weights);
   Vec acc[kSplit][kRows][kVectors] = {};
   std::int64_t d = 0;
   for (; d + kSplit <= k; d += kSplit) {
@@ -131,8 +139,11 @@ void narrow(const float* a, std::int64_t a_row, const float* w, std::int64_t k, 
     for (int s = 0; s < kSplit; ++s) {
       Vec weight[kVectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) weight[v] = load(w + (d + s) * kWidth + v * kLanes);
-#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        weight[v] = load(w + (d + s) * kWidth + v * kLanes);
+        if (kRows > 1) __builtin_prefetch(w + (d + s) * kWidth + v * kLanes + kAhead, 0, 2);
+      }
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const Vec value = broadcast(a[r * a_row + d + s]);
 #pragma GCC unroll 4
@@ -141,12 +152,12 @@ void narrow(const float* a, std::int64_t a_row, const float* w, std::int64_t k, 
     }
   }
   for (; d < k; ++d)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v)
         acc[0][r][v] = fma(broadcast(a[r * a_row + d]), load(w + d * kWidth + v * kLanes), acc[0][r][v]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -157,13 +168,43 @@ void narrow(const float* a, std::int64_t a_row, const float* w, std::int64_t k, 
     }
 }
 
-using NarrowFn = void (*)(const float* a, std::int64_t a_row, const float* w, std::int64_t k, float* sums);
+using NarrowFn = void (*)(const float* a, std::int64_t a_row, const char* w, std::int64_t k, float* sums);
 
-NarrowFn pick_narrow(std::int64_t vectors, std::int64_t rows) {
-  if (vectors == 1) return rows == 1 ? narrow<1, 1, 4> : rows == 2 ? narrow<1, 2, 4> : narrow<1, 3, 2>;
-  if (vectors == 2) return rows == 1 ? narrow<2, 1, 4> : rows == 2 ? narrow<2, 2, 2> : narrow<2, 3, 2>;
-  if (vectors == 3) return rows == 1 ? narrow<3, 1, 4> : rows == 2 ? narrow<3, 2, 2> : narrow<3, 3, 1>;
+// The rows up to which weights of 16 bits are widened in registers; with more, once for all rows.
+constexpr std::int64_t kMostNarrowRows = 8;
+
+template <class Weight, int kVectors>
+NarrowFn pick_narrow(std::int64_t rows) {
+  static const NarrowFn few[] = {narrow<Weight, kVectors, 1, 4>, narrow < Weight, kVectors, 2,
+                                 kVectors == 1 ? 4 : 2 >,        narrow < Weight, kVectors, 3,
+                                 kVectors == 3 ? 1 : 2 > };
+  if (rows < kFewRows) return few[rows - 1];
+  if constexpr (!std::is_same_v<Weight, float>) {
+    static const NarrowFn more[] = {narrow<Weight, kVectors, 4, 1>, narrow<Weight, kVectors, 5, 1>,
+                                    narrow<Weight, kVectors, 6, 1>, narrow<Weight, kVectors, 7, 1>,
+                                    narrow<Weight, kVectors, 8, 1>};
+    if (rows <= kMostNarrowRows) return more[rows - kFewRows];
+  }
   return nullptr;
+}
+
+template <class Weight>
+NarrowFn pick_narrow(std::int64_t vectors, std::int64_t rows) {
+  switch (vectors) {
+    case 1:
+      return pick_narrow<Weight, 1>(rows);
+    case 2:
+      return pick_narrow<Weight, 2>(rows);
+    case 3:
+      return pick_narrow<Weight, 3>(rows);
+  }
+  return nullptr;
+}
+
+NarrowFn pick_narrow(ElementCode element, std::int64_t vectors, std::int64_t rows) {
+  if (element == ElementCode::kBF16) return pick_narrow<Bf16>(vectors, rows);
+  if (element == ElementCode::kF16) return pick_narrow<F16>(vectors, rows);
+  return pick_narrow<float>(vectors, rows);
 }
 
 // The tiles of one product: the order of row tiles and column tiles, and the kernels for them.
@@ -171,6 +212,7 @@ struct Tiles {
   std::int64_t rows, columns;  // number of tiles of a matrix
   std::int64_t pixels, wide;   // rows in a tile; the first `wide` tiles have one more
   std::int64_t block;          // consecutive row tiles that use the same column tile
+  std::int64_t depth;          // values of K until the next columns follow; at least 1
   TileFn full[2], tail[2];     // indexed by whether the tile has one more row
   NarrowFn narrow_full, narrow_tail;
 };
@@ -183,16 +225,18 @@ Tiles cut(const GemmArgs& args) {
   tiles.pixels = args.shape.m / tiles.rows;
   tiles.wide = args.shape.m % tiles.rows;
   tiles.block = args.tiling.tile_block > 0 ? min64(args.tiling.tile_block, tiles.rows) : tiles.rows;
-  const PixelStep step = args.a.layout == MatrixLayout::kBlocked ? PixelStep::kBlocked1 : PixelStep::kIndirect;
+  tiles.depth = args.tiling.depth > 0 ? args.tiling.depth : args.shape.k > 0 ? args.shape.k : 1;
+  const PixelStep step = args.a.layout == MatrixLayout::kBlocked ? PixelStep::kBlocked1 : PixelStep::kRows;
   for (int more = 0; more < 2; ++more) {
     if (more && tiles.wide == 0) break;
     tiles.full[more] = tile_kernel(pack.tile_channels / kLanes, static_cast<int>(tiles.pixels) + more, step);
     tiles.tail[more] = tile_kernel(pack.tail_channels / kLanes, static_cast<int>(tiles.pixels) + more, step);
   }
-  if (args.shape.m < kFewRows && args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
+  if (args.shape.m > 0 && args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
       args.residual.layout == MatrixLayout::kRows && tiles.rows == 1) {
-    tiles.narrow_full = pick_narrow(pack.tile_channels / kLanes, args.shape.m);
-    tiles.narrow_tail = pick_narrow(pack.tail_channels / kLanes, args.shape.m);
+    tiles.narrow_full = pick_narrow(args.b_element, pack.tile_channels / kLanes, args.shape.m);
+    if (tiles.narrow_full) tiles.narrow_tail = pick_narrow(args.b_element, pack.tail_channels / kLanes, args.shape.m);
+    if (tiles.narrow_full) tiles.depth = args.shape.k > 0 ? args.shape.k : 1;
   }
   return tiles;
 }
@@ -210,6 +254,12 @@ void run_partial(const Walk& walk, TileFn tile, TileCall call, int pixels, std::
     call.residual_pixel = width;
     call.residual_block = 16;
   }
+  if (call.adds_to_y) {
+    for (int p = 0; p < pixels; ++p)
+      for (std::int64_t i = 0; i < width; ++i)
+        walk.partial[p * width + i] =
+            i < valid ? direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] : 0.0f;
+  }
   call.y = walk.partial;
   call.y_pixel = width;
   call.y_block = 16;
@@ -219,89 +269,156 @@ void run_partial(const Walk& walk, TileFn tile, TileCall call, int pixels, std::
       direct.y[p * direct.y_pixel + i / 16 * direct.y_block + i % 16] = walk.partial[p * width + i];
 }
 
-// Makes a tile prefetch its part of the next column tile, one part for each row tile of the block. Otherwise the first
-// of these would read all of it from memory, needing twice the memory bandwidth.
-ENGINE_INLINE void ask_for_next(const GemmArgs& args, const Tiles& tiles, const Matrix& matrix, std::int64_t index,
-                                std::int64_t t, TileCall& call) {
-  if (t + 1 >= tiles.columns || tiles.block < 2) return;
+// Some of the tiles of a matrix: a part of a block of row tiles, whose column tiles follow each other.
+struct Section {
+  const Walk* walk;
+  const Tiles* tiles;
+  Matrix matrix;
+  std::int64_t first, rows;  // the block
+  std::int64_t begin, end;   // of its tiles: column tile * rows + row tile
+};
+
+// Values [k, k + depth) of all rows of A and of a tile of columns of B.
+struct ColumnPart {
+  std::int64_t tile, width;
+  std::int64_t k, depth;
+  const char* stored;    // the weights
+  const float* weights;  // the same in f32
+};
+
+ENGINE_INLINE ColumnPart column_part(const Section& section, std::int64_t tile, std::int64_t k) {
+  const GemmArgs& args = *section.walk->args;
   const PackArgs& pack = args.pack;
-  const std::int64_t width = t + 1 == tiles.columns - 1 ? pack.tail_channels : pack.tile_channels;
-  prefetch_part(call, matrix.b + (t + 1) * pack.tile_channels * args.shape.k, width, args.shape.k, index % tiles.block,
-                tiles.block);
+  ColumnPart part = {};
+  part.tile = tile;
+  part.width = tile == section.tiles->columns - 1 ? pack.tail_channels : pack.tile_channels;
+  part.k = k;
+  part.depth = min64(section.tiles->depth, args.shape.k - k);
+  const std::int64_t at = tile * pack.tile_channels * args.shape.k + k * part.width;
+  part.stored = section.matrix.b + at * weight_bytes(args.b_element);
+  part.weights = reinterpret_cast<const float*>(part.stored);
+  return part;
 }
 
-void run_tile(const Walk& walk, const Tiles& tiles, const Matrix& matrix, std::int64_t index, std::int64_t t) {
+template <class Weight>
+void widen(const char* stored, std::int64_t count, float* to) {
+  const Weight* from = reinterpret_cast<const Weight*>(stored);
+  for (std::int64_t i = 0; i < count; i += kLanes) store(to + i, load(from + i));
+}
+
+void widen(const Walk& walk, ColumnPart& part) {
+  const ElementCode element = walk.args->b_element;
+  if (element == ElementCode::kF32) return;
+  (element == ElementCode::kBF16 ? widen<Bf16> : widen<F16>)(part.stored, part.width * part.depth, walk.widened);
+  part.weights = walk.widened;
+}
+
+// Makes a tile prefetch its part of the next column tile. Otherwise the first tile of its rows would read all of it
+// from memory, needing twice the memory bandwidth.
+ENGINE_INLINE void ask_for_next(const Section& section, const ColumnPart& part, std::int64_t index, TileCall& call) {
+  const Tiles& tiles = *section.tiles;
+  if (part.tile + 1 >= tiles.columns) return;
+  const ColumnPart next = column_part(section, part.tile + 1, part.k);
+  const std::int64_t bytes = weight_bytes(section.walk->args->b_element);
+  const float* weights = next.weights;
+  if (section.walk->args->a.layout == MatrixLayout::kRows)
+    prefetch_lines(call, weights, next.width * bytes / 4, next.depth, index, section.rows);
+  else
+    prefetch_part(call, weights, next.width * bytes / 4, next.depth, index, section.rows);
+}
+
+void run_tile(const Section& section, const ColumnPart& part, std::int64_t in_block) {
+  const Walk& walk = *section.walk;
+  const Tiles& tiles = *section.tiles;
+  const Matrix& matrix = section.matrix;
   const GemmArgs& args = *walk.args;
-  const PackArgs& pack = args.pack;
+  const std::int64_t index = section.first + in_block;
   const int more = index < tiles.wide;
   const int pixels = static_cast<int>(tiles.pixels) + more;
   const std::int64_t row = index * tiles.pixels + min64(index, tiles.wide);
-  const bool is_tail = t == tiles.columns - 1;
-  const std::int64_t width = is_tail ? pack.tail_channels : pack.tile_channels;
-  const std::int64_t column = t * pack.tile_channels;
-  const std::int64_t valid = min64(width, args.shape.n - column);
-  const float* w = matrix.b + column * args.shape.k;
+  const bool is_tail = part.tile == tiles.columns - 1;
+  const std::int64_t column = part.tile * args.pack.tile_channels;
+  const std::int64_t valid = min64(part.width, args.shape.n - column);
   if (const NarrowFn sum = is_tail ? tiles.narrow_tail : tiles.narrow_full) {
-    sum(matrix.a, args.a.row, w, args.shape.k, walk.partial);
-    return finish_sums(walk, matrix, 0, column, args.shape.m, valid, walk.partial, width);
+    sum(matrix.a, args.a.row, part.stored, args.shape.k, walk.partial);
+    return finish_sums(walk, matrix, 0, column, args.shape.m, valid, walk.partial, part.width);
   }
 
+  static const EpilogueArgs kPlain = {};
+  const bool is_first = part.k == 0, is_last = part.k + part.depth == args.shape.k;
   TileCall call = {};
-  call.x = matrix.a + position(args.a, row, 0);
+  call.x = matrix.a + position(args.a, row, part.k);
+  call.x_pixel = args.a.row;
   call.x_block = block_step(args.a);
-  call.offsets = walk.offsets;
-  call.w = w;
-  call.w_block = 16 * width;
-  call.blocks = pack.blocks;
+  call.w = part.weights;
+  call.w_block = 16 * part.width;
+  // For K = 0: one block of depth zero, so that the epilogue still runs, on zeros.
+  call.blocks = static_cast<std::int32_t>(part.depth > 16 ? (part.depth + 15) / 16 : 1);
   call.rows = call.cols = 1;
   call.depth = 16;
-  call.last_depth = pack.last_depth;
+  call.last_depth = static_cast<std::int32_t>(part.depth - 16 * (call.blocks - 1));
   call.y = matrix.c + position(args.c, row, column);
   call.y_block = block_step(args.c);
   call.y_pixel = row_step(args.c);
-  call.bias = walk.bias ? walk.bias + column : nullptr;
-  call.scale = walk.scale ? walk.scale + column : nullptr;
-  call.residual = matrix.residual ? matrix.residual + position(args.residual, row, column) : nullptr;
+  call.adds_to_y = !is_first;
+  call.bias = walk.bias && (walk.scale ? is_last : is_first) ? walk.bias + column : nullptr;
+  call.scale = walk.scale && is_last ? walk.scale + column : nullptr;
+  call.residual = matrix.residual && is_last ? matrix.residual + position(args.residual, row, column) : nullptr;
   call.residual_block = block_step(args.residual);
   call.residual_pixel = row_step(args.residual);
-  call.epilogue = &args.epilogue;
-  ask_for_next(args, tiles, matrix, index, t, call);
+  call.epilogue = is_last ? &args.epilogue : &kPlain;
+  ask_for_next(section, part, in_block, call);
   const TileFn tile = (is_tail ? tiles.tail : tiles.full)[more];
-  const bool is_partial = valid < width && (args.c.layout == MatrixLayout::kRows ||
-                                            (matrix.residual && args.residual.layout == MatrixLayout::kRows));
+  const bool is_partial = valid < part.width && (args.c.layout == MatrixLayout::kRows ||
+                                                 (matrix.residual && args.residual.layout == MatrixLayout::kRows));
   if (is_partial)
-    run_partial(walk, tile, call, pixels, width, valid);
+    run_partial(walk, tile, call, pixels, part.width, valid);
   else
     tile(call);
 }
 
-// The tiles of all matrices form one sequence, which is divided evenly. Within a block of row tiles, each column tile
-// is used for all of them before the next one, so the column tile and the block's part of A stay in cache.
+// Each column tile is used for all rows of the block before the next one, so the column tile and the block's part of A
+// stay in cache.
+void run_section(const Section& section) {
+  const std::int64_t k = section.walk->args->shape.k;
+  std::int64_t from = 0;
+  do {
+    for (std::int64_t at = section.begin; at < section.end;) {
+      ColumnPart part = column_part(section, at / section.rows, from);
+      if (!section.tiles->narrow_full) widen(*section.walk, part);
+      const std::int64_t column_end = min64(section.end, (part.tile + 1) * section.rows);
+      for (; at < column_end; ++at) run_tile(section, part, at % section.rows);
+    }
+    from += section.tiles->depth;
+  } while (from < k);
+}
+
+// The tiles of all matrices form one sequence, which is divided evenly.
 void gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
   const std::int64_t matrices = gemm_matrices(args.shape);
   if (matrices * args.shape.m * args.shape.n == 0) return;
   Walk walk = start(args, buffers);
-  walk.offsets = static_cast<std::int64_t*>(context.scratch);
-  walk.partial = static_cast<float*>(context.scratch) + (args.tiling.pixels * 8 + 63) / 64 * 16;
-  for (int p = 0; p < args.tiling.pixels; ++p) walk.offsets[p] = p * args.a.row;
+  walk.partial = static_cast<float*>(context.scratch);
+  walk.widened = walk.partial + gemm_partial_floats(args.tiling);
 
   const Tiles tiles = cut(args);
   const std::int64_t in_matrix = tiles.rows * tiles.columns;
   const WorkRange range = split_work(matrices * in_matrix, context.worker, context.workers);
   std::int64_t at = range.begin;
   while (at < range.end) {
-    const Matrix matrix = matrix_at(walk, at / in_matrix);
-    const std::int64_t matrix_end = min64(range.end, (at / in_matrix + 1) * in_matrix);
-    while (at < matrix_end) {
-      const std::int64_t inside = at % in_matrix;
-      const std::int64_t first = inside / (tiles.block * tiles.columns) * tiles.block;
-      const std::int64_t block = min64(tiles.block, tiles.rows - first);
-      std::int64_t column = (inside - first * tiles.columns) / block;
-      std::int64_t row = (inside - first * tiles.columns) % block;
-      for (; column < tiles.columns && at < matrix_end; ++column, row = 0)
-        for (; row < block && at < matrix_end; ++row, ++at) run_tile(walk, tiles, matrix, first + row, column);
-    }
+    Section section = {};
+    section.walk = &walk;
+    section.tiles = &tiles;
+    section.matrix = matrix_at(walk, at / in_matrix);
+    const std::int64_t matrix_begin = at / in_matrix * in_matrix, inside = at - matrix_begin;
+    section.first = inside / (tiles.block * tiles.columns) * tiles.block;
+    section.rows = min64(tiles.block, tiles.rows - section.first);
+    const std::int64_t block_begin = matrix_begin + section.first * tiles.columns;
+    section.begin = at - block_begin;
+    section.end = min64(range.end - block_begin, section.rows * tiles.columns);
+    run_section(section);
+    at = block_begin + section.end;
   }
 }
 
@@ -418,8 +535,9 @@ void gemm_columns_f32(const void* raw_args, void* const* buffers, const KernelCo
     const std::int64_t row = at / chunks % row_tiles * kDotRows, first = at % chunks * kDotChunk;
     const std::int64_t rows = min64(kDotRows, m - row), columns = min64(kDotChunk, n - first);
     const float* a = matrix.a + row * args.a.row;
+    const float* b = reinterpret_cast<const float*>(matrix.b);
     for (std::int64_t c = 0; c < columns; c += kDotColumns)
-      pick_dots(rows, min64(kDotColumns, columns - c))(a, args.a.row, matrix.b + (first + c) * args.b_row, args.b_row,
+      pick_dots(rows, min64(kDotColumns, columns - c))(a, args.a.row, b + (first + c) * args.b_row, args.b_row,
                                                        args.shape.k, sums + c);
     finish_sums(walk, matrix, row, first, rows, columns, sums, kDotChunk);
   }
@@ -477,15 +595,29 @@ void gemm_raw_f32(const void* raw_args, void* const* buffers, const KernelContex
                      : args.shape.m == 2 ? raw_sums<2>
                      : args.shape.m == 3 ? raw_sums<3>
                                          : raw_sums<4>;
-    sum(matrix.a, args.a.row, matrix.b + column, args.b_row, args.shape.k, count, sums, width);
+    sum(matrix.a, args.a.row, reinterpret_cast<const float*>(matrix.b) + column, args.b_row, args.shape.k, count, sums,
+        width);
     finish_sums(walk, matrix, 0, column, args.shape.m, count, sums, width);
   }
 }
 
+// A value as an element of packed weights, which must be exact there.
+template <class Weight>
+ENGINE_INLINE Weight to_weight(float value) {
+  if constexpr (std::is_same_v<Weight, Bf16>)
+    return to_bf16(value);
+  else if constexpr (std::is_same_v<Weight, F16>)
+    return to_f16(value);
+  else
+    return value;
+}
+
 // Packs one tile of columns of B, of which `valid` exist, as in pack.hpp.
+template <class Weight>
 void pack_tile(const PackArgs& pack, const float* from, std::int64_t k, std::int64_t width, std::int64_t valid,
-               float* to) {
+               char* packed) {
   const std::int64_t channel = pack.channel_stride, depth = pack.depth_stride;
+  Weight* to = reinterpret_cast<Weight*>(packed);
   std::int64_t done = 0;
   if (channel != 1 && depth == 1 && valid == width) {
     for (; done + kLanes <= k; done += kLanes)
@@ -502,8 +634,8 @@ void pack_tile(const PackArgs& pack, const float* from, std::int64_t k, std::int
     std::int64_t i = 0;
     if (channel == 1)
       for (; i + kLanes <= valid; i += kLanes) store(to + d * width + i, load(from + d * depth + i));
-    for (; i < valid; ++i) to[d * width + i] = from[i * channel + d * depth];
-    for (; i < width; ++i) to[d * width + i] = 0.0f;
+    for (; i < valid; ++i) to[d * width + i] = to_weight<Weight>(from[i * channel + d * depth]);
+    for (; i < width; ++i) to[d * width + i] = {};
   }
 }
 
@@ -519,7 +651,7 @@ void gemm_pack_f32(const void* raw_args, void* const* buffers, const KernelConte
   for (std::int64_t at = range.begin; at < range.end; ++at) {
     const float* from = static_cast<const float*>(buffers[args.from]);
     std::int64_t index = at / tiles;
-    float* to = static_cast<float*>(buffers[args.to]) + index * args.matrix_floats;
+    char* to = static_cast<char*>(buffers[args.to]) + index * args.matrix_floats * weight_bytes(args.element);
     for (int d = args.rank - 1; d >= 0; --d) {
       from += index % args.batch[d] * args.source[d];
       index /= args.batch[d];
@@ -528,11 +660,14 @@ void gemm_pack_f32(const void* raw_args, void* const* buffers, const KernelConte
     if (is_tiles) {
       const std::int64_t first = tile * pack.tile_channels;
       const std::int64_t width = tile == tiles - 1 ? pack.tail_channels : pack.tile_channels;
-      pack_tile(pack, from + first * pack.channel_stride, args.k, width, min64(width, args.n - first),
-                to + first * args.k);
+      const auto pack_as = args.element == ElementCode::kF32    ? pack_tile<float>
+                           : args.element == ElementCode::kBF16 ? pack_tile<Bf16>
+                                                                : pack_tile<F16>;
+      pack_as(pack, from + first * pack.channel_stride, args.k, width, min64(width, args.n - first),
+              to + first * args.k * weight_bytes(args.element));
     } else {
-      for (std::int64_t d = 0; d < args.k; ++d)
-        to[tile * args.k + d] = from[tile * pack.channel_stride + d * pack.depth_stride];
+      float* column = reinterpret_cast<float*>(to) + tile * args.k;
+      for (std::int64_t d = 0; d < args.k; ++d) column[d] = from[tile * pack.channel_stride + d * pack.depth_stride];
     }
   }
 }

@@ -35,14 +35,25 @@ static inline std::int64_t gemm_matrices(const GemmShape& shape) {
 struct GemmOperands {
   bool has_bias = false;
   bool has_scale = false;
-  bool has_residual = false;  // with the layout `residual`; may be C itself
+  bool has_residual = false;  // with the layout `residual`
 };
 
 struct GemmTiling {
   std::int32_t vectors = 0;     // vectors in a tile of columns; determines the format of packed B
   std::int32_t pixels = 0;      // maximum number of rows in a tile
   std::int32_t tile_block = 0;  // consecutive row tiles that use the same tile of columns; 0: all
+  std::int32_t depth = 0;       // values of K, a multiple of 16, after which the next columns follow; 0: all
 };
+
+// The floats of the scratch for last columns that are not whole vectors: tiles of C and of the residual.
+static inline std::int64_t gemm_partial_floats(const GemmTiling& tiling) {
+  return std::int64_t{2} * 64 * (tiling.pixels > 4 ? tiling.pixels : 4);
+}
+
+// The elements of a packed B are f32, bf16 or f16; those of 16 bits are widened where they are used.
+static inline std::int64_t weight_bytes(ElementCode element) {
+  return element == ElementCode::kF32 ? 4 : 2;
+}
 
 // The format in which the product reads B.
 enum class GemmForm : std::int32_t {
@@ -69,8 +80,9 @@ struct GemmArgs {
   PackArgs pack;  // of one matrix
   MatrixView a, residual, c;
   std::int64_t b_row;                    // of kRaw and kColumns
-  std::int64_t b_batch[kGemmBatchDims];  // floats between the matrices as the product reads them
+  std::int64_t b_batch[kGemmBatchDims];  // elements between the matrices as the product reads them
   std::int32_t b_operand;                // the operand with this format: 1, or the temporary
+  ElementCode b_element;                 // f32 unless B is packed for tiles
 };
 
 // Packing of B at run time: from operand 1, with strides `source`, to the temporary.
@@ -81,8 +93,9 @@ struct GemmPackArgs {
   std::int32_t rank;
   std::int64_t batch[kGemmBatchDims];   // of the distinct matrices
   std::int64_t source[kGemmBatchDims];  // floats between them
-  std::int64_t matrix_floats;           // floats between packed matrices
+  std::int64_t matrix_floats;           // elements between packed matrices
   std::int32_t from, to;                // operands
+  ElementCode element;                  // of the packed matrices
 };
 
 }  // namespace engine

@@ -2,18 +2,10 @@
 #include <cstring>
 
 #include "kernels/gemm_weights.hpp"
+#include "simd/half.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
-
-// f32 to f16, for values that are exact in f16.
-ENGINE_INLINE std::uint16_t to_f16(float value) {
-  // Multiplied by 2^-112, the exponents of f16 become those of f32, and f16's denormals become denormals of f32.
-  std::uint32_t bits;
-  value *= 0x1p-112f;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<std::uint16_t>((bits >> 16 & 0x8000) | (bits >> 13 & 0x7fff));
-}
 
 struct Source {
   const std::uint8_t* codes;
@@ -78,7 +70,7 @@ void pack_record(const PackWeightsArgs& args, const Source& source, std::int64_t
   const std::int64_t row = record / f.pieces * f.n + first;
   for (std::int64_t i = 0; i < kWeightColumns; ++i) {
     const float scale = first + i < f.n ? source.scales[row + i] : 0.0f;
-    const std::uint16_t half = to_f16(scale);
+    const F16 half = to_f16(scale);
     std::memcpy(to + i * f.scale_bytes, f.scale_bytes == 2 ? static_cast<const void*>(&half) : &scale,
                 static_cast<std::size_t>(f.scale_bytes));
   }

@@ -29,17 +29,69 @@ alignas(64) const float kZeros[64] = {};
 // Prevents the compiler from carrying loads to the next step (predictive commoning would spill accumulators).
 #define ENGINE_FORGET(pointer) __asm__ volatile("" : "+r"(pointer))
 
-template <int kVectors, int kPixels, int kStep>
-ENGINE_NOINLINE void tile(const TileCall& call) {
-  constexpr bool kIsIndirect = kStep == 0;
-  Vec acc[kVectors][kPixels];
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    const Vec start = call.bias && !call.scale ? load(call.bias + v * kLanes) : zero();
-#pragma GCC unroll 28
-    for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
-  }
+// The floats between pixels, for two of PixelStep's values.
+constexpr int kIndirect = 0, kRows = -1;
 
+template <int kVectors, int kPixels>
+using Accumulators = Vec[kVectors][kPixels];
+
+// Adds to `acc` value `kDepth` of each row times the weights of that depth.
+template <int kDepth, int kVectors, int kPixels>
+ENGINE_ALWAYS_INLINE void add_depth(const float* const (&row)[kPixels], const float* w,
+                                    Accumulators<kVectors, kPixels>& acc) {
+  Vec weight[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) weight[v] = load(w + (kDepth * kVectors + v) * kLanes);
+#pragma GCC unroll 28
+  for (int p = 0; p < kPixels; ++p) {
+    const Vec value = broadcast(row[p][kDepth]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) acc[v][p] = fma(value, weight[v], acc[v][p]);
+  }
+}
+
+// Four values of depth, from kDepth on, and the cache lines that are prefetched with them.
+template <int kDepth, int kVectors, int kPixels>
+ENGINE_ALWAYS_INLINE void add_four(const float* const (&row)[kPixels], const float* w, const char*& next,
+                                   std::int64_t lines, Accumulators<kVectors, kPixels>& acc) {
+  for (std::int64_t i = 0; i < lines; ++i, next += 64) __builtin_prefetch(next, 0, 2);
+  add_depth<kDepth, kVectors>(row, w, acc);
+  add_depth<kDepth + 1, kVectors>(row, w, acc);
+  add_depth<kDepth + 2, kVectors>(row, w, acc);
+  add_depth<kDepth + 3, kVectors>(row, w, acc);
+}
+
+// The products of rows at a fixed distance. Their pointers do not fit into registers besides the rest, so each is
+// loaded once for 16 values.
+template <int kVectors, int kPixels>
+ENGINE_ALWAYS_INLINE void add_rows(const TileCall& call, Accumulators<kVectors, kPixels>& acc) {
+  const float* row[kPixels];
+#pragma GCC unroll 28
+  for (int p = 0; p < kPixels; ++p) row[p] = call.x + p * call.x_pixel;
+  const char* next = call.next;
+  const float* w = call.w;
+  const std::int64_t lines = call.next_lines;
+  std::int64_t depth = std::int64_t{16} * (call.blocks - 1) + call.last_depth;
+  for (; depth >= 16; depth -= 16) {
+    add_four<0, kVectors>(row, w, next, lines, acc);
+    add_four<4, kVectors>(row, w, next, lines, acc);
+    add_four<8, kVectors>(row, w, next, lines, acc);
+    add_four<12, kVectors>(row, w, next, lines, acc);
+    w += 16 * kVectors * kLanes;
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) row[p] += 16;
+  }
+  for (; depth > 0; --depth) {
+    add_depth<0, kVectors>(row, w, acc);
+    w += kVectors * kLanes;
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) ++row[p];
+  }
+}
+
+template <int kVectors, int kPixels, int kStep>
+ENGINE_ALWAYS_INLINE void add_taps(const TileCall& call, Accumulators<kVectors, kPixels>& acc) {
+  constexpr bool kIsIndirect = kStep == kIndirect;
   const std::int64_t next_step = call.next_step;
   const char* next = next_step != 0 ? call.next : reinterpret_cast<const char*>(call.w);
   const float* block = call.x;
@@ -95,6 +147,30 @@ ENGINE_NOINLINE void tile(const TileCall& call) {
         }
       }
     }
+  }
+}
+
+template <int kVectors, int kPixels, int kStep>
+ENGINE_NOINLINE void tile(const TileCall& call) {
+  Vec acc[kVectors][kPixels];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const Vec start = call.bias && !call.scale ? load(call.bias + v * kLanes) : zero();
+#pragma GCC unroll 28
+    for (int p = 0; p < kPixels; ++p) acc[v][p] = start;
+  }
+  if constexpr (kStep == kRows) {
+    if (call.adds_to_y) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const float* y = call.y + v / kVectorsPerBlock * call.y_block + v % kVectorsPerBlock * kLanes;
+#pragma GCC unroll 28
+        for (int p = 0; p < kPixels; ++p) acc[v][p] += load(y + p * call.y_pixel);
+      }
+    }
+    add_rows<kVectors>(call, acc);
+  } else {
+    add_taps<kVectors, kPixels, kStep>(call, acc);
   }
 
   const EpilogueArgs& epilogue = *call.epilogue;
@@ -161,7 +237,9 @@ TileFn pick(int pixels, PixelStep step) {
     case PixelStep::kPlanar2:
       return pick<kVectors, 2>(pixels, all);
     case PixelStep::kIndirect:
-      return pick<kVectors, 0>(pixels, all);
+      return pick<kVectors, kIndirect>(pixels, all);
+    case PixelStep::kRows:
+      return pick<kVectors, kRows>(pixels, all);
     case PixelStep::kCount:
       break;
   }

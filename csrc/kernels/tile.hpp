@@ -35,6 +35,7 @@ struct TileCallOf {
   using ElementType = Element;
   const Element* x;             // first pixel, first tap, first block
   std::int64_t x_block;         // between blocks
+  std::int64_t x_pixel;         // PixelStep::kRows: between pixels, which are rows of a matrix
   std::int64_t x_row;           // between kernel rows
   std::int64_t x_col;           // between kernel columns
   const std::int64_t* offsets;  // indirect kernels: [rows * cols][pixels] offsets of x, kPaddingOffset if the tap
@@ -57,8 +58,10 @@ struct TileCallOf {
   std::int64_t residual_block;
   std::int64_t residual_pixel;
   const EpilogueArgs* epilogue;
-  const char* next;        // data read after this tile, which may not be in cache: prefetched in steps of `next_step`
-  std::int32_t next_step;  // bytes, one step for each value of depth (bf16: for each two); 0: no prefetch
+  const char* next;         // data read after this tile, which may not be in cache: prefetched in steps of `next_step`
+  std::int32_t next_step;   // bytes, one step for each value of depth (bf16: for each two); 0: no prefetch
+  std::int32_t next_lines;  // PixelStep::kRows instead: cache lines for each four values of depth
+  bool adds_to_y;           // PixelStep::kRows: sums start with y, to which the scale must not have been applied
 };
 using TileCall = TileCallOf<float, float*, const float*>;
 
@@ -77,8 +80,9 @@ constexpr int tile_pixels(int count) {
 #endif
 }
 
-// The positions of a tile's pixels in x: at a fixed distance in floats, or at `offsets`.
-enum class PixelStep : std::int32_t { kBlocked1, kBlocked2, kPlanar1, kPlanar2, kIndirect, kCount };
+// The positions of a tile's pixels in x: at a fixed distance in floats, at `offsets`, or, for kRows, at a distance of
+// `x_pixel`. The latter is for rows of a matrix: there is one tap, blocks follow each other, and `depth` is 16.
+enum class PixelStep : std::int32_t { kBlocked1, kBlocked2, kPlanar1, kPlanar2, kIndirect, kRows, kCount };
 
 // Properties of an instruction set's tiles that plan building needs.
 struct TileTraits {
@@ -106,6 +110,18 @@ ENGINE_ALWAYS_INLINE void prefetch_part(Call& call, const typename Call::Element
   call.next_step =
       static_cast<std::int32_t>(static_cast<std::uint32_t>(width * 4 + parts - 1) / static_cast<std::uint32_t>(parts));
   call.next = reinterpret_cast<const char*>(weights) + part * steps * call.next_step;
+}
+
+// The same for tiles of kRows. Fewer tiles than there are lines in four values of depth prefetch several at once.
+template <class Call>
+ENGINE_ALWAYS_INLINE void prefetch_lines(Call& call, const float* weights, std::int64_t width, std::int64_t depth,
+                                         std::int64_t part, std::int64_t parts) {
+  constexpr std::int64_t kLine = 64;
+  const std::int64_t lines = width * 4 * 4 / kLine;  // that four values of depth read
+  const std::int64_t each = (lines + parts - 1) / parts;
+  if (part * each >= lines) return;
+  call.next_lines = static_cast<std::int32_t>(each);
+  call.next = reinterpret_cast<const char*>(weights) + part * each * (depth / 4) * kLine;
 }
 
 // The template argument of functions that iterate over tiles: the call type, the depth step, and the kernel lookup.

@@ -231,6 +231,7 @@ TileBf16Fn pick(int pixels, PixelStep step) {
       return pick<kVectors, 2>(pixels, all);
     case PixelStep::kIndirect:
       return pick<kVectors, 0>(pixels, all);
+    case PixelStep::kRows:
     case PixelStep::kCount:
       break;
   }

@@ -348,6 +348,7 @@ TileInt8Fn pick(int pixels, PixelStep step) {
       return pick<kVectors, 4, kPairsFit>(pixels, all);
     case PixelStep::kPlanar2:
       return pick<kVectors, 8, kPairsFit>(pixels, all);
+    case PixelStep::kRows:
     case PixelStep::kCount:
       break;
   }

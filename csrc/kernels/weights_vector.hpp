@@ -3,6 +3,7 @@
 
 #include "kernels/gemm_weights.hpp"
 #include "simd/bytes.hpp"
+#include "simd/half.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -11,16 +12,7 @@ namespace {
 ENGINE_INLINE simd::Vec load_scales(const std::uint8_t* from, std::int32_t bytes) {
   using namespace simd;
   if (bytes == 4) return load(reinterpret_cast<const float*>(from));
-#if defined(__AVX512F__)
-  return (Vec)_mm512_maskz_cvtph_ps((__mmask16)-1, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#elif defined(__F16C__)
-  return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-#else
-  // As f32 bits, a magnitude is 2^-112 times its value, also if it is a denormal of f16.
-  const VecBits half = __builtin_convertvector(*reinterpret_cast<const HalfUnaligned*>(from), VecBits);
-  const Vec magnitude = (Vec)((half & 0x7fff) << 13) * 0x1p112f;
-  return (Vec)((VecBits)magnitude | (half & 0x8000) << 16);
-#endif
+  return load(reinterpret_cast<const F16*>(from));
 }
 
 // What dequantizes kLanes columns of a record, from `column` of the group on.

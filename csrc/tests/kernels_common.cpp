@@ -139,7 +139,8 @@ bool expect_close(const std::vector<float>& expected, const std::vector<float>& 
 }
 
 double sum_tolerance(std::int64_t length) {
-  return 4 * 1.2e-7 * (2 + std::sqrt(static_cast<double>(length)));
+  const double n = static_cast<double>(length);
+  return 4 * 1.2e-7 * (2 + std::sqrt(n)) + 4e-8 * n;
 }
 
 int run_cases(const std::vector<Case>& cases, const std::vector<std::string>& kernels) {

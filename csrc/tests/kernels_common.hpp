@@ -56,7 +56,7 @@ bool expect_close(const std::vector<float>& expected, const std::vector<float>& 
 bool expect(bool condition, const std::string& what);
 
 // The error bound of a sum of `length` products of values of magnitude one, relative to one: epsilon times a random
-// walk.
+// walk of the terms, and five deviations of the sum's own roundings, each relative to the walk so far.
 double sum_tolerance(std::int64_t length);
 
 struct Case {

@@ -5,6 +5,7 @@
 #include "kernels/prepare/codes.hpp"
 #include "kernels/reference.hpp"
 #include "kernels_operation_common.hpp"
+#include "simd/bf16.hpp"
 
 namespace engine {
 extern const OperationEntry gemm_operations[];
@@ -32,7 +33,8 @@ struct Gemm {
   Ints batch = {};
   Operand a = {}, b = {}, c = {}, residual = {};
   bool is_packed = true, transposed = false;
-  Ints tiling = {};  // vectors, pixels, tile_block
+  Ints tiling = {};                         // vectors, pixels, tile_block, depth
+  ElementCode element = ElementCode::kF32;  // of a packed B
 };
 
 struct Placed {
@@ -120,15 +122,27 @@ AttributeMap attributes_of(const Gemm& g) {
     map["vectors"] = g.tiling[0];
     map["pixels"] = g.tiling[1];
     map["tile_block"] = g.tiling[2];
+    if (g.tiling.size() > 3) map["depth"] = g.tiling[3];
   }
+  if (g.element != ElementCode::kF32) map["b_element"] = name_of(g.element);
   return map;
+}
+
+// Values that are exact in `element`: normal numbers, and denormals of f16.
+std::vector<float> exact(std::vector<float> values, ElementCode element) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (element == ElementCode::kBF16) values[i] = to_f32(to_bf16(values[i]));
+    if (element == ElementCode::kF16) values[i] = std::rint(values[i] * 1024) / (i % 7 == 3 ? 0x1p24f : 1024.0f);
+  }
+  return values;
 }
 
 std::vector<float> pack(const Target& target, const Gemm& g, const std::vector<float>& b) {
   const Placed placed = g.transposed ? place(g, g.b, g.n, g.k) : place(g, g.b, g.k, g.n);
   const std::int64_t matrix = (g.transposed ? g.n : g.k) * placed.row;
   const std::int64_t matrices = matrix == 0 ? 1 : placed.size / matrix;
-  Guarded source(b), packed(matrices * ((g.n + 15) / 16 * 16) * g.k, kNan);
+  const std::int64_t elements = matrices * ((g.n + 15) / 16 * 16) * g.k;
+  Guarded source(b), packed(elements * weight_bytes(g.element) / 4, kNan);
   AttributeMap map{{"n", g.n},
                    {"k", g.k},
                    {"matrices", matrices},
@@ -136,6 +150,7 @@ std::vector<float> pack(const Target& target, const Gemm& g, const std::vector<f
                    {"b_row", placed.row},
                    {"a_layout", std::int64_t{g.a.is_blocked}}};
   if (!g.tiling.empty()) map["vectors"] = g.tiling[0];
+  if (g.element != ElementCode::kF32) map["b_element"] = name_of(g.element);
   run_operation(target, gemm_operations, "pack_gemm_f32", map, {&source}, {&packed}, 2);
   expect(packed.intact(), describe(g) + ": packing overran");
   return packed.values();
@@ -143,7 +158,7 @@ std::vector<float> pack(const Target& target, const Gemm& g, const std::vector<f
 
 void check(const Target& target, const Gemm& g, int workers = 3, const std::vector<float>* given_a = nullptr) {
   const auto a = given_a ? *given_a : fill(g, g.a, g.m, g.k, 1);
-  const auto b = g.transposed ? fill(g, g.b, g.n, g.k, 2) : fill(g, g.b, g.k, g.n, 2);
+  const auto b = exact(g.transposed ? fill(g, g.b, g.n, g.k, 2) : fill(g, g.b, g.k, g.n, 2), g.element);
   auto bias = random_floats(g.n, 3), scale = random_floats(g.n, 4);
   const auto residual = fill(g, g.residual, g.m, g.n, 5);
   const Placed pa = place(g, g.a, g.m, g.k), pc = place(g, g.c, g.m, g.n), pr = place(g, g.residual, g.m, g.n);
@@ -316,6 +331,45 @@ void every_tile(const Target& target) {
       }
 }
 
+// Parts of K, whose sums are kept in C.
+void parts_of_depth(const Target& target) {
+  for (const std::int64_t depth : {16, 32})
+    for (const std::int64_t k : {1, 31, 32, 33, 64, 100})
+      for (const std::int64_t m : {1, 5, 20})
+        for (const std::int64_t n : {32, 51})
+          for (const bool has_scale : {false, true})
+            for (const bool is_blocked : {false, true}) {
+              Gemm g{m, n, k, {true, has_scale, true}, {Activation::kSilu, 1.0f, 0.0f, n == 51}};
+              g.tiling = {2, 4, 2, depth};
+              g.c.is_blocked = g.residual.is_blocked = is_blocked;
+              check(target, g);
+            }
+  check(target, {90, 40, 3000, {true, false, true}, {Activation::kClip, -1.0f, 1.0f}});  // K is cut by the step
+}
+
+void weights_of_16_bits(const Target& target) {
+  for (const ElementCode element : {ElementCode::kBF16, ElementCode::kF16})
+    for (const bool transposed : {false, true})
+      for (const std::int64_t n : {5, 16, 40, 51, 100})
+        for (const std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17})
+          for (const std::int64_t k : {1, 16, 37}) {
+            Gemm g{m, n, k, {true, n == 40, n != 40}};
+            g.element = element;
+            g.transposed = transposed;
+            check(target, g);
+            g.tiling = {2, 3, 2, 0};
+            g.batch = {2};
+            g.a.is_blocked = m == 17;
+            check(target, g);
+            if (n == 40 || m == 17) continue;
+            g.tiling[3] = 16;
+            check(target, g);
+          }
+  Gemm g{20, 51, 3000, {true, false, true}};  // in parts, which the step chooses
+  g.element = ElementCode::kF16;
+  check(target, g);
+}
+
 void workers(const Target& target) {
   for (int count = 1; count <= 6; ++count)
     for (const std::int64_t block : {0, 1, 2}) {
@@ -379,6 +433,13 @@ void refused(const Target& target) {
   refuse("c_batch", Ints{8}, "overlap");
   refuse("b_batch", Ints{1 << 20}, "input 1");
   refuse("vectors", std::int64_t{9}, "vectors");
+  refuse("b_element", std::string("i8"), "expected \"f32\", \"bf16\" or \"f16\"");
+  AttributeMap changed{
+      {"m", std::int64_t{4}}, {"n", std::int64_t{4}}, {"k", std::int64_t{512}}, {"b_element", std::string("f16")}};
+  expect_refused(target, gemm_operations, "gemm_f32", changed, {8192, 4096}, {64}, "for a B of this shape");
+  changed = {{"m", std::int64_t{4}},        {"n", std::int64_t{4}},       {"k", std::int64_t{4}},
+             {"a_layout", std::int64_t{1}}, {"vectors", std::int64_t{1}}, {"depth", std::int64_t{16}}};
+  expect_refused(target, gemm_operations, "gemm_f32", changed, {256, 256}, {64}, "expected rows");
   refuse("misspelt", std::int64_t{1}, "misspelt");
 }
 
@@ -394,6 +455,8 @@ int main() {
                     {"columns", columns},
                     {"long rows", long_rows},
                     {"every tile", every_tile},
+                    {"parts of depth", parts_of_depth},
+                    {"weights of 16 bits", weights_of_16_bits},
                     {"workers", workers},
                     {"empty and activated", empty_and_activated},
                     {"not finite", not_finite},

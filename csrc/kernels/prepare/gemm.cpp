@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/prepare/codes.hpp"
 #include "kernels/prepare/conv_request.hpp"
 
 namespace engine {
@@ -20,15 +21,21 @@ namespace {
 //   a_row, c_row, residual_row (dense): floats between rows, or blocks; a_batch, c_batch, residual_batch (dense):
 //     floats between the matrices along each batch dimension, 0 to repeat a matrix (not for C)
 //   bias, scale, residual, activation, alpha, beta, residual_after: as in convolutions
-//   vectors (by n), which determines the format of B; pixels, tile_block: the tiling
-// Attributes of pack_gemm_f32: n, k, transposed, b_row, a_layout, vectors as above; matrices (1): their number, stored
-// densely. Its output has at most n rounded up to 16, times k, floats for each matrix.
+//   vectors (by n), which determines the format of B; pixels, tile_block, depth (only if A is rows): the tiling
+//   b_element (f32): bf16 or f16, of a B packed for tiles
+// Attributes of pack_gemm_f32: n, k, transposed, b_row, a_layout, vectors, b_element as above, where f16 and bf16 are
+// for matrices that are finite and exact in it; matrices (1): their number, stored densely. Its output has at most n
+// rounded up to 16, times k, elements for each matrix.
 constexpr std::int64_t kBlock = 16;
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
-// The size of a packed B that fits the L2 cache, and of an A that fits the last-level cache.
+// The size of a packed B that fits the L2 cache, and of a part of A that leaves room there for a tile of columns.
 constexpr std::int64_t kCachedWeightFloats = 96 * 1024;
-constexpr std::int64_t kCachedInputFloats = 1024 * 1024;
+constexpr std::int64_t kCachedInputFloats = 256 * 1024;
+// The size of an A that fits the last-level cache, if K cannot be cut.
+constexpr std::int64_t kSharedInputFloats = 1024 * 1024;
+// The values of K after which sums are stored, and the next columns follow, where rows of that length fit the cache.
+constexpr std::int64_t kLongestDepth = 1536;
 // The length of a row of A, in vectors, from which products of rows with rows are worth the final sum over lanes.
 constexpr std::int64_t kLongRow = 8;
 // Floats in a way of the L1 cache: addresses that far apart map to the same set.
@@ -121,11 +128,12 @@ MatrixView read_view(const Attributes& attributes, const std::string& name, cons
 }
 
 // The bytes that a batch of matrices spans.
-std::size_t batch_bytes(const GemmShape& shape, const std::int64_t* strides, std::size_t matrix) {
+std::size_t batch_bytes(const GemmShape& shape, const std::int64_t* strides, std::size_t matrix,
+                        std::size_t element_bytes = sizeof(float)) {
   if (gemm_matrices(shape) == 0 || matrix == 0) return 0;
   std::size_t floats = matrix;
   for (int d = 0; d < shape.rank; ++d) floats = checked_add(floats, checked_product({shape.batch[d] - 1, strides[d]}));
-  return checked_multiply(floats, sizeof(float));
+  return checked_multiply(floats, element_bytes);
 }
 
 // Two workers must not write the same element: each stride must be at least the extent of the dimensions inside it.
@@ -150,7 +158,20 @@ void expect_apart(const GemmShape& shape, const MatrixView& c) {
   }
 }
 
-GemmTiling choose_tiling(const GemmShape& shape, const GemmTiling& given, const TileTraits& traits) {
+// K in parts of equal length.
+std::int32_t cut_depth(std::int64_t k) {
+  const std::int64_t parts = divide_up(k, kLongestDepth);
+  return static_cast<std::int32_t>(parts <= 1 ? 0 : divide_up(divide_up(k, parts), kBlock) * kBlock);
+}
+
+// The number of row tiles in each of equal blocks with at most `floats` values of A.
+std::int32_t block_tiles(std::int64_t tiles, std::int64_t floats, std::int64_t in_tile) {
+  const std::int64_t most = std::max<std::int64_t>(1, floats / std::max<std::int64_t>(1, in_tile));
+  return static_cast<std::int32_t>(divide_up(tiles, divide_up(tiles, most)));
+}
+
+GemmTiling choose_tiling(const GemmArgs& args, const GemmTiling& given, const TileTraits& traits) {
+  const GemmShape& shape = args.shape;
   GemmTiling tiling = given;
   if (tiling.vectors == 0) {
     // Independent of M: a packed B serves products with any number of rows.
@@ -166,12 +187,16 @@ GemmTiling choose_tiling(const GemmShape& shape, const GemmTiling& given, const 
   if (tiling.pixels > 0) return tiling;
   tiling.pixels = traits.max_pixels[tiling.vectors];
   const std::int64_t tiles = std::max<std::int64_t>(1, divide_up(shape.m, tiling.pixels));
-  if (shape.n * shape.k <= kCachedWeightFloats) {
+  const bool is_narrow = args.b_element != ElementCode::kF32, may_cut = args.a.layout == MatrixLayout::kRows;
+  if (!is_narrow && shape.n * shape.k <= kCachedWeightFloats) {
     tiling.tile_block = 1;
-  } else if (shape.m * shape.k > kCachedInputFloats) {
-    const std::int64_t most = std::max<std::int64_t>(1, kCachedInputFloats / 4 / (tiling.pixels * shape.k));
-    tiling.tile_block = static_cast<std::int32_t>(divide_up(tiles, divide_up(tiles, most)));
+    return tiling;
   }
+  if (may_cut && (is_narrow || shape.m * shape.k > kCachedInputFloats)) tiling.depth = cut_depth(shape.k);
+  const std::int64_t depth = tiling.depth > 0 ? tiling.depth : shape.k;
+  const bool is_long = depth > kLongestDepth;  // few rows at a time would read B too often
+  const std::int64_t most = is_long ? kSharedInputFloats : kCachedInputFloats;
+  if (shape.m * depth > most) tiling.tile_block = block_tiles(tiles, is_long ? most / 4 : most, tiling.pixels * depth);
   return tiling;
 }
 
@@ -184,6 +209,7 @@ GemmTiling read_tiling(const Attributes& attributes, const TileTraits& traits) {
   if (tiling.vectors == 0) return tiling;
   tiling.pixels = read("pixels", 0, traits.max_pixels[tiling.vectors]);
   tiling.tile_block = read("tile_block", 0, kLargest);
+  tiling.depth = read("depth", 0, kLargest) / kBlock * kBlock;
   return tiling;
 }
 
@@ -228,7 +254,16 @@ GemmForm packed_form(const GemmShape& shape, bool has_tiling, MatrixLayout a_lay
   return is_narrow && !has_tiling && a_layout == MatrixLayout::kRows ? GemmForm::kColumns : GemmForm::kTiles;
 }
 
-std::int64_t stored_floats(const GemmArgs& args) {
+// The elements of a packed B, and f32 unless it is stored as tiles.
+ElementCode read_element(const Attributes& attributes, GemmForm form) {
+  const auto element = read_code_or(attributes, "b_element", ElementCode::kF32);
+  const bool is_known = element == ElementCode::kF32 || element == ElementCode::kBF16 || element == ElementCode::kF16;
+  if (is_known && (element == ElementCode::kF32 || form == GemmForm::kTiles)) return element;
+  throw PlanError("attribute \"b_element\" is \"" + attributes.text("b_element") + "\"; expected " +
+                  (is_known ? "\"f32\" for a B of this shape" : "\"f32\", \"bf16\" or \"f16\""));
+}
+
+std::int64_t stored_elements(const GemmArgs& args) {
   return args.form == GemmForm::kTiles ? pack_group_floats(args.pack) : args.shape.n * args.shape.k;
 }
 
@@ -281,9 +316,12 @@ Reading read_gemm(const StepRequest& request) {
     std::copy(strides.begin(), strides.end(), args.b_batch);
   }
   const GemmTiling tiling = read_tiling(attributes, traits);
-  args.tiling = choose_tiling(shape, tiling, traits);
-  args.pack = packing(shape, reading.source, args.tiling, traits);
   args.form = packed_form(shape, tiling.vectors != 0, args.a.layout, traits);
+  args.b_element = reading.is_packed ? read_element(attributes, args.form) : ElementCode::kF32;
+  if (tiling.depth > 0 && args.a.layout != MatrixLayout::kRows)
+    throw PlanError("attribute \"depth\" is set, but A is in blocks; expected rows");
+  args.tiling = choose_tiling(args, tiling, traits);
+  args.pack = packing(shape, reading.source, args.tiling, traits);
   args.b_row = shape.k;
   args.b_operand = 1;
 
@@ -292,11 +330,11 @@ Reading read_gemm(const StepRequest& request) {
   reading.residual_bytes = batch_bytes(shape, args.residual.batch, matrix_floats(args.residual, shape.m, shape.n));
   std::size_t b_floats = reading.source.floats;
   if (reading.is_packed) {
-    b_floats = static_cast<std::size_t>(stored_floats(args));
+    b_floats = static_cast<std::size_t>(stored_elements(args));
     for (int d = 0; d < shape.rank; ++d)
       args.b_batch[d] = static_cast<std::int64_t>(checked_multiply(args.b_batch[d], b_floats));
   }
-  reading.b_bytes = batch_bytes(shape, args.b_batch, b_floats);
+  reading.b_bytes = batch_bytes(shape, args.b_batch, b_floats, static_cast<std::size_t>(weight_bytes(args.b_element)));
   return reading;
 }
 
@@ -324,9 +362,10 @@ GemmPackArgs pack_phase(GemmArgs& args, int temporary) {
   GemmPackArgs pack = {};
   pack.pack = args.pack;
   pack.form = args.form;
+  pack.element = args.b_element;
   pack.n = args.shape.n;
   pack.k = args.shape.k;
-  pack.matrix_floats = stored_floats(args);
+  pack.matrix_floats = stored_elements(args);
   pack.from = 1;
   pack.to = temporary;
   std::int64_t stride = pack.matrix_floats;
@@ -346,10 +385,12 @@ GemmPackArgs pack_phase(GemmArgs& args, int temporary) {
 std::size_t scratch_bytes(const GemmArgs& args) {
   if (args.form == GemmForm::kColumns) return 0;
   if (args.form == GemmForm::kRaw) return kFewRows * (kRawColumns + kBlock) * sizeof(float);
-  // Offsets of a tile's rows, and tiles of C and of the residual if the last columns are not whole vectors.
-  const std::size_t offsets = (args.tiling.pixels * sizeof(std::int64_t) + 63) / 64 * 64;
-  const std::int64_t pixels = std::max<std::int64_t>(args.tiling.pixels, kFewRows);
-  return offsets + 2 * static_cast<std::size_t>(pixels) * 64 * sizeof(float);
+  std::size_t floats = static_cast<std::size_t>(gemm_partial_floats(args.tiling));
+  if (args.b_element != ElementCode::kF32) {
+    const std::int64_t depth = args.tiling.depth > 0 ? args.tiling.depth : args.shape.k;
+    floats = checked_add(floats, checked_product({depth, args.pack.tile_channels}));
+  }
+  return checked_multiply(floats, sizeof(float));
 }
 
 int useful_workers(double work) {
@@ -374,7 +415,7 @@ PreparedStep prepare_gemm_f32(const StepRequest& request) {
   while (fold_batch(args)) {
   }
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("gemm_f32").traits);
-  args.tiling = choose_tiling(args.shape, read_tiling(request.attributes, traits), traits);
+  args.tiling = choose_tiling(args, read_tiling(request.attributes, traits), traits);
   const std::int64_t matrices = gemm_matrices(args.shape);
   PreparedStep step;
   step.work = 2.0 * matrices * args.shape.m * args.shape.n * args.shape.k;
@@ -409,10 +450,11 @@ PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
   const bool is_blocked = read_or(attributes, "a_layout", 0, 1, 0) == 1;
   const Source source = read_source(attributes, args.shape.n, args.shape.k);
   const GemmTiling tiling = read_tiling(attributes, traits);
-  args.tiling = choose_tiling(args.shape, tiling, traits);
-  args.pack = packing(args.shape, source, args.tiling, traits);
   args.form =
       packed_form(args.shape, tiling.vectors != 0, is_blocked ? MatrixLayout::kBlocked : MatrixLayout::kRows, traits);
+  args.b_element = read_element(attributes, args.form);
+  args.tiling = choose_tiling(args, tiling, traits);
+  args.pack = packing(args.shape, source, args.tiling, traits);
   // Matrices are consecutive, as [K, N] or [N, K] with all their rows, including gaps.
   const std::int64_t rows = source.transposed ? args.shape.n : args.shape.k;
   args.b_batch[0] = static_cast<std::int64_t>(checked_product({rows, source.row}));
@@ -420,7 +462,7 @@ PreparedStep prepare_pack_gemm_f32(const StepRequest& request) {
   pack.from = 0;
   request.expect_operands(1, 1);
   request.expect_input(0, batch_bytes(args.shape, pack.source, source.floats));
-  request.expect_output(0, checked_product({args.shape.batch[0], pack.matrix_floats, 4}));
+  request.expect_output(0, checked_product({args.shape.batch[0], pack.matrix_floats, weight_bytes(args.b_element)}));
   return one_phase(PreparedPhase::of(request.kernels.find("gemm_pack_f32"), pack), 0, 0);
 }
 

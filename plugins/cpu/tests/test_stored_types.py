@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from engine import Core
@@ -95,3 +95,34 @@ def test_an_exported_network_gives_the_very_answer(core: Core) -> None:
     imported = core.import_model(stream.getvalue(), "CPU")
     for got, wanted in zip(imported(inputs).values(), network(inputs).values(), strict=True):
         np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 12, 40])
+@pytest.mark.parametrize("element_type", [f16, bf16], ids=str)
+def test_large_weights_stay_in_16_bits(core: Core, element_type: ElementType, rows: int) -> None:
+    """They are half of an export, and half of what few rows have to read; the answer is that of the same in f32."""
+    random = np.random.default_rng(rows)
+    k, n = 1700, 300  # long enough for several parts of K, with a partial tile of columns
+    weights = (random.standard_normal((k, n)) / k**0.5).astype(element_type.numpy)
+    weights[0, :3] = np.array([2.0**-24, -0.0, 2.0**-10]).astype(element_type.numpy)
+    x = random.standard_normal((rows, k)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["w"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x", "wide"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "rows",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, k])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, n])],
+        [helper.make_tensor("w", element_type.onnx, [k, n], weights.tobytes(), raw=True)],
+    )  # fmt: skip
+    compiled = core.compile_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), "CPU")
+    exact = x.astype(np.float64) @ weights.astype(np.float64)
+    bound = 2.0**-24 * np.sqrt(k) * np.abs(x).astype(np.float64) @ np.abs(weights.astype(np.float64))
+    answer = compiled({"x": x})["y"]
+    assert (np.abs(answer - exact) <= bound).all()
+    blob = BytesIO()
+    compiled.export_model(blob)
+    assert len(blob.getvalue()) < 2.2 * k * n
+    blob.seek(0)
+    np.testing.assert_array_equal(core.import_model(blob, "CPU")({"x": x})["y"], answer)
