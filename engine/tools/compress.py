@@ -49,6 +49,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"the compressed model would replace the model {args.model}; choose another -o FILE")
     require_folder(target)
     found = compressed(Core().read_model(args.model), args)
+    if not found.layers:
+        why = "".join(f"\n  {layer.name}: {layer.reason}" for layer in found.skipped)
+        raise UsageError(f"no matrix of {args.model} can be compressed, so nothing was written{why and ':'}{why}")
     write_model(found.model, target)
     size = os.path.getsize(target)
     if args.json:

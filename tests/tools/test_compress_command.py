@@ -58,6 +58,15 @@ def test_options_choose_what_is_compressed(engine: Engine, folder: Path) -> None
     assert len(rest["layers"]) == 3
 
 
+def test_nothing_is_written_if_nothing_is_compressed(engine: Engine, folder: Path) -> None:
+    """A build step would take a model for compressed that is not."""
+    done = engine("compress", "net.onnx", "--exclude", "*", cwd=folder)
+    assert done.code != 0
+    assert "no matrix of net.onnx can be compressed, so nothing was written" in done.err
+    assert ": excluded" in done.err
+    assert not (folder / "net.int4.onnx").exists()
+
+
 def test_a_model_is_compressed_before_it_is_compiled(engine: Engine, folder: Path, network: SeededNetwork) -> None:
     done = engine("compile", "net.onnx", "-d", "TEMPLATE", "--weights", "int4", cwd=folder)
     assert (done.code, done.err) == (0, "")

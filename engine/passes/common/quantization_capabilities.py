@@ -57,7 +57,7 @@ class PrecisionRestriction:
             only.
         activations: the integer types of x.
         weights: the integer types of constant weights in the model; kernels receive i8.
-        granularity: the scales of weights.
+        granularity: the scales of weights, per tensor or per channel.
         symmetric_weights: weights have zero point 0 as i8, or 128 as u8; otherwise kernels receive zero points.
         computed_weights: for MatMul: products of two computed matrices have a kernel, too.
         computed_scales: the scale and zero point of x may be computed during an inference, as in dynamic quantization.
@@ -112,6 +112,11 @@ class QuantizationCapabilities:
                 raise ValueError(f"{restriction.operator} has two restrictions; expected at most one")
             if restriction.max_terms < 1:
                 raise ValueError(f"max_terms of {restriction.operator} is {restriction.max_terms}; expected at least 1")
+            if Granularity.BLOCK in restriction.granularity:
+                raise ValueError(
+                    f"granularity of {restriction.operator} contains {Granularity.BLOCK}; quantized operators have a scale "
+                    "per tensor or channel: enable CompressedWeightsFusion for products with a scale for each block"
+                )
             self._restrictions[restriction.operator] = restriction
 
     def configure(self, config: PassConfig) -> None:

@@ -199,7 +199,8 @@ def packed_weights(b: SegmentBuilder, weights: Output, n: int, k: int, transpose
     """The buffer of a constant B, packed for the product; independent of the number of rows."""
     matrices = math.prod(b.shape(weights)[:-2])
     element = weight_element(b, weights, n, k)
-    attributes = {"n": n, "k": k, "transposed": int(transposed), "matrices": matrices, "b_element": element}
+    attributes: dict[str, Attribute] = {"n": n, "k": k, "transposed": int(transposed), "matrices": matrices}
+    attributes["b_element"] = element
     recipe = f"gemm_{element} {n}x{k}x{matrices}{' transposed' if transposed else ''}"
 
     def make() -> Array:
