@@ -114,8 +114,8 @@ class QuantizationCapabilities:
                 raise ValueError(f"max_terms of {restriction.operator} is {restriction.max_terms}; expected at least 1")
             if Granularity.BLOCK in restriction.granularity:
                 raise ValueError(
-                    f"granularity of {restriction.operator} contains {Granularity.BLOCK}; quantized operators have a scale "
-                    "per tensor or channel: enable CompressedWeightsFusion for products with a scale for each block"
+                    f"granularity of {restriction.operator} contains {Granularity.BLOCK}; quantized operators have a "
+                    "scale per tensor or channel: CompressedWeightsFusion is for those with a scale for each block"
                 )
             self._restrictions[restriction.operator] = restriction
 
