@@ -11,7 +11,7 @@ namespace {
 
 // The best of some runs, which alternate between the two: the clock may change, and other threads may interrupt. For
 // some 20 us after a pause, CPUs execute instructions of 512 bits at a quarter of their rate: all runs take longer.
-constexpr int kRuns = 20;
+constexpr int kRuns = 12;
 constexpr RateArgs kRun = {4000};
 
 double rate_of(const KernelEntry& kernel) {

@@ -320,11 +320,7 @@ ENGINE_INLINE void ask_for_next(const Section& section, const ColumnPart& part, 
   if (part.tile + 1 >= tiles.columns) return;
   const ColumnPart next = column_part(section, part.tile + 1, part.k);
   const std::int64_t bytes = weight_bytes(section.walk->args->b_element);
-  const float* weights = next.weights;
-  if (section.walk->args->a.layout == MatrixLayout::kRows)
-    prefetch_lines(call, weights, next.width * bytes / 4, next.depth, index, section.rows);
-  else
-    prefetch_part(call, weights, next.width * bytes / 4, next.depth, index, section.rows);
+  prefetch_part(call, next.weights, next.width * bytes / 4, next.depth, index, section.rows);
 }
 
 void run_tile(const Section& section, const ColumnPart& part, std::int64_t in_block) {

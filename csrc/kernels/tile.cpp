@@ -50,11 +50,12 @@ ENGINE_ALWAYS_INLINE void add_depth(const float* const (&row)[kPixels], const fl
   }
 }
 
-// Four values of depth, from kDepth on, and the cache lines that are prefetched with them.
+// Four values of depth, from kDepth on, and the `bytes` that are prefetched with them.
 template <int kDepth, int kVectors, int kPixels>
 ENGINE_ALWAYS_INLINE void add_four(const float* const (&row)[kPixels], const float* w, const char*& next,
-                                   std::int64_t lines, Accumulators<kVectors, kPixels>& acc) {
-  for (std::int64_t i = 0; i < lines; ++i, next += 64) __builtin_prefetch(next, 0, 2);
+                                   std::int64_t bytes, Accumulators<kVectors, kPixels>& acc) {
+  for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
+  next += bytes;
   add_depth<kDepth, kVectors>(row, w, acc);
   add_depth<kDepth + 1, kVectors>(row, w, acc);
   add_depth<kDepth + 2, kVectors>(row, w, acc);
@@ -70,13 +71,13 @@ ENGINE_ALWAYS_INLINE void add_rows(const TileCall& call, Accumulators<kVectors, 
   for (int p = 0; p < kPixels; ++p) row[p] = call.x + p * call.x_pixel;
   const char* next = call.next;
   const float* w = call.w;
-  const std::int64_t lines = call.next_lines;
+  const std::int64_t ahead = std::int64_t{call.next_step} * 4;
   std::int64_t depth = std::int64_t{16} * (call.blocks - 1) + call.last_depth;
   for (; depth >= 16; depth -= 16) {
-    add_four<0, kVectors>(row, w, next, lines, acc);
-    add_four<4, kVectors>(row, w, next, lines, acc);
-    add_four<8, kVectors>(row, w, next, lines, acc);
-    add_four<12, kVectors>(row, w, next, lines, acc);
+    add_four<0, kVectors>(row, w, next, ahead, acc);
+    add_four<4, kVectors>(row, w, next, ahead, acc);
+    add_four<8, kVectors>(row, w, next, ahead, acc);
+    add_four<12, kVectors>(row, w, next, ahead, acc);
     w += 16 * kVectors * kLanes;
 #pragma GCC unroll 28
     for (int p = 0; p < kPixels; ++p) row[p] += 16;

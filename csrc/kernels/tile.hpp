@@ -58,10 +58,9 @@ struct TileCallOf {
   std::int64_t residual_block;
   std::int64_t residual_pixel;
   const EpilogueArgs* epilogue;
-  const char* next;         // data read after this tile, which may not be in cache: prefetched in steps of `next_step`
-  std::int32_t next_step;   // bytes, one step for each value of depth (bf16: for each two); 0: no prefetch
-  std::int32_t next_lines;  // PixelStep::kRows instead: cache lines for each four values of depth
-  bool adds_to_y;           // PixelStep::kRows: sums start with y, to which the scale must not have been applied
+  const char* next;        // data read after this tile, which may not be in cache: prefetched in steps of `next_step`
+  std::int32_t next_step;  // bytes, one step for each value of depth (bf16: for each two); 0: no prefetch
+  bool adds_to_y;          // PixelStep::kRows: sums start with y, to which the scale must not have been applied
 };
 using TileCall = TileCallOf<float, float*, const float*>;
 
@@ -102,26 +101,18 @@ TileFn tile_kernel(int vectors, int pixels, PixelStep step);
 
 // Makes tile `part` of the `parts` tiles that share weights prefetch its part of the next weights: `width` channels,
 // `steps` values of depth (bf16: pairs). Evenly spread prefetches leave L1 fill buffers for the tile's own reads; all
-// lines of a block at once would occupy them.
+// lines of a block at once would occupy them. A part is a whole number of cache lines for each four steps, so the last
+// tiles of many have none.
 template <class Call>
 ENGINE_ALWAYS_INLINE void prefetch_part(Call& call, const typename Call::ElementType* weights, std::int64_t width,
                                         std::int64_t steps, std::int64_t part, std::int64_t parts) {
+  constexpr std::uint32_t kQuarterLine = 16;
+  const std::uint32_t bytes = static_cast<std::uint32_t>(width * 4);  // of a step
   // Divisions of 64 bits take three times as long on many CPUs.
-  call.next_step =
-      static_cast<std::int32_t>(static_cast<std::uint32_t>(width * 4 + parts - 1) / static_cast<std::uint32_t>(parts));
-  call.next = reinterpret_cast<const char*>(weights) + part * steps * call.next_step;
-}
-
-// The same for tiles of kRows. Fewer tiles than there are lines in four values of depth prefetch several at once.
-template <class Call>
-ENGINE_ALWAYS_INLINE void prefetch_lines(Call& call, const float* weights, std::int64_t width, std::int64_t depth,
-                                         std::int64_t part, std::int64_t parts) {
-  constexpr std::int64_t kLine = 64;
-  const std::int64_t lines = width * 4 * 4 / kLine;  // that four values of depth read
-  const std::int64_t each = (lines + parts - 1) / parts;
-  if (part * each >= lines) return;
-  call.next_lines = static_cast<std::int32_t>(each);
-  call.next = reinterpret_cast<const char*>(weights) + part * each * (depth / 4) * kLine;
+  const std::uint32_t each = (bytes + static_cast<std::uint32_t>(parts) - 1) / static_cast<std::uint32_t>(parts);
+  const std::int64_t step = (each + kQuarterLine - 1) / kQuarterLine * kQuarterLine;
+  call.next_step = part * step < bytes ? static_cast<std::int32_t>(step) : 0;
+  call.next = reinterpret_cast<const char*>(weights) + part * steps * step;
 }
 
 // The template argument of functions that iterate over tiles: the call type, the depth step, and the kernel lookup.
