@@ -5,6 +5,7 @@
     python benchmarks/compare.py --form static                   # models quantized to 8 bits by onnxruntime
     python benchmarks/compare.py --streams 2 --models resnet50,mobilenet_v2
     python benchmarks/compare.py --small --rounds 1              # a quick check that takes seconds
+    python benchmarks/compare.py --sweep FOLDER                  # the networks that architectures.py exported there
 
 Each engine has a process, which sleeps while another runs; blocks of inferences alternate, with a rest before each, and
 medians are reported. All engines must agree on the outputs first. `docs/performance.md` explains the tables.
@@ -18,15 +19,18 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import onnx
 from comparison.engines import CLOCKS, ENGINES, Setup
 from comparison.forms import FORMS
 from comparison.measure import ModelResult, Procedure, measure_model
 from comparison.peak import Peak
-from comparison.report import cost_table, problems, speed_table, write_json
+from comparison.report import cost_table, losers_table, problems, speed_table, write_json
 
-from engine.testing.networks import NETWORKS, seeded_network
+from engine.testing.networks import NETWORKS, SeededNetwork, seeded_network
 
 MODELS = (
     "resnet50", "mobilenet_v2", "efficientnet_b0", "efficientnet_lite0", "unet", "squeezenet", "densenet121", "vgg19",
@@ -38,20 +42,23 @@ def main() -> int:
     options = parsed()
     setup = Setup(options.threads, options.precision, options.streams, options.device, options.effort)
     procedure = Procedure(options.engines, setup, options.rounds, options.block_seconds, options.rest, options.loads,
-                          options.clock, options.form)  # fmt: skip
+                          options.clock, options.form, options.sweep is not None)  # fmt: skip
     results = []
+    read = partial(seeded_network, small=options.small) if options.sweep is None else partial(exported, options.sweep)
     with Peak(options.threads) as peak:
         peak.measure()
         for name in options.models:
             begin = time.perf_counter()
-            results.append(measure_model(name, seeded_network(name, small=options.small), procedure))
+            results.append(measure_model(name, read(name), procedure))
             peak.measure()
             report_progress(results[-1], time.perf_counter() - begin)
     kind = options.form or options.precision
     print(f"\n{cpu_model()}, {options.threads} threads, {kind}, " + ", ".join(
         f"{precision} peak {figure:.0f} GFLOP/s" for precision, figure in peak.best.items()))  # fmt: skip
     print(f"\n{speed_table(results, options.precision, peak.best, options.streams)}\n")
-    if not options.streams:
+    if options.sweep is not None:
+        print(f"{losers_table(results)}\n")
+    elif not options.streams:
         print(f"{cost_table(results)}\n")
     for problem in problems(results):
         print(problem)
@@ -68,7 +75,8 @@ def main() -> int:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=listed(NETWORKS), default=list(MODELS), help="separated by commas")
+    parser.add_argument("--models", type=names, default=None, help="separated by commas")
+    parser.add_argument("--sweep", type=Path, metavar="FOLDER", help="NAME.onnx with NAME.npz; the slowest ones first")
     parser.add_argument(
         "--engines", type=listed(ENGINES), default=None, help=f"any of {', '.join(ENGINES)}, separated by commas"
     )
@@ -90,7 +98,22 @@ def parsed() -> argparse.Namespace:
     options = parser.parse_args()
     if options.engines is None:
         options.engines = [name for name in ENGINES if options.precision == "f32" or name != "onnxruntime"]
+    known = NETWORKS if options.sweep is None else sorted(path.stem for path in options.sweep.glob("*.onnx"))
+    if options.models is None:
+        options.models = list(MODELS if options.sweep is None else known)
+    if unknown := [name for name in options.models if name not in known]:
+        parser.error(f"--models: {', '.join(unknown)}: expected some of {', '.join(known)}")
     return options
+
+
+def exported(folder: Path, name: str) -> SeededNetwork:
+    """A network of a sweep."""
+    with np.load(folder / f"{name}.npz") as inputs:
+        return SeededNetwork(onnx.load(folder / f"{name}.onnx"), dict(inputs))
+
+
+def names(text: str) -> list[str]:
+    return text.split(",")
 
 
 def listed(known: Collection[str]) -> Callable[[str], list[str]]:

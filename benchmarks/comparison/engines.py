@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
+_PROFILED = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,10 @@ class Engine(ABC):
     def import_network(self, path: str) -> None:
         """Load a compiled network instead of a model."""
         raise NotImplementedError(f"{type(self).__name__} cannot read compiled networks")
+
+    def kinds(self, path: str, inputs: Arrays) -> dict[str, float]:
+        """The milliseconds of an inference by type of operator; empty if the engine does not tell."""
+        return {}
 
     def throughput(self, inputs: Arrays, seconds: float) -> float:
         """Inferences per second with `streams` of them in flight, each in its own thread."""
@@ -131,6 +138,18 @@ class ThisEngine(Engine):
 
     def outputs(self, result: Any) -> list[np.ndarray]:
         return list(result.values())
+
+    def kinds(self, path: str, inputs: Arrays) -> dict[str, float]:
+        network = self._core.compile_model(path, self.setup.device, {**self._config, "PERF_COUNT": True})
+        request, found = network.create_infer_request(), dict[tuple[str, str], list[int]]()
+        for _ in range(_PROFILED):
+            request.infer(dict(inputs))
+            for node in request.profiling_info.nodes:
+                found.setdefault((node.name, node.op_type), []).append(node.duration_ns)
+        kinds: Counter[str] = Counter()
+        for (_, op_type), times in found.items():
+            kinds[op_type] += statistics.median(times) / 1e6
+        return dict(kinds)
 
     def export(self, path: str) -> None:
         self._network.export_model(path)

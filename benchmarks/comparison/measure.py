@@ -42,6 +42,8 @@ class Procedure:
     """Either "wall", or "cpu", the CPU time of the process."""
     form: str = ""
     """One of `comparison.forms.FORMS`; empty: models as they are."""
+    is_sweep: bool = False
+    """Times by type of operator instead of those of loading."""
 
 
 @dataclass(slots=True)
@@ -68,6 +70,8 @@ class EngineResult:
     error: float | None = None
     """The deviation from the first engine with a result, relative to the outputs' scale."""
     agrees: bool | None = None
+    kinds: Mapping[str, float] = field(default_factory=dict)
+    """Milliseconds by type of operator."""
     problem: str = ""
 
 
@@ -108,8 +112,11 @@ def measure_model(name: str, network: SeededNetwork, procedure: Procedure) -> Mo
         for engine, worker in list(workers.items()):
             with _problems_of(results[engine], workers, engine):
                 results[engine].peak_megabytes = worker.call("memory").get("peak")
-                _export(engine, worker, files)
-        if not streams:
+                if procedure.is_sweep:
+                    results[engine].kinds = worker.call("kinds", path=files.model(engine))["kinds"]
+                else:
+                    _export(engine, worker, files)
+        if not streams and not procedure.is_sweep:
             stack.pop_all().close()  # nothing else may run while loading is timed
             _measure_loads(workers, results, files, procedure)
     for result in results.values():

@@ -10,6 +10,9 @@ from typing import Any
 
 from comparison.measure import OURS, OURS_IN_F32, EngineResult, ModelResult
 
+_KINDS = 4
+"""The types of operators that a row of a sweep names."""
+
 
 def ratio_to_peers(result: ModelResult, figure: Callable[[EngineResult], float | None]) -> float | None:
     """The best peer's figure divided by ours, where less is better: above 1, this engine is better."""
@@ -81,6 +84,18 @@ def cost_table(results: Sequence[ModelResult]) -> str:
         rows.append([result.name, *loads, *imports, *("-" if r.peak_megabytes is None else f"{r.peak_megabytes:.0f}"
                                                       for r in found)])  # fmt: skip
     return markdown(header, rows)
+
+
+def losers_table(results: Sequence[ModelResult]) -> str:
+    """The models by their ratio to the faster peer, the slowest first, and what takes our time."""
+    ratios = [(ratio, result) for result in results if (ratio := ratio_to_peers(result, _time)) is not None]
+    rows = []
+    for ratio, result in sorted(ratios, key=lambda pair: pair[0]):
+        kinds = result.engines[OURS].kinds
+        total = sum(kinds.values()) or 1.0
+        largest = sorted(kinds.items(), key=lambda item: -item[1])[:_KINDS]
+        rows.append([result.name, _times(ratio), ", ".join(f"{kind} {time / total:.0%}" for kind, time in largest)])
+    return markdown(["model", "to the faster peer", "our time by operator"], rows)
 
 
 def problems(results: Sequence[ModelResult]) -> list[str]:

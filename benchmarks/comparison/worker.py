@@ -112,6 +112,9 @@ class _Commands:
     def throughput(self, seconds: float) -> dict[str, Any]:
         return {"rate": self._loaded.throughput(self._inputs, seconds)}
 
+    def kinds(self, path: str) -> dict[str, Any]:
+        return {"kinds": self._loaded.kinds(path, self._inputs)}
+
     def memory(self) -> dict[str, Any]:
         return dict(process_memory())
 

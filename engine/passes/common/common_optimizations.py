@@ -7,6 +7,7 @@ from typing import Final
 
 from engine.passes.base import Pass
 from engine.passes.common.activation_fusion import ActivationFusion
+from engine.passes.common.attention_bias_merging import AttentionBiasMerging, WindowMaskSinking
 from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
 from engine.passes.common.byte_table_fusion import ByteTableFusion
@@ -136,6 +137,7 @@ def _canonical() -> list[Pass | type[Pass]]:
             "Recognitions",
         ),
         GraphRewrite([FlattenedTransposeFusion, TransposeMerge, TransposeToReshape, ReshapeMerge], "Layout"),
+        BackwardGraphRewrite([WindowMaskSinking, AttentionBiasMerging], "AttentionBiases"),
         # The inputs of an attention must not have been fused with anything else, so the order matters.
         RotaryEmbeddingFusion,
         RelaxedAttentionFusion,

@@ -15,6 +15,7 @@ from engine.ir import Constant, Model, Node, Parameter, boolean, f16, f32, i4, i
 from engine.ops.evaluator import evaluate_model
 from engine.ops.internal import FusedAttention
 from engine.passes import Manager, check_equivalence
+from engine.passes.common.attention_bias_merging import AttentionBiasMerging, WindowMaskSinking
 from engine.passes.common.attention_fusion import AttentionFusion, InternalAttentionFusion, RelaxedAttentionFusion
 from engine.passes.common.attention_heads_fusion import AttentionHeadsFusion
 from engine.passes.common.common_optimizations import CommonOptimizations
@@ -372,3 +373,85 @@ def test_a_projection_without_a_bias_joins_those_that_have_one(apply: Apply) -> 
     model = Model([ops.Relu(value) for value in (sums[0], products[1], sums[1])], [x])
     counts = apply(model, QKVProjectionFusion)
     assert counts == {"MatMul": 1, "Add": 1, "Split": 1, "Relu": 3}
+
+
+def windowed(
+    mask: Any, *, images: int = 2, windows: int = 3, split: list[int] | None = None, reads: bool = False
+) -> Model:
+    """Scores of windows, to which a bias for each head and a mask for each window are added."""
+    q, k, v = (Parameter(f32, [images * windows, H, S, D], name) for name in "qkv")
+    rng = np.random.default_rng(0)
+    biased = ops.Add(ops.MatMul(q, ops.Transpose(k, perm=[0, 1, 3, 2])), Constant(rng.random((1, H, S, S), np.float32)))
+    apart = ops.Reshape(biased, Constant(split or [images, windows, H, S, S]))
+    added = ops.Add(apart, Constant(np.asarray(mask, np.float32)))
+    whole = ops.Reshape(added, Constant([images * windows, H, S, S]))
+    outputs = [ops.MatMul(ops.Softmax(whole), v, friendly_name="out").output(0)]
+    return Model([*outputs, *([added.output(0)] if reads else [])], [q, k, v])
+
+
+MASK = np.where(np.random.default_rng(1).random((3, S, S)) < 0.4, -100.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("mask", "shape"),
+    [
+        (MASK[None, :, None], [6, 1, S, S]),
+        (MASK[:, None], [6, 1, S, S]),
+        (np.broadcast_to(MASK[None, :, None], (2, 3, H, S, S)), [6, H, S, S]),
+        (MASK[:1], [6, 1, S, S]),
+        (np.float32(-1), [6, 1, 1, 1]),
+    ],
+    ids=["windows", "windows-without-images", "all", "one-mask", "number"],
+)
+def test_masks_of_windows_are_added_to_the_scores(mask: Any, shape: list[int], apply: Apply) -> None:
+    model = windowed(mask)
+    assert apply(model, WindowMaskSinking)["Reshape"] == 0
+    constants = [v.node for n in model.ordered_nodes() for v in n.input_values if v and isinstance(v.node, Constant)]
+    assert shape in [list(constant.shape) for constant in constants]
+
+
+@pytest.mark.parametrize("change", ["other-split", "read-elsewhere"])
+def test_masks_of_other_reshapes_stay(change: str, apply: Apply) -> None:
+    other = change == "other-split"
+    model = windowed(0.5, split=[6, 1, H * S, S], reads=False) if other else windowed(MASK[:, None], reads=True)
+    assert apply(model, WindowMaskSinking, modified=False)["Reshape"] == 2
+
+
+def two_masks(first: Any, second: Any, *, product: bool = True) -> Model:
+    q, k = Parameter(f32, [B, H, S, D], "q"), Parameter(f32, [B, H, D, T], "k")
+    parameters = [q, k]
+    scores: Node = ops.MatMul(q, k) if product else Parameter(f32, [B, H, S, T], "scores")
+    if not product:
+        parameters = [scores]  # type: ignore[list-item]
+    for mask in (first, second):
+        if isinstance(mask, Parameter):
+            parameters.append(mask)
+        scores = ops.Add(scores, mask if isinstance(mask, Node) else Constant(np.asarray(mask, np.float32)))
+    return Model([ops.Softmax(scores, friendly_name="out")], parameters)
+
+
+def test_two_masks_become_one(apply: Apply) -> None:
+    bias = np.random.default_rng(0).random((1, H, S, T))
+    model = two_masks(bias, Parameter(f32, [B, 1, 1, T], "mask"))
+    assert apply(model, AttentionBiasMerging)["Add"] == 2
+    (softmax,) = (node for node in model.ordered_nodes() if node.op_type == "Softmax")
+    assert any(
+        value is not None and value.node.op_type == "MatMul" for value in softmax.input_value(0).node.input_values
+    )
+
+
+def test_sums_of_masks_that_would_be_large_constants_stay(apply: Apply) -> None:
+    wide = Parameter(f32, [300, 64, 16, 16], "x")
+    scores = ops.MatMul(wide, ops.Identity(wide))
+    rng = np.random.default_rng(0)
+    for shape in ([1, 64, 16, 16], [300, 1, 16, 16]):
+        scores = ops.Add(scores, Constant(rng.random(shape, np.float32)))
+    model = Model([ops.Softmax(scores)], [wide])
+    manager = Manager()
+    manager.register_pass(AttentionBiasMerging)
+    assert not manager.run_passes(model)
+
+
+def test_sums_that_are_not_scores_stay(apply: Apply) -> None:
+    apply(two_masks(1.0, 2.0, product=False), AttentionBiasMerging, modified=False)
+    apply(two_masks(Parameter(f32, [3, B, H, S, T], "mask"), 2.0), AttentionBiasMerging, modified=False)

@@ -180,6 +180,16 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
     ),
     ("mobilevit.dynamo20.static", (), {**attention(1), "SwishFusion": 1}),
     (
+        "attention_windows.dynamo20.static",
+        (RelaxedAttentionFusion,),
+        {**attention(1, "RelaxedAttentionFusion"), "AttentionBiasMerging": 1, "WindowMaskSinking": 1},
+    ),
+    (
+        "attention_windows.script14.static",
+        (),
+        {**attention(1), "AttentionBiasMerging": 1, "WindowMaskSinking": 1},
+    ),
+    (
         "convnext.script14.static",
         (ChannelsFirstSinking, *INTERNAL),
         {
