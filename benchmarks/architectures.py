@@ -17,6 +17,7 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,16 @@ def build(library: Any, config: str, model: str, changes: Mapping[str, Any]) -> 
     settings = getattr(library, config)(**changes)
     with contextlib.suppress(AttributeError):
         settings.use_cache = False
-    made: torch.nn.Module = getattr(library, model)(settings)
+    made: torch.nn.Module = attrgetter(model)(library)(settings)
     return made
+
+
+def randomize(module: torch.nn.Module) -> None:
+    """Keep values at the scale of the inputs: initial weights of training let them vanish in deep networks."""
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            if value.dim() >= 2 and "embed" not in name:
+                value.normal_(0, (value[0].numel()) ** -0.5)
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -109,9 +118,8 @@ ARCHITECTURES: Mapping[str, Callable[[], Made]] = {
     "funnel": text("FunnelConfig", "FunnelModel", d_model=256, n_head=4, d_head=64, d_inner=1024, block_sizes=[2, 2]),
     "convbert": text("ConvBertConfig", "ConvBertModel", embedding_size=256, **_SMALL),
     "roformer": text("RoFormerConfig", "RoFormerModel", embedding_size=256, **_SMALL),
-    "nystromformer": text("NystromformerConfig", "NystromformerModel", num_landmarks=16, segment_means_seq_len=64,
-                          **_SMALL),
-    "modernbert": text("ModernBertConfig", "ModernBertModel", **_SMALL),
+    "modernbert": text("ModernBertConfig", "ModernBertModel", pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                       cls_token_id=1, sep_token_id=2, **_SMALL),
     "t5_encoder": text("T5Config", "T5EncoderModel", d_model=256, d_kv=64, d_ff=1024, num_layers=4, num_heads=4),
     # decoders of text, all tokens at once
     "gpt2": text("GPT2Config", "GPT2LMHeadModel", n_embd=256, n_layer=4, n_head=4),
@@ -174,7 +182,7 @@ ARCHITECTURES: Mapping[str, Callable[[], Made]] = {
     "wav2vec2": sound("Wav2Vec2Config", "Wav2Vec2Model", "input_values", (1, 16000), **_SMALL),
     "ast": sound("ASTConfig", "ASTModel", "input_values", (1, 128, 128), max_length=128,
                  **{**_SMALL, "hidden_size": 192, "num_attention_heads": 3}),
-    "whisper": sound("WhisperConfig", "WhisperEncoder", "input_features", (1, 80, 3000), d_model=256,
+    "whisper": sound("WhisperConfig", "models.whisper.modeling_whisper.WhisperEncoder", "input_features", (1, 80, 3000), d_model=256,
                      encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=1024),
 }  # fmt: skip
 
@@ -190,6 +198,7 @@ def export(name: str, folder: Path) -> None:
     """Write one network and its inputs."""
     torch.manual_seed(0)
     module, inputs = ARCHITECTURES[name]()
+    randomize(module)
     path = folder / f"{name}.onnx"
     with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from engine_cpu.layout import Layout
-from engine_cpu.lowering.conv_candidates import ConvProblem, conv_candidates
+from engine_cpu.lowering.conv_candidates import ConvProblem, conv_candidates, single_group
 from engine_cpu.lowering.conv_geometry import ConvGeometry
 from onnx import helper, numpy_helper
 
 from engine.core import Core
 from engine.errors import UnsupportedError
+from engine.native import default_isa
 from engine.testing.values import values as random_values
 
 ort = pytest.importorskip("onnxruntime")
@@ -175,6 +178,41 @@ def test_tiles_come_first_where_the_instruction_set_has_them() -> None:
     assert first(geometry(128, 128, 28, groups=128)) == "depthwise_bf16"
     assert first(geometry(64, 64, 28, groups=2)) == "conv_blocked_bf16"
     assert first(geometry(64, 64, 56), isa="avx512bf16") != "conv_amx_bf16"
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_few_wide_groups_are_convolutions_of_their_own(groups: int) -> None:
+    """Winograd's algorithm, which takes no groups, halves their time."""
+    width = 32 * groups
+    problem = ConvProblem(geometry(width, width, 28, groups=groups), {}, True, True, Layout.BLOCKED, default_isa(), 2)
+    group = single_group(problem)
+    assert group is not None
+    assert (group.geometry.groups, group.geometry.in_channels, group.geometry.out_channels) == (1, 32, 32)
+    x, r = named("x", 1, width, 28, 27), named("r", 1, width, 28, 27)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], group=groups),
+        helper.make_node("Add", ["c", "r"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    constants = {"w": named("w", width, 32, 3, 3), "b": named("b", width)}
+    check(nodes, {"x": x, "r": r}, constants, 9 * 32)
+    blob = BytesIO()
+    compiled = Core().compile_model(network(nodes, {"x": x, "r": r}, constants), "CPU")
+    compiled.export_model(blob)
+    imported = Core().import_model(blob.getvalue(), "CPU")
+    np.testing.assert_array_equal(imported({"x": x, "r": r})["y"], compiled({"x": x, "r": r})["y"])
+
+
+def test_groups_that_one_step_computes_better_stay_together() -> None:
+    def alone(problem: ConvGeometry, out: Layout = Layout.BLOCKED) -> ConvProblem | None:
+        return single_group(ConvProblem(problem, {}, True, False, Layout.BLOCKED, default_isa(), 2, out))
+
+    assert alone(geometry(128, 128, 28, groups=2)) is not None
+    assert alone(geometry(128, 128, 28)) is None, "one group"
+    assert alone(geometry(512, 512, 28, groups=16)) is None, "a step for each of 16 groups"
+    assert alone(geometry(96, 96, 28, groups=4)) is None, "groups of 24 channels share blocks"
+    assert alone(geometry(128, 128, 28, kernel=5, groups=2)) is None, "not 3x3"
+    assert alone(replace(geometry(128, 128, 28, groups=2), batch=2)) is None, "channels of two images are apart"
 
 
 def test_candidates_are_few_and_apart() -> None:

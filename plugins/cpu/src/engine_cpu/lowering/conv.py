@@ -23,6 +23,7 @@ from engine_cpu.lowering.conv_candidates import (
     has_bf16_kernel,
     packed_bytes,
     packing,
+    single_group,
 )
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 from engine_cpu.lowering.epilogue import activation_attributes
@@ -78,19 +79,31 @@ class ConvLowering(OpLowering[ConvSpec]):
             option.precision == "bf16",
             b.is_constant(node.input_value(_W)),
         )
-        candidate = b.choose(node, problem.key(), conv_candidates(problem), estimated_seconds(problem))
-        inputs = [b.input(node.input_value(_X), layout), _weights(node, geometry, candidate, b)]
-        if bias is not None:
-            inputs.append(_padded_bias(node, bias, b))
+        x = b.input(node.input_value(_X), layout)
+        more = [] if bias is None else [_padded_bias(node, bias, b)]
         if residual is not None:
-            inputs.append(b.input(residual, out_layout))
-        b.step(
-            node,
-            candidate.kernel,
-            inputs,
-            [b.output(out, out_layout, in_place_of=residual)],
-            **candidate.attributes,
-        )
+            more.append(b.input(residual, out_layout))
+        if (group := single_group(problem)) is not None:
+            _lower_groups(node, group, geometry.groups, [x, *more, b.output(out, out_layout)], b)
+            return
+        candidate = b.choose(node, problem.key(), conv_candidates(problem), estimated_seconds(problem))
+        y = b.output(out, out_layout, in_place_of=residual)
+        inputs = [x, _weights(node, geometry, candidate, b), *more]
+        b.step(node, candidate.kernel, inputs, [y], **candidate.attributes)
+
+
+def _lower_groups(node: Node, problem: ConvProblem, groups: int, operands: Sequence[int], b: SegmentBuilder) -> None:
+    """A step for each group, whose channels are adjacent; `operands`: x, bias and residual if present, y."""
+    g = problem.geometry
+    candidate = b.choose(node, problem.key(), conv_candidates(problem), estimated_seconds(problem))
+    sizes = [g.map_bytes()]
+    if problem.has_bias:
+        sizes.append(4 * g.out_channels)
+    sizes += [g.out_bytes()] * (len(operands) - len(sizes))
+    for index in range(groups):
+        x, *more, y = (b.part(buffer, index * size, size) for buffer, size in zip(operands, sizes, strict=True))
+        weights = _weights(node, g, candidate, b, group=index)
+        b.step(node, candidate.kernel, [x, weights, *more], [y], **candidate.attributes)
 
 
 def _check_shapes(spec: ConvSpec) -> Refusal | None:
@@ -113,7 +126,9 @@ def _option(node: Node, source: Layout, out: Layout = Layout.BLOCKED, precision:
     return LayoutOption(inputs[: node.num_inputs], (out,), precision=precision)
 
 
-def _weights(node: Node, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:
+def _weights(
+    node: Node, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder, group: int | None = None
+) -> int:
     source = node.input_value(_W)
     kernel, attributes, recipe = packing(geometry, candidate)
     if not b.is_constant(source):
@@ -123,9 +138,11 @@ def _weights(node: Node, geometry: ConvGeometry, candidate: Candidate, b: Segmen
 
     def make() -> np.ndarray[Any, np.dtype[Any]]:
         array = _array(source, b)
+        if group is not None:
+            array = array[group * geometry.out_channels : (group + 1) * geometry.out_channels]
         return pack(kernel, [_channels_last(array) if attributes.get("plain") else array], attributes, isa=b.isa)
 
-    return b.weights([source], recipe, make)
+    return b.weights([source], recipe if group is None else f"{recipe}|group {group}", make)
 
 
 def _channels_last(weights: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from engine.native import Attribute, has_feature
@@ -16,6 +16,8 @@ PLANAR_CHANNELS: Final = 16
 """Inputs with fewer channels than this waste lanes in blocks, and may be read PLAIN."""
 
 _MAX_CANDIDATES: Final = 8
+_MOST_SPLIT: Final = 8
+"""The groups up to which each is worth a step."""
 # Core cycles: at best sixteen multiply-adds per half cycle; twelve bytes from memory per cycle over all cores.
 _FMA_CYCLES: Final = 0.5
 _MEMORY_BYTES: Final = 12.0
@@ -63,6 +65,16 @@ def conv_candidates(problem: ConvProblem) -> list[Candidate]:
     """The candidates, sorted by estimated time."""
     ranked = sorted(_estimated(problem), key=lambda estimated: estimated[0])
     return [_candidate(problem, kernel, variant) for _, kernel, variant in ranked[:_MAX_CANDIDATES]]
+
+
+def single_group(problem: ConvProblem) -> ConvProblem | None:
+    """One of a few groups as a problem of its own, if Winograd's algorithm, which takes no groups, is best for it."""
+    g = problem.geometry
+    is_blocked = problem.layout is problem.out_layout is Layout.BLOCKED and g.batch == 1
+    if not (1 < g.groups <= _MOST_SPLIT and g.has_whole_blocks and is_blocked and problem.has_constant_weights):
+        return None
+    group = replace(problem, geometry=replace(g, groups=1, in_channels=g.in_group, out_channels=g.out_group))
+    return group if conv_candidates(group)[0].kernel.startswith("winograd") else None
 
 
 def estimated_seconds(problem: ConvProblem) -> float:
