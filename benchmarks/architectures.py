@@ -182,8 +182,8 @@ ARCHITECTURES: Mapping[str, Callable[[], Made]] = {
     "wav2vec2": sound("Wav2Vec2Config", "Wav2Vec2Model", "input_values", (1, 16000), **_SMALL),
     "ast": sound("ASTConfig", "ASTModel", "input_values", (1, 128, 128), max_length=128,
                  **{**_SMALL, "hidden_size": 192, "num_attention_heads": 3}),
-    "whisper": sound("WhisperConfig", "models.whisper.modeling_whisper.WhisperEncoder", "input_features", (1, 80, 3000), d_model=256,
-                     encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=1024),
+    "whisper": sound("WhisperConfig", "models.whisper.modeling_whisper.WhisperEncoder", "input_features",
+                     (1, 80, 3000), d_model=256, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=1024),
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@
     python benchmarks/compare.py --streams 2 --models resnet50,mobilenet_v2
     python benchmarks/compare.py --small --rounds 1              # a quick check that takes seconds
     python benchmarks/compare.py --sweep FOLDER                  # the networks that architectures.py exported there
+    python benchmarks/compare.py --baseline                      # beside the ratios recorded for this CPU model
 
 Each engine has a process, which sleeps while another runs; blocks of inferences alternate, with a rest before each, and
 medians are reported. All engines must agree on the outputs first. `docs/performance.md` explains the tables.
@@ -28,10 +29,11 @@ from comparison.engines import CLOCKS, ENGINES, Setup
 from comparison.forms import FORMS
 from comparison.measure import ModelResult, Procedure, measure_model
 from comparison.peak import Peak
-from comparison.report import cost_table, losers_table, problems, speed_table, write_json
+from comparison.report import baseline_table, cost_table, losers_table, problems, speed_table, write_json
 
 from engine.testing.networks import NETWORKS, SeededNetwork, seeded_network
 
+BASELINE = Path(__file__).with_name("baseline.json")
 MODELS = (
     "resnet50", "mobilenet_v2", "efficientnet_b0", "efficientnet_lite0", "unet", "squeezenet", "densenet121", "vgg19",
     "bert_base", "gpt2_blocks", "vit_b16", "convnext_t", "lstm", "mlp",
@@ -60,6 +62,8 @@ def main() -> int:
         print(f"{losers_table(results)}\n")
     elif not options.streams:
         print(f"{cost_table(results)}\n")
+    if options.baseline:
+        print(f"{baseline_table(results, options.baseline, cpu_model(), kind, record=options.record)}\n")
     for problem in problems(results):
         print(problem)
     if options.json:
@@ -94,8 +98,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--device", default="CPU", help="the device of this engine")
     parser.add_argument("--effort", default="quick", help="COMPILE_EFFORT of this engine")
     parser.add_argument("--small", action="store_true", help="the small version of each model")
+    parser.add_argument(
+        "--baseline", type=Path, nargs="?", const=BASELINE, metavar="FILE",
+        help="print the ratios beside those that were recorded for this CPU model (default: benchmarks/baseline.json)",
+    )  # fmt: skip
+    parser.add_argument("--record", action="store_true", help="with --baseline: record the ratios of this run")
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     options = parser.parse_args()
+    if options.record and not options.baseline:
+        parser.error("--record: expected --baseline, too")
     if options.engines is None:
         options.engines = [name for name in ENGINES if options.precision == "f32" or name != "onnxruntime"]
     known = NETWORKS if options.sweep is None else sorted(path.stem for path in options.sweep.glob("*.onnx"))

@@ -98,6 +98,21 @@ def losers_table(results: Sequence[ModelResult]) -> str:
     return markdown(["model", "to the faster peer", "our time by operator"], rows)
 
 
+def baseline_table(results: Sequence[ModelResult], path: Path, cpu: str, kind: str, *, record: bool) -> str:
+    """The ratios to the faster peer beside those recorded in a file for this CPU model and kind of run."""
+    recorded = json.loads(path.read_text()) if path.exists() else {}
+    known = recorded.get(cpu, {}).get(kind, {})
+    found = {result.name: ratio for result in results if (ratio := ratio_to_peers(result, _time)) is not None}
+    rows = []
+    for name, ratio in found.items():
+        before = known.get(name)
+        rows.append([name, _times(ratio), _times(before), "-" if before is None else f"{ratio / before - 1:+.0%}"])
+    if record:
+        recorded.setdefault(cpu, {}).setdefault(kind, {}).update({name: round(r, 3) for name, r in found.items()})
+        path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
+    return markdown(["model", "to the faster peer", "recorded", "change"], rows)
+
+
 def problems(results: Sequence[ModelResult]) -> list[str]:
     """The engines that failed or deviate, with the reason."""
     return [f"{r.name}: {e.problem}" for r in results for e in r.engines.values() if e.problem]

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,16 +26,20 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """The caller's side: a context manager that starts the process and sends commands."""
+    """The caller's side: a context manager that starts the process and sends commands.
 
-    def __init__(self, engine: str, setup: Setup) -> None:
+    `paths` are searched for packages before those that are installed.
+    """
+
+    def __init__(self, engine: str, setup: Setup, paths: Sequence[Path] = ()) -> None:
         self._engine = engine
         self._setup = setup
+        self._paths = paths
 
     def __enter__(self) -> Worker:
         """Start the process; it imports its engine at the first call."""
         folder = str(Path(__file__).resolve().parent.parent)
-        paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [folder, *map(str, self._paths), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "comparison.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=True,

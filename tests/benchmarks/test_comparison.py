@@ -13,9 +13,18 @@ import pytest
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+from against import verdict_of  # noqa: E402
 from comparison.engines import Setup, rate  # noqa: E402
 from comparison.measure import OURS_IN_F32, EngineResult, ModelResult, deviation  # noqa: E402
-from comparison.report import cost_table, geometric_mean, problems, ratio_to_peers, speed_table  # noqa: E402
+from comparison.report import (  # noqa: E402
+    baseline_table,
+    cost_table,
+    geometric_mean,
+    losers_table,
+    problems,
+    ratio_to_peers,
+    speed_table,
+)
 from comparison.worker import Worker, WorkerError  # noqa: E402
 
 
@@ -39,6 +48,39 @@ def test_the_table_gives_the_share_of_the_peak_and_the_mean_ratio() -> None:
     assert "3.00x" in second
     assert "1.90x" in mean
     assert "50" in cost_table([result(10.0, 12.0, 15.0)])
+
+
+def test_the_slowest_models_of_a_sweep_come_first_with_what_takes_their_time() -> None:
+    slow, fast = result(10.0, 5.0), result(10.0, 30.0)
+    slow.engines["engine"].kinds = {"Conv": 1.0, "MatMul": 3.0}
+    fast.name = "fast"
+    first, second = losers_table([fast, slow]).splitlines()[2:]
+    assert "0.50x" in first
+    assert "MatMul 75%, Conv 25%" in first
+    assert "fast" in second
+
+
+def test_ratios_are_recorded_for_each_cpu_and_kind_of_run(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    assert "-" in baseline_table([result(10.0, 20.0)], path, "CPU A", "f32", record=True).splitlines()[2]
+    assert "-50%" in baseline_table([result(10.0, 10.0)], path, "CPU A", "f32", record=False)
+    assert "%" not in baseline_table([result(10.0, 10.0)], path, "CPU A", "bf16", record=True)
+    assert json.loads(path.read_text()) == {"CPU A": {"bf16": {"net": 1.0}, "f32": {"net": 2.0}}}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ([0.9] * 6, "slower"),
+        ([1.1] * 9 + [0.8], "faster"),
+        ([1.1] * 5, ""),
+        ([1.1] * 7 + [0.9] * 3, ""),
+        ([1.001] * 20, ""),
+    ],
+    ids=["all-slower", "nine-of-ten", "too-few", "too-mixed", "too-little"],
+)
+def test_noise_is_told_from_a_regression(ratios: list[float], verdict: str) -> None:
+    assert verdict_of(ratios) == verdict
 
 
 def test_a_wrong_answer_counts_for_nothing() -> None:
