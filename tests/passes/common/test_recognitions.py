@@ -29,6 +29,7 @@ EXPECTED: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "attention_sdpa": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose")),
     "attention_boolean": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose", "IsNaN")),
     "attention_causal": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose", "Where")),
+    "attention_windows": ({"Attention": 1}, ("Softmax", "Reshape", "Transpose")),
     "layer_norm": ({"LayerNormalization": 1}, ("ReduceMean", "Sqrt")),
     "rms_norm": ({"RMSNormalization": 1}, ("ReduceMean", "Sqrt", "Cast")),
     "rms_norm_half": ({"RMSNormalization": 1, "Cast": 2}, ("ReduceMean", "Sqrt")),
