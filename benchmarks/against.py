@@ -5,9 +5,10 @@
 
 The other revision is checked out beside this one and compiled. Each model has a process of each, which sleeps while the
 other runs; blocks of inferences alternate, with the order reversed in every round. A difference counts if it has the
-same sign in so many rounds that chance would give it in less than one of twenty runs (sign test, two-sided): the clock
-and the neighbours of a shared machine change from block to block, but not in favour of one side. With six rounds, all
-of them must agree. Exit code 1: a model is slower.
+same sign in so many rounds that chance would give it to a model in less than one of twenty runs (sign test, two-sided):
+the clock and the neighbours of a shared machine change from block to block, but not in favour of one side. With six
+rounds, the fewest, all of them must agree. Exit code 1: a model is slower; repeat with that model, since one of several
+may be by chance.
 """
 
 from __future__ import annotations
@@ -79,8 +80,10 @@ def measured(
     times: tuple[list[float], ...] = tuple([] for _ in trees)
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(OURS, setup, [tree, tree / "plugins/cpu/src"])) for tree in trees]
-        for worker in workers:
-            worker.start()
+        for worker, tree in zip(workers, trees, strict=True):
+            location = Path(worker.start()["location"])
+            if location.resolve() != (tree / "engine").resolve():
+                raise RuntimeError(f"the process for {tree} imported {location}")
             worker.call("load", path=str(folder / "model.onnx"))
             worker.call("bind", inputs=str(folder / "inputs.npz"))
         for turn in range(rounds):
@@ -114,6 +117,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    if sign_test(options.rounds, options.rounds) >= LEVEL:
+        parser.error(f"--rounds {options.rounds}: expected at least 6, or no difference can count")
     if unknown := [name for name in options.models if name not in NETWORKS]:
         parser.error(f"--models: {', '.join(unknown)}: expected some of {', '.join(NETWORKS)}")
     return options

@@ -105,11 +105,22 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help="with --baseline: record the ratios of this run")
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     options = parser.parse_args()
-    if options.record and not options.baseline:
-        parser.error("--record: expected --baseline, too")
+    if options.record:
+        usual = parser.parse_args([])
+        for name in ("engines", "threads", "streams", "device", "effort", "small", "sweep"):
+            if getattr(options, name) != getattr(usual, name):
+                parser.error(f"--record: expected no --{name}; recorded ratios have to be comparable")
+        if not options.baseline:
+            parser.error("--record: expected --baseline, too")
     if options.engines is None:
         options.engines = [name for name in ENGINES if options.precision == "f32" or name != "onnxruntime"]
-    known = NETWORKS if options.sweep is None else sorted(path.stem for path in options.sweep.glob("*.onnx"))
+    known = (
+        NETWORKS
+        if options.sweep is None
+        else sorted(path.stem for path in options.sweep.glob("*.onnx") if path.with_suffix(".npz").exists())
+    )
+    if not known:
+        parser.error(f"--sweep: {options.sweep} has no NAME.onnx with NAME.npz")
     if options.models is None:
         options.models = list(MODELS if options.sweep is None else known)
     if unknown := [name for name in options.models if name not in known]:

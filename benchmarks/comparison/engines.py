@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,11 @@ class Engine(ABC):
     @abstractmethod
     def version(self) -> str:
         """The engine's version."""
+
+    @property
+    def location(self) -> str:
+        """The folder of the engine's package, if it is this project's."""
+        return ""
 
     @property
     @abstractmethod
@@ -126,6 +132,12 @@ class ThisEngine(Engine):
         return engine.__version__
 
     @property
+    def location(self) -> str:
+        import engine
+
+        return str(Path(engine.__file__).parent)
+
+    @property
     def configuration(self) -> dict[str, Any]:
         return {"device": self.setup.device, **self._config}
 
@@ -144,11 +156,14 @@ class ThisEngine(Engine):
         request, found = network.create_infer_request(), dict[tuple[str, str], list[int]]()
         for _ in range(_PROFILED):
             request.infer(dict(inputs))
-            for node in request.profiling_info.nodes:
-                found.setdefault((node.name, node.op_type), []).append(node.duration_ns)
+            times: Counter[tuple[str, str]] = Counter()
+            for node in request.profiling_info.nodes:  # a record for each step
+                times[node.name, node.op_type] += node.duration_ns
+            for key, time_ns in times.items():
+                found.setdefault(key, []).append(time_ns)
         kinds: Counter[str] = Counter()
-        for (_, op_type), times in found.items():
-            kinds[op_type] += statistics.median(times) / 1e6
+        for (_, op_type), each in found.items():
+            kinds[op_type] += statistics.median(each) / 1e6
         return dict(kinds)
 
     def export(self, path: str) -> None:

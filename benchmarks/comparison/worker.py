@@ -43,7 +43,8 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "comparison.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            # Otherwise, packages in the current folder would come before `paths`.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
         )  # fmt: skip
         return self
 
@@ -88,7 +89,8 @@ class _Commands:
 
     def start(self, engine: str, **setup: Any) -> dict[str, Any]:
         self._engine = ENGINES[engine](Setup(**setup))
-        return {"version": self._engine.version, "configuration": self._engine.configuration, **process_memory()}
+        about = {"version": self._engine.version, "configuration": self._engine.configuration}
+        return {**about, "location": self._engine.location, **process_memory()}
 
     def load(self, path: str) -> dict[str, Any]:
         return self._timed(lambda: self._loaded.load(path))

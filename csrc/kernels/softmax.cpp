@@ -23,7 +23,7 @@ using namespace simd;
 
 constexpr int kUnroll = 4;
 // The exponent below which terms are 0: they change no sum of at least 1, and e^-88 is a denormal, which takes a
-// hundred cycles here, and as many in each product of probabilities.
+// hundred cycles.
 constexpr float kLeast = -87.0f;
 
 ENGINE_INLINE std::int64_t min64(std::int64_t a, std::int64_t b) {

@@ -1,7 +1,7 @@
 // The register-tiled product on which convolution, GEMM and Winograd are based.
 //
 // A tile is `vectors` x `pixels` accumulators that stay in registers through the whole reduction: each input value is
-// broadcast and multiplied with `vectors` vectors of output channels. Partial sums never touch memory.
+// broadcast and multiplied with `vectors` vectors of output channels. Partial sums of a tile never touch memory.
 //
 //   y[c, p] = epilogue(sum over block, row, col, d of  x[block, row, col, p, d] * w[block, row, col, d, c])
 //

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 from against import verdict_of  # noqa: E402
-from comparison.engines import Setup, rate  # noqa: E402
+from comparison.engines import Setup, ThisEngine, rate  # noqa: E402
 from comparison.measure import OURS_IN_F32, EngineResult, ModelResult, deviation  # noqa: E402
 from comparison.report import (  # noqa: E402
     baseline_table,
@@ -116,6 +117,30 @@ def test_a_worker_says_what_its_engine_said() -> None:
             worker.call("load", path="/missing.onnx")
         with pytest.raises(WorkerError, match=r"engine: .*bind"):
             worker.call("bind", wrong=1)
+
+
+def test_a_worker_imports_the_packages_of_its_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a folder with other packages, as the checkout is: a revision would be compared with itself."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        (folder / "engine").mkdir(parents=True)
+        (folder / "engine" / "__init__.py").write_text(f"raise ImportError({folder.name!r})")
+    monkeypatch.chdir(here)
+    with Worker("engine", Setup(1, "f32"), [there]) as worker, pytest.raises(WorkerError, match="there"):
+        worker.start()
+    monkeypatch.chdir(tmp_path)
+    with Worker("engine", Setup(1, "f32"), [BENCHMARKS.parent]) as worker:
+        assert worker.start()["location"] == str(BENCHMARKS.parent / "engine")
+
+
+def test_the_time_of_a_node_is_that_of_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [("a", "Conv", 3.0), ("a", "Conv", 1.0), ("b", "Conv", 0.5), ("c", "Gemm", 2.0)]
+    steps = [SimpleNamespace(name=name, op_type=kind, duration_ns=int(ms * 1e6)) for name, kind, ms in records]
+    request = SimpleNamespace(infer=lambda feed: None, profiling_info=SimpleNamespace(nodes=steps))
+    network = SimpleNamespace(create_infer_request=lambda: request)
+    engine = ThisEngine(Setup(1, "f32"))
+    monkeypatch.setattr(engine, "_core", SimpleNamespace(compile_model=lambda *arguments: network))
+    assert engine.kinds("", {}) == {"Conv": 4.5, "Gemm": 2.0}
 
 
 def test_a_worker_that_dies_is_reported() -> None:

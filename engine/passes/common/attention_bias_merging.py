@@ -15,14 +15,15 @@ from engine.passes.fusion import FusionPass, derived_constant, dims_of
 from engine.passes.pattern import Matcher, any_input, wrap_const, wrap_type
 
 _MOST_BYTES: Final = 1 << 24
-"""The size up to which a constant sum of two constants is worth storing: it is as large as the scores."""
+"""The size of scores up to which a constant of that size, the sum of a bias and masks, is worth storing."""
 
 
 class WindowMaskSinking(FusionPass):
     """Adds a constant mask to scores [B * W, H, S, T] that are reshaped to [B, W, H, S, T] for it, and back.
 
     Swin and other models of windows have a mask for each window, [W, S, T], and the windows of all images in the batch
-    dimension of the scores. Exact: the same numbers are added.
+    dimension of the scores. Exact: the same numbers are added. Does nothing for scores of more than 16 MB, since the
+    mask is repeated for each image.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,8 @@ class WindowMaskSinking(FusionPass):
             return None
         mask = values[self._mask].node
         assert isinstance(mask, Constant)
+        if scores.element_type.byte_size(math.prod(whole)) > _MOST_BYTES:
+            return None
         shape = (1,) * (len(split) - len(mask.shape)) + tuple(mask.shape)
         if len(shape) != len(split):
             return None

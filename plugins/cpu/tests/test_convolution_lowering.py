@@ -203,6 +203,16 @@ def test_few_wide_groups_are_convolutions_of_their_own(groups: int) -> None:
     np.testing.assert_array_equal(imported({"x": x, "r": r})["y"], compiled({"x": x, "r": r})["y"])
 
 
+def test_weights_that_two_convolutions_divide_differently_are_packed_for_each() -> None:
+    x, z = named("x", 1, 64, 28, 28), named("z", 1, 128, 28, 28)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1], group=2),
+        helper.make_node("Conv", ["z", "w"], ["b"], pads=[1, 1, 1, 1], group=4),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    check(nodes, {"x": x, "z": z}, {"w": named("w", 128, 32, 3, 3)}, 2 * 9 * 32)
+
+
 def test_groups_that_one_step_computes_better_stay_together() -> None:
     def alone(problem: ConvGeometry, out: Layout = Layout.BLOCKED) -> ConvProblem | None:
         return single_group(ConvProblem(problem, {}, True, False, Layout.BLOCKED, default_isa(), 2, out))

@@ -417,6 +417,13 @@ def test_masks_of_other_reshapes_stay(change: str, apply: Apply) -> None:
     assert apply(model, WindowMaskSinking, modified=False)["Reshape"] == 2
 
 
+def test_masks_are_not_repeated_for_many_images(apply: Apply) -> None:
+    """A blob would grow by a constant as large as all scores."""
+    manager = Manager()
+    manager.register_pass(WindowMaskSinking)
+    assert not manager.run_passes(windowed(MASK[:, None], images=1 << 17))
+
+
 def two_masks(first: Any, second: Any, *, product: bool = True) -> Model:
     q, k = Parameter(f32, [B, H, S, D], "q"), Parameter(f32, [B, H, D, T], "k")
     parameters = [q, k]

@@ -102,7 +102,7 @@ def _lower_groups(node: Node, problem: ConvProblem, groups: int, operands: Seque
     sizes += [g.out_bytes()] * (len(operands) - len(sizes))
     for index in range(groups):
         x, *more, y = (b.part(buffer, index * size, size) for buffer, size in zip(operands, sizes, strict=True))
-        weights = _weights(node, g, candidate, b, group=index)
+        weights = _weights(node, g, candidate, b, (index, groups))
         b.step(node, candidate.kernel, [x, weights, *more], [y], **candidate.attributes)
 
 
@@ -127,7 +127,7 @@ def _option(node: Node, source: Layout, out: Layout = Layout.BLOCKED, precision:
 
 
 def _weights(
-    node: Node, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder, group: int | None = None
+    node: Node, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder, group: tuple[int, int] | None = None
 ) -> int:
     source = node.input_value(_W)
     kernel, attributes, recipe = packing(geometry, candidate)
@@ -139,10 +139,10 @@ def _weights(
     def make() -> np.ndarray[Any, np.dtype[Any]]:
         array = _array(source, b)
         if group is not None:
-            array = array[group * geometry.out_channels : (group + 1) * geometry.out_channels]
+            array = array[group[0] * geometry.out_channels :][: geometry.out_channels]
         return pack(kernel, [_channels_last(array) if attributes.get("plain") else array], attributes, isa=b.isa)
 
-    return b.weights([source], recipe if group is None else f"{recipe}|group {group}", make)
+    return b.weights([source], recipe if group is None else f"{recipe}|group {group[0]} of {group[1]}", make)
 
 
 def _channels_last(weights: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
