@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def verdict_of(ratios: Sequence[float]) -> str:
-    """ "faster", "slower", or "" if the ratios of rounds, more than 1 where faster, can be chance."""
+    """Judge ratios of rounds, more than 1 where faster: `faster`, `slower`, or empty if they can be chance."""
     ratio, wins = statistics.median(ratios), sum(ratio > 1 for ratio in ratios)
     if sign_test(wins, len(ratios)) >= LEVEL or abs(ratio - 1) < LEAST:
         return ""

@@ -175,9 +175,9 @@ constexpr std::int64_t kMostNarrowRows = 8;
 
 template <class Weight, int kVectors>
 NarrowFn pick_narrow(std::int64_t rows) {
-  static const NarrowFn few[] = {narrow<Weight, kVectors, 1, 4>, narrow < Weight, kVectors, 2,
-                                 kVectors == 1 ? 4 : 2 >,        narrow < Weight, kVectors, 3,
-                                 kVectors == 3 ? 1 : 2 > };
+  constexpr int kSplitOfTwo = kVectors == 1 ? 4 : 2, kSplitOfThree = kVectors == 3 ? 1 : 2;
+  static const NarrowFn few[] = {narrow<Weight, kVectors, 1, 4>, narrow<Weight, kVectors, 2, kSplitOfTwo>,
+                                 narrow<Weight, kVectors, 3, kSplitOfThree>};
   if (rows < kFewRows) return few[rows - 1];
   if constexpr (!std::is_same_v<Weight, float>) {
     static const NarrowFn more[] = {narrow<Weight, kVectors, 4, 1>, narrow<Weight, kVectors, 5, 1>,
@@ -225,7 +225,8 @@ Tiles cut(const GemmArgs& args) {
   tiles.pixels = args.shape.m / tiles.rows;
   tiles.wide = args.shape.m % tiles.rows;
   tiles.block = args.tiling.tile_block > 0 ? min64(args.tiling.tile_block, tiles.rows) : tiles.rows;
-  tiles.depth = args.tiling.depth > 0 ? args.tiling.depth : args.shape.k > 0 ? args.shape.k : 1;
+  const std::int64_t whole = args.shape.k > 0 ? args.shape.k : 1;
+  tiles.depth = args.tiling.depth > 0 ? args.tiling.depth : whole;
   const PixelStep step = args.a.layout == MatrixLayout::kBlocked ? PixelStep::kBlocked1 : PixelStep::kRows;
   for (int more = 0; more < 2; ++more) {
     if (more && tiles.wide == 0) break;
@@ -235,8 +236,10 @@ Tiles cut(const GemmArgs& args) {
   if (args.shape.m > 0 && args.a.layout == MatrixLayout::kRows && args.c.layout == MatrixLayout::kRows &&
       args.residual.layout == MatrixLayout::kRows && tiles.rows == 1) {
     tiles.narrow_full = pick_narrow(args.b_element, pack.tile_channels / kLanes, args.shape.m);
-    if (tiles.narrow_full) tiles.narrow_tail = pick_narrow(args.b_element, pack.tail_channels / kLanes, args.shape.m);
-    if (tiles.narrow_full) tiles.depth = args.shape.k > 0 ? args.shape.k : 1;
+    if (tiles.narrow_full) {
+      tiles.narrow_tail = pick_narrow(args.b_element, pack.tail_channels / kLanes, args.shape.m);
+      tiles.depth = whole;
+    }
   }
   return tiles;
 }

@@ -440,6 +440,9 @@ void refused(const Target& target) {
   changed = {{"m", std::int64_t{4}},        {"n", std::int64_t{4}},       {"k", std::int64_t{4}},
              {"a_layout", std::int64_t{1}}, {"vectors", std::int64_t{1}}, {"depth", std::int64_t{16}}};
   expect_refused(target, gemm_operations, "gemm_f32", changed, {256, 256}, {64}, "expected rows");
+  changed["a_layout"] = std::int64_t{0};
+  changed["depth"] = std::int64_t{17};
+  expect_refused(target, gemm_operations, "gemm_f32", changed, {64, 256}, {64}, "\"depth\" is 17");
   refuse("misspelt", std::int64_t{1}, "misspelt");
 }
 

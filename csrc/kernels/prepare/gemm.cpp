@@ -209,7 +209,9 @@ GemmTiling read_tiling(const Attributes& attributes, const TileTraits& traits) {
   if (tiling.vectors == 0) return tiling;
   tiling.pixels = read("pixels", 0, traits.max_pixels[tiling.vectors]);
   tiling.tile_block = read("tile_block", 0, kLargest);
-  tiling.depth = read("depth", 0, kLargest) / kBlock * kBlock;
+  tiling.depth = read("depth", 0, kLargest);
+  if (tiling.depth % kBlock != 0)
+    throw PlanError("attribute \"depth\" is " + std::to_string(tiling.depth) + "; expected a multiple of 16");
   return tiling;
 }
 

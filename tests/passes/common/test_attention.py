@@ -413,7 +413,7 @@ def test_masks_of_windows_are_added_to_the_scores(mask: Any, shape: list[int], a
 @pytest.mark.parametrize("change", ["other-split", "read-elsewhere"])
 def test_masks_of_other_reshapes_stay(change: str, apply: Apply) -> None:
     other = change == "other-split"
-    model = windowed(0.5, split=[6, 1, H * S, S], reads=False) if other else windowed(MASK[:, None], reads=True)
+    model = windowed(0.5, split=[6, 1, H * S, S]) if other else windowed(MASK[:, None], reads=True)
     assert apply(model, WindowMaskSinking, modified=False)["Reshape"] == 2
 
 

@@ -25,7 +25,7 @@ _LEAST_NARROW: Final = 1 << 17
 """The elements from which a B of 16 bits is worth widening: more than stay in a cache beside other weights."""
 _LEAST_COLUMNS: Final = 16
 _CHECKED: Final = 1 << 16
-"""Elements that are checked at once: most matrices in f32 are told by the first ones."""
+"""Elements that are checked at once: the first ones already show that most matrices of f32 need f32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,9 @@ class Product:
             given |= {"residual_row": self.c_row, "residual_batch": [dim.c for dim in self.batch]}
         if is_dense and b.is_constant(weights):
             given["b_batch"] = [dim.b // max(1, self.k * self.n) for dim in self.batch]
-            given["b_element"] = weight_element(b, weights, self.n, self.k)
-            factor = packed_weights(b, weights, self.n, self.k, self.transposed)
+            element = weight_element(b, weights, self.n, self.k)
+            given["b_element"] = element
+            factor = packed_weights(b, weights, self.n, self.k, self.transposed, element)
         else:
             given |= {"packed": 0, "transposed": int(self.transposed), "b_row": self.b_row}
             given["b_batch"] = [dim.b for dim in self.batch]
@@ -195,10 +196,9 @@ def _is_f16(values: Array) -> bool:
         return bool((values.astype(np.float16).astype(np.float32) == values).all())
 
 
-def packed_weights(b: SegmentBuilder, weights: Output, n: int, k: int, transposed: bool) -> int:
-    """The buffer of a constant B, packed for the product; independent of the number of rows."""
+def packed_weights(b: SegmentBuilder, weights: Output, n: int, k: int, transposed: bool, element: str) -> int:
+    """The buffer of a constant B, packed as `element` for the product; independent of the number of rows."""
     matrices = math.prod(b.shape(weights)[:-2])
-    element = weight_element(b, weights, n, k)
     attributes: dict[str, Attribute] = {"n": n, "k": k, "transposed": int(transposed), "matrices": matrices}
     attributes["b_element"] = element
     recipe = f"gemm_{element} {n}x{k}x{matrices}{' transposed' if transposed else ''}"
