@@ -19,9 +19,9 @@ ENGINE_INLINE simd::Vec activate(Activation activation, float alpha, float beta,
     case Activation::kTanh:
       return tanh(x);
     case Activation::kGeluErf:
-      return 0.5f * x * (1.0f + erf(x * 0.70710678f));
+      return gelu(x);
     case Activation::kGeluTanh:
-      return 0.5f * x * (1.0f + tanh(0.79788456f * fma(0.044715f * x * x, x, x)));
+      return gelu_tanh(x);
     case Activation::kSilu:
       return x * sigmoid(alpha * x);
     case Activation::kHardSigmoid:

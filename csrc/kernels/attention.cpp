@@ -165,70 +165,140 @@ void pack_queries(const Task& task) {
   }
 }
 
+// Rows of K and V of consecutive keys, in place or copied.
+struct Keys {
+  std::int64_t first, count;
+  const float *k, *v;
+  std::int64_t k_row, v_row;
+};
+
+void copy_rows(const float* from, std::int64_t row, std::int64_t rows, std::int64_t size, float* to) {
+  for (std::int64_t r = 0; r < rows; ++r, from += row, to += size) {
+    std::int64_t d = 0;
+    for (; d + kLanes <= size; d += kLanes) store(to + d, load(from + d));
+    for (; d < size; ++d) to[d] = from[d];
+  }
+}
+
+// Adds the keys that the queries of a task attend to.
 template <int kVectors>
-void attend(const Task& task) {
+void attend_keys(const Task& task, Keys keys, Progress<kVectors>& progress) {
   constexpr int kWidth = kVectors * kLanes;
   const AttentionArgs& args = *task.args;
-  pack_queries<kVectors>(task);
-  Progress<kVectors> progress;
-  const bool may_be_blind = task.mask || args.before >= 0 || args.after >= 0 || args.keys == 0;
-  for (int v = 0; v < kVectors; ++v) {
-    progress.maximum[v] = broadcast(-kInf);
-    progress.sum[v] = zero();
-    progress.seen[v] = VecInt{} - (may_be_blind ? 0 : 1);
-  }
-  for (std::int64_t i = 0; i < args.value_size * kWidth; i += kLanes) store(task.result + i, zero());
-  for (std::int64_t key = task.key_begin; key < task.key_end; key += args.key_block) {
-    const std::int64_t count = min64(args.key_block, task.key_end - key);
-    multiply<kVectors, true>(task.k + key * args.k.row, args.k.row, count, task.queries, args.size, task.scores, false);
-    restrain<kVectors>(task, key, count, progress);
-    Vec correction[kVectors];
-    exponentiate<kVectors>(task, count, progress, correction);
-    const bool is_first = key == task.key_begin;
-    if (!is_first)
-      for (std::int64_t d = 0; d < args.value_size; ++d)
+  const std::int64_t begin = max64(keys.first, task.key_begin);
+  keys.count = min64(keys.first + keys.count, task.key_end) - begin;
+  if (keys.count <= 0) return;
+  keys.k += (begin - keys.first) * keys.k_row;
+  keys.v += (begin - keys.first) * keys.v_row;
+  multiply<kVectors, true>(keys.k, keys.k_row, keys.count, task.queries, args.size, task.scores, false);
+  restrain<kVectors>(task, begin, keys.count, progress);
+  Vec correction[kVectors];
+  const bool has_risen = exponentiate<kVectors>(task, keys.count, progress, correction);
+  const bool is_first = begin == task.key_begin;
+  if (has_risen && !is_first)
+    for (std::int64_t d = 0; d < args.value_size; ++d)
 #pragma GCC unroll 3
-        for (int v = 0; v < kVectors; ++v) {
-          float* result = task.result + d * kWidth + v * kLanes;
-          store(result, load(result) * correction[v]);
-        }
-    multiply<kVectors, false>(task.v + key * args.v.row, args.v.row, args.value_size, task.scores, count, task.result,
-                              !is_first);
+      for (int v = 0; v < kVectors; ++v) {
+        float* result = task.result + d * kWidth + v * kLanes;
+        store(result, load(result) * correction[v]);
+      }
+  multiply<kVectors, false>(keys.v, keys.v_row, args.value_size, task.scores, keys.count, task.result, !is_first);
+}
+
+// Processes `count` blocks of queries of a head together, so that each block of keys is copied for all of them: rows
+// of several heads are far apart, and would displace each other in the L1 cache.
+template <int kVectors>
+void attend(Task* tasks, std::int64_t count, float* copies) {
+  const AttentionArgs& args = *tasks[0].args;
+  Progress<kVectors> progress[kMostQueryBlocks];
+  std::int64_t key_begin = args.keys, key_end = 0;
+  for (std::int64_t t = 0; t < count; ++t) {
+    const Task& task = tasks[t];
+    pack_queries<kVectors>(task);
+    const bool may_be_blind = task.mask || args.before >= 0 || args.after >= 0 || args.keys == 0;
+    for (int v = 0; v < kVectors; ++v) {
+      progress[t].maximum[v] = broadcast(-kInf);
+      progress[t].sum[v] = zero();
+      progress[t].seen[v] = VecInt{} - (may_be_blind ? 0 : 1);
+    }
+    for (std::int64_t i = 0; i < args.value_size * kVectors * kLanes; i += kLanes) store(task.result + i, zero());
+    key_begin = min64(key_begin, task.key_begin);
+    key_end = max64(key_end, task.key_end);
   }
-  write_rows<kVectors>(task, progress);
+  for (std::int64_t key = key_begin; key < key_end; key += args.key_block) {
+    Keys keys = {key,
+                 min64(args.key_block, key_end - key),
+                 tasks[0].k + key * args.k.row,
+                 tasks[0].v + key * args.v.row,
+                 args.k.row,
+                 args.v.row};
+    if (args.query_blocks > 1) {
+      float* values = copies + args.key_block * args.size;
+      copy_rows(keys.k, keys.k_row, keys.count, args.size, copies);
+      copy_rows(keys.v, keys.v_row, keys.count, args.value_size, values);
+      keys = {key, keys.count, copies, values, args.size, args.value_size};
+    }
+    for (std::int64_t t = 0; t < count; ++t) attend_keys<kVectors>(tasks[t], keys, progress[t]);
+  }
+  for (std::int64_t t = 0; t < count; ++t) write_rows<kVectors>(tasks[t], progress[t]);
+}
+
+// Blocks of queries of one head: the first ones have one vector more than the others, and no group has both.
+struct QueryBlocks {
+  std::int64_t vectors;       // in each of the other blocks
+  std::int64_t wide, narrow;  // number of blocks
+  std::int64_t wide_groups, groups;
+};
+
+QueryBlocks cut_queries(const AttentionArgs& args) {
+  const std::int64_t vectors = (args.queries + kLanes - 1) / kLanes;
+  const std::int64_t blocks = (vectors + kMaxVectors - 1) / kMaxVectors;
+  QueryBlocks cut = {};
+  cut.vectors = vectors / blocks;
+  cut.wide = vectors % blocks;
+  cut.narrow = blocks - cut.wide;
+  cut.wide_groups = (cut.wide + args.query_blocks - 1) / args.query_blocks;
+  cut.groups = cut.wide_groups + (cut.narrow + args.query_blocks - 1) / args.query_blocks;
+  return cut;
 }
 
 void attention_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const AttentionArgs& args = *static_cast<const AttentionArgs*>(raw_args);
   const std::int64_t all = args.batch * args.heads;
   if (all * args.queries * args.value_size == 0) return;
-  const std::int64_t vectors = (args.queries + kLanes - 1) / kLanes;
-  const std::int64_t blocks = (vectors + kMaxVectors - 1) / kMaxVectors;
-  const WorkRange range = split_work(all * blocks, context.worker, context.workers);
+  constexpr std::int64_t kWidest = kMaxVectors * kLanes;
+  const QueryBlocks cut = cut_queries(args);
+  const WorkRange range = split_work(all * cut.groups, context.worker, context.workers);
   for (std::int64_t at = range.begin; at < range.end; ++at) {
-    Task task = head_task(args, buffers, at / blocks);
     // Alternates between both ends: in causal attention, later blocks have more keys.
-    const std::int64_t turn = at % blocks, block = turn % 2 == 0 ? turn / 2 : blocks - 1 - turn / 2;
-    const WorkRange part = split_work(vectors, static_cast<int>(block), static_cast<int>(blocks));
-    set_queries(task, part.begin * kLanes, min64(args.queries, part.end * kLanes) - part.begin * kLanes);
-    constexpr std::int64_t kWidest = kMaxVectors * kLanes;
-    task.queries = static_cast<float*>(context.scratch);
-    task.bias = task.queries + args.size * kWidest;
-    task.scores = task.bias + kLanes * kWidest;
-    task.result = task.scores + args.key_block * kWidest;
-    switch (part.end - part.begin) {
-      case 1:
-        attend<1>(task);
-        break;
-      case 2:
-        attend<2>(task);
-        break;
-#if defined(__AVX512F__) || defined(__aarch64__)
-      case 3:
-        attend<3>(task);
-        break;
-#endif
+    const std::int64_t turn = at % cut.groups, group = turn % 2 == 0 ? turn / 2 : cut.groups - 1 - turn / 2;
+    const bool is_wide = group < cut.wide_groups;
+    const std::int64_t first = is_wide ? 0 : cut.wide, blocks = is_wide ? cut.wide : cut.narrow;
+    const WorkRange part = split_work(blocks, static_cast<int>(is_wide ? group : group - cut.wide_groups),
+                                      static_cast<int>(is_wide ? cut.wide_groups : cut.groups - cut.wide_groups));
+    const std::int64_t vectors = cut.vectors + is_wide;
+    Task tasks[kMostQueryBlocks];
+    float* free = static_cast<float*>(context.scratch);
+    for (std::int64_t block = part.begin; block < part.end; ++block) {
+      Task& task = tasks[block - part.begin];
+      task = head_task(args, buffers, at / cut.groups);
+      const std::int64_t begin = (first * (cut.vectors + 1) + block * vectors) * kLanes;
+      set_queries(task, begin, min64(args.queries - begin, vectors * kLanes));
+      task.queries = free;
+      task.result = task.queries + args.size * kWidest;
+      free = task.result + args.value_size * kWidest;
     }
+    for (std::int64_t t = 0; t < part.end - part.begin; ++t) {
+      tasks[t].bias = free;
+      tasks[t].scores = free + kLanes * kWidest;
+    }
+    float* copies = free + (kLanes + args.key_block) * kWidest;
+    const auto attend_all = vectors == 1 ? attend<1>
+#if defined(__AVX512F__) || defined(__aarch64__)
+                            : vectors == 3 ? attend<3>
+#endif
+                                           : attend<2>;
+    attend_all(tasks, part.end - part.begin, copies);
   }
 }
 

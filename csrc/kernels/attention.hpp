@@ -34,9 +34,12 @@ struct AttentionArgs {
   std::int64_t mask_keys;  // keys that the mask covers; further keys are masked
   // Query i attends to keys i + offset - before to i + offset + after; -1: no bound.
   std::int64_t offset, before, after;
-  float scale, softcap;    // softcap 0: none
-  std::int64_t key_block;  // keys whose scores are in scratch at a time
+  float scale, softcap;       // softcap 0: none
+  std::int64_t key_block;     // keys whose scores are in scratch at a time
+  std::int64_t query_blocks;  // that share a copy of a block of keys, kMostQueryBlocks at most; 1: no copy
 };
+
+constexpr std::int64_t kMostQueryBlocks = 8;
 
 // Constants of an instruction set that plan building needs.
 struct AttentionTraits {

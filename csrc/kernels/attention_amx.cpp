@@ -178,8 +178,8 @@ void attend_tile(const TileTask& tile) {
     }
     restrain<kVectors>(task, key, count, progress);
     Vec correction[kVectors];
-    exponentiate<kVectors>(task, count, progress, correction);
-    if (key != task.key_begin)
+    const bool has_risen = exponentiate<kVectors>(task, count, progress, correction);
+    if (has_risen && key != task.key_begin)
       for (std::int64_t d = 0; d < a.value_size; ++d)
         for (int v = 0; v < kVectors; ++v) {
           float* result = task.result + d * kTile + v * kLanes;

@@ -20,14 +20,18 @@ ENGINE_INLINE std::int64_t max64(std::int64_t a, std::int64_t b) {
   return a > b ? a : b;
 }
 
-// e^x for x <= 0: relative error below 3e-7 down to -20, absolute error below 2e-7 e^-20 beyond, and 0 below -87. NaN
+// e^x for x <= 8: relative error below 3e-7 down to -20, absolute error below 2e-7 e^-20 beyond, and 0 below -87. NaN
 // stays NaN. Takes half the operations of simd::exp, which is accurate for small results, too.
 ENGINE_INLINE Vec exp_below_zero(Vec x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
   // 2^-126 is the smallest power that exponent bits can represent; and a scaling instruction whose result is below the
   // normal range, as for a score that a mask excludes, takes more than a hundred cycles on Intel's CPUs.
   constexpr float kLeast = -87.0f;
+#if defined(__AVX512F__)
+  const Vec bounded = x;  // results below kLeast are masked
+#else
   const Vec bounded = max(broadcast(kLeast), x);
+#endif
   const Vec shifted = fma(bounded, broadcast(1.44269504f), broadcast(kRound));
   const Vec r = fma(shifted - kRound, broadcast(-0.693147181f), bounded);
   Vec p = fma(broadcast(8.312525e-3f), r, broadcast(4.1890115e-2f));
@@ -162,12 +166,25 @@ void restrain(const Task& task, std::int64_t key, std::int64_t count, Progress<k
   }
 }
 
-// Converts the scores of a block of keys to the numerators of their probabilities; `correction` receives the factor for
-// the accumulated result.
+ENGINE_INLINE bool is_any(VecInt lanes) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) != 0;
+#else
+  std::int32_t all = 0;
+  for (int i = 0; i < kLanes; ++i) all |= lanes[i];
+  return all != 0;
+#endif
+}
+
+// Converts the scores of a block of keys to the numerators of their probabilities. Returns whether the accumulated
+// result must be multiplied by `correction` first: the reference of a row follows its maximum only if that is more than
+// kLeastRise above, since numerators up to e^8 are as exact.
 template <int kVectors>
-void exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& progress, Vec (&correction)[kVectors]) {
+bool exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& progress, Vec (&correction)[kVectors]) {
   constexpr int kWidth = kVectors * kLanes;
+  constexpr float kLeastRise = 8.0f;
   Vec maximum[kVectors], sum[kVectors];
+  VecInt has_risen{};
 #pragma GCC unroll 3
   for (int v = 0; v < kVectors; ++v) maximum[v] = progress.maximum[v];
   for (std::int64_t i = 0; i < count; ++i)
@@ -175,8 +192,10 @@ void exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& prog
     for (int v = 0; v < kVectors; ++v) maximum[v] = max(load(task.scores + i * kWidth + v * kLanes), maximum[v]);
 #pragma GCC unroll 3
   for (int v = 0; v < kVectors; ++v) {
-    correction[v] =
-        maximum[v] == progress.maximum[v] ? broadcast(1.0f) : exp_below_zero(progress.maximum[v] - maximum[v]);
+    const VecInt rises = maximum[v] > progress.maximum[v] + kLeastRise;
+    correction[v] = rises ? exp_below_zero(progress.maximum[v] - maximum[v]) : broadcast(1.0f);
+    has_risen |= rises;
+    maximum[v] = rises ? maximum[v] : progress.maximum[v];
     progress.maximum[v] = maximum[v];
     sum[v] = progress.sum[v] * correction[v];
     // A row without a score above -inf: makes its numerators 0, not NaN, so that its sum is 0.
@@ -192,6 +211,7 @@ void exponentiate(const Task& task, std::int64_t count, Progress<kVectors>& prog
     }
 #pragma GCC unroll 3
   for (int v = 0; v < kVectors; ++v) progress.sum[v] = sum[v];
+  return is_any(has_risen);
 }
 
 // Zero probabilities times V: 0 unless V has NaN.

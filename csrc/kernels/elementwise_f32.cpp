@@ -305,8 +305,8 @@ ENGINE_UNARY(Softplus, softplus(x));
 ENGINE_UNARY(Softsign, x / (1.0f + abs(x)));
 ENGINE_UNARY(Mish, mish(x));
 ENGINE_UNARY(HardSwish, x* clip(fma(x, broadcast(1.0f / 6.0f), broadcast(0.5f)), zero(), broadcast(1.0f)));
-ENGINE_UNARY(Gelu, 0.5f * x * (1.0f + erf(x * 0.70710678f)));
-ENGINE_UNARY(GeluTanh, 0.5f * x * (1.0f + tanh(0.79788456f * fma(0.044715f * x * x, x, x))));
+ENGINE_UNARY(Gelu, gelu(x));
+ENGINE_UNARY(GeluTanh, gelu_tanh(x));
 ENGINE_UNARY(Round, round_even(x));
 
 struct Floor {

@@ -1,6 +1,6 @@
 // gemm_f32: matrix products by tiles, A and C row-major or blocked, B packed. gemm_columns_f32: by products of rows
-// with rows, for few columns, or few rows and a B that is stored transposed. gemm_raw_f32: few rows times an unpacked
-// B. gemm_pack_f32: packs B for the first two, at run time.
+// with rows, for few columns, or few rows and a B that is stored transposed; one short column with many rows at once.
+// gemm_raw_f32: few rows times an unpacked B. gemm_pack_f32: packs B for the first two, at run time.
 //
 // Operands: A, B, [bias], [scale], [residual], C, [packed B] (gemm.hpp). C must not overlap A or B. Rows of A and C
 // have float alignment. A row-major C is not accessed beyond column N of a row; a blocked C is written in whole blocks
@@ -11,6 +11,7 @@
 
 #include "kernels/activation.hpp"
 #include "simd/half.hpp"
+#include "simd/partial.hpp"
 #include "simd/transpose.hpp"
 #include "simd/vec.hpp"
 
@@ -521,11 +522,71 @@ DotsFn pick_dots(std::int64_t rows, std::int64_t columns) {
   return nullptr;
 }
 
+// The length up to which a single column is multiplied by one vector of rows at a time; longer rows are far apart.
+constexpr std::int64_t kShortColumn = 64;
+
+// The sums of rows [row, row + count), at most kLanes, of a product with one short column, one per lane.
+Vec column_sums(const GemmArgs& args, const Matrix& matrix, std::int64_t row, std::int64_t count) {
+  const float* a = matrix.a + row * args.a.row;
+  const float* b = reinterpret_cast<const float*>(matrix.b);
+  Vec sums[kLanes] = {};
+  for (std::int64_t d = 0; d < args.shape.k; d += kLanes) {
+    const std::int64_t depth = min64(kLanes, args.shape.k - d);
+    const Vec weights = load_partial(b + d, depth, zero());
+    if (count == kLanes) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        sums[i] = fma(load_partial(a + i * args.a.row + d, depth, zero()), weights, sums[i]);
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        if (i < count) sums[i] = fma(load_partial(a + i * args.a.row + d, depth, zero()), weights, sums[i]);
+    }
+  }
+  transpose_square(sums);
+  Vec total = zero();
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) total += sums[i];
+  return total;
+}
+
+// One column is finished as if it were a row: bias and scale are those of all its elements.
+void write_column(const Walk& walk, const Matrix& matrix, std::int64_t row, std::int64_t count, Vec value) {
+  const GemmArgs& args = *walk.args;
+  const EpilogueArgs& epilogue = args.epilogue;
+  if (walk.scale) value *= walk.scale[0];
+  if (walk.bias) value += walk.bias[0];
+  float residual[kLanes] = {}, lanes[kLanes];
+  if (matrix.residual)
+    for (std::int64_t i = 0; i < count; ++i) residual[i] = matrix.residual[(row + i) * args.residual.row];
+  if (!epilogue.residual_after) value += load(residual);
+  store(lanes, value);
+  finish_column(epilogue, 1, lanes, kLanes, epilogue.residual_after ? residual : nullptr, kLanes);
+  float* c = matrix.c + row * args.c.row;
+  if (args.c.row == 1) return store_partial(c, load(lanes), count);
+  for (std::int64_t i = 0; i < count; ++i) c[i * args.c.row] = lanes[i];
+}
+
+void multiply_column(const Walk& walk, std::int64_t matrices, const KernelContext& context) {
+  const GemmArgs& args = *walk.args;
+  const std::int64_t parts = (args.shape.m + kLanes - 1) / kLanes;
+  const WorkRange range = split_work(matrices * parts, context.worker, context.workers);
+  for (std::int64_t at = range.begin; at < range.end;) {
+    const Matrix matrix = matrix_at(walk, at / parts);
+    const std::int64_t end = min64(range.end, (at / parts + 1) * parts);
+    for (; at < end; ++at) {
+      const std::int64_t row = at % parts * kLanes, count = min64(kLanes, args.shape.m - row);
+      write_column(walk, matrix, row, count, column_sums(args, matrix, row, count));
+    }
+  }
+}
+
 void gemm_columns_f32(const void* raw_args, void* const* buffers, const KernelContext& context) {
   const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
   const std::int64_t matrices = gemm_matrices(args.shape), m = args.shape.m, n = args.shape.n;
   if (matrices * m * n == 0) return;
   const Walk walk = start(args, buffers);
+  if (n == 1 && args.shape.k <= kShortColumn) return multiply_column(walk, matrices, context);
   const std::int64_t row_tiles = (m + kDotRows - 1) / kDotRows, chunks = (n + kDotChunk - 1) / kDotChunk;
   const WorkRange range = split_work(matrices * row_tiles * chunks, context.worker, context.workers);
   float sums[kDotRows * kDotChunk] = {};

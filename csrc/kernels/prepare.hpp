@@ -40,6 +40,11 @@ std::size_t checked_add(std::size_t a, std::size_t b);
 // The product of dimensions, each of which must be zero or more.
 std::size_t checked_product(const std::vector<std::int64_t>& dimensions);
 
+// The quotient, rounded up.
+inline std::int64_t divide_up(std::int64_t value, std::int64_t by) {
+  return (value + by - 1) / by;
+}
+
 // The attributes of a step, by name. Attributes that prepare does not read are an error.
 class Attributes {
  public:

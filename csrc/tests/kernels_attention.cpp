@@ -38,6 +38,7 @@ struct Problem {
   float scale = 0.3f, softcap = 0.0f;
   AttentionRows rows = AttentionRows::kAttention;
   std::int64_t key_block = 0;
+  std::int64_t query_blocks = 0;
   int row_wise = -1;
 };
 
@@ -123,7 +124,8 @@ std::string describe(const Problem& c) {
          std::to_string(c.queries) + " k" + std::to_string(c.keys) + " d" + std::to_string(c.size) + "/" +
          std::to_string(c.value_size) + " mask" + std::to_string(static_cast<int>(c.mask.kind)) + " bounds" +
          std::to_string(c.before) + "," + std::to_string(c.after) + "+" + std::to_string(c.offset) + " block" +
-         std::to_string(c.key_block) + " rows" + std::to_string(c.row_wise);
+         std::to_string(c.key_block) + " query blocks " + std::to_string(c.query_blocks) + " rows" +
+         std::to_string(c.row_wise);
 }
 
 AttributeMap attributes_of(const Problem& c, const Tensor& q, const Tensor& k, const Tensor& v, const Masked& mask,
@@ -151,6 +153,7 @@ AttributeMap attributes_of(const Problem& c, const Tensor& q, const Tensor& k, c
     map["mask_keys"] = mask.keys;
   }
   if (c.key_block > 0) map["key_block"] = c.key_block;
+  if (c.query_blocks > 0) map["query_blocks"] = c.query_blocks;
   if (c.row_wise >= 0) map["row_wise"] = std::int64_t{c.row_wise};
   return map;
 }
@@ -196,6 +199,23 @@ void tails(const Target& target) {
         for (const std::int64_t value_size : {1, 16, 21, 70}) check(target, {1, 2, 2, queries, keys, size, value_size});
 }
 
+// Blocks of queries that share copies of the keys: groups of each size, with a rest, with and without bounds.
+void copies(const Target& target) {
+  for (const std::int64_t queries : {40, 97, 310})
+    for (const std::int64_t query_blocks : {1, 2, 3, 8})
+      for (const std::int64_t key_block : {16, 21, 0})
+        for (const std::int64_t before : {-1, 30})
+          for (const std::int64_t after : {-1, 0}) {
+            Problem c{1, 4, 2, queries, queries, 20, 36, Order::kRowsFirst};
+            c.query_blocks = query_blocks;
+            c.key_block = key_block;
+            c.before = before;
+            c.after = after;
+            c.row_wise = 0;
+            check(target, c);
+          }
+}
+
 void layouts(const Target& target) {
   for (const Order order : {Order::kHeadsFirst, Order::kRowsFirst})
     for (const std::int64_t kv_heads : {1, 2, 6})
@@ -234,6 +254,7 @@ void bounds(const Target& target) {
               c.after = after;
               c.offset = offset;
               c.key_block = block;
+              c.query_blocks = block == 8 ? 2 : 0;
               c.row_wise = row_wise;
               if (is_masked) c.mask.kind = AttentionMask::kFloat;
               check(target, c);
@@ -349,9 +370,10 @@ void refused(const Target& target) {
 }  // namespace
 
 int main() {
-  std::vector<Case> cases = {{"tails", tails},           {"layouts", layouts}, {"masks", masks},
-                             {"bounds", bounds},         {"long", long_rows},  {"large scores", large_scores},
-                             {"not finite", not_finite}, {"workers", workers}, {"empty", empty}};
+  std::vector<Case> cases = {
+      {"tails", tails},     {"copies", copies},  {"layouts", layouts},           {"masks", masks},
+      {"bounds", bounds},   {"long", long_rows}, {"large scores", large_scores}, {"not finite", not_finite},
+      {"workers", workers}, {"empty", empty}};
   is_in_bf16 = true;
   const int failed = run_cases(cases, {"attention_amx_bf16"});
   is_in_bf16 = false;

@@ -312,6 +312,25 @@ void columns(const Target& target) {
       for (const std::int64_t k : {128, 131, 200, 300}) check(target, {m, n, k, {true, n == 2, m == 3}});
 }
 
+// One column, which is read in place: rows that fill lanes, or not, and all of the epilogue.
+void single_column(const Target& target) {
+  for (const std::int64_t k : {1, 9, 16, 33, 64, 65, 100})
+    for (const std::int64_t m : {1, 5, 16, 40})
+      for (const bool is_after : {false, true}) {
+        Gemm g{m, 1, k, {true, k == 9, m != 5}};
+        g.is_packed = false;
+        g.batch = {3};
+        g.a.gap = m == 40 ? 3 : 0;
+        g.c.gap = m == 16 ? 2 : 0;
+        g.residual.gap = m == 40 ? 1 : 0;
+        g.epilogue.activation = is_after ? Activation::kSigmoid : Activation::kClip;
+        g.epilogue.residual_after = is_after && g.operands.has_residual;
+        g.epilogue.alpha = is_after ? 0.0f : -0.4f;
+        g.epilogue.beta = is_after ? 0.0f : 0.7f;
+        check(target, g);
+      }
+}
+
 // Rows of A that map to the same cache set, which use another tiling, also for few rows.
 void long_rows(const Target& target) {
   for (const std::int64_t m : {1, 2, 3, 10})
@@ -456,6 +475,7 @@ int main() {
                     {"batches", batches},
                     {"interleaved", interleaved},
                     {"columns", columns},
+                    {"single column", single_column},
                     {"long rows", long_rows},
                     {"every tile", every_tile},
                     {"parts of depth", parts_of_depth},

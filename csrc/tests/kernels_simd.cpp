@@ -77,12 +77,14 @@ void accuracy(const Target& target) {
 // With cancellation, the error is bounded relative to the terms, not to the result.
 void absolute_accuracy(const Target& target) {
   const auto x = samples(-30.0f, 30.0f);
-  const auto gelu = apply(target, Activation::kGeluErf, 0, x), elu = apply(target, Activation::kElu, 1, x);
-  const auto silu = apply(target, Activation::kSilu, 1, x);
+  const auto gelu = apply(target, Activation::kGeluErf, 0, x), gelu_tanh = apply(target, Activation::kGeluTanh, 0, x);
+  const auto elu = apply(target, Activation::kElu, 1, x), silu = apply(target, Activation::kSilu, 1, x);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double v = x[i], scale = 1.2e-7 * (std::fabs(v) + 1e-37);
     const double phi = (1 + std::erf(v / std::sqrt(2.0))) / 2;
     if (!expect(std::fabs(gelu[i] - v * phi) <= 3 * scale, "gelu at " + std::to_string(v))) return;
+    const double gate = std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v));
+    if (!expect(std::fabs(gelu_tanh[i] - v / 2 * (1 + gate)) <= 3 * scale, "gelu_tanh at " + std::to_string(v))) return;
     if (!expect(std::fabs(silu[i] - v / (1 + std::exp(-v))) <= 3 * scale, "silu at " + std::to_string(v))) return;
     const double expected = v < 0 ? std::expm1(v) : v;
     if (!expect(std::fabs(elu[i] - expected) <= 2.5e-7 * (1 + std::fabs(expected)), "elu at " + std::to_string(v)))
@@ -96,6 +98,10 @@ void limits(const Target& target) {
   expect_close({1, 0, kNan, 0.5f, 1, 0}, apply(target, Activation::kSigmoid, 0, x), 0, "sigmoid");
   expect_close({1, -1, kNan, 0, 1, -1}, apply(target, Activation::kTanh, 0, x), 0, "tanh");
   expect_close({kInf, -1, kNan, 0, 3e38f, -1}, apply(target, Activation::kElu, 1, x), 0, "elu");
+  // At -inf, the formula of both is -inf * 0.
+  const std::vector<float> gelu{kInf, kNan, kNan, 0, 3e38f, 0};
+  expect_close(gelu, apply(target, Activation::kGeluErf, 0, x), 0, "gelu");
+  expect_close(gelu, apply(target, Activation::kGeluTanh, 0, x), 0, "gelu_tanh");
 }
 
 }  // namespace

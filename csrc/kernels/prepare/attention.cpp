@@ -21,12 +21,16 @@ namespace {
 //   scale, softcap (0)
 //   before, after (-1), offset (0): query i attends to keys i + offset - before to i + offset + after; -1: no bound
 //   rows (0): the result of rows whose probabilities would be NaN (AttentionRows)
-//   row_wise (by the number of queries), key_block (by the number of keys): the algorithm
+//   row_wise (by the number of queries), key_block (by the number of keys), query_blocks (by both): the algorithm
 // Operands: Q, K, V, [mask]; Y. attention_bf16 has the same, multiplies in bf16, and needs tiles of AMX.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Scores of a block of keys for three vectors of queries then take 48 KB, the size of recent L1 caches.
 constexpr std::int64_t kMostKeys = 256;
+// Copied keys and values, and scores, of a block, for heads of 64 elements, fit these caches together.
+constexpr std::int64_t kMostCopiedKeys = 64;
+// The fewest keys that are copied, and the parts that the work has at least when blocks of queries share a copy.
+constexpr std::int64_t kLeastCopied = 128, kLeastParts = 32;
 // The least work, in multiplications, for which waking a worker is worthwhile.
 constexpr double kLeastWork = 1.0e5;
 
@@ -177,31 +181,39 @@ bool read_is_row_wise(const StepRequest& request, const AttentionArgs& args) {
   return read_or(request.attributes, "row_wise", 0, 1, is_best ? 1 : 0) == 1;
 }
 
+// How many blocks of queries, of `width` each, share a copy of the keys.
+std::int64_t query_blocks(const AttentionArgs& args, std::int64_t width) {
+  if (args.keys < kLeastCopied) return 1;
+  const std::int64_t in_head = std::max<std::int64_t>(1, divide_up(args.queries, width));
+  const std::int64_t all = args.batch * args.heads * in_head;
+  return std::clamp<std::int64_t>(all / kLeastParts, 1, std::min(in_head, kMostQueryBlocks));
+}
+
 PreparedStep prepare_attention_f32(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const AttentionTraits& traits = find_traits(request);
   AttentionArgs args = read_attention(request);
   const bool is_row_wise = read_is_row_wise(request, args);
-  const std::int64_t blocks = std::max<std::int64_t>(1, (args.keys + kMostKeys - 1) / kMostKeys);
-  args.key_block = std::max<std::int64_t>(1, (args.keys + blocks - 1) / blocks);
+  const std::int64_t width = std::int64_t{traits.lanes} * traits.block_vectors;
+  args.query_blocks = read_or(attributes, "query_blocks", 1, kMostQueryBlocks, query_blocks(args, width));
+  const std::int64_t most = args.query_blocks > 1 ? kMostCopiedKeys : kMostKeys;
+  const std::int64_t blocks = std::max<std::int64_t>(1, divide_up(args.keys, most));
+  args.key_block = std::max<std::int64_t>(1, divide_up(args.keys, blocks));
   args.key_block = read_or(attributes, "key_block", 1, kLargest, args.key_block);
-  std::vector<std::int64_t> floats;
-  if (is_row_wise) {
-    floats = {args.size + args.keys + 2 * 16};
-  } else {
-    const std::int64_t width = std::int64_t{traits.lanes} * traits.block_vectors;
-    floats = {
-        args.size + args.value_size + traits.lanes + std::min(args.key_block, std::max<std::int64_t>(args.keys, 1)),
-        width};
-  }
   args.key_block = std::min(args.key_block, std::max<std::int64_t>(args.keys, 1));
+  std::size_t floats = checked_product({args.size + args.keys + 2 * 16});
+  if (!is_row_wise) {
+    const std::int64_t row = args.size + args.value_size;
+    floats = checked_add(checked_product({args.query_blocks * row + traits.lanes + args.key_block, width}),
+                         checked_product({args.query_blocks > 1 ? args.key_block : 0, row}));
+  }
   PreparedStep step;
   const char* kernel = is_row_wise ? "attention_rows_f32" : "attention_f32";
   step.phases.push_back(PreparedPhase::of(request.kernels.find(kernel), args));
-  step.phases[0].scratch_bytes = checked_multiply(checked_product(floats), sizeof(float));
+  step.phases[0].scratch_bytes = checked_multiply(floats, sizeof(float));
   step.work = attention_work(args);
-  const std::int64_t rows_apart = is_row_wise ? 1 : traits.lanes * traits.block_vectors;
-  const double parts = static_cast<double>(args.batch) * args.heads * ((args.queries + rows_apart - 1) / rows_apart);
+  const std::int64_t rows_apart = is_row_wise ? 1 : width * args.query_blocks;
+  const double parts = static_cast<double>(args.batch) * args.heads * divide_up(args.queries, rows_apart);
   step.phases[0].max_workers =
       static_cast<int>(std::min(1.0e6, std::max(1.0, std::min(parts, step.work / 2 / kLeastWork))));
   return step;

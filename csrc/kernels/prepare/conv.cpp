@@ -14,10 +14,6 @@ constexpr std::int64_t kChannelBlock = 16;
 // Packed weights of this size fit the L2 cache together with the input rows of a tile.
 constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
-
 }  // namespace
 
 ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, std::int32_t vectors) {

@@ -22,10 +22,6 @@ namespace {
 constexpr std::int64_t kPlainChannels = 4;
 constexpr std::int64_t kRowBytes = kAmxStepBytes;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
-
 void expect_shape(const ConvShape& s, bool is_plain, std::int64_t pixels_of_step) {
   if (s.groups != 1) throw PlanError(std::to_string(s.groups) + " groups; expected 1 for tiles");
   if (!is_plain) return;

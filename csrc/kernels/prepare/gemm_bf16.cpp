@@ -30,10 +30,6 @@ constexpr std::int64_t kCachedInputBytes = 4 * 1024 * 1024;
 constexpr double kLeastWork = 2.0e5;
 constexpr double kReadWork = 4.0;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
-
 std::int64_t read_or(const Attributes& attributes, const std::string& name, std::int64_t least, std::int64_t most,
                      std::int64_t otherwise) {
   return attributes.has(name) ? attributes.integer(name, least, most) : otherwise;

@@ -27,10 +27,6 @@ constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
 constexpr double kLeastWork = 4.0e5;
 constexpr double kReadWork = 4.0;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
-
 std::size_t matrix_bytes(std::int64_t rows, std::int64_t columns, std::int64_t row, std::int64_t element_bytes) {
   if (rows == 0 || columns == 0) return 0;
   return checked_multiply(checked_add(checked_product({rows - 1, row}), checked_product({columns})),

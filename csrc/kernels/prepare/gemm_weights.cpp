@@ -32,10 +32,6 @@ constexpr std::int64_t kLeastTiles = 8;
 constexpr double kLeastWork = 3.0e4;
 constexpr std::int64_t kPieceMultiple = 16;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
-
 std::int64_t round_up(std::int64_t value, std::int64_t to) {
   return divide_up(value, to) * to;
 }

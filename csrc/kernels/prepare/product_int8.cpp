@@ -22,10 +22,6 @@ constexpr std::int64_t kBlock = 16, kLargest = std::int64_t{1} << 30;
 // The least multiplications, and bytes to be rearranged, for a worker.
 constexpr double kLeastWork = 4.0e5, kLeastBytes = 3.0e4;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
-
 void read_batch(const Attributes& attributes, ProductInt8Args& args) {
   const auto read = [&](const char* name) {
     return attributes.has(name) ? attributes.integers(name) : std::vector<std::int64_t>{};

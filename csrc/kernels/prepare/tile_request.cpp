@@ -10,10 +10,6 @@ constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kCachedPanelBytes = 1200 * 1024;
 constexpr std::int64_t kPanelBlockBytes = 768 * 1024;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
-
 }  // namespace
 
 PackArgs pack_for_tiles(std::int64_t n, std::int64_t k, std::int32_t depth) {

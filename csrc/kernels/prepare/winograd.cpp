@@ -13,9 +13,6 @@ namespace {
 // the weights only once.
 constexpr std::int64_t kStreamedWeightBytes = 3 * 1024 * 1024;
 
-std::int64_t divide_up(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
 std::int64_t points(const WinogradArgs& args) {
   return std::int64_t{args.output_tile + 2} * (args.output_tile + 2);
 }

@@ -163,6 +163,11 @@ def test_gather_by_known_indices_is_a_view_or_a_copy() -> None:
         (ops.Gather(x, Constant(np.array(-1), i64), axis=1), ["strided_copy"]),
         (ops.Gather(x, integers(3, 1), axis=0), ["strided_copy"]),
         (ops.Gather(x, integers(0, 2, 1), axis=0), ["gather"]),
+        (ops.Gather(x, Constant(np.array([[0, 1], [1, 2], [2, 3]]), i64), axis=2), ["strided_copy"]),  # windows
+        (ops.Gather(x, Constant(np.array([[2, 1], [1, 0]]), i64), axis=1), ["strided_copy"]),
+        (ops.Gather(x, Constant(np.array([[2], [1]]), i64), axis=0), ["strided_copy"]),
+        (ops.Gather(x, Constant(np.array([[0, 2], [1, 2]]), i64), axis=1), ["gather"]),
+        (ops.Gather(x, Constant(np.array([[-1, 0], [-2, -1]]), i64), axis=1), ["gather"]),  # 2, 0; 1, 2
     ):
         assert steps(node) == kernels
         check(node, values(4, 3, 5))

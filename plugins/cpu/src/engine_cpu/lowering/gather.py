@@ -23,7 +23,7 @@ from engine.ops.gather import (
 )
 from engine_cpu.layout import item_size
 from engine_cpu.lowering.registry import OpLowering, lowers
-from engine_cpu.lowering.strided import Copy, Strided, check_movable, copy_step
+from engine_cpu.lowering.strided import MAX_DIMS, Copy, Strided, check_movable, copy_step
 from engine_cpu.segment import SegmentBuilder
 
 INDICES: Final = frozenset({i32, i64})
@@ -32,7 +32,7 @@ _NUMBERS: Final = frozenset({f32, f64, i32, i64})
 
 @lowers("Gather", spec=GatherSpec)
 class GatherLowering(OpLowering[GatherSpec]):
-    """Slices by index; evenly spaced constant indices become a view or a strided copy."""
+    """Slices by index; evenly spaced constant indices, also along each axis only, become a view or a strided copy."""
 
     def check(self, spec: GatherSpec) -> Refusal | None:
         return _check_indexed(spec)
@@ -41,8 +41,9 @@ class GatherLowering(OpLowering[GatherSpec]):
         data, indices, y = spec.data, spec.indices, spec.output()
         shape, size = b.shape(data), item_size(data.element_type)
         outer, length, inner = spec.at(shape)
-        if (known := _known_run(b, indices, length)) is not None:
-            elements = Strided.row_major(shape).slice(spec.axis, *known)
+        is_copied = len(shape) + len(b.shape(indices)) <= MAX_DIMS
+        if is_copied and (known := _known_grid(b, indices, length)) is not None:
+            elements = Strided.row_major(shape).grid(spec.axis, *known)
             if elements.is_contiguous:
                 b.view(y, data, elements.offset * size)
                 return
@@ -67,18 +68,25 @@ def _check_indexed(spec: IndexedSpec) -> Refusal | None:
     return first_refusal(check_movable(spec.data), check_types([spec.indices], INDICES))
 
 
-def _known_run(b: SegmentBuilder, indices: Output, size: int) -> tuple[int, int, int] | None:
-    """Start, count and step of evenly spaced, in-range constant indices; None for others."""
+def _known_grid(b: SegmentBuilder, indices: Output, size: int) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+    """Start, sizes and steps of constant indices in range that grow evenly along each axis; None for others.
+
+    Sliding windows, as of an unfolded convolution, are `start + i * stride + j * dilation`.
+    """
     if not b.is_constant(indices):
         return None
-    values = b.value(indices).reshape(-1).astype(np.int64)
+    values = np.asarray(b.value(indices), np.int64)
     if not values.size or values.min() < -size or values.max() >= size:
         return None
     values = np.where(values < 0, values + size, values)
-    steps = np.diff(values)
-    if steps.size and (steps != steps[0]).any():
-        return None
-    return int(values[0]), int(values.size), int(steps[0]) if steps.size else 1
+    flat = values.reshape(-1)
+    for grid in (flat, values):
+        start = int(flat[0])
+        steps = tuple(int(grid.take(1, axis).flat[0]) - start if n > 1 else 1 for axis, n in enumerate(grid.shape))
+        places = np.indices(grid.shape, sparse=True)
+        if (grid == start + sum(step * place for step, place in zip(steps, places, strict=True))).all():
+            return start, grid.shape, steps
+    return None
 
 
 @lowers("GatherElements", spec=GatherSpec)

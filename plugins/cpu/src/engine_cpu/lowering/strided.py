@@ -67,6 +67,15 @@ class Strided:
         strides[axis] *= step if count > 1 else 1
         return Strided(tuple(shape), tuple(strides), offset)
 
+    def grid(self, axis: int, start: int, sizes: Sequence[int], steps: Sequence[int]) -> Strided:
+        """Elements start + i * steps[0] + j * steps[1] + ... of one axis, as axes of these sizes."""
+        stride = self.strides[axis]
+        return Strided(
+            (*self.shape[:axis], *sizes, *self.shape[axis + 1 :]),
+            (*self.strides[:axis], *(stride * step for step in steps), *self.strides[axis + 1 :]),
+            self.offset + (start * stride if 0 not in self.shape else 0),
+        )
+
     def broadcast(self, shape: Sequence[int]) -> Strided:
         """Broadcast to a shape."""
         missing = len(shape) - len(self.shape)
