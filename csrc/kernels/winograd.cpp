@@ -207,11 +207,11 @@ ENGINE_NOINLINE void transform_output(const WinogradArgs& args, const float* m, 
   }
 }
 
-// The product for one point: `tiles` pixels of V times the weights of one channel tile. Meanwhile prefetches `next`,
-// the weights of the next point; null if there are none.
+// The product for one point: `tiles` pixels of V, of `channels`, times the weights of one channel tile. Meanwhile
+// prefetches `next`, the weights of the next point; null if there are none.
 ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int64_t v_block, const float* u,
-                              std::int64_t width, std::int64_t tiles, float* m, std::int64_t m_block,
-                              const float* next) {
+                              std::int64_t channels, std::int64_t width, std::int64_t tiles, float* m,
+                              std::int64_t m_block, const float* next) {
   static const EpilogueArgs kPlain{};
   const std::int64_t count = (tiles + args.pixels - 1) / args.pixels;
   const int pixels = static_cast<int>(tiles / count);
@@ -221,10 +221,10 @@ ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int
   call.x_block = v_block;
   call.w = u;
   call.w_block = 16 * width;
-  call.blocks = static_cast<std::int32_t>(blocks_of(args.shape.in_channels));
+  call.blocks = static_cast<std::int32_t>(blocks_of(channels));
   call.rows = call.cols = 1;
   call.depth = 16;
-  call.last_depth = static_cast<std::int32_t>(args.shape.in_channels - 16 * (call.blocks - 1));
+  call.last_depth = static_cast<std::int32_t>(channels - 16 * (call.blocks - 1));
   call.y_block = m_block;
   call.y_pixel = 16;
   call.epilogue = &kPlain;
@@ -232,7 +232,7 @@ ENGINE_NOINLINE void multiply(const WinogradArgs& args, const float* v, std::int
   const TileFn plain = tile_kernel(vectors, pixels, PixelStep::kBlocked1);
   std::int64_t at = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    if (next) prefetch_part(call, next, width, args.shape.in_channels, i, count);
+    if (next) prefetch_part(call, next, width, channels, i, count);
     call.x = v + at * 16;
     call.y = m + at * 16;
     (i < wide ? wider : plain)(call);
@@ -255,69 +255,109 @@ ENGINE_INLINE int temporaries_at(const WinogradArgs& args) {
   return 3 + args.operands.has_bias + args.operands.has_scale + args.operands.has_residual;
 }
 
-struct ChannelTiles {
-  std::int64_t count;
-  std::int64_t width(const WinogradArgs& args, std::int64_t tile) const {
-    return tile == count - 1 ? args.tail_channels : args.tile_channels;
+// Channels that are computed apart, and their weights.
+struct Group {
+  std::int64_t in_first, ins, out_first, outs;
+  std::int64_t tile_channels, tiles;  // of outputs
+  std::int64_t weights;               // floats before them
+
+  std::int64_t width(std::int64_t tile) const {
+    const std::int64_t rest = outs - tile * tile_channels;
+    return min64(tile_channels, (rest + kLanes - 1) / kLanes * kLanes);
   }
 };
-ENGINE_INLINE ChannelTiles channel_tiles(const WinogradArgs& args) {
-  return {(args.shape.out_channels + args.tile_channels - 1) / args.tile_channels};
+ENGINE_INLINE Group group_at(const WinogradArgs& args, std::int64_t index) {
+  Group group = {};
+  group.in_first = index * args.in_group;
+  group.ins = min64(args.in_group, args.shape.in_channels - group.in_first);
+  group.out_first = index * args.out_group;
+  group.outs = min64(args.out_group, args.shape.out_channels - group.out_first);
+  group.tile_channels = args.tile_channels;
+  group.tiles = (group.outs + args.tile_channels - 1) / args.tile_channels;
+  const std::int64_t points = (args.output_tile + 2) * (args.output_tile + 2);
+  group.weights = index * points * args.in_group * args.out_group;
+  return group;
 }
 
-// One worker's share of a fused step: a range of tiles and a range of channel tiles.
+// A channel tile of any group.
+struct ChannelTile {
+  Group group;
+  std::int64_t tile;  // in the group
+};
+ENGINE_INLINE std::int64_t tiles_of_all(const WinogradArgs& args) {
+  return (args.groups - 1) * group_at(args, 0).tiles + group_at(args, args.groups - 1).tiles;
+}
+ENGINE_INLINE ChannelTile channel_tile_at(const WinogradArgs& args, std::int64_t index) {
+  const std::int64_t in_group = group_at(args, 0).tiles, group = min64(index / in_group, args.groups - 1);
+  return {group_at(args, group), index - group * in_group};
+}
+
+// One worker's share of a fused step: a range of the tiles of all groups, and of the channel tiles of each group.
 struct FusedShare {
   WorkRange tiles, channels;
 };
-FusedShare fused_share(const WinogradArgs& args, std::int64_t channel_tiles, const KernelContext& context) {
+FusedShare fused_share(const WinogradArgs& args, const KernelContext& context) {
+  const std::int64_t all = args.groups * args.tiles;
+  if (!args.by_channels) return {split_work(all, context.worker, context.workers), {0, INT64_MAX}};
   // Channel tiles that share a block stay together.
   std::int64_t together = 1;
   while (together * args.tile_channels % 16 != 0) ++together;
-  const std::int64_t groups = (channel_tiles + together - 1) / together;
-  int split = static_cast<int>(min64(args.by_channels ? context.workers : 1, groups));
+  const std::int64_t parts = (group_at(args, 0).tiles + together - 1) / together;
+  int split = static_cast<int>(min64(context.workers, parts));
   while (split > 1 && context.workers % split != 0) --split;
   if (split < 1) split = 1;
-  const WorkRange own = split_work(groups, context.worker % split, split);
-  return {split_work(args.tiles, context.worker / split, context.workers / split),
-          {own.begin * together, min64(own.end * together, channel_tiles)}};
+  const WorkRange own = split_work(parts, context.worker % split, split);
+  return {split_work(all, context.worker / split, context.workers / split), {own.begin * together, own.end * together}};
 }
 
+// Computes tiles [range.begin, range.end) of channel tiles [channels.begin, channels.end) of a group.
 template <int kTile, class Map>
-void fused(const WinogradArgs& args, void* const* buffers, const KernelContext& context) {
+void fuse_group(const WinogradArgs& args, const Group& group, const Map* x, const float* u,
+                const OutputOperands<Map>& operands, const WorkRange& range, const WorkRange& channels, float* v) {
   constexpr int kPoints = Transform<kTile>::kPoints * Transform<kTile>::kPoints;
-  const Map* x = static_cast<const Map*>(buffers[0]);
-  const float* u = static_cast<const float*>(buffers[1]);
-  const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
-  const std::int64_t in_channels = args.shape.in_channels, in_blocks = blocks_of(in_channels);
-  const ChannelTiles channels = channel_tiles(args);
-  const FusedShare own = fused_share(args, channels.count, context);
-  const WorkRange range = own.tiles;
+  const std::int64_t ins = group.ins, in_blocks = blocks_of(ins);
   const std::int64_t parts = (range.end - range.begin + args.block_tiles - 1) / args.block_tiles;
   const std::int64_t v_stride = winograd_point_stride(in_blocks, args.block_tiles);
   const std::int64_t m_stride = winograd_point_stride(blocks_of(args.tile_channels), args.block_tiles);
-  float* v = static_cast<float*>(context.scratch);
   float* m = v + kPoints * v_stride;
-  const float* first_weights = u + own.channels.begin * args.tile_channels * in_channels * kPoints;
+  const float* group_weights = u + group.weights;
+  const float* first_weights = group_weights + channels.begin * args.tile_channels * ins * kPoints;
   for (std::int64_t part = 0; part < parts; ++part) {
     const WorkRange share = split_work(range.end - range.begin, static_cast<int>(part), static_cast<int>(parts));
     const std::int64_t begin = range.begin + share.begin, end = range.begin + share.end, tiles = end - begin;
     for (std::int64_t b = 0; b < in_blocks; ++b)
-      transform_input<kTile>(args, x, b, begin, end, v + b * tiles * 16, v_stride);
+      transform_input<kTile>(args, x, group.in_first / 16 + b, begin, end, v + b * tiles * 16, v_stride);
     // A vector narrower than a block (lanes 4, one vector) fills a block in several channel tiles.
-    for (std::int64_t t = own.channels.begin; t < own.channels.end; ++t) {
-      const std::int64_t width = channels.width(args, t), channel = t * args.tile_channels;
-      const float* weights = u + channel * in_channels * kPoints;
-      const bool is_last = t == own.channels.end - 1;
+    for (std::int64_t t = channels.begin; t < channels.end; ++t) {
+      const std::int64_t width = group.width(t), channel = t * args.tile_channels;
+      const float* weights = group_weights + channel * ins * kPoints;
+      const bool is_last = t == channels.end - 1;
       const float* after_last = part + 1 < parts ? first_weights : nullptr;
       for (int p = 0; p < kPoints; ++p)
-        multiply(args, v + p * v_stride, tiles * 16, weights + p * in_channels * width, width, tiles,
+        multiply(args, v + p * v_stride, tiles * 16, weights + p * ins * width, ins, width, tiles,
                  m + p * m_stride + channel % 16, tiles * 16,
-                 is_last && p == kPoints - 1 ? after_last : weights + (p + 1) * in_channels * width);
-      const bool is_block_done = (channel + width) % 16 == 0 || t == channels.count - 1;
+                 is_last && p == kPoints - 1 ? after_last : weights + (p + 1) * ins * width);
+      const bool is_block_done = (channel + width) % 16 == 0 || t == group.tiles - 1;
       if (!is_block_done) continue;
       for (std::int64_t c = channel / 16 * 16; c < channel + width; c += 16)
-        transform_output<kTile>(args, m + (c - channel / 16 * 16) * tiles, m_stride, c, begin, end, operands);
+        transform_output<kTile>(args, m + (c - channel / 16 * 16) * tiles, m_stride, group.out_first + c, begin, end,
+                                operands);
     }
+  }
+}
+
+template <int kTile, class Map>
+void fused(const WinogradArgs& args, void* const* buffers, const KernelContext& context) {
+  const Map* x = static_cast<const Map*>(buffers[0]);
+  const float* u = static_cast<const float*>(buffers[1]);
+  const OutputOperands<Map> operands = output_operands<Map>(args, buffers, 2);
+  const FusedShare own = fused_share(args, context);
+  for (std::int64_t at = own.tiles.begin; at < own.tiles.end;) {
+    const Group group = group_at(args, at / args.tiles);
+    const std::int64_t begin = at % args.tiles, end = min64(args.tiles, begin + own.tiles.end - at);
+    fuse_group<kTile>(args, group, x, u, operands, {begin, end},
+                      {own.channels.begin, min64(own.channels.end, group.tiles)}, static_cast<float*>(context.scratch));
+    at += end - begin;
   }
 }
 
@@ -356,17 +396,17 @@ void winograd_gemm_f32(const void* raw_args, void* const* buffers, const KernelC
   const float* u = static_cast<const float*>(buffers[1]);
   float* m = static_cast<float*>(buffers[temporaries_at(args) + 1]);
   const std::int64_t points = (args.output_tile + 2) * (args.output_tile + 2);
-  const std::int64_t in_channels = args.shape.in_channels;
-  const std::int64_t v_stride = winograd_point_stride(blocks_of(in_channels), args.tiles);
+  const std::int64_t v_stride = winograd_point_stride(blocks_of(args.shape.in_channels), args.tiles);
   const std::int64_t m_stride = winograd_point_stride(blocks_of(args.shape.out_channels), args.tiles);
-  const ChannelTiles channels = channel_tiles(args);
-  const WorkRange range = split_work(channels.count * points, context.worker, context.workers);
+  const WorkRange range = split_work(tiles_of_all(args) * points, context.worker, context.workers);
   for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const std::int64_t t = i / points, p = i % points;
-    const std::int64_t width = channels.width(args, t), channel = t * args.tile_channels;
-    multiply(args, v + p * v_stride, args.tiles * 16, u + channel * in_channels * points + p * in_channels * width,
-             width, args.tiles, m + p * m_stride + channel / 16 * args.tiles * 16 + channel % 16, args.tiles * 16,
-             i + 1 < range.end ? u + channel * in_channels * points + (p + 1) * in_channels * width : nullptr);
+    const auto [group, t] = channel_tile_at(args, i / points);
+    const std::int64_t p = i % points, ins = group.ins, width = group.width(t), channel = t * args.tile_channels;
+    const float* weights = u + group.weights + channel * ins * points + p * ins * width;
+    const std::int64_t out = group.out_first + channel;
+    multiply(args, v + p * v_stride + group.in_first * args.tiles, args.tiles * 16, weights, ins, width, args.tiles,
+             m + p * m_stride + out / 16 * args.tiles * 16 + out % 16, args.tiles * 16,
+             i + 1 < range.end ? weights + ins * width : nullptr);
   }
 }
 
@@ -395,18 +435,21 @@ template <int kTile>
 void transform_weights(const WinogradArgs& args, const float* w, float* u, const KernelContext& context) {
   using T = Transform<kTile>;
   constexpr int kSide = T::kPoints;
-  const std::int64_t in_channels = args.shape.in_channels;
-  const ChannelTiles channels = channel_tiles(args);
-  const WorkRange range = split_work(channels.count, context.worker, context.workers);
-  for (std::int64_t t = range.begin; t < range.end; ++t) {
-    const std::int64_t width = channels.width(args, t), channel = t * args.tile_channels;
-    float* to = u + channel * in_channels * kSide * kSide;
-    for (std::int64_t c = 0; c < in_channels; ++c)
+  const ConvShape& s = args.shape;
+  // Weights between channels of different groups of the shape are zero, and not stored.
+  const std::int64_t stored = s.in_channels / s.groups, outs_of_stored = s.out_channels / s.groups;
+  const WorkRange range = split_work(tiles_of_all(args), context.worker, context.workers);
+  for (std::int64_t index = range.begin; index < range.end; ++index) {
+    const auto [group, t] = channel_tile_at(args, index);
+    const std::int64_t width = group.width(t), channel = t * args.tile_channels;
+    float* to = u + group.weights + channel * group.ins * kSide * kSide;
+    for (std::int64_t c = 0; c < group.ins; ++c)
       for (std::int64_t k = 0; k < width; ++k) {
         double half[3][kSide] = {}, all[kSide] = {};
-        if (channel + k < args.shape.out_channels)
+        const std::int64_t in = group.in_first + c, out = group.out_first + channel + k;
+        if (channel + k < group.outs && in / stored == out / outs_of_stored)
           for (int i = 0; i < 3; ++i) {
-            const float* row = w + ((channel + k) * in_channels + c) * 9 + i * 3;
+            const float* row = w + (out * stored + in % stored) * 9 + i * 3;
             const double taps[3] = {row[0], row[1], row[2]};
             T::weights(taps, half[i]);
           }
@@ -414,7 +457,7 @@ void transform_weights(const WinogradArgs& args, const float* w, float* u, const
           const double column[3] = {half[0][j], half[1][j], half[2][j]};
           T::weights(column, all);
           for (int i = 0; i < kSide; ++i)
-            to[((i * kSide + j) * in_channels + c) * width + k] = static_cast<float>(all[i]);
+            to[((i * kSide + j) * group.ins + c) * width + k] = static_cast<float>(all[i]);
         }
       }
   }

@@ -1,12 +1,15 @@
 // Winograd convolution F(m x m, 3 x 3), m of 2 or 4, on NCHWc16 (Lavin and Gray, "Fast algorithms for convolutional
-// neural networks", 2016): 3x3, stride 1, no dilation, no groups.
+// neural networks", 2016): 3x3, stride 1, no dilation.
 //
 // An output tile of m x m needs (m + 2)^2 products instead of 9 m^2: 2.25 times fewer for m = 2, 4 times for m = 4. The
 // costs are larger rounding errors (about 2 and 10 times the direct kernel's), and that an infinity or NaN in the input
 // spreads over each output tile that reads it.
 //
-// With P = (m + 2)^2 points, T output tiles and R input channels:
-//   u  [channel tile][P][R][tile_channels]   transformed weights
+// Several groups of channels may be computed as one, whose weights between different groups are zero: twice as many
+// products as necessary, for two, take less time than products of a few channels.
+//
+// With P = (m + 2)^2 points, T output tiles and R input channels (of a group):
+//   u  [group][channel tile][P][R][tile_channels]   transformed weights
 //   V  [P][ceil(R / 16)][T][16]              transformed input
 //   M  [P][ceil(out / 16)][T][16]            products
 #pragma once
@@ -21,8 +24,11 @@ struct WinogradArgs {
   EpilogueArgs epilogue;
   std::int32_t output_tile;    // m
   std::int32_t tile_channels;  // as in PackArgs
-  std::int32_t tail_channels;
-  std::int32_t pixels;       // maximum number of Winograd tiles in a register tile
+  std::int32_t lanes;          // of a vector
+  std::int32_t pixels;         // maximum number of Winograd tiles in a register tile
+  // Groups that are computed apart, each of several groups of the shape, and their channels: whole blocks if there are
+  // several. The last may have fewer.
+  std::int64_t groups, in_group, out_group;
   bool in_phases;            // how a step runs; nothing else depends on this
   bool by_channels;          // fused: workers divide the channels, and each transforms the input; else the tiles
   std::int32_t block_tiles;  // fused: tiles transformed together, in the worker's scratch
@@ -37,8 +43,10 @@ struct WinogradArgs {
 // [out, in, 3, 3], u) runs once, at compile time. For bf16 maps (x, residual, y), winograd_fused_bf16,
 // winograd_input_bf16 and winograd_output_bf16 are used instead; weights, V, M and all sums stay f32, since bf16 is not
 // precise enough.
+// `merge`: groups that are computed as one.
 WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
-                                int output_tile, int vectors, int block_tiles, const TileTraits& traits);
+                                int output_tile, int vectors, int block_tiles, std::int64_t merge,
+                                const TileTraits& traits);
 
 std::int64_t winograd_weight_floats(const WinogradArgs& args);
 std::int64_t winograd_input_floats(const WinogradArgs& args);    // V, of all tiles

@@ -29,13 +29,14 @@ ConvShape shape(std::int64_t batch, std::int64_t in_c, std::int64_t out_c, std::
 
 template <bool kIsBf16>
 void check(const Target& target, const ConvShape& s, const ConvOperands& operands, const EpilogueArgs& epilogue,
-           int output_tile, int vectors = 0, int block = 0, int workers = 3) {
+           int output_tile, int vectors = 0, int block = 0, int workers = 3, std::int64_t merge = 1) {
   const std::string what = "F" + std::to_string(output_tile) + " n" + std::to_string(s.batch) + " c" +
                            std::to_string(s.in_channels) + "->" + std::to_string(s.out_channels) + " in" +
-                           std::to_string(s.in_h) + "x" + std::to_string(s.in_w) + " v" + std::to_string(vectors);
+                           std::to_string(s.in_h) + "x" + std::to_string(s.in_w) + " v" + std::to_string(vectors) +
+                           " g" + std::to_string(s.groups) + "/" + std::to_string(merge);
   const std::int64_t in_hw = s.in_h * s.in_w, out_hw = s.out_h * s.out_w;
   auto x = random_floats(s.batch * s.in_channels * in_hw, 1);
-  const auto w = random_floats(s.out_channels * s.in_channels * 9, 2);
+  const auto w = random_floats(s.out_channels * (s.in_channels / s.groups) * 9, 2);
   auto bias = random_floats(s.out_channels, 3), scale = random_floats(s.out_channels, 4);
   auto residual = random_floats(s.batch * s.out_channels * out_hw, 5);
   if (kIsBf16) {
@@ -49,7 +50,7 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
 
   const std::string type = kIsBf16 ? "bf16" : "f32";
   const KernelEntry& fused = target.find("winograd_fused_" + type);
-  WinogradArgs args = make_winograd_args(s, operands, epilogue, output_tile, vectors, block,
+  WinogradArgs args = make_winograd_args(s, operands, epilogue, output_tile, vectors, block, merge,
                                          *static_cast<const TileTraits*>(fused.traits));
   Guarded source(w), u(winograd_weight_floats(args), kNan);
   run(target.find("winograd_weights_f32"), &args, {source.data(), u.data()}, 2, 0);
@@ -61,6 +62,7 @@ void check(const Target& target, const ConvShape& s, const ConvOperands& operand
   Guarded bias_buffer(bias), scale_buffer(scale), v(winograd_input_floats(args), kNan);
   Guarded m(winograd_product_floats(args), kNan);
   for (const char* way : {" fused by tiles", " fused by channels", " phases"}) {
+    if (args.groups > 1 && way == std::string(" fused by channels")) continue;
     const bool in_phases = way == std::string(" phases");
     args.by_channels = way == std::string(" fused by channels");
     GuardedEither output(std::vector<float>(s.batch * padded * out_hw, kNan), !kIsBf16);
@@ -101,6 +103,30 @@ void channels(const Target& target) {
           check<kIsBf16>(target, shape(1, in_c, out_c, 9, 9, 1), {true, false, false}, {}, tile, vectors);
 }
 
+// Groups that are whole blocks, and several groups as one, also a last one that is incomplete.
+template <bool kIsBf16>
+void groups(const Target& target) {
+  struct Grouping {
+    std::int64_t groups, ins, outs, merge;
+  };
+  for (const Grouping& g : {Grouping{3, 16, 32, 1},
+                            {5, 24, 24, 2},
+                            {4, 24, 24, 4},
+                            {7, 8, 16, 2},
+                            {10, 4, 4, 4},
+                            {3, 24, 8, 2},
+                            {2, 5, 7, 2},
+                            {4, 48, 16, 1}})
+    for (const int tile : {2, 4})
+      for (const int workers : {1, 3, 20})
+        for (const int block : {0, 5}) {
+          ConvShape s = shape(2, g.groups * g.ins, g.groups * g.outs, 10, 13, 1);
+          s.groups = g.groups;
+          check<kIsBf16>(target, s, {true, workers == 3, block == 5}, {}, tile, block == 5 ? 1 : 0, block, workers,
+                         g.merge);
+        }
+}
+
 template <bool kIsBf16>
 void batches_workers_blocks(const Target& target) {
   for (const int tile : {2, 4})
@@ -124,11 +150,9 @@ void empty(const Target& target) {
 
 template <bool kIsBf16>
 std::vector<Case> cases() {
-  return {{"sizes", sizes<kIsBf16>},
-          {"channels", channels<kIsBf16>},
-          {"batches, workers, blocks", batches_workers_blocks<kIsBf16>},
-          {"epilogues", epilogues<kIsBf16>},
-          {"empty", empty<kIsBf16>}};
+  return {{"sizes", sizes<kIsBf16>},         {"channels", channels<kIsBf16>},
+          {"groups", groups<kIsBf16>},       {"batches, workers, blocks", batches_workers_blocks<kIsBf16>},
+          {"epilogues", epilogues<kIsBf16>}, {"empty", empty<kIsBf16>}};
 }
 
 }  // namespace

@@ -60,12 +60,14 @@ std::size_t expanded_conv_scratch_bytes(const ExpandedConvArgs& args) {
 
 bool prefers_expanded(const ConvShape& s) {
   // For each output pixel, expanding gathers a vector for every channel of a group (three operations), and loads one
-  // with each multiplication; padding multiplies padded groups, with two operations for every block that is moved.
+  // with each multiplication; padding multiplies padded groups, with two operations for every block that is moved, and
+  // loads a value with each multiplication, too, where a group is a single vector.
   const std::int64_t taps = s.kernel_h * s.kernel_w;
   const std::int64_t expanded = blocks_of(s.out_channels) * in_group(s) * (3 + 2 * taps);
   const std::int64_t moved =
       in_group(s) % 16 == 0 && out_group(s) % 16 == 0 ? 0 : blocks_of(in_group(s)) + blocks_of(out_group(s));
-  const std::int64_t padded = s.groups * (blocks_of(out_group(s)) * in_group(s) * taps + 2 * moved);
+  const std::int64_t blocks = blocks_of(out_group(s)), each = blocks == 1 ? 2 : blocks;
+  const std::int64_t padded = s.groups * (each * in_group(s) * taps + 2 * moved);
   return expanded <= padded;
 }
 

@@ -20,24 +20,27 @@ std::int64_t points(const WinogradArgs& args) {
 }  // namespace
 
 WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue,
-                                int output_tile, int vectors, int block_tiles, const TileTraits& traits) {
+                                int output_tile, int vectors, int block_tiles, std::int64_t merge,
+                                const TileTraits& traits) {
   WinogradArgs args = {};
   args.shape = shape;
   args.operands = operands;
   args.epilogue = epilogue;
   args.output_tile = output_tile;
+  args.groups = divide_up(shape.groups, merge);
+  args.in_group = shape.in_channels / shape.groups * std::min(merge, shape.groups);
+  args.out_group = shape.out_channels / shape.groups * std::min(merge, shape.groups);
   vectors = vectors == 0 ? traits.best_vectors : vectors;
-  while (vectors > 1 && (vectors - 1) * traits.lanes >= shape.out_channels) --vectors;
+  while (vectors > 1 && (vectors - 1) * traits.lanes >= args.out_group) --vectors;
   args.tile_channels = vectors * traits.lanes;
-  const std::int64_t rest = shape.out_channels % args.tile_channels;
-  args.tail_channels =
-      rest == 0 ? args.tile_channels : static_cast<std::int32_t>(divide_up(rest, traits.lanes) * traits.lanes);
+  args.lanes = traits.lanes;
   args.pixels = traits.max_pixels[vectors];
   args.tiles_h = divide_up(shape.out_h, output_tile);
   args.tiles_w = divide_up(shape.out_w, output_tile);
   args.tiles = shape.batch * args.tiles_h * args.tiles_w;
   args.block_tiles = block_tiles == 0 ? 2 * args.pixels : block_tiles;
-  args.by_channels = winograd_weight_floats(args) * std::int64_t{sizeof(float)} > kStreamedWeightBytes;
+  args.by_channels =
+      args.groups == 1 && winograd_weight_floats(args) * std::int64_t{sizeof(float)} > kStreamedWeightBytes;
   args.x_batch = divide_up(shape.in_channels, 16) * 16 * shape.in_h * shape.in_w;
   args.y_batch = divide_up(shape.out_channels, 16) * 16 * shape.out_h * shape.out_w;
   args.residual_batch = args.y_batch;
@@ -45,9 +48,10 @@ WinogradArgs make_winograd_args(const ConvShape& shape, const ConvOperands& oper
 }
 
 std::int64_t winograd_weight_floats(const WinogradArgs& args) {
-  const std::int64_t channel_tiles = divide_up(args.shape.out_channels, args.tile_channels);
-  if (channel_tiles == 0) return 0;
-  return points(args) * args.shape.in_channels * ((channel_tiles - 1) * args.tile_channels + args.tail_channels);
+  const std::int64_t before = args.groups - 1;
+  const std::int64_t ins = args.shape.in_channels - before * args.in_group;
+  const std::int64_t outs = args.shape.out_channels - before * args.out_group;
+  return points(args) * (before * args.in_group * args.out_group + ins * divide_up(outs, args.lanes) * args.lanes);
 }
 
 std::int64_t winograd_input_floats(const WinogradArgs& args) {
@@ -59,7 +63,7 @@ std::int64_t winograd_product_floats(const WinogradArgs& args) {
 }
 
 std::size_t winograd_scratch_bytes(const WinogradArgs& args) {
-  const std::int64_t input = winograd_point_stride(divide_up(args.shape.in_channels, 16), args.block_tiles);
+  const std::int64_t input = winograd_point_stride(divide_up(args.in_group, 16), args.block_tiles);
   const std::int64_t product = winograd_point_stride(divide_up(args.tile_channels, 16), args.block_tiles);
   return static_cast<std::size_t>(points(args) * (input + product)) * sizeof(float);
 }
@@ -70,9 +74,9 @@ WinogradArgs read_winograd(const StepRequest& request) {
   const Attributes& attributes = request.attributes;
   const TileTraits& traits = *static_cast<const TileTraits*>(request.kernels.find("winograd_fused_f32").traits);
   const ConvShape shape = read_conv_shape(attributes);
-  if (shape.groups != 1 || shape.kernel_h != 3 || shape.kernel_w != 3 || shape.stride_h != 1 || shape.stride_w != 1 ||
+  if (shape.kernel_h != 3 || shape.kernel_w != 3 || shape.stride_h != 1 || shape.stride_w != 1 ||
       shape.dilation_h != 1 || shape.dilation_w != 1) {
-    throw PlanError("Winograd convolution takes a 3x3 kernel of stride 1 without dilation or groups");
+    throw PlanError("Winograd convolution takes a 3x3 kernel of stride 1 without dilation");
   }
   const std::int64_t tile = attributes.integer("output_tile", 2, 4);
   if (tile == 3) throw PlanError("attribute \"output_tile\" is 3; expected 2 or 4");
@@ -81,10 +85,15 @@ WinogradArgs read_winograd(const StepRequest& request) {
   };
   const int vectors = read_or_zero("vectors", traits.max_vectors);
   const int block = read_or_zero("block_tiles", 1 << 16);
+  const std::int64_t merge = attributes.has("merge") ? attributes.integer("merge", 1, shape.groups) : 1;
   WinogradArgs args = make_winograd_args(shape, read_conv_operands(attributes), read_epilogue(attributes),
-                                         static_cast<int>(tile), vectors, block, traits);
+                                         static_cast<int>(tile), vectors, block, merge, traits);
+  if (args.groups > 1 && (args.in_group % 16 != 0 || args.out_group % 16 != 0)) {
+    throw PlanError("attribute \"merge\" is " + std::to_string(merge) + ": groups of " + std::to_string(args.in_group) +
+                    " and " + std::to_string(args.out_group) + " channels; expected multiples of 16");
+  }
   args.in_phases = attributes.has("phases") && attributes.integer("phases", 0, 1) == 1;
-  if (attributes.has("by_channels")) args.by_channels = attributes.integer("by_channels", 0, 1) == 1;
+  if (attributes.has("by_channels")) args.by_channels = attributes.integer("by_channels", 0, args.groups == 1) == 1;
   return args;
 }
 
@@ -94,8 +103,8 @@ struct MapKernels {
   std::int64_t element_bytes;
 };
 
-// Attributes `phases` (0): in three phases with V and M as temporaries, instead of fused; `by_channels` (by the size of
-// the weights): see WinogradArgs.
+// Attributes `merge` (1): groups that are computed as one; `phases` (0): in three phases with V and M as temporaries,
+// instead of fused; `by_channels` (by the size of the weights): see WinogradArgs.
 PreparedStep prepare_winograd(const StepRequest& request, const MapKernels& kernels) {
   WinogradArgs args = read_winograd(request);
   const ConvShape& s = args.shape;
@@ -125,7 +134,7 @@ PreparedStep prepare_winograd_bf16(const StepRequest& request) {
 PreparedStep prepare_pack_winograd_f32(const StepRequest& request) {
   const WinogradArgs args = read_winograd(request);
   request.expect_operands(1, 1);
-  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.in_channels, 9, 4}));
+  request.expect_input(0, checked_product({args.shape.out_channels, args.shape.in_channels / args.shape.groups, 9, 4}));
   request.expect_output(0, checked_product({winograd_weight_floats(args), 4}));
   return one_phase(PreparedPhase::of(request.kernels.find("winograd_weights_f32"), args), 0, 0);
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from engine_cpu.layout import Layout
-from engine_cpu.lowering.conv_candidates import ConvProblem, conv_candidates, single_group
+from engine_cpu.lowering.conv_candidates import ConvProblem, conv_candidates
 from engine_cpu.lowering.conv_geometry import ConvGeometry
 from onnx import helper, numpy_helper
 
@@ -180,22 +179,23 @@ def test_tiles_come_first_where_the_instruction_set_has_them() -> None:
     assert first(geometry(64, 64, 56), isa="avx512bf16") != "conv_amx_bf16"
 
 
-@pytest.mark.parametrize("groups", [2, 4])
-def test_few_wide_groups_are_convolutions_of_their_own(groups: int) -> None:
-    """Winograd's algorithm, which takes no groups, halves their time."""
-    width = 32 * groups
-    problem = ConvProblem(geometry(width, width, 28, groups=groups), {}, True, True, Layout.BLOCKED, default_isa(), 2)
-    group = single_group(problem)
-    assert group is not None
-    assert (group.geometry.groups, group.geometry.in_channels, group.geometry.out_channels) == (1, 32, 32)
-    x, r = named("x", 1, width, 28, 27), named("r", 1, width, 28, 27)
+@pytest.mark.parametrize(("groups", "width"), [(2, 32), (4, 32), (7, 24), (10, 8), (6, 20)])
+def test_groups_by_winograds_algorithm(groups: int, width: int) -> None:
+    """Wide groups, several narrow groups as one with zeros between them, and groups that never fill blocks."""
+    channels = width * groups
+    problem = ConvProblem(geometry(channels, channels, 28, groups=groups), {}, True, True, Layout.BLOCKED,
+                          default_isa(), 2)  # fmt: skip
+    best = conv_candidates(problem)[0]
+    assert best.kernel == ("conv_grouped_f32" if width == 20 else "winograd_f32")
+    assert best.attributes.get("merge") == {32: 1, 24: 2, 8: 2, 20: None}[width]
+    x, r = named("x", 2, channels, 28, 27), named("r", 2, channels, 28, 27)
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], group=groups),
         helper.make_node("Add", ["c", "r"], ["s"]),
         helper.make_node("Relu", ["s"], ["y"]),
     ]
-    constants = {"w": named("w", width, 32, 3, 3), "b": named("b", width)}
-    check(nodes, {"x": x, "r": r}, constants, 9 * 32)
+    constants = {"w": named("w", channels, width, 3, 3), "b": named("b", channels)}
+    check(nodes, {"x": x, "r": r}, constants, 9 * width)
     blob = BytesIO()
     compiled = Core().compile_model(network(nodes, {"x": x, "r": r}, constants), "CPU")
     compiled.export_model(blob)
@@ -213,16 +213,13 @@ def test_weights_that_two_convolutions_divide_differently_are_packed_for_each() 
     check(nodes, {"x": x, "z": z}, {"w": named("w", 128, 32, 3, 3)}, 2 * 9 * 32)
 
 
-def test_groups_that_one_step_computes_better_stay_together() -> None:
-    def alone(problem: ConvGeometry, out: Layout = Layout.BLOCKED) -> ConvProblem | None:
-        return single_group(ConvProblem(problem, {}, True, False, Layout.BLOCKED, default_isa(), 2, out))
+def test_groups_that_winograds_algorithm_does_not_compute() -> None:
+    def first(problem: ConvGeometry) -> str:
+        return conv_candidates(ConvProblem(problem, {}, True, False, Layout.BLOCKED, default_isa(), 2))[0].kernel
 
-    assert alone(geometry(128, 128, 28, groups=2)) is not None
-    assert alone(geometry(128, 128, 28)) is None, "one group"
-    assert alone(geometry(512, 512, 28, groups=16)) is None, "a step for each of 16 groups"
-    assert alone(geometry(96, 96, 28, groups=4)) is None, "groups of 24 channels share blocks"
-    assert alone(geometry(128, 128, 28, kernel=5, groups=2)) is None, "not 3x3"
-    assert alone(replace(geometry(128, 128, 28, groups=2), batch=2)) is None, "channels of two images are apart"
+    assert first(geometry(128, 128, 28, kernel=5, groups=2)) == "conv_blocked_f32", "not 3x3"
+    assert first(geometry(1024, 1024, 7, groups=32)) == "conv_blocked_f32", "its weights are four times as large"
+    assert first(geometry(888, 888, 7, groups=37)) == "conv_grouped_f32"
 
 
 def test_candidates_are_few_and_apart() -> None:

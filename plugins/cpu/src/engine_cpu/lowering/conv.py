@@ -23,7 +23,6 @@ from engine_cpu.lowering.conv_candidates import (
     has_bf16_kernel,
     packed_bytes,
     packing,
-    single_group,
 )
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 from engine_cpu.lowering.epilogue import activation_attributes
@@ -83,27 +82,10 @@ class ConvLowering(OpLowering[ConvSpec]):
         more = [] if bias is None else [_padded_bias(node, bias, b)]
         if residual is not None:
             more.append(b.input(residual, out_layout))
-        if (group := single_group(problem)) is not None:
-            _lower_groups(node, group, geometry.groups, [x, *more, b.output(out, out_layout)], b)
-            return
         candidate = b.choose(node, problem.key(), conv_candidates(problem), estimated_seconds(problem))
         y = b.output(out, out_layout, in_place_of=residual)
         inputs = [x, _weights(node, geometry, candidate, b), *more]
         b.step(node, candidate.kernel, inputs, [y], **candidate.attributes)
-
-
-def _lower_groups(node: Node, problem: ConvProblem, groups: int, operands: Sequence[int], b: SegmentBuilder) -> None:
-    """A step for each group, whose channels are adjacent; `operands`: x, bias and residual if present, y."""
-    g = problem.geometry
-    candidate = b.choose(node, problem.key(), conv_candidates(problem), estimated_seconds(problem))
-    sizes = [g.map_bytes()]
-    if problem.has_bias:
-        sizes.append(4 * g.out_channels)
-    sizes += [g.out_bytes()] * (len(operands) - len(sizes))
-    for index in range(groups):
-        x, *more, y = (b.part(buffer, index * size, size) for buffer, size in zip(operands, sizes, strict=True))
-        weights = _weights(node, g, candidate, b, (index, groups))
-        b.step(node, candidate.kernel, [x, weights, *more], [y], **candidate.attributes)
 
 
 def _check_shapes(spec: ConvSpec) -> Refusal | None:
@@ -126,9 +108,7 @@ def _option(node: Node, source: Layout, out: Layout = Layout.BLOCKED, precision:
     return LayoutOption(inputs[: node.num_inputs], (out,), precision=precision)
 
 
-def _weights(
-    node: Node, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder, group: tuple[int, int] | None = None
-) -> int:
+def _weights(node: Node, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:
     source = node.input_value(_W)
     kernel, attributes, recipe = packing(geometry, candidate)
     if not b.is_constant(source):
@@ -138,11 +118,9 @@ def _weights(
 
     def make() -> np.ndarray[Any, np.dtype[Any]]:
         array = _array(source, b)
-        if group is not None:
-            array = array[group[0] * geometry.out_channels :][: geometry.out_channels]
         return pack(kernel, [_channels_last(array) if attributes.get("plain") else array], attributes, isa=b.isa)
 
-    return b.weights([source], recipe if group is None else f"{recipe}|group {group[0]} of {group[1]}", make)
+    return b.weights([source], recipe, make)
 
 
 def _channels_last(weights: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:

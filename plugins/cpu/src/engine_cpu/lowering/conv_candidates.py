@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from engine.native import Attribute, has_feature
@@ -16,11 +16,14 @@ PLANAR_CHANNELS: Final = 16
 """Inputs with fewer channels than this waste lanes in blocks, and may be read PLAIN."""
 
 _MAX_CANDIDATES: Final = 8
-_MOST_SPLIT: Final = 8
-"""The groups up to which each is worth a step."""
+_MOST_MERGED: Final = 64
+"""Channels up to which Winograd's algorithm computes several groups as one, with zeros between them."""
 # Core cycles: at best sixteen multiply-adds per half cycle; twelve bytes from memory per cycle over all cores.
 _FMA_CYCLES: Final = 0.5
 _MEMORY_BYTES: Final = 12.0
+# What groups cost that are no whole blocks, in moved or expanded channels, and Winograd's algorithm for several groups.
+_GROUPED_FACTOR: Final = 2.5
+_WINOGRAD_GROUPS_FACTOR: Final = 1.2
 # Cycles of the Winograd input and output transforms of one tile of 16 channels.
 _TRANSFORM_CYCLES: Final = {2: (45.0, 35.0), 4: (150.0, 100.0)}
 # Bytes of weights and transformed tiles that stay in a second-level cache.
@@ -28,7 +31,7 @@ _CACHED_WEIGHTS: Final = 768 << 10
 _CACHED_TILES: Final = 2 << 20
 # Kernels on bf16 maps with the same weights as on f32 maps.
 _PACKED_AS: Final = {"depthwise_bf16": "depthwise_f32", "winograd_bf16": "winograd_f32"}
-_PACKED_BY: Final = ("vectors", "output_tile", "expanded", "plain")
+_PACKED_BY: Final = ("vectors", "output_tile", "merge", "expanded", "plain")
 # On tiles: columns of a group of weights, values of bf16 in a step, and channels of a pixel that is read PLAIN.
 _TILE_COLUMNS: Final = 32
 _TILE_DEPTH: Final = 32
@@ -67,16 +70,6 @@ def conv_candidates(problem: ConvProblem) -> list[Candidate]:
     return [_candidate(problem, kernel, variant) for _, kernel, variant in ranked[:_MAX_CANDIDATES]]
 
 
-def single_group(problem: ConvProblem) -> ConvProblem | None:
-    """One of a few groups as a problem of its own, if Winograd's algorithm, which takes no groups, is best for it."""
-    g = problem.geometry
-    is_blocked = problem.layout is problem.out_layout is Layout.BLOCKED and g.batch == 1
-    if not (1 < g.groups <= _MOST_SPLIT and g.has_whole_blocks and is_blocked and problem.has_constant_weights):
-        return None
-    group = replace(problem, geometry=replace(g, groups=1, in_channels=g.in_group, out_channels=g.out_group))
-    return group if conv_candidates(group)[0].kernel.startswith("winograd") else None
-
-
 def estimated_seconds(problem: ConvProblem) -> float:
     """The time of a convolution by the direct algorithm at 3 GHz."""
     return _direct_cycles(problem) / 3e9
@@ -108,7 +101,9 @@ def packed_bytes(geometry: ConvGeometry, kernel: str, attributes: Mapping[str, A
         case "winograd_f32" | "winograd_bf16":
             tile = attributes["output_tile"]
             assert isinstance(tile, int)
-            floats = (tile + 2) ** 2 * g.in_channels * padded_channels(g.out_channels)
+            merge = attributes.get("merge", 1)
+            assert isinstance(merge, int)
+            floats = (tile + 2) ** 2 * g.in_group * merge * padded_channels(g.out_channels)
         case "conv_amx_bf16" | "conv_transpose_amx_bf16":
             steps = g.kernel[0] if attributes.get("plain") else -(-g.in_channels // _TILE_DEPTH) * g.taps
             floats = -(-g.out_channels // _TILE_COLUMNS) * _TILE_COLUMNS * steps * _TILE_DEPTH // 2
@@ -136,18 +131,32 @@ def _estimated(problem: ConvProblem) -> Iterator[_Estimated]:
     elif g.is_depthwise:
         yield from _variants(problem.kernel("depthwise"), [{}], 0.0)
     elif not g.has_whole_blocks:
-        yield from _variants("conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], 0.0)
+        yield from _variants("conv_grouped_f32", [{}, {"expanded": 0}, {"expanded": 1}], _grouped_cycles(problem))
+        yield from _winograd(problem)
     else:
         if _has_tiles(problem):
             yield 0.0, "conv_amx_bf16", {"plain": 0}
         direct = problem.kernel("conv_blocked")
         yield from _variants(direct, _tilings(problem), _direct_cycles(problem))
-        # Winograd on bf16 maps requires both input and output in bf16.
-        if g.is_winograd and problem.is_bf16 == problem.out_layout.is_bf16:
-            for tile in (2, 4):
-                yield from _variants(
-                    problem.kernel("winograd"), _blocks(problem, tile), _winograd_cycles(problem, tile)
-                )
+        yield from _winograd(problem)
+
+
+def _winograd(problem: ConvProblem) -> Iterator[_Estimated]:
+    # On bf16 maps, both input and output must be bf16.
+    if not problem.geometry.is_winograd or problem.is_bf16 != problem.out_layout.is_bf16:
+        return
+    for merge in _merges(problem.geometry):
+        for tile in (2, 4):
+            cycles = _winograd_cycles(problem, tile, merge)
+            yield from _variants(problem.kernel("winograd"), _blocks(problem, tile, merge), cycles)
+
+
+def _merges(g: ConvGeometry) -> list[int]:
+    """How many groups may be computed as one: their channels are whole blocks."""
+    if g.groups == 1:
+        return [1]
+    most = max(1, min(g.groups, _MOST_MERGED // max(g.in_group, g.out_group)))
+    return [m for m in range(1, most + 1) if m == g.groups or (m * g.in_group % 16 == m * g.out_group % 16 == 0)]
 
 
 def _has_tiles(problem: ConvProblem) -> bool:
@@ -199,37 +208,46 @@ def _tilings(problem: ConvProblem) -> list[dict[str, Attribute]]:
     return [tilings[0], *orders, *tilings[1:]]
 
 
-def _blocks(problem: ConvProblem, tile: int) -> list[dict[str, Attribute]]:
+def _blocks(problem: ConvProblem, tile: int, merge: int) -> list[dict[str, Attribute]]:
     g = problem.geometry
     points = (tile + 2) ** 2
+    ins, outs = g.in_group * merge, g.out_group * merge
     block = 14
-    if 4 * points * g.in_channels * g.out_channels > _CACHED_WEIGHTS:
+    if 4 * points * ins * outs > _CACHED_WEIGHTS:
         # One pass over the weights serves as many transformed tiles as fit into the cache.
-        block = max(28, min(98, _CACHED_TILES // (4 * points * (g.in_channels + 32)) // 14 * 14))
+        block = max(28, min(98, _CACHED_TILES // (4 * points * (ins + 32)) // 14 * 14))
     blocks = dict.fromkeys((block, 28, 14, 56))
-    variants: list[dict[str, Attribute]] = [{"output_tile": tile, "block_tiles": b} for b in blocks]
-    return [*variants, {"output_tile": tile, "phases": 1}]
+    common: dict[str, Attribute] = {"output_tile": tile} | ({"merge": merge} if g.groups > 1 else {})
+    return [*(common | {"block_tiles": b} for b in blocks), common | {"phases": 1}]
 
 
 def _direct_cycles(problem: ConvProblem) -> float:
     g = problem.geometry
     pixels = g.batch * math.prod(g.out_size)
     # A bf16 instruction computes two products, and bf16 weights are half as large.
-    return _product_cycles(problem, pixels * g.taps, g.taps) * (0.5 if problem.is_bf16 else 1.0)
+    return max(_product_cycles(problem, pixels * g.taps, g.taps)) * (0.5 if problem.is_bf16 else 1.0)
 
 
-def _winograd_cycles(problem: ConvProblem, tile: int) -> float:
+def _grouped_cycles(problem: ConvProblem) -> float:
+    return _GROUPED_FACTOR * _direct_cycles(problem)
+
+
+def _winograd_cycles(problem: ConvProblem, tile: int, merge: int) -> float:
     g = problem.geometry
     tiles = g.batch * math.prod(-(-size // tile) for size in g.out_size)
     points = (tile + 2) ** 2
     into, out = _TRANSFORM_CYCLES[tile]
     transforms = tiles * (into * padded_channels(g.in_channels) + out * padded_channels(g.out_channels)) / 16
-    return _product_cycles(problem, tiles * points, points) + transforms / problem.threads
+    products, weights = _product_cycles(problem, tiles * points, points, merge)
+    if g.groups == 1:
+        return max(products, weights) + transforms / problem.threads
+    return _WINOGRAD_GROUPS_FACTOR * (products + transforms / problem.threads) + weights
 
 
-def _product_cycles(problem: ConvProblem, pixels: float, taps: float) -> float:
-    """Cycles for `pixels` rows by `taps` weight matrices, bound by multiplications or by reading the weights."""
+def _product_cycles(problem: ConvProblem, pixels: float, taps: float, merge: int = 1) -> tuple[float, float]:
+    """Cycles for `pixels` rows by `taps` weight matrices: multiplications, and reading the weights."""
     g = problem.geometry
-    products = pixels * g.in_group * padded_channels(g.out_channels) / 16
-    weights = 4.0 * taps * g.in_group * g.out_channels
-    return max(products * _FMA_CYCLES / problem.threads, weights / _MEMORY_BYTES)
+    depth = g.in_group * merge
+    products = pixels * depth * padded_channels(g.out_channels) / 16
+    weights = 4.0 * taps * depth * g.out_channels
+    return products * _FMA_CYCLES / problem.threads, weights / _MEMORY_BYTES

@@ -58,9 +58,8 @@ class ConvGeometry:
 
     @property
     def is_winograd(self) -> bool:
-        """3x3 of stride 1, without dilation and groups."""
-        simple = self.strides == self.dilations == (1, 1) and self.kernel == (3, 3)
-        return simple and self.groups == 1 and not self.transposed
+        """3x3 of stride 1, without dilation."""
+        return self.strides == self.dilations == (1, 1) and self.kernel == (3, 3) and not self.transposed
 
     def attributes(self) -> dict[str, Attribute]:
         """Attributes of all convolution kernels."""
