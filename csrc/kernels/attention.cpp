@@ -2,13 +2,15 @@
 // for few queries.
 //
 // Operands: Q, K, V, [mask], Y (attention.hpp), float alignment; Y must not overlap the others. A key that a bound
-// (causal attention, a window) excludes is not read, so a NaN there does not spread.
+// (causal attention, a window) excludes is not read, so a NaN there does not spread. Results below the normal range are
+// zero.
 //
 // attention_f32 holds the queries of a block in the lanes of vectors: the scores of a key are a few vectors, maximum
 // and sum are taken along columns, and K and V are read in place, broadcasting one element at a time, without packing.
 // Only a block's queries and results, which are few, are transposed. Keys are processed in blocks; the maximum, the sum
 // and the accumulated result are rescaled if a later block has a larger score.
 #include "kernels/attention_rows.hpp"
+#include "simd/denormals.hpp"
 
 namespace engine::ENGINE_ISA_NS {
 namespace {
@@ -266,6 +268,7 @@ void attention_f32(const void* raw_args, void* const* buffers, const KernelConte
   const AttentionArgs& args = *static_cast<const AttentionArgs*>(raw_args);
   const std::int64_t all = args.batch * args.heads;
   if (all * args.queries * args.value_size == 0) return;
+  const NoDenormals guard;
   constexpr std::int64_t kWidest = kMaxVectors * kLanes;
   const QueryBlocks cut = cut_queries(args);
   const WorkRange range = split_work(all * cut.groups, context.worker, context.workers);
@@ -408,6 +411,7 @@ void attention_rows_f32(const void* raw_args, void* const* buffers, const Kernel
   const AttentionArgs& args = *static_cast<const AttentionArgs*>(raw_args);
   const std::int64_t all = args.batch * args.heads * args.queries;
   if (all * args.value_size == 0) return;
+  const NoDenormals guard;
   const WorkRange range = split_work(all, context.worker, context.workers);
   for (std::int64_t at = range.begin; at < range.end; ++at) {
     Task task = head_task(args, buffers, at / args.queries);

@@ -4,12 +4,13 @@
 //
 // Operands: A, B, [bias], [scale], [residual], C, [packed B] (gemm.hpp). C must not overlap A or B. Rows of A and C
 // have float alignment. A row-major C is not accessed beyond column N of a row; a blocked C is written in whole blocks
-// of 16 columns. NaN and infinities propagate as in the sums of products.
+// of 16 columns. NaN and infinities propagate as in the sums of products; sums below the normal range are zero.
 #include "kernels/gemm.hpp"
 
 #include <type_traits>
 
 #include "kernels/activation.hpp"
+#include "simd/denormals.hpp"
 #include "simd/half.hpp"
 #include "simd/partial.hpp"
 #include "simd/transpose.hpp"
@@ -398,6 +399,7 @@ void gemm_f32(const void* raw_args, void* const* buffers, const KernelContext& c
   const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
   const std::int64_t matrices = gemm_matrices(args.shape);
   if (matrices * args.shape.m * args.shape.n == 0) return;
+  const NoDenormals guard;
   Walk walk = start(args, buffers);
   walk.partial = static_cast<float*>(context.scratch);
   walk.widened = walk.partial + gemm_partial_floats(args.tiling);
@@ -585,6 +587,7 @@ void gemm_columns_f32(const void* raw_args, void* const* buffers, const KernelCo
   const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
   const std::int64_t matrices = gemm_matrices(args.shape), m = args.shape.m, n = args.shape.n;
   if (matrices * m * n == 0) return;
+  const NoDenormals guard;
   const Walk walk = start(args, buffers);
   if (n == 1 && args.shape.k <= kShortColumn) return multiply_column(walk, matrices, context);
   const std::int64_t row_tiles = (m + kDotRows - 1) / kDotRows, chunks = (n + kDotChunk - 1) / kDotChunk;
@@ -639,6 +642,7 @@ void gemm_raw_f32(const void* raw_args, void* const* buffers, const KernelContex
   const GemmArgs& args = *static_cast<const GemmArgs*>(raw_args);
   const std::int64_t matrices = gemm_matrices(args.shape), n = args.shape.n;
   if (matrices * args.shape.m * n == 0) return;
+  const NoDenormals guard;
   const Walk walk = start(args, buffers);
   const std::int64_t least = (n + kRawColumns - 1) / kRawColumns, most = (n + 63) / 64;
   const std::int64_t tiles =

@@ -290,6 +290,20 @@ void large_scores(const Target& target) {
         }
 }
 
+// Sums of small probabilities times small values may be zero below the normal range; arithmetic after it must not.
+void denormals(const Target& target) {
+  for (const int row_wise : {0, 1}) {
+    Problem c{1, 1, 1, 20, 30, 8, 8};
+    c.row_wise = row_wise;
+    Inputs inputs = inputs_of(c);
+    for (float& value : inputs.v.values) value *= 1e-38f;
+    check(target, c, inputs);
+    volatile float tiny = 1e-39f;
+    const float half = tiny * 0.5f;
+    expect(half > 0, "denormals are zero after a step");
+  }
+}
+
 // Rows without an allowed key, and NaN, under each rule for such rows.
 void not_finite(const Target& target) {
   for (const AttentionRows rows : {AttentionRows::kAttention, AttentionRows::kSoftmax, AttentionRows::kGuarded})
@@ -373,7 +387,7 @@ int main() {
   std::vector<Case> cases = {
       {"tails", tails},     {"copies", copies},  {"layouts", layouts},           {"masks", masks},
       {"bounds", bounds},   {"long", long_rows}, {"large scores", large_scores}, {"not finite", not_finite},
-      {"workers", workers}, {"empty", empty}};
+      {"workers", workers}, {"empty", empty},    {"denormals", denormals}};
   is_in_bf16 = true;
   const int failed = run_cases(cases, {"attention_amx_bf16"});
   is_in_bf16 = false;

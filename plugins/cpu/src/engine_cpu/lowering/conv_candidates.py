@@ -241,7 +241,8 @@ def _winograd_cycles(problem: ConvProblem, tile: int, merge: int) -> float:
     products, weights = _product_cycles(problem, tiles * points, points, merge)
     if g.groups == 1:
         return max(products, weights) + transforms / problem.threads
-    return _WINOGRAD_GROUPS_FACTOR * (products + transforms / problem.threads) + weights
+    # The zeros make the weights several times as large, and each is used for few tiles.
+    return _WINOGRAD_GROUPS_FACTOR * (products + transforms / problem.threads) + 2 * weights
 
 
 def _product_cycles(problem: ConvProblem, pixels: float, taps: float, merge: int = 1) -> tuple[float, float]:
