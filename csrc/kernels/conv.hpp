@@ -61,6 +61,7 @@ struct ConvArgs {
   std::int64_t y_offset;        // of the first output
   std::int64_t y_block;         // between blocks of 16 channels
   std::int64_t y_row, y_pixel;  // between output rows and pixels; flat tiles need a row of out_w * y_pixel
+  bool copies;                  // 1x1 without padding or groups: tiles read copies of their pixels, which are adjacent
 };
 
 // Fills in the values that depend on the shape: strides of dense maps, packing and, if tiling.vectors is 0, a tiling
@@ -71,6 +72,9 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
 
 // A tiling chosen by size alone; with tiles of `vectors` vectors, unless that is 0 or more than needed.
 ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, std::int32_t vectors = 0);
+
+// Makes tiles of f32 read copies of their pixels, and chooses the tiling, if that is faster.
+void choose_copies(ConvArgs& args);
 
 // Scratch bytes for each worker.
 std::size_t conv_scratch_bytes(const ConvArgs& args);

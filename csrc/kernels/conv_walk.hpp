@@ -27,10 +27,11 @@ struct ConvWalk {
   const float *bias, *scale;
   decltype(Call::residual) residual;
   decltype(Call::y) y;
-  std::int64_t* offsets;  // indirect tiles: [slot][taps][pixels]
-  std::int64_t slots;     // the number of tiles whose offsets are kept; tile i is in slot i % slots
-  std::int64_t slot_size;
-  std::int64_t filled[kConvOffsetSlots];  // the tile whose offsets a slot holds, or -1
+  std::int64_t* offsets;               // indirect tiles: [slot][taps][pixels]
+  typename Call::ElementType* copies;  // or [slot][block][pixels][16]
+  std::int64_t slots;                  // the number of tiles that have a slot; tile i is in slot i % slots
+  std::int64_t slot_size, copy_size;
+  std::int64_t filled[kConvOffsetSlots];  // the first pixel of the tile that a slot is for, or -1
   std::int64_t segments;                  // rows, or 1 if tiles are flat
   std::int64_t segment_pixels;
   std::int64_t tiles;  // tiles of a segment: first `wide` tiles of pixels + 1 pixels, then tiles of `pixels`
@@ -68,6 +69,24 @@ void fill_offsets(const ConvArgs& args, std::int64_t first_pixel, int pixels, Wo
         const bool is_inside = ih >= 0 && ih < s.in_h && iw >= 0 && iw < s.in_w;
         *to++ = is_inside ? (ih * s.in_w + iw) * args.x_pixel : kPaddingOffset;
       }
+}
+
+// Copies pixels of all blocks, `stride` apart, to adjacent ones.
+template <class Element>
+void copy_pixels(const ConvArgs& args, const Element* image, std::int64_t oh, std::int64_t ow, int pixels,
+                 Element* to) {
+  const ConvShape& s = args.shape;
+  const std::int64_t map = s.in_h * s.in_w * 16;
+  for (std::int64_t block = 0; block < args.pack.blocks; ++block, image += map) {
+    std::int64_t h = oh, w = ow;
+    for (int p = 0; p < pixels; ++p, to += 16) {
+      __builtin_memcpy(to, image + (h * s.stride_h * s.in_w + w * s.stride_w) * 16, 16 * sizeof(Element));
+      if (++w == s.out_w) {
+        w = 0;
+        ++h;
+      }
+    }
+  }
 }
 
 // A pixel tile. Positions are advanced rather than computed, since a division takes as long as a part of a tile.
@@ -130,17 +149,27 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
                              ? WorkRange{0, s.kernel_h}
                              : inside(ih, s.in_h, s.kernel_h, s.dilation_h);
   const std::int64_t last_iw = iw + (pixels - 1) * s.stride_w + (s.kernel_w - 1) * s.dilation_w;
-  const bool is_dense = spans_rows
+  const bool is_dense = args.copies ? true
+                        : spans_rows
                             ? is_pointwise && s.stride_h == 1 && s.stride_w == 1 && s.out_w == s.in_w
                             : iw >= 0 && last_iw < s.in_w && s.stride_w <= 2 && (Tile::kIsPaddingZero || has_all_rows);
-  const PixelStep step = !is_dense ? PixelStep::kIndirect : s.stride_w == 1 ? Tile::kStep1 : Tile::kStep2;
+  const PixelStep step = !is_dense                        ? PixelStep::kIndirect
+                         : args.copies || s.stride_w == 1 ? Tile::kStep1
+                                                          : Tile::kStep2;
   std::int64_t* offsets = walk.offsets + position.slot * walk.slot_size;
-  if (!is_dense) {
-    const std::int64_t first_pixel = oh * s.out_w + ow;
-    if (walk.filled[position.slot] != first_pixel) {
-      fill_offsets(args, first_pixel, pixels, rows, offsets);
-      walk.filled[position.slot] = first_pixel;
-    }
+  const auto* image = walk.x + n * args.x_batch;
+  const std::int64_t first_pixel = oh * s.out_w + ow;
+  if (args.copies) {
+    auto* copy = walk.copies + position.slot * walk.copy_size;
+    const std::int64_t in_batch = n * s.out_h * s.out_w + first_pixel;
+    if (walk.filled[position.slot] != in_batch) copy_pixels(args, image, oh, ow, pixels, copy);
+    walk.filled[position.slot] = in_batch;
+    image = copy;
+  } else if (is_dense) {
+    image += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * args.x_pixel;
+  } else if (walk.filled[position.slot] != first_pixel) {
+    fill_offsets(args, first_pixel, pixels, rows, offsets);
+    walk.filled[position.slot] = first_pixel;
   }
 
   const PackArgs& pack = args.pack;
@@ -148,7 +177,7 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
   const std::int64_t first_output = args.y_offset + oh * args.y_row + ow * args.y_pixel;
 
   typename Tile::Call call = {};
-  call.x_block = in_map;
+  call.x_block = args.copies ? pixels * 16 : in_map;
   call.x_row = s.dilation_h * s.in_w * args.x_pixel;
   call.x_col = s.dilation_w * args.x_pixel;
   call.offsets = offsets;
@@ -163,8 +192,6 @@ void run_tile(ConvWalk<Tile>& walk, const TilePosition& position, WorkRange rang
 
   const auto full = Tile::kernel(pack.tile_channels / kLanes, pixels, step);
   const auto tail = Tile::kernel(pack.tail_channels / kLanes, pixels, step);
-  const auto* image = walk.x + n * args.x_batch;
-  if (is_dense) image += ((ih + rows.begin * s.dilation_h) * s.in_w + iw) * args.x_pixel;
   std::int64_t group = 0, in_group = range.begin;
   if (pack.groups > 1) {
     group = range.begin / walk.channel_tiles;
@@ -208,6 +235,8 @@ void run_conv(ConvWalk<Tile>& walk, const KernelContext& context) {
   walk.offsets = static_cast<std::int64_t*>(context.scratch);
   walk.slots = min64(kConvOffsetSlots, args.tiling.tile_block > 0 ? args.tiling.tile_block : kConvOffsetSlots);
   walk.slot_size = s.kernel_h * s.kernel_w * args.tiling.pixels;
+  walk.copies = reinterpret_cast<typename Tile::Call::ElementType*>(walk.offsets);
+  walk.copy_size = args.pack.blocks * args.tiling.pixels * 16;
   for (std::int64_t& first_pixel : walk.filled) first_pixel = -1;
   walk.segments = args.tiling.flat ? 1 : s.out_h;
   walk.segment_pixels = args.tiling.flat ? s.out_h * s.out_w : s.out_w;

@@ -19,6 +19,7 @@ struct Conv {
   ConvOperands operands;
   EpilogueArgs epilogue;
   ConvTiling tiling;  // vectors 0: chosen by size
+  bool copies = false;
 };
 
 std::string describe(const Conv& c) {
@@ -31,7 +32,8 @@ std::string describe(const Conv& c) {
                      std::to_string(s.dilation_h) + "x" + std::to_string(s.dilation_w) + " act" +
                      std::to_string(static_cast<int>(c.epilogue.activation));
   return text + " v" + std::to_string(c.tiling.vectors) + " px" + std::to_string(c.tiling.pixels) + " flat" +
-         std::to_string(c.tiling.flat) + " tb" + std::to_string(c.tiling.tile_block);
+         std::to_string(c.tiling.flat) + " tb" + std::to_string(c.tiling.tile_block) + " copies" +
+         std::to_string(c.copies);
 }
 
 // Symmetric padding, ONNX's output size.
@@ -69,8 +71,8 @@ void check(const Target& target, const Conv& c, std::vector<float> x = {}, int w
                   expected.data());
 
   const KernelEntry& kernel = target.find("conv_blocked_f32");
-  const ConvArgs args =
-      make_conv_args(s, c.operands, c.epilogue, c.tiling, *static_cast<const TileTraits*>(kernel.traits));
+  ConvArgs args = make_conv_args(s, c.operands, c.epilogue, c.tiling, *static_cast<const TileTraits*>(kernel.traits));
+  args.copies = c.copies;
   Guarded packed(args.pack.groups * pack_group_floats(args.pack), kNan);
   Guarded source(w);
   run(target.find("pack_tiles_f32"), &args.pack, {source.data(), packed.data()}, 2, 0);
@@ -99,6 +101,37 @@ void channel_tails(const Target& target) {
   for (const std::int64_t in_c : {1, 3, 16, 17, 40})
     for (const std::int64_t out_c : {1, 8, 15, 16, 17, 32, 33, 50, 64, 72, 100})
       check(target, {shape(in_c, out_c, 5, 9, 3, 1, 1), {true, false, false}, {}, {}});
+}
+
+// Tiles that read copies of their pixels, of which some are kept.
+void copies(const Target& target) {
+  for (const std::int64_t stride : {1, 2, 3})
+    for (const std::int64_t width : {1, 9, 31})
+      for (const std::int32_t block : {1, 3, 16})
+        for (const std::int32_t split : {1, 4})
+          for (const std::int64_t in_c : {16, 33}) {
+            Conv c{shape(in_c, 100, 11, width, 1, stride, 0, 1, 1, 2), {true, false, true}, {}, {}, true};
+            c.tiling.vectors = 1;
+            c.tiling.pixels = 5;
+            c.tiling.tile_block = block;
+            c.tiling.channel_split = split;
+            c.tiling.flat = true;
+            check(target, c);
+          }
+  // What is chosen: 64x64 pixels and many channels.
+  for (const std::int64_t stride : {1, 2}) {
+    const ConvShape s = shape(400, 160, 64, 64, 1, stride);
+    ConvArgs args = make_conv_args(s, {}, {}, {}, target.traits<TileTraits>("conv_blocked_f32"));
+    choose_copies(args);
+    expect(args.copies, "stride " + std::to_string(stride) + ": no copies");
+    check(target, {s, {}, {}, args.tiling, true});
+  }
+  for (const ConvShape& s : {shape(400, 160, 63, 63, 1), shape(320, 160, 64, 64, 1), shape(400, 16, 64, 64, 1),
+                             shape(400, 160, 64, 64, 3, 1, 1), shape(400, 160, 8, 8, 1, 2)}) {
+    ConvArgs args = make_conv_args(s, {}, {}, {}, target.traits<TileTraits>("conv_blocked_f32"));
+    choose_copies(args);
+    expect(!args.copies, "copies of " + std::to_string(s.in_h) + " rows");
+  }
 }
 
 void width_tails(const Target& target) {
@@ -209,6 +242,7 @@ void not_finite(const Target& target) {
 
 int main() {
   return run_cases({{"channel tails", channel_tails},
+                    {"copies", copies},
                     {"width tails", width_tails},
                     {"every tile", every_tile},
                     {"kernels, strides, dilations", kernels_strides_dilations},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "kernels/prepare.hpp"
 #include "kernels/prepare/conv_request.hpp"
@@ -79,9 +80,34 @@ ConvArgs make_conv_args(const ConvShape& shape, const ConvOperands& operands, co
   return args;
 }
 
+// Blocks of channels of a map of 64x64 pixels, say, are a multiple of kPeriod apart, and a tile's pixels of all blocks
+// compete for the same few sets of an L2 cache. Of more than kMostBlocks, each tile of channels reads most from farther
+// away: 1024 to 256 channels of 64x64 pixels take 7.2 instead of 11.3 ms with copies, 320 to 320 as long.
+void choose_copies(ConvArgs& args) {
+  constexpr std::int64_t kPeriod = 64 << 10, kMostBlocks = 24;
+  constexpr std::int64_t kCopiedBytes = 512 << 10;
+  constexpr std::int64_t kLeastChannelTiles = 3, kLeastPixelTiles = 16;
+  const ConvShape& s = args.shape;
+  const bool is_inside =
+      s.pad_top == 0 && s.pad_left == 0 && (s.out_h - 1) * s.stride_h < s.in_h && (s.out_w - 1) * s.stride_w < s.in_w;
+  if (s.kernel_h != 1 || s.kernel_w != 1 || !is_inside || args.pack.groups != 1) return;
+  const std::int64_t places = kPeriod / std::gcd(kPeriod, s.in_h * s.in_w * 64);
+  const bool is_crowded = args.pack.blocks > kMostBlocks * places;
+  const std::int64_t pixel_tiles = s.batch * divide_up(s.out_h * s.out_w, args.tiling.pixels);
+  const bool is_reused = divide_up(args.pack.channels, args.pack.tile_channels) >= kLeastChannelTiles;
+  args.copies = is_crowded && is_reused && pixel_tiles >= kLeastPixelTiles;
+  if (!args.copies) return;
+  const std::int64_t bytes = std::int64_t{args.pack.blocks} * args.tiling.pixels * 64;
+  args.tiling.tile_block =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(kCopiedBytes / bytes, 1, kConvOffsetSlots));
+  args.tiling.channel_split = 1;
+  args.tiling.flat = true;
+}
+
 std::size_t conv_scratch_bytes(const ConvArgs& args) {
   const std::int64_t block = args.tiling.tile_block;
   const std::int64_t slots = block > 0 ? std::min(block, kConvOffsetSlots) : kConvOffsetSlots;
+  if (args.copies) return checked_product({slots, args.pack.blocks, args.tiling.pixels, 64});
   return static_cast<std::size_t>(slots * args.shape.kernel_h * args.shape.kernel_w * args.tiling.pixels) *
          sizeof(std::int64_t);
 }
@@ -102,6 +128,7 @@ std::int64_t weight_floats(const ConvArgs& args) {
 
 PreparedStep prepare_conv_blocked_f32(const StepRequest& request) {
   ConvArgs args = read_conv(request);
+  choose_copies(args);
   const ConvShape& s = args.shape;
   const std::int64_t x_image = args.x_batch;
   const ImageSteps steps = read_image_steps(request.attributes, args);
