@@ -38,6 +38,7 @@ from engine.passes.common.hard_swish_fusion import HardSwishFusion
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
 from engine.passes.common.layer_normalization_fusion import LayerNormalizationFusion
+from engine.passes.common.linear_operators import LinearConcatSplitting, LinearHoisting, LinearMerging, LinearSinking
 from engine.passes.common.mask_simplification import MaskSimplification
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.mish_fusion import MishFusion
@@ -149,6 +150,11 @@ def _canonical() -> list[Pass | type[Pass]]:
         GemmFusion,
         ChannelsFirstSinking,
         TransposeSinking,
+        # From the results up, so that a product with a bias is matched before the one without.
+        BackwardGraphRewrite(
+            [LinearConcatSplitting, LinearMerging, LinearHoisting, LinearSinking],
+            "LinearOperators",
+        ),
         DivideToMultiply,
         BatchNormalizationDecomposition,
         SwishDecomposition,

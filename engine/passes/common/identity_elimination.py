@@ -7,15 +7,17 @@ from collections.abc import Callable
 import numpy as np
 
 from engine.ir import Constant, Node, TensorType
+from engine.ops.resize import ResizeSpec
 from engine.ops.transpose import TransposeSpec
+from engine.passes.fusion import constant_data
 from engine.passes.pattern import Matcher, wrap_type
 from engine.passes.rewrite import MatcherPass
 from engine.passes.surgery import replace_output_update_name
 
 
 class IdentityElimination(MatcherPass):
-    """Removes Identity, inference-mode Dropout, and Cast, Reshape, Transpose, Expand, Slice, Pad, Concat, Sum, Max,
-    Min, Add, Sub, Mul, Div and Pow that provably return their first (or only, or other) input unchanged.
+    """Removes Identity, inference-mode Dropout, and Cast, Reshape, Resize, Transpose, Expand, Slice, Pad, Concat, Sum,
+    Max, Min, Add, Sub, Mul, Div and Pow that provably return their first (or only, or other) input unchanged.
 
     Floating-point `x + 0` stays: it turns -0.0 into 0.0. `x - 0`, `x * 1`, `x / 1` and `x ** 1` are exact.
     """
@@ -84,6 +86,14 @@ def _slice(node: Node) -> int | None:
     return 0 if unit and node.input_value(0).shape.is_static else None
 
 
+def _resize(node: Node) -> int | None:
+    shape = node.input_value(0).shape
+    given = [node.input_value(index) if node.has_input(index) else None for index in (1, 2, 3)]
+    if not shape.is_static or not all(value is None or isinstance(value.node, Constant) for value in given):
+        return None
+    return None if ResizeSpec.of(node).at(shape.get_shape(), *map(constant_data, given)).axes else 0
+
+
 def _pad(node: Node) -> int | None:
     pads = node.input_value(1).node
     return 0 if isinstance(pads, Constant) and not pads.data.any() else None
@@ -107,6 +117,7 @@ _RULES: dict[str, Callable[[Node], int | None]] = {
     "Dropout": _dropout,
     "Cast": _always,
     "Reshape": _always,
+    "Resize": _resize,
     "Expand": _always,
     "Transpose": _transpose,
     "Slice": _slice,

@@ -26,6 +26,8 @@ from engine.passes.common.common_optimizations import CommonOptimizations
 from engine.passes.common.common_subexpression import CommonSubexpressionSharing
 from engine.passes.common.compressed_gather_fusion import CompressedGatherFusion
 from engine.passes.common.compressed_weights_fusion import CompressedWeightsFusion
+from engine.passes.common.conv_batch_norm_fusion import ConvBatchNormFusion
+from engine.passes.common.conv_bias_fusion import ConvBiasFusion
 from engine.passes.common.dead_code_elimination import DeadCodeElimination
 from engine.passes.common.decompositions import (
     BatchNormalizationDecomposition,
@@ -38,6 +40,7 @@ from engine.passes.common.flattened_product_fusion import FlattenedProductFusion
 from engine.passes.common.function_decomposition import FunctionDecomposition
 from engine.passes.common.identity_elimination import IdentityElimination
 from engine.passes.common.integer_product_decomposition import IntegerProductDecomposition
+from engine.passes.common.linear_operators import LinearSinking
 from engine.passes.common.matmul_bias_fusion import MatMulBiasFusion
 from engine.passes.common.packed_attention_fusion import PackedAttentionFusion
 from engine.passes.common.qoperator_decomposition import QOperatorDecomposition
@@ -55,6 +58,7 @@ from engine.passes.common.residual_fusion import ResidualFusion
 from engine.passes.common.shape_simplification import ShapeSimplification
 from engine.passes.common.swish_fusion import SwishFusion
 from engine.testing.models import light_model
+from engine.testing.networks import seeded_network
 from engine.testing.onnx_suite import CASES as SUITE
 
 INTERNAL = (MatMulBiasFusion, ActivationFusion, ResidualFusion)
@@ -83,11 +87,12 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
         "light/inception_v2",
         INTERNAL,
         {
-            "ActivationFusion": 69,
+            "ActivationFusion": 62,
             "ConvBatchNormFusion": 69,
             "ConvBiasFusion": 69,
             "ConvMultiplyFusion": 69,
             "GlobalPoolFusion": 1,
+            "LinearHoisting": 7,
         },
     ),
     (
@@ -178,6 +183,20 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, int]]] = [
             "TransposeToReshape": 4,
         },
     ),
+    (
+        "seeded/segformer_b0",
+        (),
+        {
+            "AttentionFusion": 4,
+            "AttentionHeadsFusion": 3,
+            "FlattenedTransposeFusion": 5,
+            "LinearConcatSplitting": 1,
+            "LinearMerging": 4,
+            "QKVProjectionFusion": 1,
+            "TransposeMerge": 4,
+            "TransposeToReshape": 4,
+        },
+    ),
     ("mobilevit.dynamo20.static", (), {**attention(1), "SwishFusion": 1}),
     (
         "attention_windows.dynamo20.static",
@@ -245,6 +264,7 @@ ALONE: list[tuple[str, tuple[type[Pass], ...], type[Pass], int]] = [
     ("case/test_dynamicquantizelinear", (), DynamicQuantizationDecomposition, 1),
     ("case/test_matmulinteger", (), IntegerProductDecomposition, 1),
     ("case/test_qlinearconv", (), QOperatorDecomposition, 1),
+    ("light/densenet121", (ConvBatchNormFusion, ConvBiasFusion), LinearSinking, 3),
 ]
 _CLEANING = frozenset(
     ["CommonSubexpressionSharing", "ConstantFolding", "DeadCodeElimination", "IdentityElimination", "ReshapeMerge",
@@ -280,6 +300,8 @@ def read(name: str, load: Callable[[str], Model]) -> Model:
         return read_model(proto)
     if kind == "int4":
         return with_short_weights(load(rest))
+    if kind == "seeded":
+        return read_model(seeded_network(rest, small=True, decoder=64).model)
     if kind == "codes":
         return with_quantized_activations(load(rest))
     return small(rest) if kind == "light" else load(name)
