@@ -124,6 +124,7 @@ class AsyncInferRequest(Participant):
         if not run.is_done:
             self._require_may_wait(run)
             with self._lock:
+                run.is_awaited = True
                 if not self._done.wait_for(lambda: run.is_done, time_limit):
                     raise DeadlineExceeded(f"{self._name} has not finished after {time_limit:g} s; it keeps running")
         error = self._take_error(run)
@@ -354,7 +355,7 @@ class AsyncInferRequest(Participant):
             waiters = self._mark_done(run) if run.callback is None else None
         if waiters is None:
             self._notify(run)
-        else:
+        elif waiters:
             _wake_all(waiters)
 
     def _mark_ended(self, run: Run, error: EngineError | None) -> None:
@@ -406,7 +407,8 @@ class AsyncInferRequest(Participant):
         """Wake waiting threads; return the futures of waiting event loops. Called with the lock held."""
         run.thread = None
         run.is_done = True
-        self._done.notify_all()
+        if run.is_awaited:
+            self._done.notify_all()
         waiters, run.waiters = run.waiters, []
         return waiters
 

@@ -107,12 +107,12 @@ class SyncInferRequest(ABC):
         It is the user's array if one was set, is C-contiguous and aligned, and does not overlap the inputs.
         """
         check = self._result_check(index)
-        if index in self._in_place and self._user_outputs[index].shape == shape:
+        if self._user_outputs and index in self._in_place and self._user_outputs[index].shape == shape:
             buffer = self._user_outputs[index]
         else:
-            if index in self._user_outputs:
+            if self._user_outputs:
                 self._check_user_shape(index, shape)
-            buffer = np.empty(shape, self.signature.outputs[index].element_type.numpy)
+            buffer = np.empty(shape, check.dtype or self.signature.outputs[index].element_type.numpy)
         self._outputs[index] = buffer if check.has_admitted(shape) else check.admit(buffer)
         return buffer
 
@@ -216,15 +216,18 @@ class SyncInferRequest(ABC):
     def run_stages(self) -> InferResult:
         """Run all stages of a begun inference in this thread; raises as `infer` does."""
         stage: Stage = self.infer_preprocess
+        is_profiling = self.is_profiling
         try:
-            for name in STAGES if self.is_profiling else self._own_stages:
+            for name in STAGES if is_profiling else self._own_stages:
                 stage = getattr(self, name)
-                self.check_cancelled()
-                if self.is_profiling:
+                if self._cancellation is not None:
+                    raise self._cancellation
+                if is_profiling:
                     self.run_stage(stage, "inline")
                 else:
                     stage()
-            self.check_cancelled()
+            if self._cancellation is not None:
+                raise self._cancellation
             return self.finish()
         except BaseException as e:
             self.abort(e)
@@ -278,14 +281,15 @@ class SyncInferRequest(ABC):
     def finish(self) -> InferResult:
         """Return the outputs. Raises `PluginContractError` if no stage has set one of them."""
         outputs = self._outputs
-        for index, value in enumerate(outputs):
+        for value in outputs:
             if value is _MISSING:
-                name = self.signature.outputs[index].name
+                name = self.signature.outputs[next(i for i, each in enumerate(outputs) if each is _MISSING)].name
                 raise PluginContractError(f"{self.signature.network}: no stage set output `{name}`")
-        for index, array in self._user_outputs.items():
-            if outputs[index] is not array:
-                np.copyto(array, outputs[index])
-                outputs[index] = array
+        if self._user_outputs:
+            for index, array in self._user_outputs.items():
+                if outputs[index] is not array:
+                    np.copyto(array, outputs[index])
+                    outputs[index] = array
         return InferResult(self.signature.output_index, outputs)
 
     def abort(self, error: BaseException) -> None:

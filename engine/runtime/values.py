@@ -27,9 +27,12 @@ class PortCheck:
     """Checks the values of one port. Caches admitted shapes, so that the usual check is a lookup.
 
     `where` begins every message ("CPU: input `x`"). Mismatches raise `error`. Thread-safe.
+
+    Attributes:
+        dtype: that of its arrays; None for strings and for what is no tensor.
     """
 
-    __slots__ = ("_dtype", "_error", "_fitting", "_where", "port")
+    __slots__ = ("_error", "_fitting", "_where", "dtype", "port")
 
     def __init__(self, port: Port, where: str, error: type[EngineError] = InputError) -> None:
         self.port = port
@@ -37,14 +40,14 @@ class PortCheck:
         self._error = error
         self._fitting: set[tuple[int, ...]] = set()
         is_plain = isinstance(port.type, TensorType) and port.type.element_type not in (string, undefined)
-        self._dtype = port.element_type.numpy if is_plain else None
+        self.dtype = port.element_type.numpy if is_plain else None
 
     def admit(self, value: Value) -> Value:
         """Return `value` in the form that stages read: C-contiguous aligned numpy arrays of the port's type and shape.
 
         Arrays of this form, and DLPack tensors in host memory, are not copied.
         """
-        if type(value) is np.ndarray and value.dtype is self._dtype and value.shape in self._fitting:
+        if type(value) is np.ndarray and value.dtype is self.dtype and value.shape in self._fitting:
             flags = value.flags
             if flags.c_contiguous and flags.aligned:
                 return value
@@ -74,14 +77,14 @@ class PortCheck:
         raise self._error(f"{self._where}: {reason}")
 
     def _admit_any(self, value: Value) -> Value:
-        if self._dtype is None and not isinstance(self.port.type, TensorType):
+        if self.dtype is None and not isinstance(self.port.type, TensorType):
             return _admit(value, self.port.type)
         array = _as_array(value, self.port.element_type)
         self._check_tensor(array)
         return array
 
     def _check_tensor(self, array: Array) -> None:
-        if self._dtype is not None and array.dtype == self._dtype and array.shape in self._fitting:
+        if self.dtype is not None and array.dtype == self.dtype and array.shape in self._fitting:
             return
         if not isinstance(self.port.type, TensorType):
             raise _Mismatch(f"only a tensor can be set as output; {self.port.name} is {self.port.type}")

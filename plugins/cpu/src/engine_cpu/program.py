@@ -124,17 +124,17 @@ class Program:
             self._template[slot] = read(constant)
         self.segments = self._scheduled(slots, constants, segments)
         bound = {index for segment in self.segments for index in segment.targets if index >= 0}
-        # The common case: one plan that reads the inputs and writes the outputs, each in order.
-        self._is_one_segment = len(self.segments) == 1 and (
-            self.segments[0].reads == tuple(range(self.num_inputs))
-            and self.segments[0].targets == tuple(range(len(self.outputs)))
-        )
-        self._one_segment_outputs = (
-            [(index, shape) for index, shape in enumerate(self.segments[0].shapes) if shape is not None]
-            if self._is_one_segment
-            else []
-        )
+        self._whole = self._only_plan()
+        self._whole_shapes = [] if self._whole is None else self._whole.output_shapes()
         self.unbound_outputs = tuple((index, slot) for index, slot in enumerate(self.outputs) if index not in bound)
+
+    def _only_plan(self) -> NativeSegment | None:
+        """The plan, if there is only one, which reads the inputs and writes the outputs, each in order."""
+        if len(self.segments) != 1 or self.segments[0].reads != tuple(range(self.num_inputs)):
+            return None
+        only = self.segments[0].segment
+        is_in_order = self.segments[0].targets == tuple(range(len(self.outputs)))
+        return only if is_in_order and isinstance(only, NativeSegment) else None
 
     def _scheduled(
         self,
@@ -159,10 +159,10 @@ class Program:
 
     def run(self, inputs: Sequence[Value], inference: Inference, make_output: MakeOutput | None = None) -> list[Value]:
         """Run; returns the outputs. With `make_output`, outputs that a plan computes are written to its arrays."""
-        if self._is_one_segment and make_output is not None:
-            (scheduled,) = self.segments
-            made = [make_output(index, shape) for index, shape in self._one_segment_outputs]
-            return list(scheduled.segment.run(inputs, made, inference))
+        if self._whole is not None and make_output is not None:
+            made = [make_output(index, shape) for index, shape in enumerate(self._whole_shapes)]
+            self._whole.fill(inputs, made, inference)
+            return made
         values = [*inputs, *self._template[self.num_inputs :]]
         for scheduled in self.segments:
             inference.check_cancelled()
@@ -191,7 +191,7 @@ class NativeSegment(Segment):
         self._outputs = [(v.shape.get_shape(), v.element_type.numpy) for v in lowered.outputs]
         self._names = lowered.step_nodes
 
-    def output_shapes(self) -> Sequence[tuple[int, ...] | None]:
+    def output_shapes(self) -> list[tuple[int, ...]]:
         """All outputs of a plan support a target."""
         return [shape for shape, _ in self._outputs]
 
@@ -200,6 +200,11 @@ class NativeSegment(Segment):
         outputs = [
             target if target is not None else np.empty(*self._outputs[index]) for index, target in enumerate(targets)
         ]
+        self.fill(inputs, outputs, inference)
+        return outputs
+
+    def fill(self, inputs: Sequence[Value], outputs: Sequence[Array], inference: Inference) -> None:
+        """Run, and write all outputs to the given arrays."""
         context = self.contexts.take()
         try:
             if inference.is_profiling:
@@ -211,7 +216,6 @@ class NativeSegment(Segment):
             raise
         finally:
             self.contexts.give_back(context)
-        return outputs
 
     def _run_profiled(
         self, context: Context, inputs: Sequence[Value], outputs: Sequence[Array], inference: Inference
