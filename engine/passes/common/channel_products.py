@@ -176,7 +176,7 @@ def _with_bias(node: Node) -> ChannelProduct | None:
         if product is None or dims is None or len(dims) != product.axis + 1:
             continue
         bias = as_vector(node.input_value(1 - index), dims[-1:])
-        if bias is not None and isinstance(bias.node, Constant):
+        if bias is not None and isinstance(bias.node, Constant) and bias.node.shape == (product.outputs,):
             return replace(product, nodes=(*product.nodes, node), bias=bias.node)
     return None
 

@@ -296,6 +296,15 @@ def test_other_sequences_stay(between: Make, apply: Apply) -> None:
     apply(model, LinearMerging, modified=False)
 
 
+def test_a_sum_that_repeats_the_product_is_no_bias(apply: Apply) -> None:
+    """One column plus a row of numbers is a matrix."""
+    x = image(2, 30, 48)
+    total = ops.Add(ops.MatMul(x, array(48, 1)), array(64))
+    model = Model([ops.Gather(total, Constant(np.int64(-1)), axis=1)], [x])
+    apply(model, LinearSinking, modified=False)
+    assert order(model) == ["MatMul", "Add", "Gather"]
+
+
 def test_a_product_that_is_read_elsewhere_stays(apply: Apply) -> None:
     x = image(1, 16, 9, 9)
     inner = conv(x, 64)
