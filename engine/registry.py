@@ -19,6 +19,7 @@ from engine.errors import (
     PluginError,
     PluginLoadError,
 )
+from engine.ir import paused_collector
 from engine.plugin_api import API_VERSION, CoreHandle, Plugin
 from engine.runtime.lifecycle import Participant, lifecycle
 
@@ -172,7 +173,8 @@ class PluginRegistry(Participant):
                 f"the entry point's name {entry.name!r} is not a device name: an upper-case letter followed by "
                 "upper-case letters, digits and underscores"
             )
-        made = _resolved(entry.source) if isinstance(entry.source, str) else entry.source
+        with paused_collector():  # importing a plugin creates many objects, which all stay
+            made = _resolved(entry.source) if isinstance(entry.source, str) else entry.source
         if isinstance(made, type):
             plugin = _checked_class(made, entry)(self._core)
         elif entry.is_registered and callable(made):

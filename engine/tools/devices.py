@@ -50,9 +50,10 @@ def run(args: argparse.Namespace) -> int:
         reasons = [{"device": name, "reason": str(reason)} for name, reason in unavailable.items()]
         print_json({"devices": [_describe(core, device) for device in available], "unavailable": reasons})
         return 0
-    rows = [_describe(core, device) for device in available]
-    if rows:
-        print_table([(r["device"], r["version"], r["name"]) for r in rows], ("DEVICE", "VERSION", "NAME"))
+    if available:
+        versions = core.get_versions()
+        rows = [(d, versions[_plugin_of(d)].version, core.get_property(d, "FULL_DEVICE_NAME")) for d in available]
+        print_table(rows, ("DEVICE", "VERSION", "NAME"))
     else:
         print("no device can be used; install a plugin, such as engine-plugin-template")
     for name, reason in unavailable.items():
@@ -80,7 +81,7 @@ def _describe(core: Core, device: str) -> dict[str, Any]:
             "allowed": declared.allowed,
             "meaning": declared.doc,
         }
-    plugin = core.get_versions()[device.partition(":")[0].partition(".")[0]]
+    plugin = core.get_versions()[_plugin_of(device)]
     return {
         "device": device,
         "name": core.get_property(device, "FULL_DEVICE_NAME"),
@@ -89,6 +90,10 @@ def _describe(core: Core, device: str) -> dict[str, Any]:
         "provided_by": str(plugin.origin),
         "properties": properties,
     }
+
+
+def _plugin_of(device: str) -> str:
+    return device.partition(":")[0].partition(".")[0]
 
 
 def _print_device(described: dict[str, Any]) -> None:

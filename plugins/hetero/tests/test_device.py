@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -564,3 +566,14 @@ def test_cancelling_reaches_the_part_that_runs() -> None:
             run(request, endless, is_async)
         timer.join()
     np.testing.assert_array_equal(request.infer({"x": X, "trips": np.array(3)})["y"], -X)
+
+
+def test_creating_the_plugin_imports_no_partitioner() -> None:
+    """Otherwise, every application that lists its devices waits for it."""
+    program = """
+import sys
+from engine import Core
+print("HETERO" in Core().get_versions(), "engine_hetero.network" in sys.modules)
+"""
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    assert output.split() == ["True", "False"]

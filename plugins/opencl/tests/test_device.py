@@ -325,3 +325,17 @@ def test_without_profiling_no_events_are_kept() -> None:
     context: Context = network.pool.take([X])
     assert not context._computed
     assert not context.profiles()
+
+
+def test_listing_devices_imports_no_compiler_and_creates_no_context() -> None:
+    """Otherwise, every application that lists its devices waits for what only OPENCL's networks need."""
+    program = """
+import sys
+from engine import Core
+print("OPENCL" in {name.partition(".")[0] for name in Core().available_devices})
+print([name for name in ("engine_opencl.lowering", "engine_opencl.network") if name in sys.modules])
+from engine_opencl.devices.device import find_devices
+print([device._context for device in find_devices() if device._context is not None])
+"""
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout
+    assert output.splitlines() == ["True", "[]", "[]"]

@@ -13,9 +13,9 @@ from engine.plugin_api import (
 )
 from engine.properties import DEVICE_PRIORITIES
 from engine_hetero.device_list import DeviceList
-from engine_hetero.explain import answer
-from engine_hetero.network import HeteroNetwork
 from engine_hetero.properties import OWN_PROPERTIES
+
+# The partitioner is imported when it is first needed, so that listing devices does not wait for it.
 
 
 class HeteroPlugin(Plugin):
@@ -28,14 +28,20 @@ class HeteroPlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A network of parts, each compiled for its device."""
+        from engine_hetero.network import HeteroNetwork
+
         return HeteroNetwork.compiled(self, config, model, self._devices(config))
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `HeteroNetwork.export_sections` wrote."""
+        from engine_hetero.network import HeteroNetwork
+
         return HeteroNetwork.imported(self, config, blob, self._devices(config))
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """How each operation would run, on which device, in which subgraph, and why not elsewhere."""
+        from engine_hetero.explain import answer
+
         return answer(self.core, model, self._devices(config), config)
 
     def metric(self, name: str, device_id: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from engine.plugin_api import (
     API_VERSION,
@@ -17,8 +18,6 @@ from engine.plugin_api import (
 )
 from engine.properties import DEVICE_ID
 from engine_opencl.devices.device import OpenclDevice, device_of, find_devices
-from engine_opencl.network import OpenclNetwork
-from engine_opencl.programs.programs import Programs
 from engine_opencl.properties import (
     COMPILE_EFFORT,
     DEVICE_MEMORY,
@@ -28,7 +27,11 @@ from engine_opencl.properties import (
     KERNEL_TRIAL_SECONDS,
     PLAN_CACHE_SIZE,
 )
-from engine_opencl.query import query
+
+if TYPE_CHECKING:
+    from engine_opencl.programs.programs import Programs
+
+# The compiler is imported when it is first needed, so that listing devices does not wait for it.
 
 
 class OpenclPlugin(Plugin):
@@ -54,6 +57,8 @@ class OpenclPlugin(Plugin):
 
     def programs(self, device: OpenclDevice) -> Programs:
         """The compiled kernels of a device, shared by all networks."""
+        from engine_opencl.programs.programs import Programs
+
         with self._programs_lock:
             if device.device_id not in self._programs:
                 self._programs[device.device_id] = Programs(device)
@@ -65,14 +70,20 @@ class OpenclPlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A new network from a model, which is not changed."""
+        from engine_opencl.network import OpenclNetwork
+
         return OpenclNetwork.compiled(self, config, model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `OpenclNetwork.export_sections` wrote."""
+        from engine_opencl.network import OpenclNetwork
+
         return OpenclNetwork.imported(self, config, blob)
 
     def query_model(self, model: Model, config: Config) -> QueryResult:
         """The support of each operation."""
+        from engine_opencl.query import query
+
         facts = device_of(config[DEVICE_ID], config[DEVICE_NAME]).facts
         return query(model, config[INFERENCE_PRECISION_HINT], on_integers=facts.multiplies_integers)
 
