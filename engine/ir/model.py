@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 from engine.errors import GraphError, ModelError, TypeInferenceError
@@ -155,15 +156,27 @@ class Model(Subgraph):
         """
         return list(self._ordered())
 
+    @property
+    def node_count(self) -> int:
+        """The number of nodes. Raises `GraphError` naming the nodes of a cycle."""
+        return len(self._ordered())
+
     def nodes_of(self, kinds: Collection[tuple[str, str]]) -> list[Node]:
         """The nodes of these operators, given as (domain, op type), and all nodes with bodies, like `ordered_nodes`.
 
         Linear in the number of these nodes as long as no edge changes.
         """
+        return self._by_kind().select(kinds)
+
+    def has_nodes_of(self, kinds: AbstractSet[tuple[str, str]]) -> bool:
+        """Whether `nodes_of` would return any."""
+        return self._by_kind().has_any(kinds)
+
+    def _by_kind(self) -> _Kinds:
         order = self._ordered()
         if self._kinds.order is not order:
             self._kinds = _Kinds(order)
-        return self._kinds.select(kinds)
+        return self._kinds
 
     def _ordered(self) -> list[Node]:
         if self._order is None or self._order_edits != edits.count:
@@ -263,6 +276,9 @@ class _Kinds:
             self._positions.setdefault((node.domain, node.op_type), []).append(position)
             if node.attributes and node.has_bodies:
                 self._with_bodies.append(position)
+
+    def has_any(self, kinds: AbstractSet[tuple[str, str]]) -> bool:
+        return bool(self._with_bodies) or not self._positions.keys().isdisjoint(kinds)
 
     def select(self, kinds: Collection[tuple[str, str]]) -> list[Node]:
         found = [positions for kind in kinds if (positions := self._positions.get(kind))]

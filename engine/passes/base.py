@@ -38,6 +38,8 @@ class Pass(ABC):
 
     def set_pass_config(self, config: PassConfig) -> None:
         """Join a pipeline; called by the manager or rewrite that the pass is registered with."""
+        if self.config is config:
+            return
         config.note(self.name, type(self))
         self.config = config
 

@@ -46,6 +46,8 @@ class FusionPass(MatcherPass):
 
     def run_on_model(self, model: Model) -> bool:
         """Apply the pass to every node of `model`, bodies included, results first."""
+        if not self.may_match(model):
+            return False
         rewrite = BackwardGraphRewrite([self])
         if self.config is not None:
             rewrite.set_pass_config(self.config)

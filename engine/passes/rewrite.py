@@ -113,6 +113,11 @@ class MatcherPass(Pass):
             )
         return changed
 
+    def may_match(self, model: Model) -> bool:
+        """False if `model` has no operator that the root of the pattern can be, nor bodies, which may have one."""
+        kinds = None if self.matcher is None else self.matcher.root_kinds
+        return kinds is None or model.has_nodes_of(kinds)
+
     def explain(self, node: OutputLike) -> Explanation:
         """Why the pattern does, or does not, match at `node`. Raises `PassError` if there is no matcher."""
         if self.matcher is None:
@@ -121,6 +126,8 @@ class MatcherPass(Pass):
 
     def run_on_model(self, model: Model) -> bool:
         """Apply the pass to every node of `model`, bodies included."""
+        if not self.may_match(model):
+            return False
         rewrite = GraphRewrite([self])
         if self.config is not None:
             rewrite.set_pass_config(self.config)
@@ -141,6 +148,7 @@ class GraphRewrite(Pass):
 
     def __init__(self, passes: Iterable[MatcherPass | type[MatcherPass]] = (), name: str | None = None) -> None:
         self._passes: list[tuple[MatcherPass, bool]] = []
+        self._root_kinds: frozenset[tuple[str, str]] | None = frozenset()
         if name is not None:
             self.name = name
         for item in passes:
@@ -161,6 +169,8 @@ class GraphRewrite(Pass):
         if self.config is not None:
             instance.set_pass_config(self.config)
         self._passes.append((instance, enabled))
+        kinds = instance.matcher.root_kinds
+        self._root_kinds = None if kinds is None or self._root_kinds is None else self._root_kinds | kinds
         return instance
 
     @property
@@ -178,11 +188,15 @@ class GraphRewrite(Pass):
         """One traversal; True if a pass changed anything."""
         for item, _ in self._passes:
             item.rewrites, item.seconds = 0, 0.0
+        self.rewrites = 0
+        if self._root_kinds is not None and not model.has_nodes_of(self._root_kinds):
+            return False
         active = self._active()
         with paused_collector():
             changed = bool(active) and self._rewrite(model, *_lookup(active), self._is_timed())
         self.rewrites = sum(item.rewrites for item in active)
-        regions.fired(item.name for item in active if item.rewrites)
+        if self.rewrites:
+            regions.fired(item.name for item in active if item.rewrites)
         return changed
 
     def _active(self) -> list[MatcherPass]:

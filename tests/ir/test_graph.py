@@ -263,3 +263,16 @@ def test_a_node_of_many_inputs_is_made_in_linear_time(monkeypatch: pytest.Monkey
     joined = ops.Concat(*[x] * 500, axis=0)
     assert joined.output(0).shape == (1000,)
     assert lists < 10
+
+
+def test_has_nodes_of_follows_changes_of_the_graph() -> None:
+    x = Parameter(f32, [2], "x")
+    node = ops.Relu(x)
+    model = Model([node], [x])
+    assert model.has_nodes_of({("", "Relu"), ("", "Abs")})
+    assert not model.has_nodes_of({("", "Abs")})
+    assert model.node_count == len(model.ordered_nodes()) == 3
+    node.output(0).replace(ops.Abs(ops.Neg(x)).output(0))
+    assert model.has_nodes_of({("", "Abs")})
+    assert not model.has_nodes_of({("", "Relu")})
+    assert model.node_count == 4

@@ -568,6 +568,25 @@ def test_cancelling_reaches_the_part_that_runs() -> None:
     np.testing.assert_array_equal(request.infer({"x": X, "trips": np.array(3)})["y"], -X)
 
 
+def test_many_small_parts_of_a_device_share_a_thread_and_keep_their_order() -> None:
+    """Many threads of Python code only wait for each other, which took longer than compiling the parts."""
+    threads: dict[str, set[int]] = {"TEMPLATE": set(), "OTHER": set()}
+
+    class Watched(TemplatePlugin):
+        def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
+            threads[self.name].add(threading.get_ident())
+            return super().compile_model(model, config)
+
+    core = Core()
+    core.unload_plugin("TEMPLATE")
+    for name in threads:
+        core.register_plugin(name, Watched)
+    network = core.compile_model(chain(*["TEMPLATE", "OTHER"] * 10), "HETERO:TEMPLATE,OTHER")
+    assert network.get_metric("SUBGRAPH_DEVICES") == ("TEMPLATE", "OTHER") * 10
+    np.testing.assert_array_equal(network({"x": X})["y"], X)
+    assert [len(used) for used in threads.values()] == [1, 1]
+
+
 def test_creating_the_plugin_imports_no_partitioner() -> None:
     """Otherwise, every application that lists its devices waits for it."""
     program = """

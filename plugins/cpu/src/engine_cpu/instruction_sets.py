@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from engine.ir import Model
@@ -17,7 +18,11 @@ def needed_isa(graph: Model, precision: str, available: str) -> str:
 
     Blobs have weights packed for one instruction set, and run on all CPUs that support it.
     """
-    is_integer = _multiplies_integers(graph)
+    return _isa_of(precision, available, _multiplies_integers(graph))
+
+
+@cache
+def _isa_of(precision: str, available: str, is_integer: bool) -> str:
     known = isas_within(available)
     used = {
         isa

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.ir import paused_collector
 from engine.plugin_api import (
     API_VERSION,
     BlobReader,
@@ -30,7 +31,9 @@ class HeteroPlugin(Plugin):
         """A network of parts, each compiled for its device."""
         from engine_hetero.network import HeteroNetwork
 
-        return HeteroNetwork.compiled(self, config, model, self._devices(config))
+        devices = self._devices(config)
+        with paused_collector():  # it would visit the parts compiled so far again and again
+            return HeteroNetwork.compiled(self, config, model, devices)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `HeteroNetwork.export_sections` wrote."""

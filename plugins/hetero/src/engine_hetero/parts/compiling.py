@@ -21,6 +21,8 @@ from engine_hetero.parts.splitting import PartModel
 
 _MAX_THREADS = 16
 _MAX_NAMED = 5
+_SMALL_NODES = 16
+"""The maximum number of nodes, inputs and outputs included, of a part that is compiled in a batch with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,13 @@ class Compiler:
         """
         if not parts:
             return [], []
-        with ThreadPoolExecutor(min(len(parts), _MAX_THREADS), "HETERO:compile") as pool:
-            networks = list(pool.map(self._compile, range(len(parts)), parts))
+        batches = _batches(parts)
+        with ThreadPoolExecutor(min(len(batches), _MAX_THREADS), "HETERO:compile") as pool:
+            compiled = pool.map(lambda batch: [self._compile(number, parts[number]) for number in batch], batches)
+            results = [result for results in compiled for result in results]
+        order = [number for batch in batches for number in batch]
+        by_number = dict(zip(order, results, strict=True))
+        networks = [by_number[number] for number in range(len(parts))]
         refused = [each for each in networks if isinstance(each, Refused)]
         return [each for each in networks if not isinstance(each, Refused)], refused
 
@@ -85,6 +92,24 @@ class Compiler:
         )
         error.__cause__ = refused.error
         return error
+
+
+def _batches(parts: Sequence[PartModel]) -> list[list[int]]:
+    """The numbers of the parts that are compiled one after the other; batches are compiled concurrently.
+
+    If there are many parts, the small ones of a device form a batch: compiling them is mostly Python's work, for which
+    many threads only wait for each other.
+    """
+    if len(parts) <= _MAX_THREADS:
+        return [[number] for number in range(len(parts))]
+    small: dict[str, list[int]] = {}
+    large = []
+    for number, part in enumerate(parts):
+        if part.model.node_count > _SMALL_NODES:
+            large.append([number])
+        else:
+            small.setdefault(part.device, []).append(number)
+    return large + list(small.values())
 
 
 def described(number: int, part: PartModel) -> str:
