@@ -17,6 +17,8 @@ ENGINE_INLINE std::int64_t blocks_of(std::int64_t channels) {
   return (channels + 15) / 16;
 }
 
+constexpr int kWeightLanes = 16;  // a cache line of results
+
 // The one-dimensional transforms. Interpolation points: 0, 1, -1, infinity for m = 2, and also 2, -2 for m = 4.
 template <int kTile>
 struct Transform;
@@ -34,11 +36,14 @@ struct Transform<2> {
     s[0] = m[0] + m[1] + m[2];
     s[1] = m[1] - m[2] - m[3];
   }
-  static void weights(const double (&g)[3], double (&u)[4]) {
-    u[0] = g[0];
-    u[1] = (g[0] + g[1] + g[2]) / 2;
-    u[2] = (g[0] - g[1] + g[2]) / 2;
-    u[3] = g[2];
+  static inline __attribute__((always_inline)) void weights(const double (&g)[3][kWeightLanes],
+                                                            double (&u)[4][kWeightLanes]) {
+    for (int lane = 0; lane < kWeightLanes; ++lane) {
+      u[0][lane] = g[0][lane];
+      u[1][lane] = (g[0][lane] + g[1][lane] + g[2][lane]) / 2;
+      u[2][lane] = (g[0][lane] - g[1][lane] + g[2][lane]) / 2;
+      u[3][lane] = g[2][lane];
+    }
   }
 };
 
@@ -64,13 +69,16 @@ struct Transform<4> {
     s[2] = fma(broadcast(4.0f), sum2, sum1);
     s[3] = fma(broadcast(8.0f), difference2, difference1) + m[5];
   }
-  static void weights(const double (&g)[3], double (&u)[6]) {
-    u[0] = g[0] / 4;
-    u[1] = -(g[0] + g[1] + g[2]) / 6;
-    u[2] = -(g[0] - g[1] + g[2]) / 6;
-    u[3] = (g[0] + 2 * g[1] + 4 * g[2]) / 24;
-    u[4] = (g[0] - 2 * g[1] + 4 * g[2]) / 24;
-    u[5] = g[2];
+  static inline __attribute__((always_inline)) void weights(const double (&g)[3][kWeightLanes],
+                                                            double (&u)[6][kWeightLanes]) {
+    for (int lane = 0; lane < kWeightLanes; ++lane) {
+      u[0][lane] = g[0][lane] / 4;
+      u[1][lane] = -(g[0][lane] + g[1][lane] + g[2][lane]) / 6;
+      u[2][lane] = -(g[0][lane] - g[1][lane] + g[2][lane]) / 6;
+      u[3][lane] = (g[0][lane] + 2 * g[1][lane] + 4 * g[2][lane]) / 24;
+      u[4][lane] = (g[0][lane] - 2 * g[1][lane] + 4 * g[2][lane]) / 24;
+      u[5][lane] = g[2][lane];
+    }
   }
 };
 
@@ -431,6 +439,7 @@ void winograd_output(const void* raw_args, void* const* buffers, const KernelCon
   }
 }
 
+// Split over (channel tile, input channel). Computed in doubles, for several output channels at a time.
 template <int kTile>
 void transform_weights(const WinogradArgs& args, const float* w, float* u, const KernelContext& context) {
   using T = Transform<kTile>;
@@ -438,28 +447,36 @@ void transform_weights(const WinogradArgs& args, const float* w, float* u, const
   const ConvShape& s = args.shape;
   // Weights between channels of different groups of the shape are zero, and not stored.
   const std::int64_t stored = s.in_channels / s.groups, outs_of_stored = s.out_channels / s.groups;
-  const WorkRange range = split_work(tiles_of_all(args), context.worker, context.workers);
-  for (std::int64_t index = range.begin; index < range.end; ++index) {
-    const auto [group, t] = channel_tile_at(args, index);
+  const WorkRange range = split_work(tiles_of_all(args) * args.in_group, context.worker, context.workers);
+  for (std::int64_t item = range.begin; item < range.end; ++item) {
+    const auto [group, t] = channel_tile_at(args, item / args.in_group);
+    const std::int64_t c = item % args.in_group, in = group.in_first + c;
+    if (c >= group.ins) continue;
     const std::int64_t width = group.width(t), channel = t * args.tile_channels;
-    float* to = u + group.weights + channel * group.ins * kSide * kSide;
-    for (std::int64_t c = 0; c < group.ins; ++c)
-      for (std::int64_t k = 0; k < width; ++k) {
-        double half[3][kSide] = {}, all[kSide] = {};
-        const std::int64_t in = group.in_first + c, out = group.out_first + channel + k;
-        if (channel + k < group.outs && in / stored == out / outs_of_stored)
-          for (int i = 0; i < 3; ++i) {
-            const float* row = w + (out * stored + in % stored) * 9 + i * 3;
-            const double taps[3] = {row[0], row[1], row[2]};
-            T::weights(taps, half[i]);
-          }
-        for (int j = 0; j < kSide; ++j) {
-          const double column[3] = {half[0][j], half[1][j], half[2][j]};
-          T::weights(column, all);
-          for (int i = 0; i < kSide; ++i)
-            to[((i * kSide + j) * group.ins + c) * width + k] = static_cast<float>(all[i]);
+    float* to = u + group.weights + channel * group.ins * kSide * kSide + c * width;
+    for (std::int64_t k = 0; k < width; k += kWeightLanes) {
+      const std::int64_t wanted = min64(kWeightLanes, width - k);
+      const std::int64_t present = min64(wanted, group.outs - channel - k);
+      double taps[3][3][kWeightLanes] = {}, half[3][kSide][kWeightLanes], column[3][kWeightLanes];
+      double all[kSide][kWeightLanes];
+      for (std::int64_t lane = 0; lane < present; ++lane) {
+        const std::int64_t out = group.out_first + channel + k + lane;
+        if (in / stored != out / outs_of_stored) continue;
+        const float* from = w + (out * stored + in % stored) * 9;
+        for (int i = 0; i < 3; ++i)
+          for (int j = 0; j < 3; ++j) taps[i][j][lane] = from[3 * i + j];
+      }
+      for (int i = 0; i < 3; ++i) T::weights(taps[i], half[i]);
+      for (int j = 0; j < kSide; ++j) {
+        for (int i = 0; i < 3; ++i)
+          for (int lane = 0; lane < kWeightLanes; ++lane) column[i][lane] = half[i][j][lane];
+        T::weights(column, all);
+        for (int i = 0; i < kSide; ++i) {
+          float* point = to + (i * kSide + j) * group.ins * width + k;
+          for (std::int64_t lane = 0; lane < wanted; ++lane) point[lane] = static_cast<float>(all[i][lane]);
         }
       }
+    }
   }
 }
 

@@ -45,7 +45,8 @@ class CpuPlugin(Plugin):
 
     def compile_model(self, model: Model, config: Config) -> ExecutableNetwork:
         """A new network from a model, which is not changed."""
-        return CpuNetwork.compiled(self, _with_streams(config), model)
+        with paused_collector():
+            return CpuNetwork.compiled(self, _with_streams(config), model)
 
     def import_network(self, blob: BlobReader, config: Config) -> ExecutableNetwork:
         """A network from the sections that `CpuNetwork.export_sections` wrote."""
