@@ -132,10 +132,12 @@ _MAX_DIGITS: Final = 19  # of a 64-bit length; Python refuses to parse thousands
 
 def as_dimension(value: DimensionLike) -> Dimension:
     """`value` as a `Dimension`: an int (-1 is any), a symbol, text such as `1..8`, or None for any length."""
-    if value is None:
-        return _ANY
+    if type(value) is int and 0 <= value < len(_STATIC):
+        return _STATIC[value]
     if isinstance(value, Dimension):
         return value
+    if value is None:
+        return _ANY
     if isinstance(value, str):
         return _parse_dimension(value)
     value = _length(value)
@@ -203,7 +205,8 @@ class PartialShape:
     @property
     def rank(self) -> Dimension:
         """The number of dimensions, as a `Dimension`, which is dynamic if the rank is unknown."""
-        return _ANY if self._dims is None else as_dimension(len(self._dims))
+        dims = self._dims
+        return _ANY if dims is None else _STATIC[len(dims)] if len(dims) < len(_STATIC) else Dimension(len(dims))
 
     @property
     def dims(self) -> tuple[Dimension, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from engine.errors import InputError
 from engine.ir import Constant, ElementType, Node, Output, TensorType, f32
+from engine.ir.element_type import undefined
 from engine.ir.types import UNKNOWN
 from engine.lowering.refusal import Refusal, RefusalCause
 from engine.ops.spec import OperatorSpec
@@ -29,14 +30,18 @@ def check_types(values: Iterable[Output | None], allowed: Collection[ElementType
 
 def is_omitted(value: Output) -> bool:
     """True for an omitted optional output, which has no type; outputs after it may be present."""
-    return value.type == UNKNOWN and not value.target_inputs
+    value_type = value.type
+    if isinstance(value_type, TensorType) and value_type.element_type is not undefined:
+        return False  # of almost all values
+    return value_type == UNKNOWN and not value.num_consumers
 
 
 def check_tensor(value: Output) -> Refusal | None:
     """A refusal if a value is not a tensor of known rank."""
-    if not isinstance(value.type, TensorType):
-        return Refusal(RefusalCause.ELEMENT_TYPE, f"{value.name} is {value.type}; expected a tensor")
-    if value.shape.rank.is_dynamic:
+    value_type = value.type
+    if not isinstance(value_type, TensorType):
+        return Refusal(RefusalCause.ELEMENT_TYPE, f"{value.name} is {value_type}; expected a tensor")
+    if not value_type.shape.is_static and value_type.shape.rank.is_dynamic:
         return Refusal(RefusalCause.DYNAMIC_SHAPE, f"the rank of {value.name} is unknown")
     return None
 

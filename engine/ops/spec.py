@@ -76,6 +76,10 @@ class OperatorSpec:
             raise OperatorSpecError(
                 f"{node}: {cls.__name__} describes {operators}, not {_name_of(node.domain, node.op_type)}"
             )
+        key = _key_of(node, found)
+        known = None if key is None else _resolved.get(key)
+        if known is not None:
+            return found(node=node, **known)
         described: Any = found
         if op is None:  # of a custom domain: fields with defaults may be omitted
             given = {name: node.attributes[name] for name in _attribute_names(described) if name in node.attributes}
@@ -83,17 +87,22 @@ class OperatorSpec:
             given = {each.name: each.read(node) for each in _readers(described, op)}
         found.resolve(node, given)
         try:
-            return found(node=node, **given)
+            spec = found(node=node, **given)
         except TypeError as e:
             raise OperatorSpecError(f"{node}: {e}") from e
+        if key is not None:
+            if len(_resolved) >= _MEMO_SIZE:
+                _resolved.clear()
+            _resolved[key] = given
+        return spec
 
     @classmethod
     def resolve(cls, node: Node, given: dict[str, Any]) -> None:
         """Validate the attributes in `given` and normalize them in place: axes become positive, fields are derived.
 
         Overridden by subclasses. The validation may depend on attributes, the number of ports, and the element types
-        and ranks of inputs, but not on lengths or values, because `check_spec` caches successful checks. Raises
-        `OperatorSpecError`, preferably through `refuse`.
+        and ranks of inputs, but not on lengths or values, because results are kept for similar nodes; so values in
+        `given` must not be changed later. Raises `OperatorSpecError`, preferably through `refuse`.
         """
 
     # -- the node's ports, as lowerings read them ---------------------------------------------------------
@@ -124,7 +133,8 @@ class OperatorSpec:
 SpecT = TypeVar("SpecT", bound=OperatorSpec)
 
 _classes: dict[tuple[str, str], type[OperatorSpec]] = {}
-_passed: set[tuple[object, ...]] = set()
+_resolved: dict[tuple[object, ...], dict[str, Any]] = {}
+"""The fields of specs, except the node, by everything that they depend on."""
 
 
 def specifies(*op_types: str, domain: str = "") -> Callable[[type[SpecT]], type[SpecT]]:
@@ -184,26 +194,38 @@ def check_spec(node: Node) -> None:
     cls = _classes.get((node.domain, node.op_type))
     if cls is None:
         return
-    if node.bodies:  # caching them would keep their graphs alive
+    key = _key_of(node, cls)
+    if key is None or key not in _resolved:
         cls.of(node)
-        return
-    key: list[object] = [cls, node.op_type, node.domain, node.num_outputs, *node.attributes.items()]
-    for value in node.input_values:
-        value_type = None if value is None else value.type
+
+
+def _key_of(node: Node, cls: Any) -> tuple[object, ...] | None:
+    """Everything that the spec of `node` depends on; None if it cannot be kept."""
+    attributes = node.attributes
+    if attributes and node.has_bodies:  # keeping them would keep their graphs alive
+        return None
+    key: list[object] = [cls, node.op_type, node.domain, node.num_outputs]
+    for name, value in attributes.items():
+        key += name, type(value), _exact(value)
+    for source in node.sources:
+        value_type = None if source is None else source.type
         if type(value_type) is TensorType:
             key += value_type.element_type, value_type.shape.rank
         else:
             key.append(value_type)
+    found = tuple(key)
     try:
-        if (found := tuple(key)) in _passed:
-            return
+        hash(found)
     except TypeError:  # an unhashable attribute, such as a tensor
-        cls.of(node)
-        return
-    cls.of(node)
-    if len(_passed) >= _MEMO_SIZE:
-        _passed.clear()
-    _passed.add(found)
+        return None
+    return found
+
+
+def _exact(value: object) -> object:
+    """A key for the value of an attribute that distinguishes 0.0 from -0.0, which are equal."""
+    if type(value) is float:
+        return value.hex()
+    return tuple(map(_exact, value)) if type(value) is tuple else value
 
 
 def refuse(node: Node, name: str, found: object, allowed: object, cause: Exception | None = None) -> NoReturn:

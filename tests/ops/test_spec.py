@@ -140,3 +140,18 @@ def test_operators_of_custom_domains_have_specs(monkeypatch: pytest.MonkeyPatch)
     model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=imports)
     with pytest.raises(OperatorSpecError, match="Scaled `n`: attribute steps is 0; allowed: 1 or more"):
         Core().read_model(model.SerializeToString())
+
+
+def test_specs_of_similar_nodes_share_no_values_that_only_compare_equal() -> None:
+    """Specs are kept for similar nodes: 0.0 == -0.0, and 1 == 1.0."""
+    x = Parameter(f32, [2], "x")
+    alphas = [0.0, -0.0, 1.0, 1]
+    read = [specs.spec_of(ops.LeakyRelu(x, alpha=alpha)).alpha for alpha in alphas]  # type: ignore[attr-defined]
+    assert [str(each) for each in read] == ["0.0", "-0.0", "1.0", "1.0"]
+
+
+def test_a_changed_attribute_gives_another_spec() -> None:
+    node = ops.LeakyRelu(Parameter(f32, [2], "x"), alpha=0.5)
+    assert specs.spec_of(node).alpha == 0.5  # type: ignore[attr-defined]
+    node.set_attribute("alpha", 0.25)
+    assert specs.spec_of(node).alpha == 0.25  # type: ignore[attr-defined]

@@ -117,11 +117,14 @@ class _Assignment:
         if value.producer is None or value.is_output:
             return False
         maker, port = value.producer
+        layouts = dict.fromkeys([option.outputs[port] for option in self.options[maker]])
+        if len(layouts) < 2:
+            return False
         ports: dict[int, list[int]] = {}
         for index, reader_port in value.readers:
             ports.setdefault(index, []).append(reader_port)
         choices = []
-        for layout in dict.fromkeys(option.outputs[port] for option in self.options[maker]):
+        for layout in layouts:
             choice = {maker: self._stored_in(maker, layout, outputs=[port])}
             choice |= {index: self._stored_in(index, layout, inputs=read) for index, read in ports.items()}
             if None not in choice.values():
