@@ -217,7 +217,9 @@ def _blocks(problem: ConvProblem, tile: int, merge: int) -> list[dict[str, Attri
         # One pass over the weights serves as many transformed tiles as fit into the cache.
         block = max(28, min(98, _CACHED_TILES // (4 * points * (ins + 32)) // 14 * 14))
     blocks = dict.fromkeys((block, 28, 14, 56))
-    common: dict[str, Attribute] = {"output_tile": tile} | ({"merge": merge} if g.groups > 1 else {})
+    common: dict[str, Attribute] = {"output_tile": tile}
+    if g.groups > 1:
+        common["merge"] = merge
     return [*(common | {"block_tiles": b} for b in blocks), common | {"phases": 1}]
 
 

@@ -83,8 +83,10 @@ def _known_grid(b: SegmentBuilder, indices: Output, size: int) -> tuple[int, tup
     for grid in (flat, values):
         start = int(flat[0])
         steps = tuple(int(grid.take(1, axis).flat[0]) - start if n > 1 else 1 for axis, n in enumerate(grid.shape))
-        places = np.indices(grid.shape, sparse=True)
-        if (grid == start + sum(step * place for step, place in zip(steps, places, strict=True))).all():
+        expected = np.full(grid.shape, start)
+        for axis, (n, step) in enumerate(zip(grid.shape, steps, strict=True)):
+            expected += (np.arange(n) * step).reshape(-1, *[1] * (grid.ndim - axis - 1))
+        if np.array_equal(grid, expected):
             return start, grid.shape, steps
     return None
 
