@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.ir import Constant, Node, Output, OutputLike, PartialShape
+from engine.ir import Constant, Node, Output, OutputLike, PartialShape, TensorType, ValueType
 from engine.ops.create import create
 from engine.ops.fused_activation import Activation, fused_activation
 from engine.ops.internal.definition import define, padded
 from engine.ops.internal.fused_conv import finish
 from engine.ops.registry import INTERNAL_DOMAIN
-from engine.ops.rules import fail
+from engine.ops.rules import broadcast_shapes, fail
 from engine.ops.spec import OperatorSpec, specifies
 
 
@@ -59,10 +59,26 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     return [finish(node, create("Add", [scaled, summand]).output(0), None, ScaleShiftSpec.of(node).activation)]
 
 
+def _infer(node: Node) -> Sequence[ValueType] | None:
+    """The type of x, made more specific by the number of channels; None if the decomposition must explain an error."""
+    x, *others = (node.input_value(index).type for index in range(3))
+    if not isinstance(x, TensorType) or x.shape.rank.is_dynamic or len(x.shape) < 2:
+        return None
+    spread = []
+    for each in others:
+        if not isinstance(each, TensorType) or each.element_type is not x.element_type or each.shape.rank != 1:
+            return None
+        if not each.shape.compatible(PartialShape([x.shape[1]])):
+            return None
+        spread.append(PartialShape([each.shape[0], *[1] * (len(x.shape) - 2)]))
+    return (TensorType(x.element_type, broadcast_shapes(node, (x.shape, *spread))),)
+
+
 define(
     "ScaleShift",
     [("X", False), ("scale", False), ("shift", False)],
     {"activation": "", "activation_parameters": ()},
     _decompose,
     "activation(X * scale + shift), with one factor and one summand for each channel.",
+    rule=_infer,
 )

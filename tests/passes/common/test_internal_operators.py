@@ -24,6 +24,7 @@ from engine.ops.internal import (
     FusedAttention,
     FusedConv,
     FusedMatMul,
+    ScaleShift,
     activation_of,
     as_onnx,
     decompose,
@@ -155,6 +156,16 @@ def test_types_are_those_of_the_decomposition(shape: list[int | str | None] | No
         FusedMatMul(x, array(5, 6), None, Parameter(f32, [2, 4, "H", 5], "other"), trans_b=True),
     ):
         assert node.output(0).type == decompose(node)[0].type
+
+
+@pytest.mark.parametrize("shape", [[2, 4, 6], [None, 4, "H", 6], [2, None, None, "W"], [0, None], [1, "C"]])
+@pytest.mark.parametrize("channels", [4, None, "C"])
+def test_scale_shift_has_the_type_of_its_decomposition(
+    shape: list[int | str | None], channels: int | str | None
+) -> None:
+    x, scale = Parameter(f32, shape, "x"), Parameter(f32, [channels], "scale")
+    node = ScaleShift(x, scale, array(4), activation=Activation("Relu"))
+    assert node.output(0).type == decompose(node)[0].type
 
 
 def test_attributes_are_checked() -> None:
