@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kChannelBlock = 16;
 // Packed weights of this size fit the L2 cache together with the input rows of a tile.
 constexpr std::int64_t kCachedWeightBytes = 384 * 1024;
+// The input pixels of several tiles, beside larger weights; and the tiles that are enough for all workers.
+constexpr std::int64_t kCachedTileBytes = 512 * 1024, kManyTiles = 48;
 
 }  // namespace
 
@@ -30,9 +32,18 @@ ConvTiling choose_conv_tiling(const ConvShape& shape, const TileTraits& traits, 
   tiling.flat = is_dense_across_rows || flat * 10 < by_rows * 9;
   const std::int64_t weights =
       shape.out_channels * (shape.in_channels / shape.groups) * shape.kernel_h * shape.kernel_w * traits.weight_bytes;
-  // Larger weights come from beyond the L2 cache, so more tiles share one pass over them.
-  tiling.tile_block = weights <= kCachedWeightBytes ? 1 : kConvOffsetSlots;
-  tiling.channel_split = weights <= kCachedWeightBytes ? 1 : std::numeric_limits<std::int32_t>::max();
+  tiling.tile_block = tiling.channel_split = 1;
+  if (weights <= kCachedWeightBytes) return tiling;
+  // Larger weights come from beyond the L2 cache, so more tiles share one pass over them. With few tiles, workers
+  // divide the weights, and each reads the whole map; with many, the map, which is larger.
+  tiling.tile_block = kConvOffsetSlots;
+  if (shape.batch * (tiling.flat ? flat : by_rows) < kManyTiles) {
+    tiling.channel_split = std::numeric_limits<std::int32_t>::max();
+    return tiling;
+  }
+  const std::int64_t tile_bytes = shape.in_channels / shape.groups * tiling.pixels * traits.weight_bytes;
+  tiling.tile_block =
+      static_cast<std::int32_t>(std::clamp<std::int64_t>(kCachedTileBytes / tile_bytes, 1, kConvOffsetSlots));
   return tiling;
 }
 
