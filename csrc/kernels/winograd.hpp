@@ -6,7 +6,8 @@
 // spreads over each output tile that reads it.
 //
 // Several groups of channels may be computed as one, whose weights between different groups are zero: twice as many
-// products as necessary, for two, take less time than products of a few channels.
+// products as necessary, for two, take less time than products of a few channels. An infinity or NaN, or a value whose
+// transform overflows (3e38), then spreads to the outputs of all these groups.
 //
 // With P = (m + 2)^2 points, T output tiles and R input channels (of a group):
 //   u  [group][channel tile][P][R][tile_channels]   transformed weights

@@ -34,8 +34,6 @@ class ChannelShuffleSpec(OperatorSpec):
             return
         if len(shape) < 2:
             refuse_rank(node, 0, len(shape), "2 or more, [N, C, ...]")
-        if shape[1].is_static and shape[1].get_length() % groups:
-            refuse(node, "groups", groups, f"a divisor of the {shape[1]} channels")
 
 
 def ChannelShuffle(x: OutputLike, *, groups: int) -> Node:  # noqa: N802 - as the operators are called
@@ -50,6 +48,8 @@ def _decompose(node: Node, inputs: Sequence[Output | None]) -> list[Output]:
     if x.shape.rank.is_dynamic or len(x.shape) < 2 or x.shape[1].is_dynamic:
         fail(node, f"input 0 (X) must be [N, C, ...] with a known C, got {x.type}")
     channels = x.shape[1].get_length()
+    if channels % groups:
+        refuse(node, "groups", groups, f"a divisor of the {channels} channels")
     dims = [dim.get_length() if dim.is_static else -1 for dim in x.shape.dims[2:]]
     is_known = all(dim > 0 for dim in dims)  # in a Reshape, 0 has another meaning
     pixels = math.prod(dims) if is_known else -1

@@ -23,6 +23,7 @@ BYTE_COST: Final = 8
 The core of a server's CPU reaches 100e9 multiply-adds and 10e9 to 30e9 bytes per second, a GPU 30e12 and 5e12.
 """
 _FLOATS: Final = frozenset({f32, f16, bf16, f64})
+_GEMM_RANK: Final = 2
 _MAP_RANKS: Final = (3, 4)
 """The ranks of maps for which devices have convolutions."""
 
@@ -92,6 +93,8 @@ class ChannelProduct:
 
     def on(self, x: Output) -> list[Node]:
         """The same product of another tensor; if it is a convolution, of one of the same rank."""
+        if self.nodes[0].op_type == "Gemm" and len(dims_of(x) or ()) != _GEMM_RANK:
+            return self.with_matrix(x, self.matrix(), self.bias)
         made = [self.nodes[0].clone_with_new_inputs([x, *self.nodes[0].input_values[1:]])]
         if len(self.nodes) > 1:
             made.append(ops.Add(made[0], self.bias))

@@ -9,10 +9,12 @@ Slice, Gather, Pad, Transpose, Reshape). Sums over c and over positions can be e
     W [x1; x2] = W1 x1 + W2 x2          so P(Concat(x1, x2)) = P1(x1) + P2(x2), with the bias in one of them
     W2 (W1 x + b1) + b2 = (W2 W1) x + (W2 b1 + b2)
 
-All are exact but for rounding: sums are added in another order, and the product of two matrices is computed in double
-precision and rounded once. Each pass compares the cost of the nodes before and after, multiply-adds and bytes, nodes
-that stay for other consumers included, and rewrites only if the new cost is clearly lower. Unknown lengths that D does
-not change, such as a batch, do not matter; if D changes them, nothing is rewritten.
+All are exact but for rounding, and for overflow close to the limits of f32: sums are added in another order, and the
+product of two matrices is computed in double precision and rounded once. In f16 and bf16, where these limits are near,
+matrices are not multiplied, nor sums moved, only averages, copies and interpolations. Each pass compares the cost of
+the nodes before and after, multiply-adds and bytes, nodes that stay for other consumers included, and rewrites only if
+the new cost is clearly lower. Unknown lengths that D does not change, such as a batch, do not matter; if D changes
+them, nothing is rewritten.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from engine.passes.pattern import Matcher, wrap_type
 
 _Exchange: TypeAlias = "tuple[list[Node], list[Node]]"
 """The nodes that are replaced, and those that replace them."""
+_LEAST_SUMMED: Final = 4
+"""The bytes of an element whose range and precision permit other sums: f32, not f16 or bf16."""
 _WORTHWHILE: Final = 0.9
 """The share of the cost before a rewrite that the cost after it may be."""
 
@@ -110,7 +114,7 @@ def _hoisted(node: Node) -> _Exchange | None:
     if after > _WORTHWHILE * before:
         return None
     made = product.on(movement.x)
-    moved = movement.on(made[-1].output(0))
+    moved = movement.on(made[-1].output(0), product.outputs)
     return None if moved is None else ([movement.node, *product.nodes], [*made, moved])
 
 
@@ -124,13 +128,15 @@ def _sunk(node: Node) -> _Exchange | None:
     after = movement.cost(product.inputs, product.item) + product.cost(movement.positions)
     if after > _WORTHWHILE * before:
         return None
-    moved = movement.on(product.x)
+    moved = movement.on(product.x, product.inputs)
     return None if moved is None else ([*product.nodes, node], [moved, *product.on(moved.output(0))])
 
 
 def _commute(product: ChannelProduct, movement: Movement) -> bool:
     """True if the product can be computed on either side of the movement, by the same operator."""
-    if product.bias is not None and not movement.keeps_constants:
+    # Sums over positions may overflow f16 before a product makes them small.
+    is_sum = movement.taps > 0 and product.item < _LEAST_SUMMED
+    if not movement.keeps_constants and (product.bias is not None or is_sum):
         return False
     if product.is_convolution:
         return movement.source_axis == movement.axis == 1 and _rank(movement.x) == _rank(movement.node.output(0))
@@ -144,7 +150,7 @@ def _rank(value: Output) -> int:
 
 def _merged(node: Node) -> _Exchange | None:
     outer = ChannelProduct.of(node)
-    if outer is None:
+    if outer is None or outer.item < _LEAST_SUMMED:
         return None
     movements: list[Movement] = []
     value, axis = outer.x, outer.axis
@@ -167,7 +173,7 @@ def _merged(node: Node) -> _Exchange | None:
         return None
     x, made = inner.x, list[Node]()
     for movement in reversed(movements):
-        moved = movement.on(x)
+        moved = movement.on(x, inner.inputs)
         if moved is None:
             return None
         made.append(moved)
@@ -255,7 +261,7 @@ def _sum_of_products(product: ChannelProduct, early: Sequence[_Part], late: Sequ
         assert movement is not None
         bias = None if total is not None or late else product.bias
         made += product.with_matrix(movement.x, product.matrix((part.first, part.count)), bias)
-        moved = movement.on(made[-1].output(0))
+        moved = movement.on(made[-1].output(0), product.outputs)
         if moved is None:
             return None
         made.append(moved)

@@ -98,11 +98,11 @@ class Movement:
             return 0.0
         return channels * (self.positions * self.taps + BYTE_COST * item * (self.read + self.positions))
 
-    def on(self, x: Output) -> Node | None:
-        """The same movement of another number of channels; None if it cannot be expressed."""
-        dims = dims_of(x)
-        assert dims is not None
-        channels, inputs = dims[self.source_axis].get_length(), self.node.input_values[1:]
+    def on(self, x: Output, channels: int) -> Node | None:
+        """The same movement of a tensor with another number of channels; None if it cannot be expressed."""
+        dims = list(dims_of(x) or ())
+        dims[self.source_axis] = Dimension(channels)  # the type of `x` may not have it
+        inputs = self.node.input_values[1:]
         if self.node.op_type == "Reshape":
             wanted = list(self.node.output(0).shape.dims)
             wanted[self.axis] = dims[self.source_axis]

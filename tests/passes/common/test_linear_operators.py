@@ -170,6 +170,42 @@ def test_the_last_token_alone_is_multiplied(shrink: Make, rank: int, apply: Appl
     assert len(model.results[0].input_value(0).shape) == rank
 
 
+def test_channels_whose_number_only_the_weights_know(apply: Apply) -> None:
+    x = image(1, "C", 12, 10)
+    pooled = Model([ops.GlobalAveragePool(ops.Conv(x, array(64, 48, 1, 1)))], [x])
+    apply(pooled, LinearSinking, inputs={"x": RNG.standard_normal((1, 48, 12, 10)).astype(np.float32)})
+    assert order(pooled) == ["GlobalAveragePool", "Conv"]
+    x = image(1, "C", 12, 10)
+    head = Model([conv(ops.GlobalAveragePool(ops.Conv(x, array(64, 48, 1, 1))), 24)], [x])
+    apply(head, LinearMerging, inputs={"x": RNG.standard_normal((1, 48, 12, 10)).astype(np.float32)})
+    assert order(head) == ["GlobalAveragePool", "Conv"]
+    x = image(2, 30, "K")
+    tokens = Model([ops.Slice(ops.MatMul(x, array(48, 100)), ints(-1), ints(100), ints(1))], [x])
+    apply(tokens, LinearSinking, inputs={"x": RNG.standard_normal((2, 30, 48)).astype(np.float32)})
+    assert order(tokens) == ["Slice", "MatMul"]
+
+
+def test_a_gemm_of_other_ranks_becomes_a_product_of_matrices(apply: Apply) -> None:
+    x = image(1000, 64)
+    rows = Model([ops.Gather(ops.Gemm(x, array(32, 64), array(32), transB=1), Constant(np.array([[1, 2]])))], [x])
+    assert apply(rows, LinearSinking) == {"Gather": 1, "MatMul": 1, "Add": 1}
+    x = image(2, 3, 64)
+    table = Model([ops.Gemm(ops.Gather(x, Constant(np.int64(1))), array(64, 8))], [x])
+    assert apply(table, *ALL, modified=False) == {"Gather": 1, "Gemm": 1}
+
+
+@pytest.mark.parametrize("element_type", [f16, bf16])
+def test_sums_that_f16_cannot_hold_stay(element_type: ElementType, apply: Apply) -> None:
+    kind = element_type.numpy
+    x = image(1, 8, 64, element_type=element_type)
+    large = Constant((400 * np.eye(64)).astype(kind))
+    twice = Model([ops.MatMul(ops.MatMul(x, large), large)], [x])
+    apply(twice, *ALL, modified=False)
+    x = image(1, 1024, 64, element_type=element_type)
+    summed = Model([ops.ReduceSum(ops.MatMul(x, large), ints(1))], [x])
+    apply(summed, *ALL, modified=False)
+
+
 @pytest.mark.parametrize("kind", ["ReduceSum", "AveragePool"])
 def test_what_changes_constants_is_exchanged_only_without_a_bias(kind: str, apply: Apply) -> None:
     for bias in (False, True):
