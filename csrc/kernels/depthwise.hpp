@@ -12,6 +12,7 @@ struct DepthwiseArgs {
   EpilogueArgs epilogue;
   PackArgs pack;
   std::int64_t x_batch, y_batch, residual_batch;
+  std::int64_t x_block, y_block;  // between blocks of 16 channels; the residual has that of y
 };
 
 // Whether a row's sums need more than scale, bias, a residual and a clip.
@@ -23,6 +24,9 @@ static inline bool depthwise_finishes(const DepthwiseArgs& args) {
 static inline std::size_t depthwise_bf16_scratch_bytes(const DepthwiseArgs& args) {
   return depthwise_finishes(args) ? static_cast<std::size_t>(args.shape.out_w) * 16 * sizeof(float) : 0;
 }
+
+// Throws PlanError unless there are as many groups as input and output channels.
+void expect_depthwise(const ConvShape& shape);
 
 DepthwiseArgs make_depthwise_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue);
 

@@ -219,9 +219,9 @@ void run_depthwise(const DepthwiseArgs& args, void* const* buffers, const Kernel
     while (begin < end && top + begin * s.dilation_h < 0) ++begin;
     while (begin < end && top + (end - 1) * s.dilation_h >= s.in_h) --end;
     row.rows = static_cast<int>(end - begin);
-    const std::int64_t out = (block * s.out_h + oh) * s.out_w * 16;
+    const std::int64_t out = block * args.y_block + oh * s.out_w * 16;
     for (int l = 0; l < 16; l += kLanes) {
-      row.x = x + n * args.x_batch + ((block * s.in_h + top + begin * s.dilation_h) * s.in_w) * 16 + l;
+      row.x = x + n * args.x_batch + block * args.x_block + (top + begin * s.dilation_h) * s.in_w * 16 + l;
       row.w = w + (block * s.kernel_h + begin) * s.kernel_w * 16 + l;
       Map* to = y + n * args.y_batch + out + l;
       if constexpr (kIsAside)

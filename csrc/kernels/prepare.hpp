@@ -65,6 +65,9 @@ class Attributes {
   std::int64_t integer_or(std::string_view name, std::int64_t otherwise) const;
   double real_or(std::string_view name, double otherwise) const;
 
+  // Those whose names begin with `prefix`, without it; they count as read here, and as unread in the result.
+  Attributes part(std::string_view prefix) const;
+
   // Throws PlanError if an attribute was never read: its name is misspelt, or belongs to another kernel.
   void check_all_used() const;
 

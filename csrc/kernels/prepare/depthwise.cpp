@@ -4,6 +4,12 @@
 
 namespace engine {
 
+void expect_depthwise(const ConvShape& shape) {
+  if (shape.groups == shape.in_channels && shape.groups == shape.out_channels) return;
+  throw PlanError(std::to_string(shape.groups) + " groups of " + std::to_string(shape.in_channels) + " input and " +
+                  std::to_string(shape.out_channels) + " output channels; expected as many of each");
+}
+
 DepthwiseArgs make_depthwise_args(const ConvShape& shape, const ConvOperands& operands, const EpilogueArgs& epilogue) {
   DepthwiseArgs args = {};
   args.shape = shape;
@@ -19,8 +25,10 @@ DepthwiseArgs make_depthwise_args(const ConvShape& shape, const ConvOperands& op
   args.pack.row_stride = shape.kernel_w;
   args.pack.col_stride = 1;
   const std::int64_t blocks = (shape.out_channels + 15) / 16;
-  args.x_batch = blocks * 16 * shape.in_h * shape.in_w;
-  args.y_batch = args.residual_batch = blocks * 16 * shape.out_h * shape.out_w;
+  args.x_block = 16 * shape.in_h * shape.in_w;
+  args.y_block = 16 * shape.out_h * shape.out_w;
+  args.x_batch = blocks * args.x_block;
+  args.y_batch = args.residual_batch = blocks * args.y_block;
   return args;
 }
 
@@ -28,10 +36,7 @@ namespace {
 
 DepthwiseArgs read_depthwise(const StepRequest& request) {
   const ConvShape shape = read_conv_shape(request.attributes);
-  if (shape.groups != shape.in_channels || shape.groups != shape.out_channels) {
-    throw PlanError(std::to_string(shape.groups) + " groups of " + std::to_string(shape.in_channels) + " input and " +
-                    std::to_string(shape.out_channels) + " output channels; expected as many of each");
-  }
+  expect_depthwise(shape);
   return make_depthwise_args(shape, read_conv_operands(request.attributes), read_epilogue(request.attributes));
 }
 

@@ -115,6 +115,16 @@ double Attributes::real_or(std::string_view name, double otherwise) const {
   return has(name) ? real(name) : otherwise;
 }
 
+Attributes Attributes::part(std::string_view prefix) const {
+  Attributes found;
+  for (auto at = values_.lower_bound(prefix); at != values_.end(); ++at) {
+    if (at->first.compare(0, prefix.size(), prefix) != 0) break;
+    at->second.used = true;
+    found.set(at->first.substr(prefix.size()), at->second.value);
+  }
+  return found;
+}
+
 void Attributes::check_all_used() const {
   for (const auto& [name, slot] : values_) {
     if (!slot.used) throw PlanError("attribute " + quoted(name) + " is not one of this kernel");

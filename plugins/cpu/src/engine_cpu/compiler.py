@@ -12,6 +12,7 @@ from engine.ir import paused_collector
 from engine.lowering import PlanCache, PreparedGraph, Shapes, shapes_of
 from engine.runtime.lifecycle import ForkSafeLock
 from engine_cpu.assignment import assign_layouts
+from engine_cpu.chaining import join_chains
 from engine_cpu.grouping import group_nodes
 from engine_cpu.host_segment import HostSegment
 from engine_cpu.lowering import LOWERINGS, CpuDecisions, CpuGraph
@@ -74,6 +75,7 @@ class Compiler:
             return DeferredSegment(programs), segment.inputs, segment.outputs
         items = group_nodes(segment.nodes, segment.outputs, decisions)
         options = assign_layouts(items, segment.outputs, self.precision)
+        items, options = join_chains(items, options, segment.outputs, self.tuner.threads)
         lowered = lower_segment(
             items, options, segment.inputs, segment.outputs, self.weights, self.tuner, self.precision
         )

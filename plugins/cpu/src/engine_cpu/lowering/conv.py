@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, cast
 
-import numpy as np
-
-from engine.ir import Node, Output
+from engine.ir import Node
 from engine.lowering import Refusal, RefusalCause, first_refusal
-from engine.native import pack
 from engine.ops.conv import ConvSpec
 from engine.ops.internal import INTERNAL_DOMAIN
-from engine_cpu.layout import Layout, LayoutOption, padded_channels, static_shape
+from engine_cpu.item import Item
+from engine_cpu.layout import Layout, LayoutOption, static_shape
 from engine_cpu.lowering.checks import MAX_STEP, check_f32, check_spatial_rank, check_steps
 from engine_cpu.lowering.conv_candidates import (
     PLANAR_CHANNELS,
-    TILE_PLAIN_CHANNELS,
     ConvProblem,
     conv_candidates,
     estimated_seconds,
     has_bf16_kernel,
-    packed_bytes,
-    packing,
 )
-from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
+from engine_cpu.lowering.conv_chain import lower_chain
+from engine_cpu.lowering.conv_geometry import conv_geometry
+from engine_cpu.lowering.conv_operands import packed_weights, padded_bias
 from engine_cpu.lowering.epilogue import activation_attributes
 from engine_cpu.lowering.registry import OpLowering, lowers
 from engine_cpu.segment import SegmentBuilder
-from engine_cpu.tuning import Candidate
 
 _MAX_TRANSPOSED_STRIDE: Final = 64
 _X, _W, _BIAS, _RESIDUAL = range(4)
@@ -79,13 +75,20 @@ class ConvLowering(OpLowering[ConvSpec]):
             b.is_constant(node.input_value(_W)),
         )
         x = b.input(node.input_value(_X), layout)
-        more = [] if bias is None else [_padded_bias(node, bias, b)]
+        more = [] if bias is None else [padded_bias(node, bias, b)]
         if residual is not None:
             more.append(b.input(residual, out_layout))
         candidate = b.choose(node, problem.key(), conv_candidates(problem), estimated_seconds(problem))
         y = b.output(out, out_layout, in_place_of=residual)
-        inputs = [x, _weights(node, geometry, candidate, b), *more]
+        inputs = [x, packed_weights(node, node.input_value(_W), geometry, candidate, b), *more]
         b.step(node, candidate.kernel, inputs, [y], **candidate.attributes)
+
+    def lower_item(self, item: Item, b: SegmentBuilder) -> None:
+        """One step for a chain of convolutions."""
+        if len(item.specs) > 1:
+            lower_chain(item, b)
+        else:
+            self.lower(cast(ConvSpec, item.spec), b)
 
 
 def _check_shapes(spec: ConvSpec) -> Refusal | None:
@@ -106,39 +109,3 @@ def _check_steps(spec: ConvSpec) -> Refusal | None:
 def _option(node: Node, source: Layout, out: Layout = Layout.BLOCKED, precision: str = "") -> LayoutOption:
     inputs = (source, Layout.PLAIN, Layout.PLAIN, out)
     return LayoutOption(inputs[: node.num_inputs], (out,), precision=precision)
-
-
-def _weights(node: Node, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:
-    source = node.input_value(_W)
-    kernel, attributes, recipe = packing(geometry, candidate)
-    if not b.is_constant(source):
-        packed = b.temporary(packed_bytes(geometry, candidate.kernel, candidate.attributes))
-        b.step(node, kernel, [b.input(source)], [packed], **attributes)
-        return packed
-
-    def make() -> np.ndarray[Any, np.dtype[Any]]:
-        array = _array(source, b)
-        return pack(kernel, [_channels_last(array) if attributes.get("plain") else array], attributes, isa=b.isa)
-
-    return b.weights([source], recipe, make)
-
-
-def _channels_last(weights: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """Weights [out, in, ...] as [out, ..., 4]: each pixel has four values, of which those of no channel are zero."""
-    moved = np.moveaxis(weights, 1, -1)
-    padding = [(0, 0)] * (moved.ndim - 1) + [(0, TILE_PLAIN_CHANNELS - moved.shape[-1])]
-    return np.ascontiguousarray(np.pad(moved, padding))
-
-
-def _padded_bias(node: Node, bias: Output, b: SegmentBuilder) -> int:
-    """The bias padded to whole blocks of channels."""
-    channels = b.shape(bias)[0]
-    if b.is_constant(bias):
-        return b.weights([bias], "blocks", lambda: np.pad(_array(bias, b), (0, -channels % 16)))
-    padded = b.temporary(4 * padded_channels(channels))
-    b.step(node, "to_blocked_f32", [b.input(bias)], [padded], batch=1, channels=channels, pixels=1)
-    return padded
-
-
-def _array(value: Output, b: SegmentBuilder) -> np.ndarray[Any, np.dtype[Any]]:
-    return np.ascontiguousarray(b.value(value), np.float32)

@@ -1,0 +1,51 @@
+"""The weights and biases of convolutions, in the formats of their kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from engine.ir import Node, Output
+from engine.native import pack
+from engine_cpu.layout import padded_channels
+from engine_cpu.lowering.conv_candidates import TILE_PLAIN_CHANNELS, packed_bytes, packing
+from engine_cpu.lowering.conv_geometry import ConvGeometry
+from engine_cpu.segment import SegmentBuilder
+from engine_cpu.tuning import Candidate
+
+
+def packed_weights(node: Node, source: Output, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:
+    """The buffer of weights as a candidate reads them; they are packed at run time if they are no constant."""
+    kernel, attributes, recipe = packing(geometry, candidate)
+    if not b.is_constant(source):
+        packed = b.temporary(packed_bytes(geometry, candidate.kernel, candidate.attributes))
+        b.step(node, kernel, [b.input(source)], [packed], **attributes)
+        return packed
+
+    def make() -> np.ndarray[Any, np.dtype[Any]]:
+        array = _array(source, b)
+        return pack(kernel, [_channels_last(array) if attributes.get("plain") else array], attributes, isa=b.isa)
+
+    return b.weights([source], recipe, make)
+
+
+def padded_bias(node: Node, bias: Output, b: SegmentBuilder) -> int:
+    """The buffer of a bias padded to whole blocks of channels."""
+    channels = b.shape(bias)[0]
+    if b.is_constant(bias):
+        return b.weights([bias], "blocks", lambda: np.pad(_array(bias, b), (0, -channels % 16)))
+    padded = b.temporary(4 * padded_channels(channels))
+    b.step(node, "to_blocked_f32", [b.input(bias)], [padded], batch=1, channels=channels, pixels=1)
+    return padded
+
+
+def _channels_last(weights: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Weights [out, in, ...] as [out, ..., 4]: each pixel has four values, of which those of no channel are zero."""
+    moved = np.moveaxis(weights, 1, -1)
+    padding = [(0, 0)] * (moved.ndim - 1) + [(0, TILE_PLAIN_CHANNELS - moved.shape[-1])]
+    return np.ascontiguousarray(np.pad(moved, padding))
+
+
+def _array(value: Output, b: SegmentBuilder) -> np.ndarray[Any, np.dtype[Any]]:
+    return np.ascontiguousarray(b.value(value), np.float32)
