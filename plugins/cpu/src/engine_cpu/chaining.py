@@ -12,6 +12,7 @@ from engine_cpu.layout import Layout, LayoutOption, padded_channels, static_shap
 from engine_cpu.lowering.conv_geometry import ConvGeometry, conv_geometry
 
 _X, _W, _BIAS, _RESIDUAL = range(4)
+_KINDS: Final = ("Conv", "FusedConv")
 # Smaller maps between the convolutions stay in a cache anyway.
 _LEAST_MAP_BYTES: Final = 1 << 20
 # All strips read all weights of the 1x1 convolutions, which must stay in the cache beside the strip.
@@ -74,7 +75,7 @@ class _Chains:
         """The geometry of a convolution that may be in a chain."""
         spec = item.spec
         option = self.options[item]
-        if not isinstance(spec, ConvSpec) or spec.transposed or option.precision == "bf16":
+        if not isinstance(spec, ConvSpec) or spec.node.op_type not in _KINDS or option.precision == "bf16":
             return None
         if option.inputs[_X] is not Layout.BLOCKED or option.outputs[0] is not Layout.BLOCKED:
             return None
