@@ -153,7 +153,7 @@ AttributeMap attributes_of(const Problem& c, const Tensor& q, const Tensor& k, c
     map["mask_keys"] = mask.keys;
   }
   if (c.key_block > 0) map["key_block"] = c.key_block;
-  if (c.query_blocks > 0) map["query_blocks"] = c.query_blocks;
+  if (c.query_blocks > 0 && !is_in_bf16) map["query_blocks"] = c.query_blocks;
   if (c.row_wise >= 0) map["row_wise"] = std::int64_t{c.row_wise};
   return map;
 }

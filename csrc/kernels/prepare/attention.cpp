@@ -22,7 +22,8 @@ namespace {
 //   before, after (-1), offset (0): query i attends to keys i + offset - before to i + offset + after; -1: no bound
 //   rows (0): the result of rows whose probabilities would be NaN (AttentionRows)
 //   row_wise (by the number of queries), key_block (by the number of keys), query_blocks (by both): the algorithm
-// Operands: Q, K, V, [mask]; Y. attention_bf16 has the same, multiplies in bf16, and needs tiles of AMX.
+// Operands: Q, K, V, [mask]; Y. attention_bf16 has the same but query_blocks, multiplies in bf16, and needs tiles of
+// AMX.
 constexpr std::int64_t kLargest = std::int64_t{1} << 30;
 constexpr std::int64_t kLargestStride = std::int64_t{1} << 46;
 // Scores of a block of keys for three vectors of queries then take 48 KB, the size of recent L1 caches.
