@@ -29,7 +29,7 @@ class PortCheck:
     `where` begins every message ("CPU: input `x`"). Mismatches raise `error`. Thread-safe.
 
     Attributes:
-        dtype: that of its arrays; None for strings and for what is no tensor.
+        dtype: the numpy type of its arrays; None for strings and for values that are not tensors.
     """
 
     __slots__ = ("_error", "_fitting", "_where", "dtype", "port")

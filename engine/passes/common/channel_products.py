@@ -204,4 +204,4 @@ def _read_gemm(node: Node, weights: Constant, rank: int) -> bool | None:
 
 
 _READERS: Final = {"Conv": _read_convolution, "MatMul": _read_matmul, "Gemm": _read_gemm}
-"""Whether the weights are stored [inputs, outputs]; None if the node is no product over the channels alone."""
+"""Whether the weights are stored [inputs, outputs]; None if the node is not a product over the channels alone."""

@@ -57,7 +57,7 @@ class Movement:
 
     @classmethod
     def of(cls, node: Node, source_axis: int) -> Movement | None:
-        """The movement by `node` of a tensor with channels at `source_axis`; None if it is none."""
+        """The movement by `node` of a tensor with channels at `source_axis`; None if it is not a movement."""
         rule = _RULES.get(node.op_type)
         if rule is None or node.domain or node.num_outputs != 1:
             return None

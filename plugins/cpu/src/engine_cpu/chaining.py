@@ -17,7 +17,7 @@ _KINDS: Final = ("Conv", "FusedConv")
 _LEAST_MAP_BYTES: Final = 1 << 20
 # All strips read all weights of the 1x1 convolutions, which must stay in the cache beside the strip.
 _MOST_WEIGHT_BYTES: Final = 512 << 10
-# What a strip of two rows may take: several times as much as the kernel gives to longer strips of narrow maps.
+# What a strip of the fewest rows may take of the expanded map: twice what the kernel gives to strips of more rows.
 _MOST_STRIP_BYTES: Final = 1 << 20
 # Neighbouring workers compute the rows twice that both need; with as many rows of their own, those hardly count.
 _LEAST_ROWS: Final = 14

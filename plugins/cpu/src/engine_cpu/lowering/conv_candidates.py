@@ -21,7 +21,8 @@ _MOST_MERGED: Final = 64
 # Core cycles: at best sixteen multiply-adds per half cycle; twelve bytes from memory per cycle over all cores.
 _FMA_CYCLES: Final = 0.5
 _MEMORY_BYTES: Final = 12.0
-# What groups cost that are no whole blocks, in moved or expanded channels, and Winograd's algorithm for several groups.
+# Measured, relative to the estimate: groups that are not whole blocks, whose channels are moved or expanded; and
+# Winograd's algorithm for several groups.
 _GROUPED_FACTOR: Final = 2.5
 _WINOGRAD_GROUPS_FACTOR: Final = 1.2
 # Cycles of the Winograd input and output transforms of one tile of 16 channels.

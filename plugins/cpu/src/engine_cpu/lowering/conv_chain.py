@@ -22,7 +22,6 @@ def lower_chain(item: Item, b: SegmentBuilder) -> None:
     specs = cast("tuple[ConvSpec, ...]", item.specs)
     buffers = [b.input(specs[0].node.input_value(_X), Layout.BLOCKED)]
     attributes: dict[str, Attribute] = {}
-    place = "expand"
     for spec in specs:
         node = spec.node
         geometry = conv_geometry(spec, b.shape(node.input_value(_X)), b.shape(node.input_value(_W)))

@@ -16,7 +16,7 @@ from engine_cpu.tuning import Candidate
 
 
 def packed_weights(node: Node, source: Output, geometry: ConvGeometry, candidate: Candidate, b: SegmentBuilder) -> int:
-    """The buffer of weights as a candidate reads them; they are packed at run time if they are no constant."""
+    """The buffer of weights as a candidate reads them; they are packed at run time if they are not constant."""
     kernel, attributes, recipe = packing(geometry, candidate)
     if not b.is_constant(source):
         packed = b.temporary(packed_bytes(geometry, candidate.kernel, candidate.attributes))
